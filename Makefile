@@ -1,0 +1,42 @@
+# Two commands: `make study` re-does the paper's study, `make test` checks everything. Both install first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: study test lab setup bench lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make study   install, run the whole study at scale quick, write reports/quick/index.html"
+	@echo "make test    install, run every test and every notebook (at scale smoke)"
+	@echo "make lab     install, open the notebooks in JupyterLab"
+	@echo "make setup   install only"
+	@echo "make bench   install, measure the scan against its peers"
+	@echo "make lint    ruff check and format check"
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "mambanorm needs Python 3.11 or newer, found %d.%d: say make PYTHON=python3.11" % v[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+study: setup
+	$(BIN)/mambanorm study
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout 300 notebooks
+
+lab: setup
+	$(BIN)/jupyter lab --notebook-dir=notebooks
+
+bench: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python benchmarks/scan.py
+
+lint: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean:
+	rm -rf .venv reports

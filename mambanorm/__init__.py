@@ -1,0 +1,48 @@
+"""mambanorm: a study kit on normalization in Mamba.
+
+The one way through the house:
+
+    config → task → model → train → run store → frame → figure → notebook → report
+"""
+
+from mambanorm.arms import PRESETS, Arm
+from mambanorm.block import MambaBlock
+from mambanorm.config import RunConfig, base_config, grid, study
+from mambanorm.diagnostics import record, token_norms
+from mambanorm.models import SequenceClassifier
+from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
+from mambanorm.runs import find_run, load_runs, save_run
+from mambanorm.ssm import scan_backend, selective_scan
+from mambanorm.sweep import sweep
+from mambanorm.tasks import TASKS, load_task, register_task
+from mambanorm.train import RunResult, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NORMS",
+    "PRESETS",
+    "TASKS",
+    "Arm",
+    "MambaBlock",
+    "NormVary",
+    "RunConfig",
+    "RunResult",
+    "SequenceClassifier",
+    "base_config",
+    "create_norm",
+    "find_run",
+    "grid",
+    "load_runs",
+    "load_task",
+    "record",
+    "register_norm",
+    "register_task",
+    "save_run",
+    "scan_backend",
+    "selective_scan",
+    "study",
+    "sweep",
+    "token_norms",
+    "train",
+]

@@ -1,0 +1,120 @@
+"""The arm notation: which norm stands where in a Mamba block, written `N1>SSM>N2`.
+
+`"RMSN>SSM>GN"` is the config value, the row label and the legend entry at once, and it is parsed here only. `→` is
+accepted for `>`. `"preset:VMamba"` names a published variant instead: PRESETS is the paper's survey (§2.3, §3.2) as a
+table, variant → arm.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mambanorm.errors import nearest, unknown
+from mambanorm.norms import NORMS, PAPER_NORMS, norm_name
+
+
+class Arm(NamedTuple):
+    """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before the gate)."""
+
+    n1: str
+    n2: str
+
+    @classmethod
+    def parse(cls, text: str | Arm) -> Arm:
+        """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"` or `"preset:VMamba"` → Arm. ValueError for anything else."""
+        if isinstance(text, Arm):
+            return text
+        if not isinstance(text, str):
+            raise ValueError(f"an arm is text such as 'RMSN>SSM>GN', got {text!r}")
+        if text.startswith("preset:"):
+            return preset(text.removeprefix("preset:").strip())
+        parts = [part.strip() for part in text.replace("→", ">").split(">")]
+        if len(parts) != 3 or parts[1] != "SSM":
+            guess = nearest(text, [f"{a}>SSM>{b}" for a in NORMS for b in NORMS])
+            hint = f"; did you mean {guess!r}?" if guess else ""
+            raise ValueError(
+                f"unknown arm {text!r}: an arm is written N1>SSM>N2 with N1 and N2 among {', '.join(NORMS)}, "
+                f"or preset:NAME{hint}"
+            )
+        return cls(norm_name(parts[0]), norm_name(parts[2]))
+
+    def __str__(self) -> str:
+        return f"{self.n1}>SSM>{self.n2}"
+
+    @property
+    def label(self) -> str:
+        """For figures: `RMSN→GN`."""
+        return f"{self.n1}→{self.n2}"
+
+
+class Preset(NamedTuple):
+    """One row of the survey: the variant's norms, what it works on, where the paper says so."""
+
+    arm: Arm
+    domain: str
+    section: str
+    note: str = ""
+
+
+def _rows(arm: str, domain: str, section: str, *names: str) -> dict[str, Preset]:
+    return {name: Preset(Arm.parse(arm), domain, section) for name in names}
+
+
+PRESETS: dict[str, Preset] = {
+    # the two defaults that the paper calls "original" (§4.5)
+    "Mamba": Preset(Arm("RMSN", "None"), "sequence", "4.5", "the paper's original for sequences"),
+    "VMamba": Preset(Arm("LN", "LN"), "vision", "4.5", "the paper's original for vision"),
+    # §2.3, before the SSM
+    **_rows("LN>SSM>None", "sequence", "2.3", "FMamba", "MLSA4Rec", "Zamba"),
+    **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "DiMSUM", "Quamba", "bi-CrossMamba", "Mamba-PTQ", "CMAMBA"),
+    "SSM-fewshot": Preset(Arm("BN", "None"), "sequence", "2.3", "Liang et al. 2024, named 'self-supervised'"),
+    "MC-SEMamba": Preset(Arm("IN", "None"), "sequence", "2.3"),
+    **_rows("LN>SSM>None", "vision", "2.3", "RetinexMamba", "CU-Mamba", "RSMamba"),
+    "FST-Mamba": Preset(Arm("RMSN", "None"), "vision", "2.3, 3.2"),
+    # §2.3, after the SSM
+    "DIFFIMP": Preset(Arm("None", "RMSN"), "sequence", "2.3, 3.2"),
+    "Bi-Mamba-IN": Preset(Arm("None", "IN"), "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4)"),
+    "Mamba2": Preset(Arm("None", "GN"), "sequence", "2.3", "cited there as Bai et al. 2024a"),
+    "IRSRMamba": Preset(Arm("None", "LN"), "vision", "2.3"),
+    "MambaHSI": Preset(Arm("None", "GN"), "vision", "2.3"),
+    # §3.2, the same norm on both sides
+    "MambaDC": Preset(Arm("LN", "LN"), "sequence", "3.2"),
+    "Bi-Mamba": Preset(Arm("LN", "LN"), "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4)"),
+    "TiM4Rec": Preset(Arm("LN", "LN"), "sequence", "3.2"),
+    **_rows("LN>SSM>LN", "vision", "3.2", "ChangeMamba", "MiM-ISTD", "Fusion-Mamba"),
+    "BMAMBA2": Preset(Arm("GN", "GN"), "sequence", "3.2"),
+    # what the paper proposes (§4.5)
+    "proposed-sequence": Preset(Arm("NormVary", "GN"), "sequence", "4.5", "the paper's proposal for sequences"),
+    "proposed-vision": Preset(Arm("NormVary", "LN"), "vision", "4.5", "the paper's proposal for vision"),
+}
+
+
+def preset(name: str) -> Arm:
+    """The arm of a published variant. ValueError for an unknown name."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return PRESETS[name].arm
+
+
+def arms(*pairs: str) -> list[Arm]:
+    """Several arms at once, from their notation."""
+    return [Arm.parse(pair) for pair in pairs]
+
+
+NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1
+
+TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
+"""§4.2: the same norm before and after, and none at all."""
+
+BEFORE_ARMS = [Arm(n, "None") for n in NORM_CHOICES]
+AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
+"""§4.3, Table 1."""
+
+GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
+"""§4.4: the whole 6×6."""
+
+NORMVARY_ARMS = [
+    *(Arm("NormVary", n2) for n2 in PAPER_NORMS),
+    *arms("NormVary-fixed>SSM>GN", "NormVary-fixed>SSM>LN", "RMSN>SSM>GN", "RMSN>SSM>None", "LN>SSM>LN", "RMSN>SSM>LN"),
+]
+"""§4.5: NormVary before each N2, its uniform control, and the arms that isolate it (I7)."""

@@ -1,0 +1,149 @@
+"""The Mamba block with its two normalization sites (Eq. 1–3), as in `Gu & Dao 2023` and state-spaces/mamba.
+
+    f = N2(SSM(SiLU(Conv(Lin(N1(x))))))        (1)   main branch
+    p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
+    y = Lin(f ⊗ p) ⊕ x                         (3)
+
+Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank. `delta` Δ, `A_log` log(−A).
+N2 sees D·u included, as mamba-ssm's scan returns it.
+
+A block runs one of two twins that give the same values: the fused one, and, while diagnostics record, the unfused one,
+in which every site of SITES exists as a tensor. Parameter names and initial values are mamba-ssm's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.arms import PRESETS, Arm
+from mambanorm.norms import check_options, create_norm, known_options, norm_name
+from mambanorm.ssm import selective_scan
+
+__all__ = ["PRESETS", "SITES", "Arm", "MambaBlock"]
+
+SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
+"""What diagnostics can see of a block, in the order of computation."""
+
+DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
+
+
+class MambaBlock(nn.Module):
+    """One block, residual included: x (B, L, d_model) → (B, L, d_model).
+
+    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. `norm_options` go to whichever of the
+    two knows them. Raises ValueError for an unknown norm or size, TypeError for an option that neither norm has.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n1: str | None = "RMSN",
+        n2: str | None = "None",
+        *,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | None = None,
+        norm_options: dict[str, Any] | None = None,
+        scan_backend: str = "auto",
+    ):
+        super().__init__()
+        check_options((n1, n2), norm_options)
+        self.d_inner = d_inner = expand * d_model
+        self.d_state = d_state
+        self.dt_rank = dt_rank or math.ceil(d_model / 16)
+        self.scan_backend = scan_backend
+        self.observer: Callable[[str, Tensor], None] | None = None
+
+        self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
+        self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv - 1)
+        self.x_proj = nn.Linear(d_inner, self.dt_rank + 2 * d_state, bias=False)
+        self.dt_proj = nn.Linear(self.dt_rank, d_inner)
+        self.A_log = nn.Parameter(torch.log(torch.arange(1.0, d_state + 1)).repeat(d_inner, 1))  # S4D-real
+        self.D = nn.Parameter(torch.ones(d_inner))
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+        self._init_dt()
+        with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
+            self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
+            self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
+        self.fuses_gate = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
+
+    def _init_dt(self) -> None:
+        """Δ's projection as mamba-ssm starts it: weights ± R^−½, bias so that softplus(bias) ~ log-uniform."""
+        nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
+        low, high = math.log(DT_MIN), math.log(DT_MAX)
+        dt = torch.exp(torch.rand(self.d_inner) * (high - low) + low).clamp(min=DT_FLOOR)
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if self.observer is not None:
+            return self._forward_observed(x, lengths)
+        h = self.n1(x, lengths)
+        w_main, w_gate = self.in_proj.weight.chunk(2)
+        u, z = self._convolve(F.linear(h, w_main)), F.linear(h, w_gate)  # (B, L, E)
+        if self.fuses_gate:
+            y = self._scan(u, *self._select(u), z)
+        else:
+            y = self.n2(self._scan(u, *self._select(u)), lengths) * F.silu(z)
+        return x + self.out_proj(y)
+
+    def _forward_observed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """The unfused twin: the same values, each site shown to the observer."""
+
+        def see(site: str, value: Tensor) -> Tensor:
+            self.observer(site, value)
+            return value
+
+        h = see("n1", self.n1(see("x", x), lengths))
+        w_main, w_gate = self.in_proj.weight.chunk(2)
+        u = see("conv", self._convolve(F.linear(h, w_main)))
+        delta, B, C = self._select(u)
+        see("B", B), see("C", C), see("delta", F.softplus(delta + self.dt_proj.bias))
+        f = see("n2", self.n2(see("scan", self._scan(u, delta, B, C)), lengths))  # Eq. 1
+        p = F.silu(see("z", F.linear(h, w_gate)))  # Eq. 2
+        branch = see("branch", self.out_proj(see("gated", f * p)))
+        return see("residual", x + branch)  # Eq. 3
+
+    def _convolve(self, u: Tensor) -> Tensor:
+        """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
+        return F.silu(causal_conv(u, self.conv1d.weight, self.conv1d.bias))
+
+    def _select(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The input-dependent Δ (B, L, E; before bias and softplus), B and C (B, L, N)."""
+        dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
+        return F.linear(dt, self.dt_proj.weight), B, C
+
+    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None) -> Tensor:
+        return selective_scan(
+            u.transpose(1, 2),
+            delta.transpose(1, 2),
+            -torch.exp(self.A_log.float()),
+            B.transpose(1, 2),
+            C.transpose(1, 2),
+            self.D.float(),
+            z=None if z is None else z.transpose(1, 2),
+            delta_bias=self.dt_proj.bias.float(),
+            delta_softplus=True,
+            backend=self.scan_backend,
+        ).transpose(1, 2)
+
+
+def causal_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Depthwise convolution that looks back only: y_l = bias + Σ_k weight_k · u_{l−K+1+k}.
+
+    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E). Shifted products instead of F.conv1d
+    spare two transposes: the channels stay contiguous.
+    """
+    K, L = weight.shape[-1], u.shape[1]
+    padded = F.pad(u, (0, 0, K - 1, 0))
+    y = bias
+    for k in range(K):
+        y = torch.addcmul(y, padded[:, k : k + L], weight[:, 0, k])
+    return y

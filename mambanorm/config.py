@@ -1,0 +1,225 @@
+"""What a run is: `RunConfig`, the scales, and the lists of runs that the study asks for.
+
+A config states its defaults flat, with the reason beside each; a scale is a named set of differences and nothing
+else; an experiment is a visible list built by plain Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from mambanorm.arms import AFTER_ARMS, BEFORE_ARMS, GRID_ARMS, NORMVARY_ARMS, TYPE_ARMS, Arm
+from mambanorm.errors import unknown
+from mambanorm.norms import norm_name
+
+SCHEMA = 1
+"""Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SCHEDULES = ("constant_warmup", "cosine_warmup")
+PRECISIONS = ("float32", "bf16")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, flat. Raises ValueError for an unknown or impossible value, at construction."""
+
+    task: str = "digits"
+    arm: str = "RMSN>SSM>None"  # the original Mamba (§4.5)
+    scale: str = "quick"
+    seed: int = 0  # initial weights, batch order and, on the small tasks, the split
+    d_model: int = 32
+    n_layers: int = 4  # App. C: 4 layers on ListOps, IMDB and CIFAR
+    d_state: int = 16  # mamba-ssm's default
+    expand: int = 2  # App. C
+    d_conv: int = 4  # App. C
+    norm_options: dict[str, Any] = field(default_factory=dict)  # groups, eps, statistics, …
+    stem_norm: str = "None"  # off, so that an arm is exactly what it says (I6)
+    final_norm: str = "None"
+    lr: float = 4e-3
+    weight_decay: float = 0.01
+    schedule: str = "cosine_warmup"
+    warmup_steps: int = 20
+    batch_size: int = 64
+    steps: int = 200
+    eval_every: int = 25
+    precision: str = "float32"
+    device: str = "auto"  # CUDA if there is one, else the CPU
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
+        for name in ("stem_norm", "final_norm"):
+            object.__setattr__(self, name, norm_name(getattr(self, name)))
+        for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in valid:
+                raise unknown(name, getattr(self, name), valid)
+        object.__setattr__(self, "norm_options", dict(self.norm_options))
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        for name in ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("lr", "weight_decay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        for name in ("seed", "warmup_steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
+
+    @property
+    def run_id(self) -> str:
+        """Hash of the canonical form and SCHEMA: the name of the run's folder."""
+        canonical = json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def role(self) -> str:
+        """What the seed is for: test (0…99), tune (100…199) or select (200…)."""
+        return ("test", "tune", "select")[min(self.seed // 100, 2)]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """The config that `to_json` wrote. ValueError for an unknown field."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        names = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("field of RunConfig", name, names)
+        return cls(**values)
+
+    def but(self, **changes: Any) -> RunConfig:
+        """A copy with some fields changed. ValueError for an unknown field."""
+        return RunConfig.from_dict({**asdict(self), **changes})
+
+
+# A scale is a named set of differences from RunConfig's defaults, per task; "*" stands for every task.
+SCALES: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
+    },
+    "quick": {
+        "digits": dict(lr=4e-3, steps=200, batch_size=64),
+        "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=64, eval_every=100),
+    },
+    "lab": {
+        "digits": dict(d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
+        "listops": dict(
+            d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500, batch_size=32
+        ),
+    },
+    "paper": {
+        # no paper settings exist for digits: the widths of App. C on this kit's own small task
+        "digits": dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500),
+        # App. C.3: 4 layers, 128 wide, state 64, AdamW 1e-4, cosine with warm-up, batch 32, 30 epochs of 96,000 rows
+        "listops": dict(
+            d_model=128, n_layers=4, d_state=64, lr=1e-4, steps=90_000, eval_every=3_000, warmup_steps=2_000, batch_size=32
+        ),
+    },
+}
+SEEDS: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
+"""Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""
+
+STUDY_TASKS = ("digits", "listops")
+
+
+def default_scale() -> str:
+    """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
+    return check_scale(os.environ.get("MAMBANORM_SCALE") or "quick")
+
+
+def check_scale(scale: str) -> str:
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    return scale
+
+
+def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
+    """`8` → [0…7]; a list of seeds as it is; None → the scale's. ValueError if there are none."""
+    seeds = SEEDS[check_scale(scale)] if seeds is None else seeds
+    chosen = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if not chosen:
+        raise ValueError(f"at least one seed is needed, got {seeds!r}: give a number of seeds or a list such as [0, 1, 2]")
+    return chosen
+
+
+def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
+    """The config of a task at a scale (None = the environment's), with some fields changed."""
+    scale = default_scale() if scale is None else check_scale(scale)
+    differences = {**SCALES[scale].get("*", {}), **SCALES[scale].get(task, {})}
+    return RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
+
+
+def grid(
+    arms: Sequence[Arm | str],
+    tasks: Sequence[str] = ("digits",),
+    *,
+    scale: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    **changes: Any,
+) -> list[RunConfig]:
+    """One config for each task, arm and seed, without repeats; seed by seed, so that an early stop leaves whole sets."""
+    scale = default_scale() if scale is None else check_scale(scale)
+    configs = [
+        base_config(task, scale, arm=str(Arm.parse(arm)), seed=seed, **changes)
+        for task in tasks
+        for seed in check_seeds(seeds, scale)
+        for arm in arms
+    ]
+    return list({config.run_id: config for config in configs}.values())
+
+
+DEPTHS = {"smoke": (1, 2, 3, 4), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
+"""Figure 9 shows four layers, too few to call growth exponential (I5)."""
+
+
+def depth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
+    """Figure 9's four arms (none, before, after, both) with one norm, at each depth, on digits."""
+    steps = {"smoke": 4, "quick": 80}.get(scale, 1_000)
+    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    runs = [grid(four, scale=scale, seeds=seeds, n_layers=n, steps=steps, eval_every=max(steps // 4, 1)) for n in DEPTHS[scale]]
+    return [config for group in runs for config in group]
+
+
+def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
+    """Figure 10: settings at which a model without norms fails within seconds (I12), and normalized controls there."""
+    failing = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
+    changes = dict(n_layers=16, lr=1e-2, steps=150, eval_every=10) if scale != "smoke" else dict(lr=1e-2)
+    return grid(failing, scale=scale, seeds=seeds, **changes)
+
+
+def study(
+    scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
+) -> dict[str, list[RunConfig]]:
+    """The runs that each notebook needs, by notebook. None = the environment's scale, the study's tasks, its seeds."""
+    scale = default_scale() if scale is None else check_scale(scale)
+    tasks = STUDY_TASKS if tasks is None else tuple(tasks)
+
+    def runs(arms: Sequence[Arm]) -> list[RunConfig]:
+        return grid(arms, tasks, scale=scale, seeds=seeds)
+
+    return {
+        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], tasks[:1], scale=scale, seeds=1),
+        "03_type": runs(TYPE_ARMS),
+        "04_position": runs([Arm("None", "None"), *BEFORE_ARMS, *AFTER_ARMS]),
+        "05_combination": runs(GRID_ARMS),
+        "06_normvary": runs(NORMVARY_ARMS),
+        "07_diagnostics": depth_runs(scale) + failing_runs(scale),
+    }

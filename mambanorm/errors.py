@@ -1,0 +1,21 @@
+"""Errors that speak the user's language: what was given, what is allowed, the nearest match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(given: object, valid: Iterable[str]) -> str | None:
+    """The valid name closest to the one given (case is ignored), or None when nothing is close."""
+    folded = {str(name).lower(): str(name) for name in valid}
+    match = get_close_matches(str(given).lower(), folded, n=1, cutoff=0.5)
+    return folded[match[0]] if match else None
+
+
+def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exception] = ValueError) -> Exception:
+    """The exception to raise for an unknown name; `kind` says what was named ("task", "norm", …)."""
+    valid = [str(name) for name in valid]
+    text = f"unknown {kind} {given!r}: valid are {', '.join(valid)}"
+    guess = nearest(given, valid)
+    return error(text + (f"; did you mean {guess!r}?" if guess else ""))

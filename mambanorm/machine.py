@@ -1,0 +1,123 @@
+"""What a run is made on: device, versions, commit, machine, and the memory it takes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import torch
+
+RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`"auto"` → CUDA if there is one, else the CPU; otherwise the device named. ValueError if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} is not available here ({reason}): use 'auto', 'cpu', 'cuda' or 'mps'") from None
+    return device
+
+
+@functools.cache
+def git_commit(root: Path = Path(__file__).parent) -> str:
+    """Commit of the checkout this package runs from, with `+` where it has been changed since; "" outside one."""
+    try:
+        commit = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "*.py")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit + ("+" if changed else "")
+
+
+def _git(root: Path, *args: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@functools.cache
+def versions() -> str:
+    """`python 3.11.7, torch 2.13.0, …`: what the numbers depend on."""
+    found = [f"python {platform.python_version()}"]
+    for package in RECORDED_PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+@functools.cache
+def machine() -> str:
+    """`Linux x86_64, AMD EPYC, 2 cores, 24 GiB`: enough to compare times by, nothing that names its owner."""
+    cores, memory = os.cpu_count(), round(psutil.virtual_memory().total / 2**30)
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{platform.system()} {platform.machine()}, {_processor()}, {cores} cores, {memory} GiB{gpu}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown processor"
+
+
+class PeakMemory:
+    """Growth of memory since construction, in MB: the highest mark within the run, not the process's own.
+
+    On Linux the kernel's high-water mark is reset at the start; elsewhere `sample()` has to catch it. On CUDA it is
+    the allocator's peak.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.start = torch.cuda.memory_allocated(device)
+            return
+        _return_freed_memory()
+        self.start = self.peak = psutil.Process().memory_info().rss
+        self.marked = _reset_high_water_mark()
+
+    def sample(self) -> float:
+        """Looks at the memory now and returns the growth so far, in MB."""
+        if self.device.type == "cuda":
+            return (torch.cuda.max_memory_allocated(self.device) - self.start) / 1e6
+        now = _high_water_mark() if self.marked else psutil.Process().memory_info().rss
+        self.peak = max(self.peak, now)
+        return (self.peak - self.start) / 1e6
+
+
+def _return_freed_memory() -> None:
+    """glibc keeps what an earlier run freed, and would hide this run's growth in it."""
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        except (OSError, AttributeError):
+            pass
+
+
+def _reset_high_water_mark() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        return _high_water_mark() > 0
+    except (OSError, StopIteration):
+        return False
+
+
+def _high_water_mark() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024

@@ -1,0 +1,92 @@
+"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked for (I6)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.arms import Arm
+from mambanorm.block import MambaBlock
+from mambanorm.norms import check_options, create_norm, known_options
+from mambanorm.norms.moments import valid_positions
+
+
+class SequenceClassifier(nn.Module):
+    """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
+
+    Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
+    `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that an
+    arm is exactly what it says. Raises ValueError for an unknown norm or arm and for inputs of another kind.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        vocab_size: int | None = None,
+        in_features: int | None = None,
+        d_model: int,
+        n_layers: int,
+        arm: str | Arm = "RMSN>SSM>None",
+        stem_norm: str | None = "None",
+        final_norm: str | None = "None",
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        norm_options: dict[str, Any] | None = None,
+        scan_backend: str = "auto",
+    ):
+        super().__init__()
+        if (vocab_size is None) == (in_features is None):
+            raise ValueError(
+                "give either vocab_size (token ids) or in_features (real values), "
+                f"got vocab_size={vocab_size}, in_features={in_features}"
+            )
+        self.arm = Arm.parse(arm)
+        self.vocab_size, self.in_features = vocab_size, in_features
+        self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
+        block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, scan_backend=scan_backend)
+        check_options((stem_norm, final_norm, *self.arm), norm_options)
+        own = known_options(self.arm, norm_options)
+        self.blocks = nn.ModuleList(
+            MambaBlock(d_model, *self.arm, norm_options=own, **block_options) for _ in range(n_layers)
+        )
+        self.head = nn.Linear(d_model, n_classes)
+        with torch.random.fork_rng(devices=[]):
+            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
+            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
+        self._init_weights(n_layers)
+
+    def _init_weights(self, n_layers: int) -> None:
+        """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them."""
+        if isinstance(self.stem, nn.Embedding):
+            nn.init.normal_(self.stem.weight, std=0.02)
+        with torch.no_grad():
+            for block in self.blocks:
+                block.out_proj.weight /= math.sqrt(n_layers)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self._check(x)
+        x = self.stem_norm(self.stem(x), lengths)  # (B, L, D)
+        for block in self.blocks:
+            x = block(x, lengths)
+        return self.head(mean_pool(self.final_norm(x, lengths), lengths))
+
+    def _check(self, x: Tensor) -> None:
+        if self.in_features is not None:
+            if x.dim() != 3 or x.shape[-1] != self.in_features or not x.is_floating_point():
+                raise ValueError(f"expected real values (B, L, {self.in_features}), got {x.dtype} {tuple(x.shape)}")
+        elif x.dim() != 2 or x.is_floating_point():
+            raise ValueError(f"expected token ids (B, L), got {x.dtype} {tuple(x.shape)}")
+        elif not x.is_cuda and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.vocab_size:
+            raise ValueError(f"token ids must lie in 0..{self.vocab_size - 1}, got {int(x.min())}..{int(x.max())}")
+
+
+def mean_pool(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Mean over the valid positions, (B, L, D) → (B, D)."""
+    if lengths is None:
+        return x.mean(1)
+    return x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0).sum(1) / lengths[:, None]

@@ -1,0 +1,37 @@
+"""Normalization layers on (B, L, D) and their registry.
+
+    registry.py   NORMS, create_norm: names, equations, axes, causality, sources
+    moments.py    per-channel moments and their pooling: the only reduction over L, the only mask
+    base.py       checks, γ and β, the standardising line
+    classic.py    None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
+    adaptive.py   NormVary (Appendix D)
+
+Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
+"""
+
+from mambanorm.norms import adaptive, classic  # noqa: F401  (importing them fills the registry, in this order)
+from mambanorm.norms.adaptive import NormVary
+from mambanorm.norms.registry import (
+    NORMS,
+    NormEntry,
+    check_options,
+    create_norm,
+    known_options,
+    norm_name,
+    register_norm,
+)
+
+PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
+"""The six choices of the paper's grid, in the order of its Table 1."""
+
+__all__ = [
+    "NORMS",
+    "PAPER_NORMS",
+    "NormEntry",
+    "NormVary",
+    "check_options",
+    "create_norm",
+    "known_options",
+    "norm_name",
+    "register_norm",
+]

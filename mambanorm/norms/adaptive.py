@@ -1,0 +1,134 @@
+"""NormVary: the paper's adaptive norm (Appendix D, Eq. 8–16), a learned mixture of five norms' statistics.
+
+    μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13)
+    y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
+
+All five members are pooled from one set of per-channel moments; no member is ever applied on its own.
+
+What the paper leaves open, and what is done here (I2): Eq. 13 writes one w_i but needs one softmax for the means and
+one for the variances; Eq. 8 and 11 leave out the variance of the means, so `statistics="total"` (the default) adds it
+by the law of total variance and `"literal"` computes what is printed; z starts at zero; G = 4, ε = 1e-5, α = 0.9; in
+eval the BN member takes its running statistics.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.errors import unknown
+from mambanorm.norms.base import Norm, check_groups
+from mambanorm.norms.classic import batch_count
+from mambanorm.norms.moments import Moments, blank_padding, channel_moments, pool_batch, pool_channels
+from mambanorm.norms.registry import register_norm
+
+STATISTICS = ("total", "literal")
+
+
+@register_norm(
+    "NormVary",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c",
+    source="the paper's Appendix D, Eq. 8–16",
+    axes=("B", "L", "D"),
+    causal=False,
+    learnable="γ, β, 5 + 5 mixture logits",
+)
+class NormVary(Norm):
+    """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
+
+    Parameters `mean_logits`, `var_logits` (5 each, zero at start), `gamma`, `beta`; buffers `running_mean`,
+    `running_var` of the BN member (Eq. 15–16; the biased variance, as printed). `learn_weights=False` keeps the
+    weights at 1/5. Raises ValueError for unknown statistics, groups that do not divide d, and in training for B·L = 1.
+    """
+
+    members = ("BN", "GN", "IN", "LN", "RMSN")
+
+    def __init__(
+        self,
+        d: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        groups: int = 4,
+        momentum: float = 0.1,
+        statistics: str = "total",
+        learn_weights: bool = True,
+    ):
+        check_groups(d, groups)
+        if statistics not in STATISTICS:
+            raise unknown("NormVary statistics", statistics, STATISTICS)
+        super().__init__(d, eps=eps, affine=False)
+        self.groups, self.momentum, self.statistics = groups, momentum, statistics
+        self.gamma = nn.Parameter(torch.ones(d)) if affine else None
+        self.beta = nn.Parameter(torch.zeros(d)) if affine else None
+        self.mean_logits = nn.Parameter(torch.zeros(5), requires_grad=learn_weights)
+        self.var_logits = nn.Parameter(torch.zeros(5), requires_grad=learn_weights)
+        self.register_buffer("running_mean", torch.zeros(d))
+        self.register_buffer("running_var", torch.ones(d))
+
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """The softmax weights of the means and of the variances, (5,) each, in the order of `members` (Eq. 13)."""
+        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        x = blank_padding(x, lengths)
+        moments = channel_moments(x, lengths)
+        if self.training:
+            batch_count(x, lengths, "NormVary")
+        means, variances = self.member_statistics(moments)
+        w_mean, w_var = self.mixture()
+        mean = sum(w * s for w, s in zip(w_mean, means, strict=True) if s is not None)
+        var = sum(w * s for w, s in zip(w_var, variances, strict=True))
+        y = (x - mean) * torch.rsqrt(var + self.eps)
+        return y if self.gamma is None else y * self.gamma + self.beta
+
+    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
+        """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no mean (Eq. 12)."""
+        m, v, _ = moments
+        bn_mean, bn_var = self.batch_statistics(moments)
+        gn_mean, gn_var = pool_channels(moments, self.groups)
+        ln_mean, ln_var = m.mean(-1, keepdim=True), v.mean(-1, keepdim=True)
+        rms = ln_var + m.square().mean(-1, keepdim=True)
+        if self.statistics == "total":
+            ln_var = ln_var + (m - ln_mean).square().mean(-1, keepdim=True)
+        return [bn_mean, gn_mean, m, ln_mean, None], [bn_var, gn_var, v, ln_var, rms]
+
+    def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
+        """Eq. 8 in training, with the running update of Eq. 15–16; the running statistics in eval."""
+        if not self.training:
+            return self.running_mean, self.running_var
+        if self.statistics == "total":
+            mean, var = pool_batch(moments)
+        else:
+            mean, var = moments.m.mean(0, keepdim=True), moments.v.mean(0, keepdim=True)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(var.view(-1).to(self.running_var.dtype), self.momentum)
+        return mean, var
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, eps={self.eps}, groups={self.groups}, statistics={self.statistics!r}"
+
+
+@register_norm(
+    "NormVary-fixed",
+    equation=r"NormVary with $w^\mu_i = w^\sigma_i = 1/5$",
+    source="our control: what do the learned weights add?",
+    axes=("B", "L", "D"),
+    causal=False,
+    learnable="γ, β",
+)
+def fixed_normvary(
+    d: int,
+    *,
+    eps: float = 1e-5,
+    affine: bool = True,
+    groups: int = 4,
+    momentum: float = 0.1,
+    statistics: str = "total",
+) -> NormVary:
+    """NormVary whose mixture stays uniform: the control that separates mixing from learning to mix."""
+    return NormVary(
+        d, eps=eps, affine=affine, groups=groups, momentum=momentum, statistics=statistics, learn_weights=False
+    )

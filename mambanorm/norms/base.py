@@ -1,0 +1,53 @@
+"""What all norms share: the checks on x, the scale γ and shift β, and the final line y = γ·(x − μ)/√(σ² + ε) + β."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Norm(nn.Module):
+    """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in torch.nn."""
+
+    def __init__(self, d: int, *, eps: float, affine: bool, bias: bool = True):
+        super().__init__()
+        self.d, self.eps = d, eps
+        self.weight = nn.Parameter(torch.ones(d)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(d)) if affine and bias else None
+
+    def check(self, x: Tensor, lengths: Tensor | None) -> None:
+        """Raises ValueError unless x is a non-empty (B, L, d) and lengths, if given, a (B,) of whole numbers."""
+        if x.dim() != 3 or x.shape[-1] != self.d:
+            raise ValueError(f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}")
+        if 0 in x.shape:
+            raise ValueError(f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}")
+        if lengths is not None and (lengths.shape != x.shape[:1] or lengths.is_floating_point()):
+            raise ValueError(
+                f"lengths must be {x.shape[0]} whole numbers, one a row, "
+                f"got {lengths.dtype} of shape {tuple(lengths.shape)}"
+            )
+
+    def standardize(self, x: Tensor, mean: Tensor | None, var: Tensor) -> Tensor:
+        """γ·(x − μ)/√(σ² + ε) + β (Eq. 14); mean None = scaling only. Centres before it scales: no digits lost."""
+        scale = torch.rsqrt(var + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        y = (x if mean is None else x - mean) * scale
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, eps={self.eps}, affine={self.weight is not None}"
+
+
+def check_groups(d: int, groups: int) -> None:
+    """Raises ValueError unless the groups divide the channels."""
+    if d % groups:
+        divisors = [g for g in range(1, d + 1) if d % g == 0]
+        raise ValueError(f"{d} channels do not divide into {groups} groups: groups may be one of {divisors}")
+
+
+def is_norm(module: nn.Module) -> bool:
+    """True for this kit's norms and for torch's own, whose parameters take no weight decay."""
+    return isinstance(module, Norm) or type(module).__module__ in TORCH_NORM_MODULES
+
+
+TORCH_NORM_MODULES = tuple(f"torch.nn.modules.{name}" for name in ("batchnorm", "instancenorm", "normalization"))

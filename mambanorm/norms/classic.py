@@ -1,0 +1,215 @@
+"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token.
+
+Two families, by the axes a statistic is taken over (Fig. 2):
+
+- per token (LN, RMSN, GN-token): the channels of one position; causal; padding cannot matter.
+- along the sequence (BN, IN, GN, LN-DL, RMSN-DL): pooled from `channel_moments`; padding is left out there.
+
+LN and RMSN are per token, as all Mamba code has them; the paper's Table 3 prints Π(X) over D·L, which is LN-DL and
+RMSN-DL here (I3). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.norms.base import Norm, check_groups
+from mambanorm.norms.moments import blank_padding, channel_moments, pool_batch, pool_channels
+from mambanorm.norms.registry import register_norm
+
+TABLE_3 = "Table 3"
+
+
+@register_norm("None", equation="y = x", source="the identity", axes=(), causal=True, learnable="nothing")
+class NoNorm(nn.Module):
+    """The identity, y = x, with the same call as a norm."""
+
+    def __init__(self, d: int):
+        super().__init__()
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return x
+
+
+@register_norm(
+    "BN",
+    equation=r"y = \gamma_c \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c",
+    source=f"Ioffe & Szegedy 2015; {TABLE_3}",
+    axes=("B", "L"),
+    causal=False,
+    learnable="γ, β",
+)
+class BatchNorm(Norm):
+    """Batch norm over B and L. As torch.nn.BatchNorm1d: normalises with the biased variance, stores the unbiased
+    one; momentum is the weight of the new; in eval the running statistics take over."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
+        super().__init__(d, eps=eps, affine=affine)
+        self.momentum = momentum
+        self.register_buffer("running_mean", torch.zeros(d))
+        self.register_buffer("running_var", torch.ones(d))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        if not self.training:
+            return self.standardize(x, self.running_mean, self.running_var)
+        x = blank_padding(x, lengths)
+        mean, var = pool_batch(channel_moments(x, lengths))
+        count = batch_count(x, lengths, "BN")
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_((var.view(-1) * (count / (count - 1))).to(self.running_var.dtype), self.momentum)
+        return self.standardize(x, mean, var)
+
+
+def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
+    """How many values a batch statistic is taken over. Raises ValueError if it is one: it would equal its mean."""
+    count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
+    if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
+        raise ValueError(
+            f"{name} in training needs more than one value per channel, got B·L = 1 (shape {tuple(x.shape)}): "
+            "use a larger batch, a longer sequence, or a norm that takes its statistics over D"
+        )
+    return count
+
+
+@register_norm(
+    "IN",
+    equation=r"y = \gamma_c \frac{x - \mu_{nc}}{\sqrt{\sigma_{nc}^2 + \epsilon}} + \beta_c",
+    source=f"Ulyanov et al. 2017; {TABLE_3}; Eq. 10",
+    axes=("L",),
+    causal=False,
+    learnable="γ, β",
+)
+class InstanceNorm(Norm):
+    """Instance norm: each channel of each row over L. No running statistics: train and eval are the same."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
+        super().__init__(d, eps=eps, affine=affine)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        x = blank_padding(x, lengths)
+        m, v, _ = channel_moments(x, lengths)
+        return self.standardize(x, m, v)
+
+
+@register_norm(
+    "LN",
+    equation=r"y = \gamma_c \frac{x - \mu_{nl}}{\sqrt{\sigma_{nl}^2 + \epsilon}} + \beta_c",
+    source="Ba et al. 2016, per token as in Mamba code",
+    axes=("D",),
+    causal=True,
+    learnable="γ, β",
+)
+class LayerNorm(Norm):
+    """Layer norm over the channels of one token, as torch.nn.LayerNorm(d)."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
+        super().__init__(d, eps=eps, affine=affine)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        return F.layer_norm(x, (self.d,), self.weight, self.bias, self.eps)
+
+
+@register_norm(
+    "RMSN",
+    equation=r"y = \gamma_c \frac{x}{\sqrt{\mathrm{mean}_c\,x^2 + \epsilon}}",
+    source="Zhang & Sennrich 2019, per token as in Mamba code",
+    axes=("D",),
+    causal=True,
+    learnable="γ",
+)
+class RMSNorm(Norm):
+    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5); no β (I9)."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
+        super().__init__(d, eps=eps, affine=affine, bias=False)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        return F.rms_norm(x, (self.d,), self.weight, self.eps)
+
+
+@register_norm(
+    "GN",
+    equation=r"y = \gamma_c \frac{x - \mu_{ng}}{\sqrt{\sigma_{ng}^2 + \epsilon}} + \beta_c,\quad g \ni c",
+    source=f"Wu & He 2018; {TABLE_3}; Eq. 9",
+    axes=("L", "D/G"),
+    causal=False,
+    learnable="γ, β",
+)
+class GroupNorm(Norm):
+    """Groups of channels of one row over L and D/G, as torch.nn.GroupNorm (Eq. 9). ValueError unless G divides D."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
+        check_groups(d, groups)
+        super().__init__(d, eps=eps, affine=affine)
+        self.groups = groups
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        x = blank_padding(x, lengths)
+        return self.standardize(x, *pool_channels(channel_moments(x, lengths), self.groups))
+
+
+@register_norm(
+    "LN-DL",
+    equation=r"y = \gamma_c \frac{x - \mu_{n}}{\sqrt{\sigma_{n}^2 + \epsilon}} + \beta_c",
+    source=f"{TABLE_3} as printed; Eq. 11 with the total variance",
+    axes=("L", "D"),
+    causal=False,
+    learnable="γ, β",
+)
+class LayerNormDL(GroupNorm):
+    """Layer norm over all channels and positions of one row: group norm with one group."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
+        super().__init__(d, eps=eps, affine=affine, groups=1)
+
+
+@register_norm(
+    "RMSN-DL",
+    equation=r"y = \gamma_c \frac{x}{\sqrt{\mathrm{mean}_{lc}\,x^2 + \epsilon}}",
+    source=f"{TABLE_3} as printed; Eq. 12",
+    axes=("L", "D"),
+    causal=False,
+    learnable="γ",
+)
+class RMSNormDL(Norm):
+    """Root mean square norm over all channels and positions of one row."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
+        super().__init__(d, eps=eps, affine=affine, bias=False)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        x = blank_padding(x, lengths)
+        m, v, _ = channel_moments(x, lengths)
+        return self.standardize(x, None, (v + m.square()).mean(-1, keepdim=True))
+
+
+@register_norm(
+    "GN-token",
+    equation=r"y = \gamma_c \frac{x - \mu_{nlg}}{\sqrt{\sigma_{nlg}^2 + \epsilon}} + \beta_c,\quad g \ni c",
+    source="Wu & He 2018, per token as in Mamba-2",
+    axes=("D/G",),
+    causal=True,
+    learnable="γ, β",
+)
+class GroupNormToken(Norm):
+    """Group norm over the channel groups of one token. ValueError unless G divides D."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
+        check_groups(d, groups)
+        super().__init__(d, eps=eps, affine=affine)
+        self.groups = groups
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
+        return F.group_norm(x.reshape(-1, self.d), self.groups, self.weight, self.bias, self.eps).view_as(x)

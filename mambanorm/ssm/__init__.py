@@ -1,0 +1,174 @@
+"""The selective scan: one function with mamba-ssm's arguments, several back ends.
+
+Map: `selective_scan` checks its arguments here, once, and hands them to a back end.
+
+==============  ====================================  =============================================================
+back end        file                                  where it works
+==============  ====================================  =============================================================
+``reference``   `mambanorm/ssm/reference.py`          every device; float64 or float32; a loop to read
+``cpu``         `mambanorm/ssm/cpu.py`                CPU; float32 (bfloat16 and half are computed in float32)
+``mamba_ssm``   `mambanorm/ssm/gpu.py`                CUDA, if the package mamba-ssm is installed; N up to 256
+``triton``      reserved                              not available in this version
+==============  ====================================  =============================================================
+
+Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
+size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
+
+Source: Gu & Dao 2023, "Mamba", section 3; state-spaces/mamba `ops/selective_scan_interface.py`.
+"""
+
+import torch
+
+from mambanorm.errors import unknown
+
+__all__ = ["BACKENDS", "scan_backend", "selective_scan", "set_threads", "warm_up"]
+
+BACKENDS = ("auto", "reference", "cpu", "mamba_ssm")
+_CPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def selective_scan(
+    u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False, *, backend="auto"
+):
+    """The selective scan, a drop-in for mamba-ssm's `selective_scan_fn`.
+
+    Δ = softplus(delta + delta_bias),  h_t = exp(Δ_t·A)·h_(t-1) + Δ_t·B_t·u_t,  out_t = (Σ_n C_t·h_t + D·u_t)·SiLU(z_t);
+    bias, softplus, D·u and gate only where asked for.
+
+    Arguments: u, delta, z (B, D, L); A (D, N), real; B and C, each for itself, constant (D, N), or (B, N, L), or
+    (B, G, N, L) where G divides D; D and delta_bias (D,). On the CPU, views of (B, L, D) tensors transposed to
+    (B, D, L) are taken without a copy, and results and gradients come back in that layout.
+
+    Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state (B, D, N) is h after
+    the last step in the dtype of the computation (float64 for float64 u in the reference, else float32). last_state
+    carries no gradient, as upstream.
+
+    Raises ValueError for wrong shapes, devices or dtypes, and for an unknown or unsuitable back end.
+    Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is refused.
+    """
+    _check_arguments(u, delta, A, B, C, D, z, delta_bias)
+    name = _choose(backend, u, A.shape[1])
+    out, last = _implementation(name)(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    return (out, last) if return_last_state else out
+
+
+def scan_backend(tensor):
+    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm" or "reference".
+
+    "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the reference.
+    """
+    if tensor.device.type == "cpu" and tensor.dtype in _CPU_DTYPES:
+        return "cpu"
+    if tensor.device.type == "cuda" and tensor.dtype in _CPU_DTYPES:
+        from mambanorm.ssm import gpu
+
+        return "mamba_ssm" if gpu.available() else "reference"
+    return "reference"
+
+
+def set_threads(n):
+    """Let torch and the CPU scan use n threads; returns (torch's count, the scan's count).
+
+    The scan's count is at most what Numba was started with (the number of cores, or NUMBA_NUM_THREADS).
+    Raises ValueError if n is less than 1.
+    """
+    if int(n) < 1:
+        raise ValueError(f"threads: {n} given, at least 1 is needed")
+    from mambanorm.ssm import cpu
+
+    torch.set_num_threads(int(n))
+    return torch.get_num_threads(), cpu.set_numba_threads(n)
+
+
+def warm_up():
+    """Compile the CPU scan, if the disk cache has not got it: both kernels, for one thread and for several.
+
+    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
+    """
+    u = torch.zeros(2, 1, 1, requires_grad=True)  # (B, D, L), two rows so that two threads have work
+    matrix = torch.ones(1, 1)
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        selective_scan(u, u, matrix, u, u, backend="cpu").sum().backward()
+    torch.set_num_threads(before)
+
+
+def _implementation(name):
+    """The function of a back end. Imported on first use: Numba and mamba-ssm take seconds to import."""
+    if name == "cpu":
+        from mambanorm.ssm.cpu import scan_cpu
+
+        return scan_cpu
+    if name == "mamba_ssm":
+        from mambanorm.ssm.gpu import scan_mamba_ssm
+
+        return scan_mamba_ssm
+    from mambanorm.ssm.reference import scan_reference
+
+    return scan_reference
+
+
+def _choose(backend, u, state):
+    """The back end to use for u with N = `state`; ValueError if the one named is unknown or does not fit."""
+    if backend == "triton":
+        raise ValueError("backend 'triton' is not available in this version; use 'auto', 'mamba_ssm' or 'reference'")
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    if backend == "auto":
+        name = scan_backend(u)
+        return "reference" if name == "mamba_ssm" and state > 256 else name
+    where = f"{u.dtype} on {u.device}"
+    if backend == "cpu" and (u.device.type != "cpu" or u.dtype not in _CPU_DTYPES):
+        raise ValueError(
+            f"backend 'cpu' takes float32, bfloat16 or float16 on the CPU, given {where}; use 'auto' or 'reference'"
+        )
+    if backend == "mamba_ssm":
+        _check_mamba_ssm(u, state, where)
+    return backend
+
+
+def _check_mamba_ssm(u, state, where):
+    from mambanorm.ssm import gpu
+
+    if u.device.type != "cuda" or u.dtype not in _CPU_DTYPES:
+        raise ValueError(f"backend 'mamba_ssm' takes float32, bfloat16 or float16 on CUDA, given {where}; use 'auto'")
+    if state > 256:
+        raise ValueError(f"backend 'mamba_ssm' takes N up to 256, given N = {state}; use 'reference'")
+    if not gpu.available():
+        raise ValueError("backend 'mamba_ssm' needs the package mamba-ssm, which cannot be imported; use 'auto'")
+
+
+def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
+    """Check every shape, dtype and device; ValueError says what was given and what is allowed."""
+    if u.dim() != 3 or 0 in u.shape:
+        raise ValueError(f"u has shape {tuple(u.shape)}; (B, D, L) is needed, each at least 1")
+    batch, channels, length = u.shape
+    named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    for name, tensor in named.items():
+        if tensor is None and name in ("D", "z", "delta_bias"):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} is {tensor!r}; a tensor is needed")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} has dtype {tensor.dtype}; a real floating-point one is needed")
+        if tensor.device != u.device:
+            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
+    if A.dim() != 2 or A.shape[0] != channels or A.shape[1] == 0:
+        raise ValueError(f"A has shape {tuple(A.shape)}; (D, N) = ({channels}, N) is needed")
+    full, vector = (batch, channels, length), (channels,)
+    for name, shape in (("delta", full), ("z", full), ("D", vector), ("delta_bias", vector)):
+        if named[name] is not None and named[name].shape != shape:
+            raise ValueError(f"{name} has shape {tuple(named[name].shape)}; {shape} is needed for u {full}")
+    for name in ("B", "C"):
+        _check_input_output(name, tuple(named[name].shape), batch, channels, A.shape[1], length)
+
+
+def _check_input_output(name, shape, batch, channels, state, length):
+    """B or C: constant (D, N), (B, N, L), or (B, G, N, L) with G dividing D."""
+    allowed = [(channels, state), (batch, state, length)]
+    grouped = len(shape) == 4 and shape[1] > 0 and (shape[0], *shape[2:]) == (batch, state, length)
+    if shape in allowed or (grouped and channels % shape[1] == 0):
+        return
+    text = f"({batch}, G, {state}, {length}) where G divides {channels}"
+    raise ValueError(f"{name} has shape {shape}; allowed are {allowed[0]}, {allowed[1]} and {text}")

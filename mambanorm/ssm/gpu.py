@@ -1,0 +1,49 @@
+"""The selective scan on CUDA: a thin way into mamba-ssm's kernel, if that package can be imported.
+
+Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
+size, A decay rate, z gate.
+
+Source: state-spaces/mamba `ops/selective_scan_interface.py`. Its kernel wants N ≤ 256, float32 A, D and delta_bias,
+delta, z, and B and C that vary in time in u's dtype, and one number of groups for B and C.
+"""
+
+import functools
+import importlib
+import math
+
+
+@functools.cache
+def _upstream():
+    """mamba-ssm's `selective_scan_fn`, or None. Any failure counts: a build for another torch fails at import."""
+    try:
+        return importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
+    except Exception:
+        return None
+
+
+def available():
+    """Whether mamba-ssm can be imported (tried once)."""
+    return _upstream() is not None
+
+
+def _as_upstream(m, groups, dtype):
+    """B or C as upstream's kernel wants it: constant in float32, else (B, G, N, L) in u's dtype with `groups` groups."""
+    if m.dim() == 2:
+        return m.float()
+    m = m.unsqueeze(1) if m.dim() == 3 else m
+    return m.repeat_interleave(groups // m.shape[1], dim=1).to(dtype)
+
+
+def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+    """The scan by mamba-ssm's CUDA kernel; arguments as `selective_scan`, already checked.
+
+    Returns out (B, D, L) and last_state (B, D, N), the latter without gradient.
+    """
+    groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
+    B, C = (_as_upstream(m, groups, u.dtype) for m in (B, C))
+    D, delta_bias = (None if v is None else v.float() for v in (D, delta_bias))
+    z = None if z is None else z.to(u.dtype)
+    out, last = _upstream()(
+        u, delta.to(u.dtype), A.float(), B, C, D, z, delta_bias, delta_softplus, return_last_state=True
+    )
+    return out, last.detach()

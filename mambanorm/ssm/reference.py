@@ -1,0 +1,53 @@
+"""The selective scan as a loop over time: slow, readable, differentiable on every device.
+
+Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 with the discretisation of the code):
+
+(1)  Δ_t = delta_t + delta_bias, then softplus if asked for
+(2)  h_t = exp(Δ_t·A) · h_(t-1) + Δ_t·B_t·u_t,   h_0 = 0     zero-order hold for the state, Euler for the input
+(3)  y_t = Σ_n C_t·h_t
+(4)  out_t = (y_t + D·u_t) · SiLU(z_t)
+
+Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
+size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
+
+Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the operations, softplus threshold 20).
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def _at_step(m, t, channels):
+    """B_t or C_t for every channel: constant (D, N), (B, N, L) or (B, G, N, L) -> broadcastable to (B, D, N)."""
+    if m.dim() == 2:
+        return m
+    if m.dim() == 3:
+        return m[:, None, :, t]
+    return m[..., t].repeat_interleave(channels // m.shape[1], dim=1)
+
+
+def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+    """The scan, equation by equation; arguments as `selective_scan`, already checked.
+
+    Computes in float64 if u is float64, else in float32. Returns out (B, D, L) in u's dtype and last_state (B, D, N) in
+    the dtype of the computation, without gradient.
+    """
+    batch, channels, length = u.shape
+    dtype = torch.float64 if u.dtype == torch.float64 else torch.float32
+    x, delta, A, B, C = (tensor.to(dtype) for tensor in (u, delta, A, B, C))
+    if delta_bias is not None:
+        delta = delta + delta_bias.to(dtype)[:, None]
+    if delta_softplus:
+        delta = F.softplus(delta, threshold=20.0)  # (1)
+    h = x.new_zeros(batch, channels, A.shape[1])
+    ys = []
+    for t in range(length):
+        step = delta[:, :, t, None]  # (B, D, 1)
+        h = torch.exp(step * A) * h + step * _at_step(B, t, channels) * x[:, :, t, None]  # (2)
+        ys.append((_at_step(C, t, channels) * h).sum(-1))  # (3)
+    out = torch.stack(ys, dim=-1)  # (B, D, L)
+    if D is not None:
+        out = out + D.to(dtype)[:, None] * x
+    if z is not None:
+        out = out * F.silu(z.to(dtype))  # (4)
+    return out.to(u.dtype), h.detach()

@@ -1,0 +1,166 @@
+"""Many runs on Dask: trains what the store lacks, skips what it has, survives a dying worker.
+
+The engine is Dask distributed: a local cluster by default, any scheduler by its address, `workers=0` in this process
+for debugging. On a laptop each worker has one thread, because two runs side by side beat one run on two threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import torch
+from dask.distributed import Client, LocalCluster, as_completed
+from tqdm.auto import tqdm
+
+from mambanorm.config import RunConfig
+from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, save_run
+from mambanorm.runs import runs_dir as store_dir
+from mambanorm.ssm import set_threads, warm_up
+from mambanorm.errors import unknown
+from mambanorm.tasks import TASKS
+from mambanorm.train import train
+
+
+def missing_runs(configs: Iterable[RunConfig], directory: str | Path | None = None) -> list[RunConfig]:
+    """Those of the configs that the store does not hold, without repeats."""
+    unique = {config.run_id: config for config in configs}
+    return [config for config in unique.values() if find_run(config, directory) is None]
+
+
+def sweep(
+    configs: Iterable[RunConfig],
+    *,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    workers: int | str = "auto",
+    runs_dir: str | Path | None = None,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Trains the runs that the store lacks and returns the run frame of all the configs, in their order.
+
+    A run that could not be trained has status "failed" and its reason in `error`; it is not stored, so the next sweep
+    tries it again. Raises ValueError for an unknown task before anything starts.
+    """
+    configs = list({config.run_id: config for config in configs}.values())
+    for config in configs:
+        if config.task not in TASKS:
+            raise unknown("task", config.task, TASKS)
+    todo = missing_runs(configs, runs_dir)
+    failed = {}
+    if todo:
+        with open_client(client, scheduler, workers, len(todo)) as engine:
+            for config, error in _progress(_run_all(todo, engine, runs_dir), todo, progress):
+                if error is not None:
+                    failed[config.run_id] = config_row(config) | {"status": "failed", "error": error}
+    for row in failed.values():
+        warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
+    return _frame(configs, failed, runs_dir)
+
+
+def _frame(configs: list[RunConfig], failed: dict[str, dict], directory: str | Path | None) -> pd.DataFrame:
+    done = load_runs(directory, configs=[config for config in configs if config.run_id not in failed])
+    frame = done if not failed else pd.concat([done.astype(object), pd.DataFrame(failed.values(), dtype=object)])
+    order = {config.run_id: i for i, config in enumerate(configs)}
+    return frame.reindex(columns=COLUMNS).sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
+
+
+def run_one(config_json: str, directory: str, threads: int | None) -> str | None:
+    """Trains and stores one run, in whatever process it lands; returns the reason if it fails, else None."""
+    if threads is not None:
+        set_threads(threads)
+    try:
+        save_run(train(RunConfig.from_json(config_json)), directory)
+    except Exception as error:  # a run that cannot be trained must not take the others with it
+        traceback.print_exc(file=sys.stderr)
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _run_all(
+    todo: list[RunConfig], engine: tuple[Client | None, int | None], directory: str | Path | None
+) -> Iterator[tuple[RunConfig, str | None]]:
+    """Each config with its error or None, as they finish."""
+    client, threads = engine
+    store = str(store_dir(directory))
+    if client is None:
+        for config in todo:
+            yield config, run_one(config.to_json(), store, None)
+        return
+    futures = {
+        client.submit(run_one, config.to_json(), store, threads, key=f"run-{config.run_id}", pure=False): config
+        for config in todo
+    }
+    for future in as_completed(futures, raise_errors=False):
+        error = future.exception() if future.status == "error" else None  # the worker died, again and again
+        yield futures[future], future.result() if error is None else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def open_client(
+    client: Client | None, scheduler: str | None, workers: int | str, n_runs: int
+) -> Iterator[tuple[Client | None, int | None]]:
+    """The client to submit to (None = in this process) and the threads a run may use (None = as they are)."""
+    if workers != "auto" and (not isinstance(workers, int) or workers < 0):
+        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+    if client is not None or scheduler is not None:
+        connected = client or Client(scheduler)
+        try:
+            yield connected, None
+        finally:
+            if client is None:
+                connected.close()
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers == 0 or (workers == "auto" and (torch.cuda.is_available() or n_runs == 1)):
+        yield None, None
+        return
+    count = min(n_runs, cores) if workers == "auto" else min(workers, n_runs)
+    threads = max(1, cores // count)
+    warm_up()  # compile once here, not once in every worker
+    with local_cluster(count, threads) as local:
+        yield local, threads
+
+
+@contextmanager
+def local_cluster(workers: int, threads: int) -> Iterator[Client]:
+    """A Dask cluster on this machine. Dask limits OMP and MKL itself, but neither Numba nor torch (see run_one)."""
+    env = {name: str(threads) for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    options = dict(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None)
+    with LocalCluster(**options, env=env, silence_logs="ERROR") as cluster, Client(cluster) as client:
+        yield client
+
+
+def _progress(
+    done: Iterator[tuple[RunConfig, str | None]], todo: list[RunConfig], show: bool
+) -> Iterator[tuple[RunConfig, str | None]]:
+    """Passes the finished runs on and shows how many there are and the time left, by each run's share of the work."""
+    total, finished, start = sum(map(relative_cost, todo)), 0.0, time.monotonic()
+    layout = "{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}{postfix}"
+    with tqdm(total=len(todo), desc="training", bar_format=layout, disable=not show) as bar:
+        for config, error in done:
+            finished += relative_cost(config)
+            left = (time.monotonic() - start) * (total / finished - 1)
+            bar.set_postfix_str(f"{spell(left)} left", refresh=False)
+            bar.update()
+            yield config, error
+
+
+def relative_cost(config: RunConfig) -> float:
+    """Work of a run up to a factor: steps × batch × layers × width × (a constant for what does not grow with it)."""
+    return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
+
+
+def spell(seconds: float) -> str:
+    """`35 s`, `4 min`, `2 h 5 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,170 @@
+"""The data a run learns from: what a task is, the registry of tasks, and how one is loaded.
+
+    config -> **task** -> model -> train -> run store
+
+Map
+    Split           inputs, labels and lengths of one split, whole in memory; `batch` hands out padded batches
+    TaskData        three splits and what a model must know about them (classes, vocabulary or features, chance)
+    Task, TASKS     a name, a title, a source and a load function; one file a task, registered where it is defined
+    register_task   how a task enters the registry, one of yours too
+    load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
+
+Glossary: n = sequences in a split, B = sequences in a batch, L = positions, F = features a position.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from mambanorm.config import SCALES
+from mambanorm.errors import unknown
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split, whole in memory.
+
+    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32.
+    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions.
+    ValueError where the three do not fit together.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    lengths: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.inputs.dim() not in (2, 3):
+            raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are (n, L) and (n, L, F)")
+        n, positions = self.inputs.shape[:2]
+        for name in ("labels", "lengths"):
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.shape != (n,):
+                raise ValueError(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
+        if self.lengths is not None and n and not 1 <= self.lengths.min() <= self.lengths.max() <= positions:
+            low, high = int(self.lengths.min()), int(self.lengths.max())
+            raise ValueError(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The picked rows, cut to the longest: inputs (B, L) int64 or (B, L, F), lengths (B,) or None, labels (B,).
+
+        `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
+        """
+        if not isinstance(rows, slice):  # torch makes an empty list one of floats, which index nothing
+            rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
+        if len(labels := self.labels[rows]) == 0:
+            raise ValueError("rows picks no row: a batch needs at least one")
+        inputs, lengths = self.inputs[rows], None
+        if self.lengths is not None:
+            lengths = self.lengths[rows]
+            inputs = inputs[:, : int(lengths.max())]
+        return ((inputs if inputs.is_floating_point() else inputs.long()), lengths, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskData:
+    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions."""
+
+    train: Split
+    val: Split
+    test: Split
+    n_classes: int
+    vocab_size: int | None = None
+    in_features: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.vocab_size is None) == (self.in_features is None):
+            given = f"vocab_size={self.vocab_size}, in_features={self.in_features}"
+            raise ValueError(f"{given}: give exactly one, vocab_size for token ids or in_features for real values")
+
+    @property
+    def chance(self) -> float:
+        """Accuracy on test (a fraction) of always guessing the training split's most common class.
+
+        It needs no look at the test labels, so it is what a model that learned nothing but the class counts would get.
+        Of equally common classes the smallest label counts.
+        """
+        guess = torch.bincount(self.train.labels).argmax()
+        return float((self.test.labels == guess).double().mean())
+
+
+@dataclass(frozen=True)
+class Task:
+    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for."""
+
+    name: str
+    title: str
+    source: str
+    load: Callable[[str, int], TaskData]
+    kind: str = "sequence"
+
+
+TASKS: dict[str, Task] = {}
+
+
+def register_task(name: str, *, title: str, source: str, kind: str = "sequence") -> Callable:
+    """Decorator that enters `load(scale, seed) -> TaskData` under `name`; a taken name is a ValueError.
+
+    @register_task("parity", title="Parity of 32 bits", source="this notebook")
+    def load_parity(scale, seed): ...
+    """
+
+    def enter(load: Callable[[str, int], TaskData]) -> Callable[[str, int], TaskData]:
+        if name in TASKS:
+            raise ValueError(
+                f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
+            )
+        TASKS[name] = Task(name, title, source, load, kind)
+        return load
+
+    return enter
+
+
+def load_task(name: str, scale: str, seed: int) -> TaskData:
+    """The data of one task at one scale; the same arguments give the same data, on any machine.
+
+    ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no whole number ≥ 0,
+    an empty split.
+    """
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    return _load(TASKS[name], scale, _whole(seed))
+
+
+def _whole(seed: object) -> int:
+    """The seed as an int, whichever integer type it came in."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if isinstance(seed, bool) or number < 0:
+        raise ValueError(f"seed {seed!r}: allowed are whole numbers from 0 up")
+    return number
+
+
+@lru_cache(maxsize=8)
+def _load(task: Task, scale: str, seed: int) -> TaskData:
+    """Keyed by the entry and not by its name: a task that was replaced must not answer with its predecessor's data."""
+    data = task.load(scale, seed)
+    for name in ("train", "val", "test"):
+        if len(getattr(data, name)) == 0:
+            raise ValueError(
+                f"task {task.name!r} at scale {scale!r}: the {name} split is empty; every split needs rows"
+            )
+    return data
+
+
+# Last, because each of them registers itself in the TASKS above.
+from mambanorm.tasks import digits, listops  # noqa: E402
+
+__all__ = ["SCALES", "TASKS", "Split", "Task", "TaskData", "digits", "listops", "load_task", "register_task"]

@@ -1,0 +1,505 @@
+"""ListOps: nested lists of digits under MIN, MAX, MED (median) and SM (sum mod 10) as text; the label is its value.
+
+    ( ( ( ( [SM 8 ) 9 ) ( ( ( ( [MAX 2 ) 5 ) ( ( ( [MIN 3 ) 1 ) ] ) ) ] ) ) ] )  ->  SM(8, 9, MAX(2, 5, MIN(3, 1))) = 2
+
+Sources: Nangia & Bowman (2018), ListOps, arXiv:1804.06028. Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006:
+generator `lra_benchmarks/data/listops.py`. Reader and vocabulary as in state-spaces/s4 `src/dataloaders/lra.py`.
+Ours differs from LRA in two ways: it is seeded, and the smaller scales have settings of their own (`SETTINGS`).
+
+Map
+    Settings, SETTINGS          what is drawn at each scale: the one table to change
+    evaluate, serialise         text -> value (a malformed text says where);  tree -> text
+    tokenise, encode, decode    text -> s4 tokens -> ids and back
+    generate                    n distinct (source, label) pairs
+    read_tsv                    LRA's own files
+    load_listops                the registered task: a pool of rows, cached as Parquet, cut into three splits
+
+Glossary: source = the text with LRA's parentheses; token = an operator, a digit or the closing bracket (parentheses are
+no tokens); length = number of tokens; ids = one byte a token, `<eos>` last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from tqdm.auto import tqdm
+
+from mambanorm.errors import unknown
+from mambanorm.tasks import SCALES, Split, TaskData, register_task
+
+# LRA's MED truncates the mean of the middle two; for digits that is a floor division.
+OPERATORS: dict[str, Callable[[list[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda args: (sorted(args)[(len(args) - 1) // 2] + sorted(args)[len(args) // 2]) // 2,
+    "[SM": lambda args: sum(args) % 10,
+}
+DIGITS = tuple("0123456789")
+VOCABULARY = ("<pad>", "<unk>", "<eos>", *DIGITS, *OPERATORS, "X")
+IDS = {token: i for i, token in enumerate(VOCABULARY)}
+UNK, EOS, CLOSE = IDS["<unk>"], IDS["<eos>"], IDS["X"]
+WRITTEN = (*OPERATORS, "]", *DIGITS, "(", ")")  # what a source may hold
+PATIENCE = 100_000  # draws in a row without a new expression before `generate` gives up (LRA's settings keep 1 in 12)
+GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
+
+Tree = int | tuple[str, list]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is drawn: a node at depth d is an operator with probability `operator_probability[d - 1]`, else a digit.
+
+    Kept are distinct expressions with longer_than < length < shorter_than. `reshuffle`: the run's seed decides which
+    rows of the pool are train, val and test; otherwise the split is fixed, as LRA's files are.
+    """
+
+    train: int
+    val: int
+    test: int
+    operator_probability: tuple[float, ...]  # depths 1, 2, …; below the last one there are only digits
+    max_args: int
+    longer_than: int
+    shorter_than: int
+    l_max: int  # positions of a row with its <eos>; longer ones are truncated
+    reshuffle: bool
+    min_args: int = 2
+    seed: int = 0  # of the pool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_args <= self.max_args:
+            raise ValueError(f"min_args={self.min_args}, max_args={self.max_args}: needed is 1 <= min_args <= max_args")
+        if not all(0 <= p <= 1 for p in self.operator_probability):
+            raise ValueError(f"operator_probability={self.operator_probability}: allowed are numbers from 0 to 1")
+        if self.longer_than + 1 >= self.shorter_than:
+            given = f"longer_than={self.longer_than}, shorter_than={self.shorter_than}"
+            raise ValueError(f"{given}: no length lies strictly between the two")
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole pool."""
+        return self.train + self.val + self.test
+
+
+LRA = {"operator_probability": (0.25,) * 9, "max_args": 10}  # max_depth 10: nodes at depth 10 are digits
+FALLING = (1.0, 0.5, 0.2)  # depth 4 at most
+SETTINGS: dict[str, Settings] = {
+    # For tests: three levels at most, moments to make.
+    "smoke": Settings(train=64, val=32, test=32, operator_probability=(1.0, 0.4), max_args=4,
+                      longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
+    # 5–40 tokens, 19 on average. LRA's generator merely cut to such lengths gives half single operators, which separate
+    # no arms; a root that always is an operator, and a probability falling with depth, give nested lists of any length.
+    "quick": Settings(train=20_000, val=1_000, test=2_000, operator_probability=FALLING, max_args=5,
+                      longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
+    # LRA's own grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of its rows, so that a grid
+    # of arms and seeds fits one GPU while the nesting stays LRA's. The splits are fixed, as with LRA.
+    "lab": Settings(train=50_000, val=2_000, test=2_000, **LRA,
+                    longer_than=100, shorter_than=500, l_max=500, reshuffle=False),
+    # LRA exactly.
+    "paper": Settings(train=96_000, val=2_000, test=2_000, **LRA,
+                      longer_than=500, shorter_than=2_000, l_max=2_048, reshuffle=False),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- text -> value
+
+
+def evaluate(expression: str) -> int:
+    """The value 0…9 of an expression in LRA's notation, tokens separated by white space; a single digit is one.
+
+    Parentheses may be left out. Where there are any, all must stand as LRA writes them (see `serialise`).
+    ValueError for malformed text, saying which token (counted from 1, parentheses included) is wrong and why.
+    """
+    try:
+        written = expression.split()
+    except AttributeError as error:
+        kind = type(expression).__name__
+        raise ValueError(f"expression {expression!r} is a {kind}: needed is text such as '[MAX 2 9 ]'") from error
+    tokens = [(place, token) for place, token in enumerate(written, 1) if token not in ("(", ")")]
+    value, counts = _reduce(tokens)
+    if len(tokens) < len(written):
+        _check_parentheses(written, _binarise([token for _, token in tokens], counts))
+    return value
+
+
+def _reduce(tokens: list[tuple[int, str]]) -> tuple[int, list[int]]:
+    """Value of a flat expression and each operator's number of arguments, in the order of the operators.
+
+    An explicit stack instead of recursion: text may be nested deeper than Python's recursion limit.
+    """
+    stack, counts, value = [], [], None
+    for place, token in tokens:
+        if value is not None:
+            raise ValueError(f"token {place} {token!r}: the expression is complete before it, nothing may follow")
+        if token in OPERATORS:
+            stack.append((place, token, [], len(counts)))
+            counts.append(0)
+            continue
+        value = _close(stack, counts, place) if token == "]" else _digit(place, token)
+        if stack:
+            stack[-1][2].append(value)
+            value = None
+    if stack:
+        opened, name, *_ = stack[-1]
+        raise ValueError(f"text ends after token {tokens[-1][0]}: {name!r} at token {opened} lacks its ']'")
+    if value is None:
+        raise ValueError("text is empty at token 1: needed is a digit or an operator, such as '[MAX 2 9 ]'")
+    return value, counts
+
+
+def _close(stack: list, counts: list[int], place: int) -> int:
+    """Value of the innermost open operator, which leaves the stack."""
+    if not stack:
+        raise ValueError(f"token {place} ']': no operator is open that it could close")
+    opened, name, args, index = stack.pop()
+    if not args:
+        raise ValueError(f"token {place} ']': {name!r} at token {opened} has no arguments, it needs at least one")
+    counts[index] = len(args)
+    return OPERATORS[name](args)
+
+
+def _digit(place: int, token: str) -> int:
+    """0…9, or the ValueError that says what the token is instead."""
+    if token in DIGITS:
+        return int(token)
+    if token.lstrip("+-").isdigit():
+        raise ValueError(f"token {place} {token!r}: a number is a single digit, 0 to 9")
+    raise ValueError(f"token {place}: {unknown('token', token, WRITTEN)}")
+
+
+def _check_parentheses(written: list[str], expected: list[str]) -> None:
+    """ValueError at the first token that differs from LRA's own form of the same expression."""
+    for place, (found, needed) in enumerate(zip(written, expected, strict=False), 1):
+        if found != needed:
+            raise ValueError(f"token {place} {found!r}: LRA's form has {needed!r} here (or leave all parentheses out)")
+    if len(written) < len(expected):
+        raise ValueError(f"text ends after token {len(written)}: a closing ')' is missing")
+    if len(written) > len(expected):
+        place, token = len(expected) + 1, written[len(expected)]
+        raise ValueError(f"token {place} {token!r}: the expression is complete before it, nothing may follow")
+
+
+# ---------------------------------------------------------------------------------------------- trees and tokens
+
+
+def serialise(tree: Tree) -> str:
+    """LRA's left-binarised text of a tree: a digit, or `(operator, [tree, …])`.
+
+    Start with the operator; each argument turns what stands there into `( … argument )`, the bracket into `( … ] )`: an
+    operator with k arguments has k + 1 parentheses before it. ValueError for what is no tree.
+    """
+    tokens, todo = [], [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, tuple):
+            name, args = _operator(node)
+            tokens.append(name)
+            todo += ["]", *reversed(args)]
+        else:
+            tokens.append(str(node))
+    _, counts = _reduce(list(enumerate(tokens, 1)))
+    return " ".join(_binarise(tokens, counts))
+
+
+def _operator(node: tuple) -> tuple[str, list]:
+    """The node taken apart, once it is known to be `(operator, [tree, …])`."""
+    if len(node) != 2 or not isinstance(node[1], list | tuple):
+        raise ValueError(f"node {node!r}: needed is a digit or (operator, [arguments])")
+    if node[0] not in OPERATORS:
+        raise unknown("operator", node[0], OPERATORS)
+    return node
+
+
+def _binarise(tokens: list[str], counts: list[int]) -> list[str]:
+    """Flat tokens with LRA's parentheses; `counts` are the operators' numbers of arguments, in order."""
+    written, depth, operators = [], 0, iter(counts)
+    for token in tokens:
+        if token in OPERATORS:
+            written += ["("] * (next(operators) + 1) + [token]
+            depth += 1
+            continue
+        written.append(token)
+        if token == "]":
+            written.append(")")
+            depth -= 1
+        if depth:  # whatever ended here is an argument of the operator around it
+            written.append(")")
+    return written
+
+
+def tokenise(source: str) -> list[str]:
+    """The s4 reader's tokens: parentheses dropped, `]` written as `X`. Nothing is checked: see `evaluate`."""
+    return source.replace("]", "X").replace("(", "").replace(")", "").split()
+
+
+def encode(tokens: list[str], l_max: int = 2_048) -> list[int]:
+    """Ids in the vocabulary of 18 (`<unk>` for a stranger), truncated to l_max − 1, `<eos>` appended, as in s4."""
+    if l_max < 1:
+        raise ValueError(f"l_max={l_max}: needed is room for <eos>, so 1 or more")
+    return [IDS.get(token, UNK) for token in tokens[: l_max - 1]] + [EOS]
+
+
+def decode(ids) -> str:
+    """The tokens of a row of ids as text, without `<pad>` and `<eos>`; `evaluate` reads it."""
+    return " ".join("]" if i == CLOSE else VOCABULARY[i] for i in map(int, ids) if i not in (0, EOS))
+
+
+# ---------------------------------------------------------------------------------------------- generator
+
+
+def generate(n: int, settings: Settings, seed: int = 0) -> Iterator[tuple[str, int]]:
+    """n distinct expressions as (source, label), the same for the same seed on any machine.
+
+    ValueError where the settings do not hold n distinct expressions (none new in 100,000 draws). A progress bar appears
+    when it takes longer than two seconds.
+    """
+    for ids, label in _draw(n, settings, seed):
+        tokens = decode(ids).split()
+        _, counts = _reduce(list(enumerate(tokens, 1)))
+        yield " ".join(_binarise(tokens, counts)), label
+
+
+def _draw(n: int, settings: Settings, seed: int) -> Iterator[tuple[bytes, int]]:
+    """n distinct expressions as (ids without `<eos>`, label): compact enough to remember a hundred thousand."""
+    # random.random() is the one generator whose sequence Python promises to keep from version to version.
+    draw, seen, misses = random.Random(seed).random, set(), 0
+    with tqdm(total=n, desc="ListOps", unit=" rows", delay=2, mininterval=1) as bar:
+        while len(seen) < n:
+            found = _expression(draw, settings)
+            if found is None or found[0] in seen:
+                misses += 1
+                if misses >= PATIENCE:
+                    raise ValueError(
+                        f"only {len(seen)} of {n} distinct expressions found: ask for fewer or widen {settings}"
+                    )
+                continue
+            misses = 0
+            seen.add(found[0])
+            bar.update()
+            yield found
+
+
+def _expression(draw: Callable[[], float], settings: Settings) -> tuple[bytes, int] | None:
+    """One expression as (ids, value), or None where its length is not one to keep."""
+    ids: list[int] = []
+    try:
+        value = _grow(draw, settings, 0, ids)
+    except _TooLong:
+        return None
+    return (bytes(ids), value) if settings.longer_than < len(ids) < settings.shorter_than else None
+
+
+class _TooLong(Exception):
+    """The expression being grown cannot be kept any more; stopping early changes nothing about those that are."""
+
+
+def _grow(draw: Callable[[], float], settings: Settings, depth: int, ids: list[int]) -> int:
+    """Append a random expression's ids and return its value; `depth` counts from 0."""
+    if depth >= len(settings.operator_probability) or draw() >= settings.operator_probability[depth]:
+        digit = int(draw() * 10)
+        ids.append(IDS["0"] + digit)
+        return digit
+    if len(ids) >= settings.shorter_than:
+        raise _TooLong
+    count = settings.min_args + int(draw() * (settings.max_args - settings.min_args + 1))
+    which = int(draw() * len(OPERATORS))
+    ids.append(IDS["[MIN"] + which)
+    args = [_grow(draw, settings, depth + 1, ids) for _ in range(count)]
+    ids.append(CLOSE)
+    return tuple(OPERATORS.values())[which](args)
+
+
+# ---------------------------------------------------------------------------------------------- LRA's files
+
+
+def read_tsv(path: str | Path) -> list[tuple[str, int]]:
+    """(source, label) of every row of one of LRA's files: tab separated, header `Source<TAB>Target`.
+
+    Nothing is dropped or repaired: ValueError with file, row (the header is row 1) and text for a row that has not two
+    columns, whose source is malformed, or whose target is not the source's value; also for a file without rows.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text file in UTF-8 ({error})") from error
+    if lines[0].split("\t") != ["Source", "Target"]:
+        raise ValueError(f"{path}, row 1 {_short(lines[0])!r}: needed is the header 'Source<TAB>Target'")
+    if len(lines) == 1:
+        raise ValueError(f"{path}: no rows below the header")
+    return [_tsv_row(path, place, line) for place, line in enumerate(lines[1:], 2)]
+
+
+def _tsv_row(path: str | Path, place: int, line: str) -> tuple[str, int]:
+    """One row taken apart and checked."""
+    columns, where = line.split("\t"), f"{path}, row {place} {_short(line)!r}"
+    if len(columns) != 2:
+        raise ValueError(f"{where}: {len(columns)} columns; needed are two, Source and Target, separated by a tab")
+    source, target = columns
+    if target not in DIGITS:
+        raise ValueError(f"{where}: target {_short(target)!r} is no digit 0 to 9")
+    try:
+        value = evaluate(source)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if value != int(target):
+        raise ValueError(f"{where}: target {target}, but the source's value is {value}")
+    return source, value
+
+
+def _short(text: str, width: int = 80) -> str:
+    """The text's both ends: a row of LRA has up to 12,000 characters, and the target stands last."""
+    return text if len(text) <= width else f"{text[: width // 2]} … {text[-width // 2 :]}"
+
+
+def _lra_files() -> list[Path]:
+    """LRA's three files where they are, [] where none is; ValueError where only some are."""
+    files = [folder() / f"basic_{split}.tsv" for split in ("train", "val", "test")]
+    missing = [str(file) for file in files if not file.exists()]
+    if missing and len(missing) < 3:
+        raise ValueError(f"LRA's ListOps is incomplete: {', '.join(missing)} missing; bring all three files or none")
+    return [] if missing else files
+
+
+# ---------------------------------------------------------------------------------------------- pool and cache
+
+
+def folder() -> Path:
+    """Where ListOps is cached: `data/listops` of the project, or of the folder in MAMBANORM_DATA_DIR."""
+    root = os.environ.get("MAMBANORM_DATA_DIR") or Path(__file__).parents[2] / "data"
+    return Path(root).expanduser() / "listops"
+
+
+def _cache_path(label: str, key: object) -> Path:
+    """A name that changes with everything the rows depend on, so that a cache can never be a stale one."""
+    text = json.dumps([GENERATOR, VOCABULARY, key], sort_keys=True)
+    return folder() / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.parquet"
+
+
+def cache_path(scale: str) -> Path:
+    """The Parquet file that holds a scale's generated pool: columns `ids` (binary) and `label`."""
+    return _cache_path(f"{scale}-seed{SETTINGS[scale].seed}", asdict(SETTINGS[scale]))
+
+
+def _cached(path: Path, rows: int | None, make: Callable[[], list[tuple[bytes, int]]]) -> pa.Table:
+    """The table at `path`; made, and written there, where it is missing or damaged."""
+    if path.exists():
+        try:
+            return _read_cache(path, rows)
+        except (OSError, pa.ArrowException, ValueError) as error:
+            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+    ids, labels = zip(*make(), strict=True)
+    table = pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
+    try:
+        _write_cache(path, table)
+    except OSError as error:  # a read-only disk must not stop a run that has its data in hand
+        warnings.warn(f"{path} could not be written, so the next run makes the data again ({error})", stacklevel=2)
+    return table
+
+
+def _read_cache(path: Path, rows: int | None) -> pa.Table:
+    """The cached table; ValueError where it is readable and yet not what was written."""
+    table = pq.read_table(path, page_checksum_verification=True)
+    if table.column_names != ["ids", "label"] or (rows is not None and len(table) != rows):
+        raise ValueError(f"columns {table.column_names}, {len(table)} rows; needed are ids and label, {rows} rows")
+    return table
+
+
+def _write_cache(path: Path, table: pa.Table) -> None:
+    """Written beside its place and renamed last: a reader, or a second writer, never meets half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
+    try:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=2)
+def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
+    """Every row of a scale in one Split, and the sizes of train, val and test; shared by all seeds.
+
+    `data_folder` is only there to tell one MAMBANORM_DATA_DIR from the next.
+    """
+    settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
+    if files:
+        return _lra_pool(files, settings)
+    table = _cached(cache_path(scale), settings.rows, lambda: list(_draw(settings.rows, settings, settings.seed)))
+    return _padded(table, settings.l_max), (settings.train, settings.val, settings.test)
+
+
+def _lra_pool(files: list[Path], settings: Settings) -> tuple[Split, tuple[int, int, int]]:
+    """LRA's own rows; each file is checked once, and its ids are cached under its name, size and time of change."""
+    tables = []
+    for file in files:
+        stamp = [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
+        tables.append(_cached(_cache_path(file.stem, stamp), None, lambda file=file: _ids_of(file)))
+    repeated = sum(map(len, tables)) - len({ids for table in tables for ids in table["ids"].to_pylist()})
+    if repeated:
+        warnings.warn(
+            f"{files[0].parent}: {repeated} rows of LRA's files repeat another row, maybe of another split",
+            stacklevel=2,
+        )
+    return _padded(pa.concat_tables(tables), settings.l_max), tuple(map(len, tables))
+
+
+def _ids_of(file: Path) -> list[tuple[bytes, int]]:
+    """A TSV file's rows as (ids without `<eos>`, label), not truncated."""
+    return [(bytes(IDS[token] for token in tokenise(source)), label) for source, label in read_tsv(file)]
+
+
+def _padded(table: pa.Table, l_max: int) -> Split:
+    """(n, L) ids with `<eos>`, 0 = padding; L is the longest row's length."""
+    rows = [ids[: l_max - 1] + bytes([EOS]) for ids in table["ids"].to_pylist()]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    inputs = np.zeros((len(rows), lengths.max()), dtype=np.uint8)
+    for i, row in enumerate(rows):
+        inputs[i, : len(row)] = np.frombuffer(row, dtype=np.uint8)
+    labels = torch.tensor(table["label"].to_pylist(), dtype=torch.int64)
+    return Split(torch.from_numpy(inputs), labels, torch.from_numpy(lengths))
+
+
+# ---------------------------------------------------------------------------------------------- the task
+
+
+@register_task(
+    "listops",
+    title="ListOps: nested MIN, MAX, MED and SM of digits",
+    source="Nangia & Bowman (2018), arXiv:1804.06028; Tay et al. (2021), Long Range Arena, arXiv:2011.04006",
+)
+def load_listops(scale: str, seed: int) -> TaskData:
+    """Token ids (n, L), 18 tokens, 10 classes; no expression stands in two splits.
+
+    At smoke and quick the seed decides which rows of one pool are train, val and test; at lab and paper it changes
+    nothing.
+    LRA's own files are taken at paper where all three are in `folder()`. Unknown scale: ValueError.
+    """
+    if scale not in SETTINGS:
+        raise unknown("scale", scale, SCALES)
+    pool, sizes = _pool(scale, folder())
+    order = _shuffled(len(pool), seed) if SETTINGS[scale].reshuffle else None
+    splits, start = [], 0
+    for size in sizes:
+        rows = slice(start, start + size)  # a slice is a view: at paper scale the pool has 200 MB
+        start += size
+        rows = rows if order is None else order[rows]
+        splits.append(Split(pool.inputs[rows], pool.labels[rows], pool.lengths[rows]))
+    return TaskData(*splits, n_classes=10, vocab_size=len(VOCABULARY))
+
+
+def _shuffled(n: int, seed: int) -> torch.Tensor:
+    """0…n−1 in an order that depends on the seed alone, whatever the versions of the libraries."""
+    draw = random.Random(seed).random
+    return torch.from_numpy(np.argsort([draw() for _ in range(n)], kind="stable"))

@@ -1,0 +1,256 @@
+"""One training run, read from top to bottom: config in, RunResult out.
+
+Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient, keeps the step and
+the first non-finite site, and is scored as chance. Validation selects the step, the test split is read once.
+
+Paired by construction: the seed alone decides the initial weights of every shared parameter, the batch order and, on
+the small tasks, the split. Two arms with one seed differ in their norms and in nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm import machine
+from mambanorm.config import RunConfig
+from mambanorm.diagnostics import WeightLog, record
+from mambanorm.models import SequenceClassifier
+from mambanorm.norms.base import is_norm
+from mambanorm.ssm import scan_backend
+from mambanorm.tasks import Split, TaskData, load_task
+
+EVAL_BATCH = 256
+
+
+@dataclass
+class RunResult:
+    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance."""
+
+    config: RunConfig
+    status: str  # ok | diverged
+    test_accuracy: float  # of the weights with the best validation accuracy
+    val_accuracy: float  # at the last step
+    best_val_accuracy: float  # NaN if the run ended before its first evaluation
+    best_step: int
+    chance: float  # accuracy of always guessing the commonest class
+    steps: int  # optimizer steps done
+    first_nonfinite_step: int | None
+    first_nonfinite_site: str | None
+    wall_s: float
+    tokens_per_s: float
+    peak_memory_mb: float
+    threads: int
+    backend: str
+    parameters: int
+    versions: str
+    git_commit: str
+    machine: str
+    curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
+    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1 = the logits were not finite)
+    diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
+    checkpoint: dict[str, Tensor]  # state_dict of the best validation step
+
+    def facts(self) -> dict[str, Any]:
+        """The scalars, as they stand in result.json and in a row of the run frame."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[1:] if f.name not in ARRAYS}
+
+
+ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
+
+
+def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None] | None = None) -> RunResult:
+    """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
+
+    Raises ValueError for a config that cannot be run (unknown task, norm that does not fit); never for divergence.
+    """
+    device = machine.pick_device(config.device)
+    memory = machine.PeakMemory(device)
+    data = load_task(config.task, config.scale, config.seed)
+    model = build_model(config, data).to(device)
+    optimizer = build_optimizer(model, config)
+    log, curve, best = WeightLog(model), [], Best()
+    nonfinite_step = nonfinite_site = None
+    tokens, start = 0, time.perf_counter()
+
+    log.snapshot(0)
+    for step, rows in enumerate(batch_order(config, len(data.train)), start=1):
+        inputs, lengths, labels = to_device(data.train.batch(rows), device)
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * schedule(step, config)
+        model.train()
+        with autocast(config, device):
+            loss = F.cross_entropy(model(inputs, lengths), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+        curve.append({"step": step, "train_loss": loss.item(), "grad_norm": grad_norm, "lr": group["lr"]})
+        if not (math.isfinite(curve[-1]["train_loss"]) and math.isfinite(grad_norm)):
+            nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths)
+            break
+        optimizer.step()
+        log.turn(step)
+        tokens += int(lengths.sum()) if lengths is not None else inputs.shape[0] * inputs.shape[1]
+        if on_step is not None:
+            on_step(step, model, curve[-1]["train_loss"])
+        if step % config.eval_every == 0 or step == config.steps:
+            curve[-1] |= evaluate(model, data.val, config, device)
+            best.offer(step, curve[-1]["val_accuracy"], model)
+            log.snapshot(step)
+            memory.sample()
+    wall_s = time.perf_counter() - start
+
+    diverged = nonfinite_step is not None
+    best.restore(model)
+    predictions = predict(model, data.test, config, device)
+    return RunResult(
+        config=config,
+        status="diverged" if diverged else "ok",
+        test_accuracy=data.chance if diverged else accuracy(predictions),
+        val_accuracy=data.chance if diverged else curve[-1]["val_accuracy"],
+        best_val_accuracy=best.accuracy,
+        best_step=best.step,
+        chance=data.chance,
+        steps=len(curve) - diverged,
+        first_nonfinite_step=nonfinite_step,
+        first_nonfinite_site=nonfinite_site,
+        wall_s=wall_s,
+        tokens_per_s=tokens / wall_s,
+        peak_memory_mb=memory.sample(),
+        threads=torch.get_num_threads(),
+        backend=scan_backend(torch.empty(0, device=device)),
+        parameters=sum(p.numel() for p in model.parameters()),
+        versions=machine.versions(),
+        git_commit=machine.git_commit(),
+        machine=machine.machine(),
+        curves=pd.DataFrame(curve).reindex(columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]),
+        predictions=predictions,
+        diagnostics=log.arrays(),
+        checkpoint={name: value.cpu() for name, value in model.state_dict().items()},
+    )
+
+
+def build_model(config: RunConfig, data: TaskData) -> SequenceClassifier:
+    """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return SequenceClassifier(
+            data.n_classes,
+            vocab_size=data.vocab_size,
+            in_features=data.in_features,
+            d_model=config.d_model,
+            n_layers=config.n_layers,
+            arm=config.arm,
+            stem_norm=config.stem_norm,
+            final_norm=config.final_norm,
+            d_state=config.d_state,
+            d_conv=config.d_conv,
+            expand=config.expand,
+            norm_options=config.norm_options,
+        )
+
+
+def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
+    """AdamW; A_log, D, biases and everything that belongs to a norm get no weight decay."""
+    in_norms = {id(p) for module in model.modules() if is_norm(module) for p in module.parameters()}
+    decay, keep = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            spared = parameter.dim() < 2 or name.endswith("A_log") or id(parameter) in in_norms
+            (keep if spared else decay).append(parameter)
+    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.lr, fused=True)
+
+
+def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
+    """Rows of each step's batch, `steps` times: shuffled epochs without their remainder, decided by the seed."""
+    generator = torch.Generator().manual_seed(config.seed)
+    size, given = min(config.batch_size, n), 0
+    while given < config.steps:
+        order = torch.randperm(n, generator=generator)
+        for rows in order[: n - n % size].split(size):
+            if given == config.steps:
+                return
+            given += 1
+            yield rows
+
+
+def schedule(step: int, config: RunConfig) -> float:
+    """Factor on the learning rate at step 1…steps: linear warm-up, then constant, or a cosine down to zero."""
+    if step <= config.warmup_steps:
+        return step / config.warmup_steps
+    if config.schedule == "constant_warmup":
+        return 1.0
+    progress = (step - config.warmup_steps) / max(config.steps - config.warmup_steps, 1)
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def to_device(batch: tuple[Tensor, Tensor | None, Tensor], device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
+    return tuple(part if part is None else part.to(device, non_blocking=True) for part in batch)
+
+
+@torch.no_grad()
+def predict(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, np.ndarray]:
+    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row."""
+    model.eval()
+    found: dict[str, list[Tensor]] = {"label": [], "predicted": [], "loss": []}
+    for rows in torch.arange(len(split)).split(EVAL_BATCH):
+        inputs, lengths, labels = to_device(split.batch(rows), device)
+        with autocast(config, device):
+            logits = model(inputs, lengths).float()
+        guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+        for key, value in zip(found, (labels, guess, F.cross_entropy(logits, labels, reduction="none")), strict=True):
+            found[key].append(value.cpu())
+    return {key: torch.cat(parts).numpy() for key, parts in found.items()}
+
+
+def accuracy(predictions: dict[str, np.ndarray]) -> float:
+    return float(np.mean(predictions["label"] == predictions["predicted"]))
+
+
+def evaluate(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, float]:
+    predictions = predict(model, split, config, device)
+    return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}
+
+
+class Best:
+    """The weights with the best validation accuracy so far; the first of equals."""
+
+    def __init__(self) -> None:
+        self.accuracy, self.step, self.state = math.nan, 0, None
+
+    def offer(self, step: int, accuracy: float, model: nn.Module) -> None:
+        if not accuracy <= self.accuracy:
+            self.accuracy, self.step = accuracy, step
+            self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def restore(self, model: nn.Module) -> None:
+        if self.state is not None:
+            model.load_state_dict(self.state)
+
+
+@torch.no_grad()
+def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None) -> str:
+    """The first non-finite site of this very step: forward in the order of computation, then the gradients backward."""
+    gradients = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    model.train()
+    with record(model) as seen:
+        logits = model(inputs, lengths)
+    if site := seen.first_nonfinite():
+        return site
+    if not logits.isfinite().all():
+        return "logits"
+    return f"gradient of {gradients[-1]}" if gradients else "loss"

@@ -1,0 +1,571 @@
+"""Claims about the tasks: what an expression means, what a split holds, what the user is told when it is wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import statistics
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mambanorm import tasks
+from mambanorm.tasks import TASKS, Split, TaskData, digits, listops, load_task, register_task
+from mambanorm.tasks.listops import SETTINGS, evaluate, generate, read_tsv, serialise, tokenise
+
+LONG = (
+    "( ( ( ( ( ( ( ( ( [MAX ( ( ( [MED 7 ) 6 ) ] ) ) 0 ) 6 ) 4 ) 7 ) 1 ) 2 ) "
+    "( ( ( ( ( ( ( ( [MED 8 ) 6 ) 4 ) 2 ) 0 ) 4 ) 4 ) ] ) ) ] )"
+)
+EXAMPLES = [
+    (LONG, 7, "[MAX [MED 7 6 X 0 6 4 7 1 2 [MED 8 6 4 2 0 4 4 X X"),
+    ("( ( ( ( ( [MED 1 ) 9 ) 4 ) 8 ) ] )", 6, "[MED 1 9 4 8 X"),
+    (
+        "( ( ( ( [SM 8 ) 9 ) ( ( ( ( [MAX 2 ) 5 ) ( ( ( [MIN 3 ) 1 ) ] ) ) ] ) ) ] )",
+        2,
+        "[SM 8 9 [MAX 2 5 [MIN 3 1 X X X",
+    ),
+]
+TREE = ("[SM", [8, 9, ("[MAX", [2, 5, ("[MIN", [3, 1])])])
+
+
+@pytest.fixture(scope="session")
+def shared_data_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(autouse=True)
+def _data_folder(monkeypatch, shared_data_folder):
+    """Every test has the same temporary data folder, so that none writes into the project's."""
+    monkeypatch.setenv("MAMBANORM_DATA_DIR", str(shared_data_folder))
+
+
+@pytest.fixture
+def empty_folder(monkeypatch, tmp_path):
+    """A data folder of the test's own, nothing in it and nothing remembered."""
+    monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
+    listops._pool.cache_clear()
+    yield tmp_path / "listops"
+    listops._pool.cache_clear()
+
+
+@pytest.fixture
+def own_tasks(monkeypatch):
+    """The registry as it is, and as it was again afterwards."""
+    monkeypatch.setattr(tasks, "TASKS", registry := dict(TASKS))
+    return registry
+
+
+def random_tree(rng, depth):
+    """A tree of up to `depth` levels below this one, one to five arguments: wider than what the generator makes."""
+    if depth == 0 or rng.random() < 0.3:
+        return rng.randrange(10)
+    return rng.choice(list(listops.OPERATORS)), [random_tree(rng, depth - 1) for _ in range(rng.randint(1, 5))]
+
+
+def float_value(tree):
+    """The definition once more, by recursion and in floats, as numpy sees it."""
+    if isinstance(tree, int):
+        return float(tree)
+    args = np.array([float_value(arg) for arg in tree[1]])
+    reduce = {"[MIN": np.min, "[MAX": np.max, "[MED": lambda x: math.trunc(np.median(x)), "[SM": lambda x: x.sum() % 10}
+    return float(reduce[tree[0]](args))
+
+
+def rows_of(split):
+    """Every row as bytes."""
+    return [row.numpy().tobytes() for row in split.inputs]
+
+
+# ---------------------------------------------------------------------------------------------- notation
+
+
+@pytest.mark.parametrize(("source", "value", "tokens"), EXAMPLES)
+def test_the_worked_examples_have_their_value_length_and_tokens(source, value, tokens):
+    assert evaluate(source) == value
+    assert tokenise(source) == tokens.split()
+    assert len(tokenise(source)) == {7: 21, 6: 6, 2: 12}[value]
+    assert evaluate(tokens.replace(" X", " ]")) == value  # parentheses are optional
+
+
+def test_a_single_digit_is_an_expression():
+    assert [evaluate(str(digit)) for digit in range(10)] == list(range(10))
+
+
+def test_serialise_writes_lras_left_binarised_form():
+    assert serialise(TREE) == EXAMPLES[2][0]
+    assert serialise(7) == "7"
+
+
+@pytest.mark.parametrize("parentheses", [True, False])
+def test_evaluate_equals_an_independent_float_recursion(parentheses):
+    rng, values = random.Random(3), Counter()
+    for _ in range(400):
+        tree = random_tree(rng, 5)
+        source = serialise(tree)
+        source = source if parentheses else source.replace("(", "").replace(")", "")
+        assert evaluate(source) == float_value(tree)
+        values[evaluate(source)] += 1
+    assert len(values) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty at token 1"),
+        (" \n ", "empty at token 1"),
+        ("( )", "empty at token 1"),
+        ("[MAX 1 2", r"ends after token 3: '\[MAX' at token 1 lacks its ']'"),
+        ("[MAX 1 [MIN 2 ]", r"ends after token 5: '\[MAX' at token 1"),
+        ("[MAX 1 ] ]", "token 4 ']': the expression is complete"),
+        ("]", "token 1 ']': no operator is open"),
+        ("[MAX ]", r"token 2 ']': '\[MAX' at token 1 has no arguments"),
+        ("[MAX 1 [SM ] ]", r"token 4 ']': '\[SM' at token 3 has no arguments"),
+        ("3 4", "token 2 '4': the expression is complete"),
+        ("[MAX 1 ] 4", "token 4 '4': the expression is complete"),
+        ("[MAX 1 12 ]", "token 3 '12': a number is a single digit"),
+        ("[MAX -1 ]", "token 2 '-1': a number is a single digit"),
+        ("[MAX ² ]", "token 2"),
+        ("[MXA 1 2 ]", r"token 1: unknown token '\[MXA'.*did you mean '\[MAX'"),
+        ("[MAX 1 2]", r"token 3: unknown token '2\]'"),
+        ("[max 1 2 ]", r"token 1: unknown token '\[max'"),
+        ("( 3 )", r"token 1 '\(': LRA's form has '3'"),
+        ("( [MAX 1 ) ]", r"token 2 '\[MAX': LRA's form has '\('"),
+        ("( ( [MAX 1 ) ]", r"ends after token 6: a closing '\)' is missing"),
+        ("( ( [MAX 1 ) ] ) )", r"token 8 '\)': the expression is complete"),
+        (") ( [MAX 1 ( ] (", r"token 1 '\)': LRA's form has '\('"),
+        (None, "None is a NoneType"),
+        (7, "7 is a int"),
+    ],
+)
+def test_a_malformed_expression_is_refused_with_its_place(text, said):
+    with pytest.raises(ValueError, match=said):
+        evaluate(text)
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"), [(12, "single digit"), (("[MAXI", [1]), "did you mean"), (("[SM",), "needed")]
+)
+def test_serialise_refuses_what_is_no_tree(tree, said):
+    with pytest.raises(ValueError, match=said):
+        serialise(tree)
+
+
+@pytest.mark.parametrize("parentheses", [True, False])
+def test_five_thousand_levels_are_evaluated_without_recursion(parentheses):
+    tree = 4
+    for _ in range(5_000):
+        tree = ("[SM", [1, tree])
+    source = serialise(tree)
+    assert evaluate(source if parentheses else source.replace("(", "").replace(")", "")) == (4 + 5_000) % 10
+
+
+def test_encoding_is_the_s4_readers():
+    assert len(listops.VOCABULARY) == 18
+    assert listops.VOCABULARY[:3] == ("<pad>", "<unk>", "<eos>")
+    ids = listops.encode(tokenise(EXAMPLES[2][0]))
+    assert [listops.VOCABULARY[i] for i in ids] == [*EXAMPLES[2][2].split(), "<eos>"]
+    assert listops.encode(["1", "2", "3", "4"], l_max=3) == [4, 5, 2]
+    assert listops.encode(["?"]) == [1, 2]
+    assert evaluate(listops.decode([*ids, 0, 0])) == 2
+
+
+# ---------------------------------------------------------------------------------------------- generator
+
+
+def test_generate_is_deterministic_and_its_first_rows_never_change():
+    first, second = (list(generate(50, SETTINGS["quick"], 7)) for _ in range(2))
+    assert first == second
+    assert first != list(generate(50, SETTINGS["quick"], 8))
+    assert next(generate(1, SETTINGS["smoke"], 0)) == FIRST_SMOKE_ROW
+
+
+FIRST_SMOKE_ROW = ("( ( ( ( ( [MAX ( ( ( ( [MAX 7 ) 3 ) 4 ) ] ) ) 9 ) 2 ) 6 ) ] )", 9)
+
+
+def test_generated_labels_are_the_values_of_their_distinct_sources():
+    pairs = list(generate(500, SETTINGS["quick"], 1))
+    assert all(evaluate(source) == label for source, label in pairs)
+    assert len({source for source, _ in pairs}) == 500
+
+
+def test_settings_that_hold_too_few_expressions_are_refused(monkeypatch):
+    monkeypatch.setattr(listops, "PATIENCE", 2_000)
+    digits_only = replace(SETTINGS["smoke"], operator_probability=(), longer_than=0)
+    assert len(list(generate(10, digits_only, 0))) == 10
+    with pytest.raises(ValueError, match="only 10 of 11 distinct"):
+        list(generate(11, digits_only, 0))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"min_args": 0}, {"min_args": 9}, {"operator_probability": (1.5,)}, {"longer_than": 30}], ids=str
+)
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        replace(SETTINGS["smoke"], **wrong)
+
+
+def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
+    data = load_task("listops", "quick", 0)
+    lengths = torch.cat([part.lengths for part in (data.train, data.val, data.test)]) - 1  # without <eos>
+    labels = torch.cat([part.labels for part in (data.train, data.val, data.test)])
+    assert (int(lengths.min()), int(lengths.max())) == (5, 40)
+    assert lengths.double().mean() == pytest.approx(19, abs=0.5)
+    assert 0.10 < labels.bincount().max() / len(labels) < 0.15
+    operators = ((data.train.inputs >= 13) & (data.train.inputs <= 16)).sum(1)
+    assert (operators > 1).double().mean() > 0.8
+    assert (data.n_classes, data.vocab_size, data.in_features) == (10, 18, None)
+    assert tuple(map(len, (data.train, data.val, data.test))) == (20_000, 1_000, 2_000)
+
+
+def test_the_paper_generator_has_lras_statistics():
+    """Bounds: 3.3 standard errors (99.9 %) of 500 kept around LRA's 8.3 % and 1,038 tokens (spread 396)."""
+    draw, settings, lengths, tries = random.Random(11).random, SETTINGS["paper"], [], 0
+    while len(lengths) < 500:
+        tries += 1
+        found = listops._expression(draw, settings)
+        lengths += [len(found[0])] if found else []
+    assert 500 / tries == pytest.approx(0.083, abs=3.3 * 0.083 * math.sqrt(0.917 / 500))
+    assert statistics.mean(lengths) == pytest.approx(1_038, abs=3.3 * 396 / math.sqrt(500))
+    assert 500 < min(lengths) < max(lengths) < 2_000
+
+
+def test_paper_settings_are_lras():
+    paper = SETTINGS["paper"]
+    assert (paper.train, paper.val, paper.test) == (96_000, 2_000, 2_000)
+    assert (len(paper.operator_probability) + 1, set(paper.operator_probability)) == (10, {0.25})
+    assert (paper.min_args, paper.max_args, paper.longer_than, paper.shorter_than) == (2, 10, 500, 2_000)
+    assert set(SETTINGS) == set(tasks.SCALES)
+
+
+# ---------------------------------------------------------------------------------------------- splits
+
+
+@pytest.mark.parametrize("name", ["digits", "listops"])
+def test_the_seed_decides_the_split(name):
+    first, again, other = (TASKS[name].load("smoke", seed) for seed in (0, 0, 1))
+    for part in ("train", "val", "test"):
+        assert rows_of(getattr(first, part)) == rows_of(getattr(again, part))
+        assert rows_of(getattr(first, part)) != rows_of(getattr(other, part))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_expression_stands_in_two_splits(seed):
+    data = load_task("listops", "smoke", seed)
+    rows = [row for part in (data.train, data.val, data.test) for row in rows_of(part)]
+    assert len(rows) == len(set(rows)) == 128
+
+
+def test_every_listops_row_is_its_label(seed=5):
+    for part in (load_task("listops", "smoke", seed).train, load_task("listops", "smoke", seed).test):
+        assert [evaluate(listops.decode(row)) for row in part.inputs] == part.labels.tolist()
+        assert part.inputs.dtype == torch.uint8
+        assert all(
+            row[length - 1] == 2 and not row[length:].any()
+            for row, length in zip(part.inputs, part.lengths, strict=True)
+        )
+
+
+def test_seeds_share_one_pool_and_differ_only_in_its_split():
+    pools = []
+    for seed in (0, 1):
+        data = load_task("listops", "smoke", seed)
+        pools.append(sorted(row for part in (data.train, data.val, data.test) for row in rows_of(part)))
+    assert pools[0] == pools[1]
+
+
+def test_digits_are_all_there_once_and_stratified():
+    data = load_task("digits", "quick", 0)
+    sizes = tuple(map(len, (data.train, data.val, data.test)))
+    assert sizes == (1_079, 359, 359)
+    assert data.train.inputs.shape == (1_079, 64, 1)
+    assert data.train.inputs.dtype == torch.float32
+    assert (data.train.inputs.min(), data.train.inputs.max()) == (-1, 1)
+    assert (data.n_classes, data.vocab_size, data.in_features) == (10, None, 1)
+    whole = torch.cat([part.labels for part in (data.train, data.val, data.test)]).bincount() / 1_797
+    for part in (data.train, data.val, data.test):
+        assert (part.labels.bincount() - whole * len(part)).abs().max() <= 1
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_digit_splits_share_no_image(seed):
+    labels = np.arange(300) % 10
+    parts = digits.split_rows(labels, seed)
+    assert sorted(np.concatenate(parts)) == list(range(300))
+    assert [len(part) for part in parts] == [180, 60, 60]
+
+
+def test_smoke_digits_keep_every_class():
+    data = load_task("digits", "smoke", 0)
+    assert sum(map(len, (data.train, data.val, data.test))) == 200
+    assert all(part.labels.unique().numel() == 10 for part in (data.train, data.val, data.test))
+
+
+def test_chance_bets_on_the_training_splits_most_common_class():
+    def split(*labels):
+        return Split(torch.zeros(len(labels), 2, 1), torch.tensor(labels))
+
+    data = TaskData(split(0, 1, 1), split(0), split(0, 0, 0, 1), n_classes=2, in_features=1)
+    assert data.chance == 0.25  # not 0.75, which would have looked at the test labels
+    tie = TaskData(split(1, 0), split(0), split(0, 0, 0, 1), n_classes=2, in_features=1)
+    assert tie.chance == 0.75
+
+
+# ---------------------------------------------------------------------------------------------- batches
+
+
+PADDED = Split(
+    torch.tensor([[3, 4, 2, 0, 0], [3, 2, 0, 0, 0], [3, 4, 5, 6, 2]], dtype=torch.uint8),
+    torch.tensor([7, 8, 9]),
+    torch.tensor([3, 2, 5]),
+)
+
+
+@pytest.mark.parametrize("rows", [[1, 0], torch.tensor([1, 0]), np.array([1, 0])], ids=["list", "tensor", "array"])
+def test_a_batch_of_tokens_is_int64_and_cut_to_its_longest_row(rows):
+    inputs, lengths, labels = PADDED.batch(rows)
+    assert inputs.dtype == torch.int64
+    assert inputs.tolist() == [[3, 2, 0], [3, 4, 2]]
+    assert (lengths.tolist(), labels.tolist()) == ([2, 3], [8, 7])
+
+
+def test_a_batch_may_be_a_slice_or_a_mask():
+    assert PADDED.batch(slice(0, 2))[2].tolist() == [7, 8]
+    assert PADDED.batch([False, False, True])[0].shape == (1, 5)
+
+
+def test_a_batch_of_real_values_is_left_as_it_is():
+    split = Split(torch.rand(4, 6, 2), torch.zeros(4, dtype=torch.int64))
+    inputs, lengths, _ = split.batch([2, 3])
+    assert lengths is None
+    assert torch.equal(inputs, split.inputs[2:])
+
+
+@pytest.mark.parametrize("rows", [[], slice(0, 0), [False, False, False]])
+def test_a_batch_of_no_row_is_refused(rows):
+    with pytest.raises(ValueError, match="picks no row"):
+        PADDED.batch(rows)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"inputs": torch.zeros(3)}, r"shape \(3,\)"),
+        ({"labels": torch.zeros(2)}, r"labels have shape \(2,\)"),
+        ({"lengths": torch.tensor([1, 2])}, "lengths have shape"),
+        ({"lengths": torch.tensor([1, 2, 6])}, "from 1 to 6: allowed are 1 to 5"),
+        ({"lengths": torch.tensor([0, 2, 5])}, "from 0 to 5"),
+    ],
+)
+def test_a_split_whose_parts_do_not_fit_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        replace(PADDED, **wrong)
+
+
+# ---------------------------------------------------------------------------------------------- LRA's files
+
+
+def write_tsv(path, *rows, header="Source\tTarget"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_real_rows_are_read_and_their_labels_are_their_values():
+    folder = os.environ.get("MAMBANORM_REAL_DATA")
+    if not folder:
+        pytest.skip("MAMBANORM_REAL_DATA is unset: it names the folder with real rows")
+    path = Path(folder) / "listops_lra_format" / "sample_rows.tsv"
+    if not path.exists():
+        pytest.skip(f"{path} is missing")
+    rows = read_tsv(path)
+    assert len(rows) == len(path.read_text().splitlines()) - 1 > 0
+    assert all(evaluate(source) == label for source, label in rows)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_tsv_file_gives_back_what_was_generated(tmp_path, ending):
+    pairs = list(generate(20, SETTINGS["smoke"], 0))
+    text = ending.join(["Source\tTarget", *(f"{source}\t{label}" for source, label in pairs)]) + ending
+    (tmp_path / "rows.tsv").write_bytes(text.encode())
+    assert read_tsv(tmp_path / "rows.tsv") == pairs
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("[MAX 1 2 ]", r"row 3 '\[MAX 1 2 \]': 1 columns"),
+        ("[MAX 1 2 ]\t2\t2", "row 3 .*3 columns"),
+        ("", "row 3 '': 1 columns"),
+        ("[MAX 1 2 ]\t", "row 3 .*target '' is no digit"),
+        ("[MAX 1 2 ]\t12", "row 3 .*target '12' is no digit"),
+        ("[MAX 1 2\t2", "row 3 .*lacks its ']'"),
+        ("\t2", "row 3 .*empty"),
+        ("[MAX 1 2 ]\t1", "row 3 .*target 1, but the source's value is 2"),
+    ],
+)
+def test_a_malformed_row_is_refused_with_file_row_and_text(tmp_path, row, said):
+    path = write_tsv(tmp_path / "basic_val.tsv", "[MAX 1 2 ]\t2", row, "[MIN 1 2 ]\t1")
+    with pytest.raises(ValueError, match=rf"basic_val\.tsv, {said}"):
+        read_tsv(path)
+
+
+def test_a_file_without_header_rows_or_text_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="row 1 '3\\\\t3': needed is the header"):
+        read_tsv(write_tsv(tmp_path / "a.tsv", header="3\t3"))
+    with pytest.raises(ValueError, match="no rows below the header"):
+        read_tsv(write_tsv(tmp_path / "b.tsv"))
+    (tmp_path / "c.tsv").write_bytes(b"")
+    with pytest.raises(ValueError, match="row 1 ''"):
+        read_tsv(tmp_path / "c.tsv")
+    (tmp_path / "d.tsv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"d\.tsv: not a text file"):
+        read_tsv(tmp_path / "d.tsv")
+
+
+def put_lra_files(folder, *splits, n=5):
+    pairs = [f"{source}\t{label}" for source, label in generate(3 * n, SETTINGS["smoke"], 0)]
+    for i, split in enumerate(splits):
+        write_tsv(folder / f"basic_{split}.tsv", *pairs[i * n : (i + 1) * n])
+    return pairs
+
+
+def test_lras_own_files_are_used_at_paper_scale(empty_folder):
+    pairs = put_lra_files(empty_folder, "train", "val", "test")
+    for _ in range(2):  # made, then read from the cache
+        data = listops.load_listops("paper", 0)
+        for i, part in enumerate((data.train, data.val, data.test)):
+            assert part.labels.tolist() == [int(pair[-1]) for pair in pairs[5 * i : 5 * i + 5]]
+            assert [listops.decode(row) for row in part.inputs] == [
+                " ".join(tokenise(pair.split("\t")[0])).replace(" X", " ]") for pair in pairs[5 * i : 5 * i + 5]
+            ]
+        listops._pool.cache_clear()
+    assert len(list(empty_folder.glob("basic_*.parquet"))) == 3
+
+
+def test_a_changed_lra_file_is_read_again(empty_folder):
+    put_lra_files(empty_folder, "train", "val", "test")
+    listops.load_listops("paper", 0)
+    write_tsv(empty_folder / "basic_val.tsv", "[MAX 9 9 9 9 ]\t9")
+    listops._pool.cache_clear()
+    assert listops.load_listops("paper", 0).val.labels.tolist() == [9]
+
+
+def test_rows_that_repeat_over_lras_files_are_reported(empty_folder):
+    for split in ("train", "val", "test"):
+        write_tsv(empty_folder / f"basic_{split}.tsv", "[MAX 1 2 ]\t2")
+    with pytest.warns(UserWarning, match="2 rows"):
+        listops.load_listops("paper", 0)
+
+
+def test_some_of_lras_files_without_the_others_are_refused(empty_folder):
+    put_lra_files(empty_folder, "train", "val")
+    with pytest.raises(ValueError, match=r"incomplete: .*basic_test\.tsv missing"):
+        listops.load_listops("paper", 0)
+
+
+# ---------------------------------------------------------------------------------------------- cache
+
+
+def test_the_cache_gives_back_what_was_generated(empty_folder, monkeypatch):
+    made = listops.load_listops("smoke", 3)
+    assert list(empty_folder.iterdir()) == [listops.cache_path("smoke")]
+    listops._pool.cache_clear()
+    monkeypatch.setattr(listops, "_draw", None)  # must not be needed any more
+    assert rows_of(listops.load_listops("smoke", 3).train) == rows_of(made.train)
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled", "flipped", "other rows"])
+def test_a_damaged_cache_is_reported_by_name_and_made_anew(empty_folder, damage):
+    made, path = listops.load_listops("smoke", 3), listops.cache_path("smoke")
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 4] ^= 0xFF
+    if damage == "other rows":
+        listops._write_cache(path, listops._read_cache(path, None).slice(0, 100))
+    else:
+        path.write_bytes({"emptied": b"", "cut": whole[:-40], "garbled": b"x" * 500, "flipped": bytes(flipped)}[damage])
+    listops._pool.cache_clear()
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged and is made anew"):
+        again = listops.load_listops("smoke", 3)
+    assert rows_of(again.train) == rows_of(made.train)
+    assert path.read_bytes() == whole
+
+
+def test_a_cache_that_fails_half_way_leaves_nothing_behind(empty_folder, monkeypatch):
+    def half(table, path, **options):
+        Path(path).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(listops.pq, "write_table", half)
+    with pytest.warns(UserWarning, match="could not be written.*disk full"):
+        data = listops.load_listops("smoke", 0)
+    assert len(data.train) == 64
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_changed_settings_have_a_cache_of_their_own(monkeypatch):
+    before = listops.cache_path("smoke")
+    monkeypatch.setitem(SETTINGS, "smoke", replace(SETTINGS["smoke"], max_args=3))
+    assert listops.cache_path("smoke") != before
+
+
+# ---------------------------------------------------------------------------------------------- registry
+
+
+def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
+    with pytest.raises(ValueError, match="unknown task 'digit': valid are digits, listops; did you mean 'digits'"):
+        load_task("digit", "smoke", 0)
+    with pytest.raises(ValueError, match="unknown scale 'quik': .*did you mean 'quick'"):
+        load_task("digits", "quik", 0)
+    with pytest.raises(ValueError, match="unknown scale 'quik'"):
+        listops.load_listops("quik", 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "0", None, True])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(ValueError, match="seed .*whole numbers from 0 up"):
+        load_task("digits", "smoke", seed)
+
+
+def test_many_arms_share_one_loading():
+    assert load_task("digits", "smoke", 2) is load_task("digits", "smoke", np.int64(2))
+
+
+def constant(n_test=2):
+    def load(scale, seed):
+        def split(n):
+            return Split(torch.zeros(n, 3, 1), torch.zeros(n, dtype=torch.int64))
+
+        return TaskData(split(4), split(2), split(n_test), n_classes=2, in_features=1)
+
+    return load
+
+
+def test_a_task_of_ones_own_is_registered_and_loaded(own_tasks):
+    register_task("constant", title="Nothing to learn", source="this test")(constant())
+    assert load_task("constant", "quick", 0).chance == 1
+    assert (own_tasks["constant"].title, own_tasks["constant"].kind) == ("Nothing to learn", "sequence")
+    assert "constant" not in TASKS
+
+
+def test_a_taken_name_is_refused(own_tasks):
+    with pytest.raises(ValueError, match="'digits' is taken"):
+        register_task("digits", title="Mine", source="this test")(constant())
+
+
+def test_an_empty_split_is_refused_by_its_name(own_tasks):
+    register_task("hollow", title="Nothing to test", source="this test")(constant(n_test=0))
+    with pytest.raises(ValueError, match="task 'hollow' at scale 'smoke': the test split is empty"):
+        load_task("hollow", "smoke", 0)
+
+
+@pytest.mark.parametrize("given", [{}, {"vocab_size": 3, "in_features": 1}])
+def test_a_task_says_whether_its_inputs_are_tokens_or_real_values(given):
+    with pytest.raises(ValueError, match="give exactly one"):
+        TaskData(PADDED, PADDED, PADDED, n_classes=10, **given)
