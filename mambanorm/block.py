@@ -124,12 +124,12 @@ class MambaBlock(nn.Module):
         return selective_scan(
             u.transpose(1, 2),
             delta.transpose(1, 2),
-            -torch.exp(self.A_log.float()),
+            -torch.exp(self.A_log),
             B.transpose(1, 2),
             C.transpose(1, 2),
-            self.D.float(),
+            self.D,
             z=None if z is None else z.transpose(1, 2),
-            delta_bias=self.dt_proj.bias.float(),
+            delta_bias=self.dt_proj.bias,
             delta_softplus=True,
             backend=self.scan_backend,
         ).transpose(1, 2)

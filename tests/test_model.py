@@ -1,0 +1,300 @@
+"""The block is Eq. 1–3, carries mamba-ssm's parameters, and all arms of a seed start from the same weights."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mambanorm as mn
+from mambanorm.arms import GRID_ARMS, NORMVARY_ARMS, PRESETS
+from mambanorm.block import SITES, causal_conv
+from mambanorm.config import base_config
+from mambanorm.train import build_model
+
+D, L, B = 16, 11, 3
+ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")
+MAMBA_SSM_NAMES = {
+    "in_proj.weight": lambda d, e, n, r: (2 * e, d),
+    "conv1d.weight": lambda d, e, n, r: (e, 1, 4),
+    "conv1d.bias": lambda d, e, n, r: (e,),
+    "x_proj.weight": lambda d, e, n, r: (r + 2 * n, e),
+    "dt_proj.weight": lambda d, e, n, r: (e, r),
+    "dt_proj.bias": lambda d, e, n, r: (e,),
+    "A_log": lambda d, e, n, r: (e, n),
+    "D": lambda d, e, n, r: (e,),
+    "out_proj.weight": lambda d, e, n, r: (d, e),
+}
+
+
+def sample(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def block_by_hand(block, x):
+    """Eq. 1–3 written out in plain torch, one step of the state at a time."""
+    e, n, r = block.d_inner, block.d_state, block.dt_rank
+    h = block.n1(x)
+    u, z = (h @ block.in_proj.weight.T).split(e, dim=-1)
+    padded = torch.cat([torch.zeros(len(x), 3, e, dtype=x.dtype), u], 1)
+    taps = block.conv1d.weight[:, 0]
+    u = F.silu(sum(padded[:, k : k + x.shape[1]] * taps[:, k] for k in range(4)) + block.conv1d.bias)
+    dt, B_, C = (u @ block.x_proj.weight.T).split([r, n, n], dim=-1)
+    delta = F.softplus(dt @ block.dt_proj.weight.T + block.dt_proj.bias)
+    A, state, ys = -torch.exp(block.A_log), 0, []
+    for t in range(x.shape[1]):
+        state = torch.exp(delta[:, t, :, None] * A) * state
+        state = state + (delta[:, t] * u[:, t])[..., None] * B_[:, t, None, :]
+        ys.append((state * C[:, t, None, :]).sum(-1) + block.D * u[:, t])
+    f = block.n2(torch.stack(ys, 1))
+    return x + (f * F.silu(z)) @ block.out_proj.weight.T
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_block_equals_the_equations_written_by_hand(arm):
+    block = mn.MambaBlock(D, *mn.Arm.parse(arm))
+    x = sample(B, L, D).requires_grad_()
+    weight = sample(B, L, D, seed=1)
+    ours = block(x)
+    theirs = block_by_hand(block, x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    parameters = [x, *block.parameters()]
+    grads = [torch.autograd.grad((y * weight).sum(), parameters, allow_unused=True) for y in (ours, theirs)]
+    for a, b in zip(*grads, strict=True):
+        assert a is not None
+        assert (a - b).abs().max() <= 2e-5 * max(b.abs().max(), 1.0)
+
+
+def test_block_passes_gradcheck_in_float64():
+    block = mn.MambaBlock(4, "LN", "RMSN", d_state=2).double()
+    x = sample(2, 3, 4).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_recording_changes_no_output_and_shows_every_site(arm):
+    block, x = mn.MambaBlock(D, *mn.Arm.parse(arm)).eval(), sample(B, L, D)
+    plain = block(x)
+    with mn.record(block) as seen:
+        observed = block(x)
+    torch.testing.assert_close(observed, plain, rtol=1e-6, atol=1e-6)
+    assert [site for _, _, site, _ in seen.seen] == list(SITES)
+    torch.testing.assert_close(seen.tensors("residual")[0], plain, rtol=1e-6, atol=1e-6)
+    assert block.observer is None
+
+
+def test_block_has_mamba_ssm_parameters_and_loads_such_a_state_dict():
+    block = mn.MambaBlock(D, "RMSN", "None", d_state=8)
+    e, n, r = 2 * D, 8, math.ceil(D / 16)
+    checkpoint = {name: sample(*shape(D, e, n, r)) for name, shape in MAMBA_SSM_NAMES.items()}
+    missing, unexpected = block.load_state_dict(checkpoint, strict=False)
+    assert unexpected == []
+    assert missing == ["n1.weight"]  # mamba-ssm keeps that one in its Block, as norm.weight
+    assert torch.equal(block.state_dict()["A_log"], checkpoint["A_log"])
+
+
+def test_initial_values_are_mamba_ssm_s():
+    torch.manual_seed(0)
+    block = mn.MambaBlock(64)
+    torch.testing.assert_close(block.A_log.exp(), torch.arange(1.0, 17).repeat(128, 1))
+    assert torch.equal(block.D, torch.ones(128))
+    dt = F.softplus(block.dt_proj.bias)
+    assert 1e-3 * 0.99 <= dt.min() <= dt.max() <= 0.1 * 1.01
+    assert abs(torch.log(dt).mean() - math.log(1e-2)) < 0.4  # log-uniform over two decades: mean at 1e-2
+    assert block.dt_proj.weight.abs().max() <= 4**-0.5
+    model = mn.SequenceClassifier(3, vocab_size=50, d_model=64, n_layers=4)
+    assert abs(model.stem.weight.std() - 0.02) < 0.002
+    bound = 128**-0.5 / 2  # kaiming_uniform(√5) is U(±1/√fan_in), divided by √n_layers
+    assert 0.95 * bound < model.blocks[0].out_proj.weight.abs().max() <= bound
+
+
+def test_causal_convolution_equals_conv1d_cut_to_length():
+    block, u = mn.MambaBlock(D), sample(B, L, 2 * D)
+    expected = block.conv1d(u.transpose(1, 2))[..., :L].transpose(1, 2)
+    torch.testing.assert_close(causal_conv(u, block.conv1d.weight, block.conv1d.bias), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_block_with_causal_norms_does_not_see_the_future():
+    block = mn.MambaBlock(D, "RMSN", "GN-token").eval()
+    x = sample(B, L, D)
+    changed = x.clone()
+    changed[:, 6:] = 5.0
+    torch.testing.assert_close(block(x)[:, :6], block(changed)[:, :6])
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>GN", "IN>SSM>BN", "NormVary>SSM>LN-DL", "BN>SSM>None"])
+def test_padding_and_batch_mates_change_no_logits(arm):
+    model = mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=2, arm=arm, final_norm="LN")
+    tokens = torch.randint(1, 9, (5, 12), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([12, 7, 1, 5, 12])
+    model(tokens, lengths)  # moves the running statistics off their start
+    model.eval()
+    together = model(tokens, lengths)
+    other_padding = torch.where(torch.arange(12) < lengths[:, None], tokens, 3)
+    torch.testing.assert_close(model(other_padding, lengths), together, rtol=1e-5, atol=1e-6)
+    for row, n in enumerate(lengths):
+        alone = model(tokens[row : row + 1, :n], lengths[row : row + 1])
+        torch.testing.assert_close(alone, together[row : row + 1], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(model(tokens[row : row + 1, :n]), alone, rtol=1e-5, atol=1e-6)
+
+
+def test_shared_parameters_start_equal_in_every_arm():
+    from mambanorm.tasks import load_task
+
+    data = load_task("digits", "smoke", 0)
+    reference = None
+    for arm in [*GRID_ARMS, *NORMVARY_ARMS]:
+        model = build_model(base_config("digits", "smoke", arm=str(arm)), data)
+        shared = {k: v for k, v in model.state_dict().items() if ".n1." not in k and ".n2." not in k}
+        reference = reference or shared
+        assert shared.keys() == reference.keys()
+        assert all(torch.equal(shared[key], reference[key]) for key in shared), arm
+    other = build_model(base_config("digits", "smoke", seed=1), data).state_dict()
+    assert not torch.equal(other["head.weight"], reference["head.weight"])
+
+
+def test_building_a_model_leaves_the_callers_random_state_alone():
+    from mambanorm.tasks import load_task
+
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    build_model(base_config("digits", "smoke"), load_task("digits", "smoke", 0))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_arm_is_exactly_what_it_says():
+    model = mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=2, arm="None>SSM>None")
+    assert not any(isinstance(m, torch.nn.LayerNorm | mn.norms.base.Norm) for m in model.modules())
+
+
+def test_norm_options_reach_the_norms_that_know_them():
+    options = {"groups": 2, "statistics": "literal"}
+    model = mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=1, arm="NormVary>SSM>GN", norm_options=options)
+    block = model.blocks[0]
+    assert (block.n1.groups, block.n1.statistics, block.n2.groups) == (2, "literal", 2)
+    with pytest.raises(TypeError, match="statistics"):
+        mn.MambaBlock(D, "RMSN", "GN", norm_options=options)
+
+
+# the notation
+
+
+def test_arm_notation_round_trips():
+    for text in ("RMSN>SSM>GN", "None>SSM>None", "NormVary>SSM>GN-token"):
+        assert str(mn.Arm.parse(text)) == text
+    assert mn.Arm.parse("RMSN→SSM→GN") == mn.Arm.parse(" RMSN > SSM > GN ") == mn.Arm("RMSN", "GN")
+
+
+def test_presets_name_the_survey():
+    assert str(mn.Arm.parse("preset:VMamba")) == "LN>SSM>LN"
+    assert str(mn.Arm.parse("preset:Mamba")) == "RMSN>SSM>None"
+    assert str(mn.Arm.parse("preset:Bi-Mamba")) == "LN>SSM>LN"
+    assert len(PRESETS) >= 25
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RMSN>GN", r"N1>SSM>N2.*did you mean 'RMSN>SSM>GN'"),
+        ("RMSN>SSM>GM", r"unknown norm 'GM'.*did you mean 'GN'"),
+        ("preset:VMambda", r"unknown preset 'VMambda'.*did you mean 'VMamba'"),
+        ("", "unknown arm ''"),
+        (3, "an arm is text"),
+    ],
+)
+def test_bad_arms_say_what_was_meant(text, message):
+    with pytest.raises(ValueError, match=message):
+        mn.Arm.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(2, 3, 1), "token ids"),
+        (torch.zeros(2, 3), "token ids"),
+        (torch.tensor([[1, 9]]), r"0\.\.8, got 1\.\.9"),
+    ],
+)
+def test_inputs_of_another_kind_are_refused(x, message):
+    with pytest.raises(ValueError, match=message):
+        mn.SequenceClassifier(4, vocab_size=9, d_model=8, n_layers=1)(x)
+
+
+def test_a_model_needs_exactly_one_kind_of_input():
+    with pytest.raises(ValueError, match="either vocab_size"):
+        mn.SequenceClassifier(4, d_model=8, n_layers=1)
+    with pytest.raises(ValueError, match="expected real values"):
+        mn.SequenceClassifier(4, in_features=2, d_model=8, n_layers=1)(torch.zeros(2, 3, 1))
+
+
+# diagnostics
+
+
+def test_site_statistics_are_those_of_numpy_and_leave_padding_out():
+    block, x = mn.MambaBlock(D, "None", "None"), sample(B, L, D)
+    lengths = torch.tensor([11, 4, 7])
+    with mn.record(block, ["x"]) as seen:
+        block(x, lengths)
+    valid = np.concatenate([x[i, :n].numpy() for i, n in enumerate(lengths)]).astype(float)
+    row = seen.frame(lengths).iloc[0]
+    assert row.rms == pytest.approx(np.sqrt((valid**2).mean()))
+    assert row.max_abs == pytest.approx(np.abs(valid).max())
+    assert row["kurtosis"] == pytest.approx((((valid - valid.mean()) / valid.std()) ** 4).mean())
+    assert row.nonfinite == 0
+
+
+def test_first_nonfinite_site_is_where_it_starts():
+    model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=3)
+    with torch.no_grad():
+        model.blocks[1].conv1d.bias.fill_(float("inf"))
+    with mn.record(model) as seen:
+        model(torch.ones(2, 5, 1))
+    assert seen.first_nonfinite() == "blocks.1.conv"
+    frame = seen.frame()
+    assert frame[(frame.block == "blocks.0")].nonfinite.max() == 0
+    assert frame[(frame.block == "blocks.1") & (frame.site == "conv")].nonfinite.item() == 1
+
+
+def test_token_norms_leave_mode_and_buffers_as_found():
+    model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=3, arm="BN>SSM>BN").train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    frame = mn.token_norms(model, sample(2, 5, 1))
+    assert model.training
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert len(frame) == 3 * 2 * 2 * 5
+    assert set(frame.site) == {"branch", "residual"}
+
+
+def test_growth_fits_tell_exponential_from_power_law_and_flat():
+    from mambanorm.diagnostics import growth_fits
+
+    depth = np.arange(1, 25)
+    noise = np.random.default_rng(0).normal(0, 0.01, depth.size)
+    assert growth_fits(depth, 0.3 * depth + noise).law[0].startswith("exponential")
+    assert growth_fits(depth, 2 * np.log(depth) + noise).law[0].startswith("power")
+    assert growth_fits(depth, 1.0 + noise).law[0] == "flat"
+    with pytest.raises(ValueError, match="at least 4 depths"):
+        growth_fits(depth[:3], depth[:3])
+
+
+def test_spectrum_facts_on_known_matrices():
+    from mambanorm.diagnostics import marchenko_pastur, singular_values, spectrum_facts
+
+    facts = spectrum_facts(singular_values(torch.eye(6) * 3))
+    assert facts["sigma_1"] == pytest.approx(3)
+    assert facts["stable_rank"] == pytest.approx(6)
+    assert facts["effective_rank"] == pytest.approx(6)
+    sigma = singular_values(0.1 * sample(400, 300))
+    low, high = marchenko_pastur((400, 300), 0.1)
+    assert sigma[0] == pytest.approx(high, rel=0.03)
+    assert sigma[-1] == pytest.approx(low, rel=0.15)
+    assert np.isnan(singular_values(torch.full((2, 3), torch.inf))).all()
+
+
+def test_unknown_recording_sites_and_models_without_blocks_are_refused():
+    with pytest.raises(ValueError, match="unknown sites"), mn.record(mn.MambaBlock(8), ["gate"]):
+        pass
+    with pytest.raises(ValueError, match="holds no MambaBlock"), mn.record(torch.nn.Linear(2, 2)):
+        pass

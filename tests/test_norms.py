@@ -1,0 +1,391 @@
+"""Every norm of the registry equals its equation, transcribed here in float64, and torch.nn where torch has it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import mambanorm as mn
+from mambanorm.norms import PAPER_NORMS
+
+B, L, D, G, EPS = 5, 7, 8, 4, 1e-5
+ALONG_L = ("IN", "GN", "LN-DL", "RMSN-DL", "BN", "NormVary", "NormVary-fixed")
+
+
+def sample(*shape, seed=0, dtype=torch.float64, mean=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).mul(2).add(mean).to(dtype)
+
+
+def standardize(x, mean, var):
+    return (x - mean) / torch.sqrt(var + EPS)
+
+
+def mean_var(x, axes):
+    mean = x.mean(axes, keepdim=True)
+    return mean, ((x - mean) ** 2).mean(axes, keepdim=True)
+
+
+def grouped(x):
+    return x.view(*x.shape[:2], G, x.shape[2] // G)
+
+
+def normvary_members(x, statistics):
+    """Eq. 8–12 as they are printed (literal), or with the variance of the means added to Eq. 8 and 11 (total)."""
+    mu_in, var_in = mean_var(x, (1,))
+    gn_mean, gn_var = mean_var(grouped(x), (1, 3))
+    gn_mean, gn_var = (s.expand(-1, -1, G, D // G).reshape(len(x), 1, D) for s in (gn_mean, gn_var))
+    if statistics == "literal":
+        bn = mu_in.mean(0, keepdim=True), var_in.mean(0, keepdim=True)
+        ln = mu_in.mean(2, keepdim=True), var_in.mean(2, keepdim=True)
+    else:
+        bn, ln = mean_var(x, (0, 1)), mean_var(x, (1, 2))
+    rms = torch.zeros(()), (x**2).mean((1, 2), keepdim=True)
+    return [bn, (gn_mean, gn_var), (mu_in, var_in), ln, rms]
+
+
+def normvary(x, mean_logits, var_logits, statistics="total"):
+    members = normvary_members(x, statistics)
+    mean = sum(w * m for w, (m, _) in zip(mean_logits.softmax(0), members))
+    var = sum(w * v for w, (_, v) in zip(var_logits.softmax(0), members))
+    return standardize(x, mean, var)
+
+
+EQUATIONS = {
+    "None": lambda x: x,
+    "BN": lambda x: standardize(x, *mean_var(x, (0, 1))),
+    "IN": lambda x: standardize(x, *mean_var(x, (1,))),
+    "LN": lambda x: standardize(x, *mean_var(x, (2,))),
+    "RMSN": lambda x: x / torch.sqrt((x**2).mean(2, keepdim=True) + EPS),
+    "GN": lambda x: standardize(grouped(x), *mean_var(grouped(x), (1, 3))).reshape(x.shape),
+    "LN-DL": lambda x: standardize(x, *mean_var(x, (1, 2))),
+    "RMSN-DL": lambda x: x / torch.sqrt((x**2).mean((1, 2), keepdim=True) + EPS),
+    "GN-token": lambda x: standardize(grouped(x), *mean_var(grouped(x), (3,))).reshape(x.shape),
+    "NormVary": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
+    "NormVary-fixed": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
+}
+
+TORCH = {
+    "BN": (lambda: nn.BatchNorm1d(D), True),
+    "IN": (lambda: nn.InstanceNorm1d(D, affine=True), True),
+    "GN": (lambda: nn.GroupNorm(G, D), True),
+    "LN": (lambda: nn.LayerNorm(D), False),
+    "RMSN": (lambda: nn.RMSNorm(D, eps=EPS), False),
+}
+
+
+def randomise(norm, seed=1):
+    """Random γ and β, so that a test sees them."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in norm.named_parameters():
+            if "logits" not in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return norm
+
+
+def affine_of(norm):
+    named = dict(norm.named_parameters())
+    gamma = named.get("weight", named.get("gamma"))
+    beta = named.get("bias", named.get("beta"))
+    return (1.0 if gamma is None else gamma), (0.0 if beta is None else beta)
+
+
+def test_every_norm_has_an_equation_here():
+    assert set(EQUATIONS) == set(mn.NORMS)
+    assert set(PAPER_NORMS) <= set(mn.NORMS)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_norm_equals_its_equation_forward_and_gradient(name):
+    norm = randomise(mn.create_norm(name, D).double())
+    gamma, beta = affine_of(norm)
+    x, weight = sample(B, L, D, mean=3.0).requires_grad_(), sample(B, L, D, seed=2)
+    y, expected = norm(x), EQUATIONS[name](x) * gamma + beta
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+    inputs = [x, *(p for p in norm.parameters() if p.requires_grad and p.dim() and "logit" not in name)]
+    inputs = [p for p in inputs if p is x or p is gamma or p is beta]
+    ours = torch.autograd.grad((y * weight).sum(), inputs)
+    theirs = torch.autograd.grad((expected * weight).sum(), inputs)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 8), (2, 63, 12), (4, 65, 4)])
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_float32_agrees_with_float64_at_odd_sizes(name, shape):
+    x = sample(*shape)
+    low, high = mn.create_norm(name, shape[-1])(x.float()), mn.create_norm(name, shape[-1]).double()(x)
+    torch.testing.assert_close(low.double(), high, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_gradcheck_in_float64(name):
+    norm = randomise(mn.create_norm(name, D).double())
+    x = sample(2, 3, D).requires_grad_()
+    parameters = [p for p in norm.parameters() if p.requires_grad]
+    assert torch.autograd.gradcheck(lambda *_: norm(x), (x, *parameters))
+    lengths = torch.tensor([3, 2])
+    valid = torch.arange(3)[None, :, None] < lengths[:, None, None]
+    assert torch.autograd.gradcheck(lambda *_: norm(x, lengths) * valid, (x, *parameters))
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_norm_equals_torch_and_takes_its_state_dict(name):
+    make, channels_first = TORCH[name]
+    reference, norm = randomise(make()), mn.create_norm(name, D)
+    norm.load_state_dict(reference.state_dict())
+    for step, training in enumerate((True, True, False)):
+        reference.train(training), norm.train(training)
+        x = sample(B, L, D, seed=step, dtype=torch.float32)
+        if name == "GN" or channels_first:
+            expected = reference(x.transpose(1, 2)).transpose(1, 2)
+        else:
+            expected = reference(x)
+        torch.testing.assert_close(norm(x), expected, rtol=1e-5, atol=1e-5)
+    for key, value in reference.state_dict().items():
+        torch.testing.assert_close(norm.state_dict()[key], value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_state_dict_round_trip_gives_the_same_output_in_eval(name):
+    norm, other = randomise(mn.create_norm(name, D)), mn.create_norm(name, D)
+    for seed in range(3):
+        norm(sample(B, L, D, seed=seed, dtype=torch.float32, mean=5.0))
+    other.load_state_dict(norm.state_dict())
+    x = sample(B, L, D, seed=9, dtype=torch.float32)
+    assert torch.equal(norm.eval()(x), other.eval()(x))
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_padding_changes_no_valid_output_statistic_or_gradient(name):
+    lengths = torch.tensor([7, 3, 1, 5, 6])
+    valid = torch.arange(L)[None, :, None] < lengths[:, None, None]
+    x = sample(B, L, D)
+    junk = torch.where(valid, x, torch.full_like(x, float("nan")))  # not even a NaN may leak
+    results = []
+    for padded in (x, junk, torch.where(valid, x, 1e6)):
+        norm = randomise(mn.create_norm(name, D).double())
+        padded = padded.clone().requires_grad_()
+        y = torch.where(valid, norm(padded, lengths), 0)
+        y.square().sum().backward()
+        results.append((y.detach(), torch.where(valid, padded.grad, 0), norm.state_dict()))
+    for y, grad, state in results[1:]:
+        torch.testing.assert_close(y, results[0][0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(grad, results[0][1], rtol=0, atol=1e-12)
+        for key, value in state.items():
+            torch.testing.assert_close(value, results[0][2][key], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_batch_mates_and_padding_change_nothing_in_eval(name):
+    norm = randomise(mn.create_norm(name, D).double())
+    norm(sample(B, L, D, mean=2.0))
+    norm.eval()
+    x, lengths = sample(B, L, D, seed=4), torch.tensor([7, 3, 1, 5, 6])
+    together = norm(x, lengths)
+    for row, n in enumerate(lengths):
+        alone = norm(x[row : row + 1, :n])
+        torch.testing.assert_close(together[row : row + 1, :n], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n, e in mn.NORMS.items() if n != "None"])
+def test_axes_of_the_registry_are_where_a_change_is_felt(name):
+    """Scaling one value changes exactly the outputs that share its statistic: the registry's axes, seen from outside."""
+    norm = mn.create_norm(name, D, affine=False).double()
+    x = sample(3, 4, D)
+    nudged = x.clone()
+    nudged[1, 2, 5] += 1.0
+    felt = (norm(x) != norm(nudged)).detach()
+    expected = torch.zeros(3, 4, D, dtype=torch.bool)
+    mixture = (("B", "L"), ("L", "D"))  # a mixture is felt wherever its widest members are, not in the whole box
+    for axes in mixture if "NormVary" in name else (mn.NORMS[name].axes,):
+        rows = slice(None) if "B" in axes else slice(1, 2)
+        places = slice(None) if "L" in axes else slice(2, 3)
+        channels = slice(None) if "D" in axes else slice(4, 6) if "D/G" in axes else slice(5, 6)
+        expected[rows, places, channels] = True
+    assert torch.equal(felt, expected)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_causal_says_whether_an_output_sees_the_future(name):
+    norm = mn.create_norm(name, D).double()
+    x = sample(2, 6, D)
+    changed = x.clone()
+    changed[:, 4:] += 1.0
+    past_is_untouched = torch.equal(norm(x)[:, :4], norm(changed)[:, :4])
+    assert past_is_untouched == mn.NORMS[name].causal
+
+
+@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL")])
+def test_a_mean_far_above_the_spread_costs_no_accuracy(name):
+    x = (sample(B, 64, 64) + 3000).float()
+    exact = mn.create_norm(name, 64).double()(x.double())
+    torch.testing.assert_close(mn.create_norm(name, 64)(x).double(), exact, rtol=0, atol=1e-3)
+
+
+def test_rmsnorm_is_scale_invariant():
+    x, norm = sample(B, L, D), mn.create_norm("RMSN", D, eps=1e-12).double()
+    torch.testing.assert_close(norm(x), norm(100 * x), rtol=1e-9, atol=1e-9)
+
+
+def test_group_norm_with_one_channel_a_group_is_instance_norm_and_with_one_group_is_ln_dl():
+    x = sample(B, L, D)
+    torch.testing.assert_close(mn.create_norm("GN", D, groups=D).double()(x), EQUATIONS["IN"](x))
+    torch.testing.assert_close(mn.create_norm("GN", D, groups=1).double()(x), EQUATIONS["LN-DL"](x))
+
+
+def test_bn_in_eval_with_initial_buffers_is_almost_the_identity():
+    x = sample(B, L, D)
+    torch.testing.assert_close(mn.create_norm("BN", D).double().eval()(x), x, rtol=1e-5, atol=0)
+
+
+# NormVary, Appendix D
+
+
+@pytest.mark.parametrize("statistics", ["total", "literal"])
+def test_normvary_equals_the_printed_equations_with_any_weights(statistics):
+    norm = randomise(mn.create_norm("NormVary", D, statistics=statistics).double())
+    with torch.no_grad():
+        norm.mean_logits.copy_(sample(5, seed=3))
+        norm.var_logits.copy_(sample(5, seed=4))
+    x = sample(B, L, D, mean=1.0)
+    expected = normvary(x, norm.mean_logits, norm.var_logits, statistics) * norm.gamma + norm.beta
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("member", "name"), [("BN", "BN"), ("GN", "GN"), ("IN", "IN"), ("LN", "LN-DL"), ("RMSN", "RMSN-DL")]
+)
+def test_one_hot_logits_reproduce_each_member(member, name):
+    norm = mn.create_norm("NormVary", D).double()
+    with torch.no_grad():
+        for logits in (norm.mean_logits, norm.var_logits):
+            logits[norm.members.index(member)] = 1e3
+    x = sample(B, L, D, mean=1.0)
+    torch.testing.assert_close(norm(x), mn.create_norm(name, D).double()(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("statistics", ["total", "literal"])
+def test_normvary_running_statistics_follow_eq_15_and_16_exactly(statistics):
+    norm = mn.create_norm("NormVary", D, statistics=statistics).double()
+    mean, var, alpha = torch.zeros(D).double(), torch.ones(D).double(), 0.9
+    for seed in range(4):
+        x = sample(B, L, D, seed=seed, mean=2.0)
+        norm(x)
+        bn_mean, bn_var = normvary_members(x, statistics)[0]
+        mean, var = alpha * mean + (1 - alpha) * bn_mean.view(-1), alpha * var + (1 - alpha) * bn_var.view(-1)
+    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(norm.running_var, var, rtol=1e-12, atol=1e-12)
+    before = copy.deepcopy(norm.state_dict())
+    norm.eval()(sample(B, L, D, seed=8))
+    assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
+
+
+def test_normvary_in_eval_uses_the_running_statistics_for_its_bn_member_only():
+    norm = mn.create_norm("NormVary", D).double()
+    norm(sample(B, L, D, mean=2.0))
+    norm.eval()
+    x = sample(3, L, D, seed=7)
+    members = normvary_members(x, "total")
+    members[0] = (norm.running_mean, norm.running_var)
+    expected = standardize(x, sum(m for m, _ in members) / 5, sum(v for _, v in members) / 5)
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_literal_and_total_statistics_differ_by_the_variance_of_the_means():
+    x = sample(B, L, D) + 3 * sample(B, 1, D, seed=5)
+    literal, total = (normvary_members(x, s) for s in ("literal", "total"))
+    spread = ((literal[0][0] - x.mean(1, keepdim=True)) ** 2).mean(0, keepdim=True)
+    torch.testing.assert_close(total[0][1] - literal[0][1], spread)
+
+
+def test_normvary_weights_are_ten_logits_at_zero_and_learn():
+    norm = mn.create_norm("NormVary", D)
+    assert norm.members == ("BN", "GN", "IN", "LN", "RMSN")
+    assert torch.equal(norm.mean_logits, torch.zeros(5))
+    assert torch.equal(norm.var_logits, torch.zeros(5))
+    (norm(sample(B, L, D, dtype=torch.float32, mean=1.0)) * sample(B, L, D, seed=2).float()).sum().backward()
+    assert norm.mean_logits.grad.abs().sum() > 0
+    assert norm.var_logits.grad.abs().sum() > 0
+    assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
+
+
+# bad input
+
+
+def test_unknown_norm_names_the_valid_ones_and_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown norm 'rmsnn'.*NormVary.*did you mean 'RMSN'"):
+        mn.create_norm("rmsnn", D)
+
+
+def test_python_none_means_the_none_norm():
+    x = sample(B, L, D)
+    assert torch.equal(mn.create_norm(None, D)(x), x)
+
+
+def test_unknown_option_is_a_type_error_with_the_valid_ones():
+    with pytest.raises(TypeError, match=r"'epsilon'.*eps, affine, groups, momentum.*did you mean 'eps'"):
+        mn.create_norm("GN", D, epsilon=1e-3)
+    with pytest.raises(TypeError, match="statistics"):
+        mn.create_norm("GN", D, statistics="literal")
+
+
+@pytest.mark.parametrize(
+    ("name", "d", "options", "message"),
+    [
+        ("GN", 10, {"groups": 4}, r"10 channels do not divide into 4 groups: groups may be one of \[1, 2, 5, 10\]"),
+        ("GN-token", 10, {"groups": 4}, "do not divide"),
+        ("NormVary", 10, {"groups": 4}, "do not divide"),
+        ("NormVary", 8, {"statistics": "totl"}, "did you mean 'total'"),
+        ("LN", 8, {"eps": 0}, "eps must be above 0, got 0"),
+        ("BN", 8, {"momentum": 2}, "momentum"),
+        ("LN", 0, {}, "positive whole number"),
+    ],
+)
+def test_bad_values_say_what_is_allowed(name, d, options, message):
+    with pytest.raises(ValueError, match=message):
+        mn.create_norm(name, d, **options)
+
+
+@pytest.mark.parametrize("name", [n for n in EQUATIONS if n != "None"])
+@pytest.mark.parametrize("shape", [(B, D), (B, L, D + 1), (B, D, L), (0, L, D), (B, 0, D)])
+def test_wrong_rank_wrong_channels_and_empty_input_are_refused(name, shape):
+    with pytest.raises(ValueError, match="expects \\(B, L, D\\)|nothing to normalize"):
+        mn.create_norm(name, D)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("lengths", [[1, 2, 3, 4], [0, 1, 1, 1, 1], [8, 1, 1, 1, 1], [1.0] * 5])
+def test_bad_lengths_are_refused(lengths):
+    with pytest.raises(ValueError, match="lengths must"):
+        mn.create_norm("IN", D)(torch.zeros(B, L, D), torch.tensor(lengths))
+
+
+@pytest.mark.parametrize("name", ["BN", "NormVary"])
+def test_one_value_per_batch_statistic_is_refused_in_training_and_fine_in_eval(name):
+    norm = mn.create_norm(name, D)
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        norm(torch.ones(1, 1, D))
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        norm(torch.ones(1, 3, D), torch.tensor([1]))
+    assert norm.eval()(torch.ones(1, 1, D)).isfinite().all()
+
+
+def test_a_norm_of_ones_own_is_one_decorated_class():
+    @mn.register_norm("Half", equation="y = x/2", source="this test", axes=(), causal=True, learnable="nothing")
+    class Half(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+
+        def forward(self, x, lengths=None):
+            return x / 2
+
+    try:
+        x = sample(B, L, D)
+        assert torch.equal(mn.create_norm("Half", D)(x), x / 2)
+        assert str(mn.Arm.parse("Half>SSM>GN")) == "Half>SSM>GN"
+        with pytest.raises(ValueError, match="registered already"):
+            mn.register_norm("Half", equation="", source="", axes=(), causal=True, learnable="")(Half)
+    finally:
+        del mn.NORMS["Half"]
