@@ -133,7 +133,7 @@ def open_client(
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     """A Dask cluster on this machine. Dask limits OMP and MKL itself, but neither Numba nor torch (see run_one)."""
     env = {name: str(threads) for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    options = dict(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None)
+    options = dict(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0")
     with LocalCluster(**options, env=env, silence_logs="ERROR") as cluster, Client(cluster) as client:
         yield client
 

@@ -1,0 +1,411 @@
+"""A run is paired, repeatable and honest about divergence; the store holds whole runs only; a sweep resumes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm import runs as store_module
+from mambanorm.config import ROOT, SCALES, SCHEMA, base_config, check_seeds, study
+from mambanorm.runs import COLUMNS, FILES, find_run, load_runs, save_run
+from mambanorm.sweep import missing_runs, relative_cost, spell, sweep
+from mambanorm.train import batch_order, build_model, build_optimizer, schedule, train
+
+GOLDEN = Path(__file__).with_name("golden.json")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return train(base_config("digits", "smoke", arm="NormVary>SSM>GN"))
+
+
+def diverging(**changes):
+    """No norm, a learning rate no model survives."""
+    return base_config("digits", "smoke", arm="None>SSM>None", lr=1e6, steps=30, warmup_steps=0, n_layers=4, **changes)
+
+
+# the config
+
+
+def test_config_survives_json():
+    config = base_config("listops", "smoke", arm="GN→SSM→LN", norm_options={"groups": 2}, lr=1)
+    assert mn.RunConfig.from_json(config.to_json()) == config
+    assert mn.RunConfig.from_json(config.to_json()).run_id == config.run_id
+    assert (config.arm, config.lr) == ("GN>SSM>LN", 1.0)
+
+
+def test_run_id_depends_on_every_field_and_not_on_spelling():
+    config = base_config("digits", "smoke")
+    assert config.run_id == config.but(arm="RMSN → SSM → None", lr=config.lr).run_id
+    changed = dict(seed=1, lr=1e-9, arm="None>SSM>None", norm_options={"eps": 1e-3}, final_norm="LN", n_layers=3)
+    ids = {config.but(**{key: value}).run_id for key, value in changed.items()} | {config.run_id}
+    assert len(ids) == len(changed) + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scale": "quik"}, "unknown scale 'quik'.*did you mean 'quick'"),
+        ({"arm": "RMSN>SSM>GNN"}, "did you mean 'GN'"),
+        ({"learning_rate": 1}, "unknown field of RunConfig 'learning_rate'"),
+        ({"final_norm": "LM"}, "unknown norm 'LM'"),
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"lr": float("nan")}, "lr must be a finite number"),
+        ({"schedule": "cosine"}, "did you mean 'cosine_warmup'"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_bad_config_values_are_refused_at_once(changes, message):
+    with pytest.raises(ValueError, match=message):
+        base_config("digits", "smoke").but(**changes)
+
+
+def test_seed_roles_are_disjoint():
+    assert [base_config(seed=s).role for s in (0, 7, 100, 101, 200)] == ["test", "test", "tune", "tune", "select"]
+    assert check_seeds(3, "quick") == [0, 1, 2]
+    with pytest.raises(ValueError, match="at least one seed"):
+        check_seeds([], "quick")
+
+
+def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
+    runs = study("quick")
+    grid = {(c.task, c.arm, c.seed) for c in runs["05_combination"]}
+    assert len({arm for task, arm, _ in grid if task == "digits"}) == 36
+    assert {seed for *_, seed in grid} == {0, 1, 2}
+    assert {task for task, *_ in grid} == {"digits", "listops"}
+    assert {c.arm for c in runs["06_normvary"]} >= {"NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None"}
+
+
+def test_a_scale_is_a_set_of_differences_that_every_task_has():
+    for scale in SCALES:
+        for task in ("digits", "listops"):
+            assert base_config(task, scale).scale == scale
+
+
+# one run
+
+
+def test_arms_of_a_seed_share_split_batches_and_schedule():
+    configs = [base_config("digits", "smoke", arm=arm) for arm in ("None>SSM>None", "NormVary>SSM>BN")]
+    orders = [torch.stack(list(batch_order(config, 100))) for config in configs]
+    assert torch.equal(*orders)
+    assert orders[0].shape == (configs[0].steps, configs[0].batch_size)
+    assert not torch.equal(orders[0], torch.stack(list(batch_order(configs[0].but(seed=1), 100))))
+    labels = [train(config).predictions["label"] for config in configs]
+    assert np.array_equal(*labels)
+
+
+def test_the_same_config_twice_is_bit_identical(result):
+    again = train(result.config)
+    assert again.curves.equals(result.curves)
+    assert all(torch.equal(again.checkpoint[k], v) for k, v in result.checkpoint.items())
+
+
+def test_result_holds_what_the_contract_names(result):
+    assert result.status == "ok"
+    assert 0 <= result.chance <= 0.3
+    assert result.steps == result.config.steps
+    assert list(result.curves.step) == list(range(1, result.steps + 1))
+    assert result.best_val_accuracy == result.curves.val_accuracy.max()
+    assert result.val_accuracy == result.curves.val_accuracy.iloc[-1]
+    assert result.test_accuracy == (result.predictions["label"] == result.predictions["predicted"]).mean()
+    layers = result.config.n_layers
+    assert result.diagnostics["mixture"].shape == (3, layers, 2, 5)  # step 0, 2 and 4
+    np.testing.assert_allclose(result.diagnostics["mixture"].sum(-1), 1, rtol=1e-6)
+    assert result.diagnostics["part_norms"].shape == (3, layers, 4)
+    assert result.diagnostics["singular_values"].shape == (3, layers, 8)
+    assert list(result.diagnostics["ring_step"]) == [1, 2, 3, 4]
+
+
+def test_checkpoint_is_the_best_validation_step(result):
+    from mambanorm.tasks import load_task
+    from mambanorm.train import accuracy, predict
+
+    data = load_task("digits", "smoke", 0)
+    model = build_model(result.config, data)
+    model.load_state_dict(result.checkpoint)
+    assert accuracy(predict(model, data.val, result.config, torch.device("cpu"))) == result.best_val_accuracy
+
+
+def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
+    from mambanorm.tasks import load_task
+
+    config = base_config("digits", "smoke", arm="NormVary>SSM>GN", final_norm="LN", weight_decay=0.3)
+    model = build_model(config, load_task("digits", "smoke", 0))
+    decay, keep = build_optimizer(model, config).param_groups
+    name_of = {id(p): name for name, p in model.named_parameters()}
+    decayed = {name_of[id(p)] for p in decay["params"]}
+    assert (decay["weight_decay"], keep["weight_decay"]) == (0.3, 0.0)
+    assert decayed == {
+        name
+        for name in name_of.values()
+        if name.endswith(("proj.weight", "conv1d.weight", "stem.weight", "head.weight"))
+    }
+    assert len(decay["params"]) + len(keep["params"]) == len(name_of)
+
+
+def test_schedules_warm_up_and_end_as_named():
+    cosine = base_config(steps=100, warmup_steps=10)
+    constant = cosine.but(schedule="constant_warmup")
+    assert [schedule(s, cosine) for s in (1, 10)] == [0.1, 1.0]
+    assert schedule(55, cosine) == pytest.approx(0.5)
+    assert schedule(100, cosine) == pytest.approx(0.0, abs=1e-12)
+    assert {schedule(s, constant) for s in range(10, 101)} == {1.0}
+
+
+def test_divergence_is_a_result_with_step_and_site():
+    result = train(diverging())
+    assert result.status == "diverged"
+    assert result.test_accuracy == result.val_accuracy == result.chance
+    assert 1 <= result.first_nonfinite_step <= 30
+    assert result.steps == result.first_nonfinite_step - 1 == result.curves.step.iloc[-1] - 1
+    assert result.first_nonfinite_site
+    assert len(result.diagnostics["ring_step"]) == min(8, result.steps)
+
+
+def test_divergence_by_a_finite_loss_with_a_non_finite_gradient_is_found():
+    class Sqrt(torch.nn.Module):  # its gradient at 0 is infinite, its value is not
+        def __init__(self, d):
+            super().__init__()
+
+        def forward(self, x, lengths=None):
+            return x + 0.0 * torch.sqrt((x - x.detach()).abs())
+
+    mn.register_norm("Sqrt", equation="", source="this test", axes=(), causal=True, learnable="")(Sqrt)
+    try:
+        result = train(base_config("digits", "smoke", arm="Sqrt>SSM>None"))
+    finally:
+        del mn.NORMS["Sqrt"]
+    assert (result.status, result.first_nonfinite_step) == ("diverged", 1)
+    assert "gradient of" in result.first_nonfinite_site
+    assert np.isnan(result.best_val_accuracy)
+
+
+def test_unknown_task_and_device_are_value_errors():
+    with pytest.raises(ValueError, match="unknown task 'digit'.*did you mean 'digits'"):
+        train(base_config("digit", "smoke"))
+    with pytest.raises(ValueError, match="device 'cuda:77'"):
+        train(base_config("digits", "smoke", device="cuda:77"))
+
+
+def test_training_in_bfloat16_stays_close_to_float32():
+    low, high = (train(base_config("digits", "smoke", precision=p)) for p in ("bf16", "float32"))
+    assert low.status == "ok"
+    np.testing.assert_allclose(low.curves.train_loss, high.curves.train_loss, rtol=0.03)
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "NormVary>SSM>GN", "BN>SSM>IN"])
+@pytest.mark.parametrize("task", ["digits", "listops"])
+def test_golden_smoke_runs_guard_schema(task, arm):
+    """Results changed? Then raise SCHEMA in config.py and record anew: python tests/test_train.py"""
+    golden = json.loads(GOLDEN.read_text())
+    assert golden["schema"] == SCHEMA
+    result = train(base_config(task, "smoke", arm=arm))
+    expected = golden["runs"][f"{task} {arm}"]
+    np.testing.assert_allclose(result.curves.train_loss, expected["train_loss"], rtol=2e-4)
+    np.testing.assert_allclose(result.curves.grad_norm, expected["grad_norm"], rtol=2e-3)
+    assert result.parameters == expected["parameters"]
+
+
+def record_golden():
+    arms, tasks = ("RMSN>SSM>None", "NormVary>SSM>GN", "BN>SSM>IN"), ("digits", "listops")
+    found = {f"{task} {arm}": train(base_config(task, "smoke", arm=arm)) for task in tasks for arm in arms}
+    golden = {
+        key: {
+            "train_loss": [round(float(v), 7) for v in r.curves.train_loss],
+            "grad_norm": [round(float(v), 6) for v in r.curves.grad_norm],
+            "parameters": r.parameters,
+        }
+        for key, r in found.items()
+    }
+    GOLDEN.write_text(json.dumps({"schema": SCHEMA, "runs": golden}, indent=1) + "\n")
+
+
+# the store
+
+
+def test_a_run_comes_back_as_it_was_stored(store, result):
+    folder = save_run(result)
+    assert folder == store / result.config.run_id
+    assert {p.name for p in folder.iterdir()} == set(FILES)
+    run = find_run(result.config)
+    assert run.config == result.config
+    pd.testing.assert_frame_equal(run.curves, result.curves)
+    assert all(torch.equal(run.checkpoint[k], v) for k, v in result.checkpoint.items())
+    assert all(np.array_equal(run.diagnostics[k], v) for k, v in result.diagnostics.items())
+    row = load_runs().iloc[0]
+    assert list(row.index) == COLUMNS
+    assert (row.n1, row.n2, row.role, row.status) == ("NormVary", "GN", "test", "ok")
+    assert row.test_accuracy == result.test_accuracy
+    assert row.versions.startswith("python ")
+
+
+def test_a_run_is_there_whole_or_not_at_all(store, result, monkeypatch):
+    def full_disk(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module, "save_file", full_disk)  # the last file of a run
+    with pytest.raises(OSError, match="No space left"):
+        save_run(result)
+    assert list(store.iterdir()) == []
+    assert len(load_runs()) == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "result.json").write_text('{"status": "ok", '),
+        lambda folder: (folder / "config.json").unlink(),
+        lambda folder: (folder / "curves.parquet").write_bytes(b""),
+        lambda folder: (folder / "result.json").write_text("[]"),
+    ],
+)
+def test_a_damaged_run_is_skipped_with_its_name_and_never_deleted(store, result, damage):
+    folder = save_run(result)
+    damage(folder)
+    with pytest.warns(UserWarning, match=folder.name):
+        assert len(load_runs()) == 0
+    left = {p.name: p.read_bytes() for p in folder.iterdir()}
+    with pytest.warns(UserWarning, match=folder.name):
+        save_run(result)
+    aside = folder.with_name(folder.name + ".damaged-1")
+    assert {p.name: p.read_bytes() for p in aside.iterdir()} == left
+    assert len(load_runs()) == 1
+
+
+def test_frame_filters_by_column_and_refuses_unknown_ones(store, result):
+    save_run(result)
+    assert len(load_runs(task="digits", status=["ok", "diverged"])) == 1
+    assert len(load_runs(task="listops")) == 0
+    with pytest.raises(ValueError, match="unknown columns"):
+        load_runs(tsak="digits")
+
+
+# the sweep
+
+
+def small_grid():
+    return mn.grid(["RMSN>SSM>None", "None>SSM>GN"], ["digits"], scale="smoke", seeds=2)
+
+
+def test_sweep_on_dask_trains_what_is_missing_and_gives_the_frame_in_order(store):
+    configs = [*small_grid(), diverging()]
+    save_run(train(configs[1]))
+    before = (store / configs[1].run_id / "result.json").read_bytes()
+    frame = sweep(configs, workers=2, progress=False)
+    assert list(frame.run_id) == [c.run_id for c in configs]
+    assert list(frame.status) == ["ok"] * 4 + ["diverged"]
+    assert set(frame.threads[[0, 2, 3, 4]]) == {1}
+    assert (store / configs[1].run_id / "result.json").read_bytes() == before
+    assert missing_runs(configs) == []
+
+
+def test_sweep_gives_the_same_results_in_a_worker_as_in_this_process(store, tmp_path):
+    config = small_grid()[0]
+    there = sweep([config], workers=1, progress=False, runs_dir=tmp_path / "a")
+    here = sweep([config], workers=0, progress=False, runs_dir=tmp_path / "b")
+    assert there.test_accuracy[0] == here.test_accuracy[0]
+    curves = [find_run(config, tmp_path / d).curves for d in "ab"]
+    np.testing.assert_allclose(curves[0].train_loss, curves[1].train_loss, rtol=1e-5)
+
+
+def test_one_run_that_cannot_be_trained_does_not_take_the_others_with_it(store):
+    bad = base_config("digits", "smoke", arm="GN>SSM>None", norm_options={"groups": 3})
+    with pytest.warns(UserWarning, match="do not divide"):
+        frame = sweep([bad, small_grid()[0]], workers=0, progress=False)
+    assert list(frame.status) == ["failed", "ok"]
+    assert "groups may be one of" in frame.error[0]
+    assert missing_runs([bad]) == [bad]
+
+
+def test_sweep_refuses_unknown_tasks_and_workers_before_it_starts(store):
+    with pytest.raises(ValueError, match="unknown task"):
+        sweep([small_grid()[0], base_config("digots", "smoke")], progress=False)
+    with pytest.raises(ValueError, match="workers must be"):
+        sweep(small_grid(), workers=-1, progress=False)
+    assert not store.exists()
+
+
+def test_a_dying_worker_costs_nothing_but_time(store):
+    """Task "suicide" kills its first worker outright; Dask starts another and the sweep still ends."""
+    script = """
+import os, pathlib, sys
+import mambanorm as mn
+from mambanorm.tasks import TASKS
+
+@mn.register_task("suicide", title="kills its first worker", source="a test")
+def load(scale, seed):
+    mark = pathlib.Path(sys.argv[1])
+    if not mark.exists():
+        mark.write_text("died once")
+        os._exit(1)
+    return TASKS["digits"].load(scale, seed)
+
+if __name__ == "__main__":
+    configs = [mn.base_config("digits", "smoke"), mn.base_config("digits", "smoke").but(task="suicide")]
+    frame = mn.sweep(configs, workers=2, progress=False)
+    print(list(frame.status))
+"""
+    path, mark = store.parent / "dying.py", store.parent / "mark"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, path, mark], capture_output=True, text=True, timeout=120)
+    assert mark.exists(), done.stderr
+    assert done.stdout.strip().endswith("['ok', 'ok']"), done.stderr
+
+
+def test_a_killed_sweep_resumes_where_it_was(store):
+    """SIGKILL in the middle: what was finished is whole, what was not is trained by the next sweep."""
+    configs = mn.grid(["RMSN>SSM>None", "None>SSM>GN", "LN>SSM>LN"], ["digits"], scale="smoke", seeds=4)
+    code = "import mambanorm as mn; mn.sweep(mn.grid(['RMSN>SSM>None','None>SSM>GN','LN>SSM>LN'],['digits'],"
+    code += "scale='smoke',seeds=4), workers=0, progress=False)"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(load_runs()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = load_runs()
+    assert 2 <= len(finished) < len(configs)
+    stamps = {run_id: (store / run_id / "result.json").stat().st_mtime_ns for run_id in finished.run_id}
+    frame = sweep(configs, workers=0, progress=False)
+    assert list(frame.status) == ["ok"] * len(configs)
+    assert all((store / run_id / "result.json").stat().st_mtime_ns == t for run_id, t in stamps.items())
+
+
+def test_time_left_is_spelt_and_costs_grow_with_the_work():
+    assert [spell(s) for s in (12.4, 240, 7500)] == ["12 s", "4 min", "2 h 5 min"]
+    config = base_config("digits", "smoke")
+    assert relative_cost(config.but(steps=8)) == 2 * relative_cost(config)
+
+
+# what is written twice must agree
+
+
+def test_environment_yml_lists_what_pyproject_lists():
+    import re
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[<>=\[]", line)[0] for line in wanted}
+    conda = {"pytorch": "torch"}  # the only one that conda-forge calls by another name
+    dependencies = (ROOT / "environment.yml").read_text().split("dependencies:")[1]
+    lines = re.findall(r"^  - ([a-z0-9-]+)(>=[\d.]+)?$", dependencies, re.MULTILINE)
+    listed = {conda.get(name, name): bound for name, bound in lines if name not in ("python", "pip")}
+    assert set(listed) == names
+    for line in wanted:
+        name, bound = re.match(r"([a-z0-9-]+)(>=[\d.]+)", line).groups()
+        assert listed[name] == bound, name
+
+
+if __name__ == "__main__":
+    record_golden()
