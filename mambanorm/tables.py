@@ -25,6 +25,22 @@ SKETCH_BELOW = 6
 SAME_TASK = {"listops": "ListOps"}
 """Our tasks that bear a name of the paper's Table 2 (a smaller version of it, below scale paper)."""
 
+BESIDE = [
+    "task",
+    "arm",
+    "ours",
+    "sd",
+    "n",
+    "paper",
+    "paper_sd",
+    "paper_task",
+    "source",
+    "printed",
+    "comparable",
+    "note",
+]
+"""The columns of `beside_paper`."""
+
 
 def percent(x: float, digits: int = 1) -> str:
     """0.688 → "68.8 %"; "–" for what is missing."""
@@ -98,9 +114,7 @@ def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy
     return mine.set_index("seed")[value]
 
 
-def choose(
-    frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, value: str = "best_val_accuracy"
-) -> str:
+def choose(frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, value: str = "best_val_accuracy") -> str:
     """The arm with the highest mean validation accuracy: the paper's procedure is to choose N2 first, then N1.
 
     A diverged run counts as chance, whatever it had reached before. ValueError if there is nothing to choose from.
@@ -128,8 +142,7 @@ def beside_paper(frame: pd.DataFrame, kind: str = "sequence") -> pd.DataFrame:
     ours = summarize(frame).rename(columns={"mean": "ours"})[["task", "arm", "ours", "sd", "n"]]
     both = ours.merge(values.drop(columns="kind"), on="arm")
     both = both[(both.paper_task == TASKS[kind]) | (both.paper_task == both.task.map(SAME_TASK))]
-    columns = "task arm ours sd n paper paper_sd paper_task source printed comparable note".split()
-    return both.assign(comparable=PATTERN_ONLY)[columns].reset_index(drop=True)
+    return both.assign(comparable=PATTERN_ONLY)[BESIDE].reset_index(drop=True)
 
 
 def seeds_text(counts: Iterable[int]) -> str:
@@ -139,14 +152,14 @@ def seeds_text(counts: Iterable[int]) -> str:
     return f"{number} seed{'s' if high > 1 else ''}" + (": a sketch" if low < SKETCH_BELOW else "")
 
 
-def describe_frame(frame: pd.DataFrame) -> str:
+def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
     """The caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits, listops"; then what must be
-    known besides: mixed scales, runs that diverged or failed."""
+    known besides: mixed scales, runs that diverged or failed. `shows` says what is drawn of several seeds."""
     check_frame(frame, ("task", "arm", "seed", "scale", "status"))
     scales = list(frame.scale.unique())
     seeds = frame.groupby(["task", "scale", "arm"], sort=False).seed.nunique()
     parts = [f"{scales[0]} scale" if len(scales) == 1 else f"scales {' and '.join(scales)} mixed", seeds_text(seeds)]
-    parts += ["mean ± sd" if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
+    parts += [shows if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
     counts = frame.status.value_counts()
     if counts.get("diverged", 0):
         parts.append(f"{counts['diverged']} of {len(frame)} runs diverged (scored as chance)")

@@ -39,9 +39,9 @@ def selective_scan(
     (B, G, N, L) where G divides D; D and delta_bias (D,). On the CPU, views of (B, L, D) tensors transposed to
     (B, D, L) are taken without a copy, and results and gradients come back in that layout.
 
-    Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state (B, D, N) is h after
-    the last step in the dtype of the computation (float64 for float64 u in the reference, else float32). last_state
-    carries no gradient, as upstream.
+    Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state (B, D, N) is h
+    after the last step in the dtype of the computation (float64 for float64 u in the reference, else float32).
+    last_state carries no gradient, as upstream.
 
     Raises ValueError for wrong shapes, devices or dtypes, and for an unknown or unsuitable back end.
     Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is refused.

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import types
 from numba.core import event
 from numba.extending import intrinsic
@@ -43,8 +44,8 @@ STEPS = 48  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per
 _DT, _DU, _Y, _DY, _DDT, _DDU, _PC = (k * LANES for k in range(7))  # per step
 _PB = _Y  # y is used up before the products for dB are formed
 _ROW = {"forward": 3 * LANES, "backward": 7 * LANES}
-_A, _H, _W, _DA, _DW = (k * LANES for k in range(5))  # per state index; h holds dL/dh on the way back
-_CELL = 5 * LANES
+_A, _W, _H, _G, _DA, _DW = (k * LANES for k in range(6))  # per state index; _G holds dL/dh
+_CELL = 6 * LANES
 
 _PID = os.getpid()
 _LOCK = threading.Lock()
@@ -95,8 +96,8 @@ def _exp2(x):
     x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 moves to the polynomial so that 2^(k-1) is
     finite for every finite result and the product overflows exactly where 2^x does.
     """
-    x = _EXP_MAX if _EXP_MAX < x else x  # written so that NaN passes
-    x = _EXP_MIN if _EXP_MIN > x else x
+    x = _EXP_MAX if x > _EXP_MAX else x  # written so that NaN passes
+    x = _EXP_MIN if x < _EXP_MIN else x
     r = x + _ROUND
     q = x - (r - _ROUND)
     p = (((((_E6 * q + _E5) * q + _E4) * q + _E3) * q + _E2) * q + _E1) * q + _TWO
@@ -122,16 +123,24 @@ def _sigmoid(x):
     return (_ONE if x >= _ZERO else e) / (_ONE + e)
 
 
-@_jit(inline="always")
-def _sum_lanes(row, start):
-    """Sum of one slot, which is overwritten: a tree, because LLVM does not vectorise a running sum."""
-    for d in range(16):
-        row[start + d] += row[start + d + 16]
-    for d in range(8):
-        row[start + d] += row[start + d + 8]
-    for d in range(4):
-        row[start + d] += row[start + d + 4]
-    return (row[start] + row[start + 2]) + (row[start + 1] + row[start + 3])
+@intrinsic
+def _sum_lanes(typingctx, row, start):
+    """Sum of the slot that begins at `start`, as a tree of vector additions (Numba leaves a loop for it scalar)."""
+
+    def codegen(context, builder, signature, args):
+        lane = context.get_value_type(types.float32)
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        place = builder.gep(array.data, [args[1]])
+        vector = builder.load(builder.bitcast(place, ir.VectorType(lane, LANES).as_pointer()), align=4)
+        width = LANES
+        while width > 1:
+            width //= 2
+            lanes = ir.VectorType(ir.IntType(32), width)
+            index = [ir.Constant(lanes, [*range(k, k + width)]) for k in (0, width)]
+            vector = builder.fadd(*(builder.shuffle_vector(vector, vector, half) for half in index))
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return types.float32(row, types.intp), codegen
 
 
 # ------------------------------------------------------------------------------------------------- loops over a chunk
@@ -195,8 +204,8 @@ def _advance(steps, size, weighted, rows, cells, b_values, c_values):
 
 
 @_jit()
-def _replay(steps, size, weighted, rows, cells, b_values, c_values, start, history):
-    """`_advance` from the stored state `start` (N · LANES), keeping exp(Δ·A) and the state before each step."""
+def _replay(steps, size, weighted, rows, cells, b_values, c_values, history):
+    """`_advance` over a chunk a second time, keeping exp(Δ·A) and the state before each step."""
     for t in range(steps):
         row = rows[t * 7 * LANES : (t + 1) * 7 * LANES]
         for d in range(LANES):
@@ -205,14 +214,13 @@ def _replay(steps, size, weighted, rows, cells, b_values, c_values, start, histo
             cell = cells[n * _CELL : (n + 1) * _CELL]
             b, c = b_values[t * size + n], c_values[t * size + n]
             kept = history[(t * size + n) * 2 * LANES : (t * size + n + 1) * 2 * LANES]
-            state = start[n * LANES : (n + 1) * LANES]
             for d in range(LANES):
                 a = _exp2(row[_DT + d] * cell[_A + d])
-                h = state[d]
+                h = cell[_H + d]
                 kept[d] = a
                 kept[LANES + d] = h
                 h = a * h + row[_DU + d] * b
-                state[d] = h
+                cell[_H + d] = h
                 row[_Y + d] += h * c * (cell[_W + d] if weighted else _ONE)
 
 
@@ -236,7 +244,7 @@ def _reverse(steps, size, weighted, need_b, need_c, rows, cells, b_values, c_val
                 dt, du = row[_DT + d], row[_DU + d]
                 a, h = kept[d], kept[LANES + d]
                 dyw = row[_DY + d] * (cell[_W + d] if weighted else _ONE)
-                g = cell[_H + d] + dyw * c
+                g = cell[_G + d] + dyw * c
                 dyh = row[_DY + d] * (a * h + du * b)
                 row[_PC + d] = dyh * (cell[_W + d] if weighted else _ONE)
                 if weighted:
@@ -244,7 +252,7 @@ def _reverse(steps, size, weighted, need_b, need_c, rows, cells, b_values, c_val
                 row[_PB + d] = g * du
                 row[_DDU + d] += g * b
                 g *= a
-                cell[_H + d] = g
+                cell[_G + d] = g
                 g *= h
                 row[_DDT + d] += g * cell[_A + d]
                 cell[_DA + d] += g * dt
@@ -380,7 +388,6 @@ def _backward_worker(
     room = scratch[worker]
     rows, room = room[: steps * 7 * LANES], room[steps * 7 * LANES :]
     cells, room = room[: size * _CELL], room[size * _CELL :]
-    start, room = room[: size * LANES], room[size * LANES :]
     b_values, room = room[: steps * size], room[steps * size :]
     c_values, history = room[: steps * size], room[steps * size :]
     own = sums[worker]
@@ -389,18 +396,17 @@ def _backward_worker(
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width, group_b, group_c = blocks[k]
             rows[:] = _ZERO
-            start[:] = _ZERO
             _load_cells(a, weight, d0, width, cells)
             for chunk in range((length - 1) // steps, -1, -1):
                 t0 = chunk * steps
                 count = min(steps, length - t0)
                 for n in range(size):
                     for d in range(width):
-                        start[n * LANES + d] = states[b, chunk - 1, n, d0 + d] if chunk else _ZERO
+                        cells[n * _CELL + _H + d] = states[b, chunk - 1, n, d0 + d] if chunk else _ZERO
                 _read_scalars(bm, b, group_b, t0, count, size, b_values)
                 _read_scalars(cm, b, group_c, t0, count, size, c_values)
                 _prepare(b, t0, count, d0, width, u, delta, bias, softplus, rows, 7 * LANES)
-                _replay(count, size, weight.size > 0, rows, cells, b_values, c_values, start, history)
+                _replay(count, size, weight.size > 0, rows, cells, b_values, c_values, history)
                 _prepare_dy(b, t0, count, d0, width, u, z, skip, grad, rows, dz)
                 _reverse(
                     count, size, weight.size > 0, need_b, need_c, rows, cells, b_values, c_values, history,
@@ -427,7 +433,7 @@ def _run_backward(workers, arguments):
         _backward_worker(worker, workers, *arguments)
 
 
-# ------------------------------------------------------------------------------------------------------ plan and threads
+# ----------------------------------------------------------------------------------------------------- plan and threads
 def scan_threads():
     """Threads the next scan may use: torch's count, at most Numba's; 1 in a forked child, where OpenMP must not run."""
     if os.getpid() != _PID:
@@ -495,7 +501,7 @@ class Plan:
         """One row per worker, see `_forward_worker` and `_backward_worker` for its parts."""
         floats = STEPS * _ROW[direction] + self.size * _CELL + 2 * STEPS * self.size
         if direction == "backward":
-            floats += self.size * LANES + STEPS * self.size * 2 * LANES
+            floats += STEPS * self.size * 2 * LANES
         return self.workers, floats
 
     @property
@@ -589,9 +595,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, keep, softplus, u, delta, A, B, C, weight, D, z, bias):
         batch, length, channels = u.shape
-        plan = Plan(
-            batch, length, channels, A.shape[1], B.shape[1], C.shape[1], scan_threads(), weight is not None
-        )
+        plan = Plan(batch, length, channels, A.shape[1], B.shape[1], C.shape[1], scan_threads(), weight is not None)
         out = torch.empty(batch, length, channels)
         last = torch.empty(batch, A.shape[1], channels)
         states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, A.shape[1], channels)
@@ -605,8 +609,16 @@ class _Scan(torch.autograd.Function):
         return out, last
 
     @staticmethod
+    def backward(ctx, grad, grad_last):
+        if torch.is_grad_enabled() and not grad.requires_grad:
+            # once_differentiable refuses only where the incoming gradient has a graph; without this, a second
+            # derivative of a loss linear in the result would silently miss the scan
+            grad = grad.detach().requires_grad_()
+        return _Scan.once(ctx, grad, grad_last)
+
+    @staticmethod
     @once_differentiable
-    def backward(ctx, grad, _):
+    def once(ctx, grad, _):
         u, delta, A, B, C, weight, D, z, bias, states = ctx.saved_tensors
         plan, size, need = ctx.plan, A.shape[1], ctx.needs_input_grad
         grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()

@@ -27,7 +27,7 @@ def available():
 
 
 def _as_upstream(m, groups, dtype):
-    """B or C as upstream's kernel wants it: constant in float32, else (B, G, N, L) in u's dtype with `groups` groups."""
+    """B or C as upstream's kernel wants it: constant in float32, else (B, G, N, L) in u's dtype, `groups` groups."""
     if m.dim() == 2:
         return m.float()
     m = m.unsqueeze(1) if m.dim() == 3 else m

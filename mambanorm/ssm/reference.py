@@ -43,7 +43,7 @@ def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
     ys = []
     for t in range(length):
         step = delta[:, :, t, None]  # (B, D, 1)
-        h = torch.exp(step * A) * h + step * _at_step(B, t, channels) * x[:, :, t, None]  # (2)
+        h = torch.exp(step * A) * h + step * x[:, :, t, None] * _at_step(B, t, channels)  # (2)
         ys.append((_at_step(C, t, channels) * h).sum(-1))  # (3)
     out = torch.stack(ys, dim=-1)  # (B, D, L)
     if D is not None:

@@ -1,0 +1,5 @@
+"""`python -m mambanorm` is `mambanorm`."""
+
+from mambanorm.cli import main
+
+raise SystemExit(main())

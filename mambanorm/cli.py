@@ -1,0 +1,529 @@
+"""The command line: `mambanorm study | sweep | train | tasks | runs`.
+
+Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
+not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
+
+Only the standard library is imported here; each command imports what it needs, so that `--help` does not wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ValueErrors, told like all the others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_keywords: _say(f"warning: {message}")
+        try:
+            options = _parse(argv)
+            return options.run(options)
+        except SystemExit as stop:  # argparse, after --help
+            return stop.code or 0
+        except KeyboardInterrupt:
+            _say("interrupted. Finished runs are kept: the same command goes on from there.")
+            return 130
+        except BrokenPipeError:  # `mambanorm runs | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except (ValueError, TypeError) as error:
+            _say(error)
+            return 2
+        except OSError as error:  # a full disk, a scheduler that does not answer
+            _say(error)
+            return 1
+
+
+def _say(message: object) -> None:
+    print(f"mambanorm: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the commands
+
+
+def run_study(options: argparse.Namespace) -> int:
+    from mambanorm import report
+
+    if options.dry_run:
+        paths = report.find_notebooks(options.notebooks)
+        names = [path.stem for path in paths] if options.notebooks else None
+        plan = report.study_runs(options.scale, options.tasks, options.seeds, names)
+        _announce([config for configs in plan.values() for config in configs], options)
+        print(f"Then {len(paths)} notebooks are executed: {', '.join(path.stem for path in paths)}")
+        return 0
+    asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
+    return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
+
+
+def run_sweep(options: argparse.Namespace) -> int:
+    from mambanorm import arms as lists
+    from mambanorm import config, sweep
+    from mambanorm.errors import unknown
+
+    grids = {
+        "type": lists.TYPE_ARMS,
+        "position": [lists.Arm("None", "None"), *lists.BEFORE_ARMS, *lists.AFTER_ARMS],
+        "grid": lists.GRID_ARMS,
+        "normvary": lists.NORMVARY_ARMS,
+    }
+    if options.grid is not None and options.grid not in grids:
+        raise unknown("grid", options.grid, grids)
+    arms = grids[options.grid] if options.grid else [lists.Arm.parse(arm) for arm in options.arms]
+    changes = parse_changes(options.set)
+    tasks = _check_tasks(options.tasks or ["digits"])
+    configs = config.grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
+    if options.dry_run:
+        _announce(configs, options)
+        return 0
+    frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    _print_arms(frame)
+    failed = frame[frame["status"] == "failed"]
+    if len(failed):
+        _say(f"{len(failed)} of {len(frame)} runs could not be trained; the first: {failed['error'].iloc[0]}")
+    return int(len(failed) > 0)
+
+
+def run_train(options: argparse.Namespace) -> int:
+    from mambanorm import config, find_run
+
+    changes = parse_changes(options.set)
+    _check_tasks([options.task])
+    asked = config.base_config(options.task, options.scale, arm=options.arm, seed=options.seed, **changes)
+    if options.dry_run:
+        _announce([asked], options)
+        return 0
+    stored = find_run(asked, options.runs_dir)
+    if stored is not None:
+        print("In the store already, nothing to train:")
+    elif (error := _train(asked, options)) is not None:
+        _say(f"this run could not be trained: {error}")
+        return 1
+    _print_run(stored or find_run(asked, options.runs_dir))
+    return 0
+
+
+def _train(config, options: argparse.Namespace) -> str | None:
+    """Trains and stores a run, here with a live line or where the scheduler says; returns the reason if it fails."""
+    from tqdm.auto import tqdm
+
+    from mambanorm import save_run, sweep, train
+
+    if options.scheduler:
+        frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
+        return None if frame["status"].iloc[0] != "failed" else frame["error"].iloc[0]
+    with tqdm(total=config.steps, desc=f"{config.arm} on {config.task}, seed {config.seed}", unit="step") as bar:
+
+        def show(step: int, _model: object, loss: float) -> None:
+            bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            bar.update()
+
+        try:
+            save_run(train(config, on_step=show), options.runs_dir)
+        except (RuntimeError, MemoryError) as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def run_tasks(options: argparse.Namespace) -> int:
+    from mambanorm import config
+    from mambanorm.tasks import TASKS, load_task
+
+    if options.prepare:
+        scale = options.scale or config.default_scale()
+        for name in _check_tasks(options.prepare):
+            data = load_task(name, scale, 0)
+            sizes = ", ".join(f"{len(getattr(data, split)):,} {split}" for split in ("train", "val", "test"))
+            print(f"{name} at scale {scale} is ready: {sizes} sequences, {data.n_classes} classes")
+        return 0
+    for task in TASKS.values():
+        print(f"{task.name}: {task.title}\n    source: {task.source}")
+        for scale in [options.scale] if options.scale else config.SCALES:
+            c = config.base_config(task.name, scale)
+            size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}"
+            print(f"    {scale:<6} {size}, lr {c.lr:g}, {config.SEEDS[scale]} seed(s) an arm")
+    return 0
+
+
+def run_runs(options: argparse.Namespace) -> int:
+    from mambanorm import config, load_runs
+    from mambanorm.runs import runs_dir
+
+    where: dict[str, Any] = {}
+    if options.scale is not None:
+        where["scale"] = config.check_scale(options.scale)
+    if options.tasks is not None:
+        where["task"] = _check_tasks(options.tasks)
+    if options.seeds is not None:
+        where["seed"] = config.check_seeds(options.seeds, "smoke")
+    frame = load_runs(options.runs_dir, **where)
+    if options.csv:
+        from mambanorm.report import write_text
+
+        write_text(_path(options.csv), frame.to_csv(index=False))
+        print(f"{len(frame)} runs written to {options.csv}")
+        return 0
+    print(f"{len(frame)} runs in {runs_dir(options.runs_dir)}")
+    if len(frame):
+        brief = frame[["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s"]]
+        print(brief.head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
+    if len(frame) > SHOWN:
+        print(f"… and {len(frame) - SHOWN} more: --csv FILE writes all of them, with every column")
+    return 0
+
+
+SHOWN = 40
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is printed
+
+
+def _print_arms(frame) -> None:
+    """Mean ± sd over the seeds, one row an arm, one table a task."""
+    from mambanorm.tables import describe_frame, percent, summarize
+
+    table = summarize(frame)
+    width = max(map(len, table["arm"]))
+    for task, rows in table.groupby("task", sort=False):
+        print(f"{task}: test accuracy, chance is {percent(rows['chance'].iloc[0])}")
+        for row in rows.itertuples():
+            note = f", {row.diverged} diverged" if row.diverged else ""
+            mean = f"{100 * row.mean:.1f} ± {100 * row.sd:.1f} %" if row.n > 1 else percent(row.mean)
+            print(f"  {row.arm:<{width}}  {mean:<14} ({row.n} run{'s' if row.n != 1 else ''}{note})")
+    print(describe_frame(frame))
+
+
+def _print_run(run) -> None:
+    from mambanorm.sweep import spell
+    from mambanorm.tables import percent
+
+    config, facts = run.config, run.facts
+    print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")
+    print(f"  test accuracy   {percent(facts['test_accuracy'])} (chance is {percent(facts['chance'])})")
+    if facts["status"] == "diverged":
+        where = f"at step {facts['first_nonfinite_step']}, first in {facts['first_nonfinite_site']}"
+        print(f"  diverged        {where}: scored as chance")
+    else:
+        best = percent(facts["best_val_accuracy"])
+        print(f"  weights of      step {facts['best_step']} of {facts['steps']}, best on validation ({best})")
+    print(f"  time            {spell(facts['wall_s'])}, {facts['tokens_per_s']:,.0f} tokens/s")
+    print(f"  run folder      {run.path}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the dry run: how many, how long
+
+
+def _announce(configs: list, options: argparse.Namespace) -> None:
+    """Prints how many runs are asked for, stored and missing, and about how long the missing ones take."""
+    from mambanorm.runs import runs_dir
+    from mambanorm.sweep import missing_runs, spell
+
+    asked = len({config.run_id for config in configs})
+    _check_tasks({config.task for config in configs})
+    missing = missing_runs(configs, options.runs_dir)
+    store = runs_dir(options.runs_dir)
+    print(f"{asked} runs asked for, {asked - len(missing)} in the store ({store}), {len(missing)} missing")
+    if missing:
+        count = _count_workers(len(missing), options)
+        seconds, source = estimate(missing, options, count)
+        workers = f"{count} worker{'s' if count > 1 else ''}"
+        print(f"Training them takes about {spell(seconds)} with {workers} ({source})")
+
+
+def _count_workers(n_runs: int, options: argparse.Namespace) -> int:
+    """How many runs train side by side, as `sweep` would have it."""
+    if options.scheduler:
+        from dask.distributed import Client
+
+        with Client(options.scheduler) as client:
+            return max(1, sum(client.nthreads().values()))
+    import torch
+
+    if options.workers == "auto":
+        return 1 if torch.cuda.is_available() else min(n_runs, _cores())
+    return max(1, min(n_runs, options.workers))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def estimate(missing: list, options: argparse.Namespace, workers: int) -> tuple[float, str]:
+    """Seconds to train the runs, and what that is judged by: like runs of the store, else a few steps of one now."""
+    from mambanorm.runs import load_runs
+    from mambanorm.sweep import relative_cost
+
+    frame, seconds, like, tried = load_runs(options.runs_dir, status="ok"), 0.0, 0, []
+    for task in dict.fromkeys(config.task for config in missing):
+        mine = [config for config in missing if config.task == task]
+        rate, n = _stored_rate(frame, mine[0], anywhere=bool(options.scheduler))
+        like += n
+        if rate is None:
+            rate = measured_rate(mine[0], max(1, _cores() // workers))
+            tried.append(task)
+        seconds += rate * sum(map(relative_cost, mine))
+    sources = [f"the times of {like} like runs in the store"] * (like > 0)
+    sources += [f"{STEPS_TIMED} steps of one run on {', '.join(tried)}, trained just now"] * bool(tried)
+    return seconds / workers, f"judged by {' and by '.join(sources)}"
+
+
+def _stored_rate(frame, config, *, anywhere: bool) -> tuple[float | None, int]:
+    """Seconds per unit of `relative_cost` of the stored runs with this task and scale, and how many they are."""
+    from mambanorm import machine
+    from mambanorm.config import base_config
+
+    like = frame[(frame["task"] == config.task) & (frame["scale"] == config.scale)]
+    if not anywhere:
+        like = like[like["machine"] == machine.machine()]
+    if not len(like):
+        return None, 0
+    batch = base_config(config.task, config.scale).batch_size  # the frame does not have it: the scale's own
+    work = like["steps"] * like["n_layers"] * (like["d_model"] + 16) * batch
+    return float((like["wall_s"] / work).median()), len(like)
+
+
+STEPS_WARM, STEPS_TIMED = 2, 5
+
+
+def measured_rate(config, threads: int) -> float:
+    """Seconds per unit of `relative_cost`, from a few steps and one evaluation of a config with so many threads."""
+    import torch
+
+    from mambanorm import train
+    from mambanorm.ssm import set_threads
+    from mambanorm.sweep import relative_cost
+
+    before, times = torch.get_num_threads(), []
+    steps = STEPS_WARM + STEPS_TIMED
+    short = config.but(arm="RMSN>SSM>None", steps=steps, eval_every=steps - 2, warmup_steps=steps)
+    set_threads(threads)
+    try:
+        train(short, on_step=lambda *_: times.append(time.perf_counter()))
+    finally:
+        set_threads(before)
+    gaps = [later - earlier for earlier, later in zip(times[STEPS_WARM - 1 :], times[STEPS_WARM:])]
+    step_s = statistics.median(gaps)
+    eval_s = max(gaps[-2] - step_s, 0.0)  # it stands between the last step but two and the next
+    evaluations = config.steps // config.eval_every + 2  # the last step's and the test split's
+    return (config.steps * step_s + evaluations * eval_s) / relative_cost(config)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading the arguments
+
+
+def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
+    from dataclasses import fields
+
+    from mambanorm.config import RunConfig
+    from mambanorm.errors import unknown
+
+    elsewhere = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
+    defaults = {field.name: getattr(RunConfig(), field.name) for field in fields(RunConfig)}
+    changes = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        if name in elsewhere:
+            raise ValueError(f"{name} is not set by --set but by {elsewhere[name]}")
+        if name not in defaults:
+            raise unknown("field of RunConfig", name, [name for name in defaults if name not in elsewhere])
+        if not equals:
+            raise ValueError(f"--set takes {name}=VALUE, got {pair!r}")
+        changes[name] = _value(name, text, type(defaults[name]))
+    return changes
+
+
+def _value(name: str, text: str, kind: type) -> Any:
+    import json
+
+    wanted = {int: "a whole number", float: "a number", dict: 'JSON such as {"groups": 8}'}
+    read: Callable = json.loads if kind is dict else kind
+    try:
+        value = read(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be {wanted[kind]}, got {text!r}")
+    return value
+
+
+def _path(text: str):
+    from pathlib import Path
+
+    return Path(text).resolve()
+
+
+def _check_tasks(names: Sequence[str] | set[str]) -> list[str]:
+    from mambanorm.errors import unknown
+    from mambanorm.tasks import TASKS
+
+    for name in names:
+        if name not in TASKS:
+            raise unknown("task", name, TASKS)
+    return list(names)
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _seeds(text: str) -> int | list[int]:
+    """`8` → 8, which stands for 0…7; `0,3,200` → those."""
+    try:
+        return [int(part) for part in _list(text)] if "," in text else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200") from None
+
+
+def _workers(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, 0 (in this process) or a whole number")
+    return int(text)
+
+
+def _address(text: str) -> str:
+    if not re.fullmatch(r"\w+://.+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address of a scheduler, such as tcp://10.0.0.1:8786")
+    return text
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="mambanorm",
+        description="A study kit on normalization in Mamba: train, compare, and re-do the paper's study.",
+        epilog="each command has examples: mambanorm study --help",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (add, run, summary, examples) in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        add(command)
+        command.set_defaults(run=run)
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        from mambanorm.errors import unknown
+
+        raise unknown("command", argv[0], COMMANDS)
+    return parser.parse_args(argv)
+
+
+def _add_common(command: Parser, *, several: bool = True) -> None:
+    command.add_argument("--scale", help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)")
+    if several:
+        command.add_argument("--tasks", type=_list, metavar="A,B", help="tasks, separated by commas")
+        command.add_argument("--seeds", type=_seeds, metavar="N", help="8 stands for 0…7; or a list: 0,3,200")
+    command.add_argument("--runs-dir", metavar="DIR", help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)")
+
+
+def _add_training(command: Parser) -> None:
+    command.add_argument("--scheduler", type=_address, metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
+    command.add_argument(
+        "--workers", type=_workers, default="auto", metavar="N", help="auto (one a core), 0 (in this process) or N"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="only say how many runs there are and how long they take"
+    )
+
+
+def _add_set(command: Parser) -> None:
+    help_text = "change a field of RunConfig, such as lr=1e-3 or n_layers=8; may be repeated"
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help_text)
+
+
+def _add_study(command: Parser) -> None:
+    _add_common(command)
+    _add_training(command)
+    names = "only these, by name or its beginning: 03,05_combination"
+    command.add_argument("--notebooks", type=_list, metavar="NAMES", help=names)
+    command.add_argument("--out", metavar="DIR", help="where the report goes (default: reports/<scale>)")
+
+
+def _add_sweep(command: Parser) -> None:
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--arms", type=_list, metavar="ARMS", help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"'
+    )
+    which.add_argument("--grid", help="a list of the study: type, position, grid or normvary")
+    _add_common(command)
+    _add_set(command)
+    _add_training(command)
+
+
+def _add_train(command: Parser) -> None:
+    command.add_argument(
+        "--arm", required=True, help='the norms, written "RMSN>SSM>GN" (with quotes), or preset:VMamba'
+    )
+    command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
+    command.add_argument("--seed", type=int, default=0, help="the seed (default: 0)")
+    _add_common(command, several=False)
+    _add_set(command)
+    _add_training(command)
+
+
+def _add_tasks(command: Parser) -> None:
+    command.add_argument("--scale", help="only this scale")
+    command.add_argument("--prepare", type=_list, metavar="A,B", help="make or load the data of these tasks now")
+
+
+def _add_runs(command: Parser) -> None:
+    _add_common(command)
+    command.add_argument("--csv", metavar="FILE", help="write every run and every column to a file instead")
+
+
+COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
+    "study": (
+        _add_study,
+        run_study,
+        "train what is missing, execute the notebooks and write the report",
+        ["", "--scale smoke --out /tmp/report", "--seeds 8 --dry-run", "--notebooks 03,05_combination --tasks digits"],
+    ),
+    "sweep": (
+        _add_sweep,
+        run_sweep,
+        "train the missing runs of several arms and print mean ± sd of each",
+        [
+            '--arms "RMSN>SSM>None,RMSN>SSM>GN" --seeds 5',
+            "--grid position --tasks digits,listops --dry-run",
+            '--arms "None>SSM>None,preset:VMamba" --set n_layers=8 --set lr=1e-3',
+        ],
+    ),
+    "train": (
+        _add_train,
+        run_train,
+        "train one run, or show it if the store has it",
+        [
+            '--arm "RMSN>SSM>GN"',
+            '--arm "LN>SSM>LN" --task listops --seed 3',
+            '--arm preset:VMamba --set norm_options={"eps":1e-6}',
+        ],
+    ),
+    "tasks": (_add_tasks, run_tasks, "list the tasks and the scales", ["", "--prepare listops --scale quick"]),
+    "runs": (_add_runs, run_runs, "list the stored runs", ["", "--tasks digits --scale quick", "--csv runs.csv"]),
+}

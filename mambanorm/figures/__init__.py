@@ -1,0 +1,43 @@
+"""Data → figures, one function a figure; nothing here trains, and nothing is shown or saved by itself.
+
+    diagrams.py      Figures 2, 3, 4: from the registry and the arm notation
+    accuracy.py      Figures 1, 5–8: from the run frame
+    comparisons.py   the 6×6 grid, curves, paired differences: from the run frame and its tables
+    diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
+    style.py         colours, sizes, captions: the palette is keyed by the names of the registry
+
+Every function returns a matplotlib Figure that a notebook displays as the value of a cell.
+"""
+
+from mambanorm.figures.accuracy import fig_headline, fig_n2_box, fig_position, fig_single_vs_best, fig_type
+from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
+from mambanorm.figures.diagnostics import (
+    fig_mixture,
+    fig_part_norms,
+    fig_sigma1,
+    fig_singular_values,
+    fig_token_norms,
+)
+from mambanorm.figures.diagrams import fig_axes, fig_block, fig_patterns
+from mambanorm.figures.style import PALETTE, norm_colour
+
+__all__ = [
+    "PALETTE",
+    "fig_axes",
+    "fig_block",
+    "fig_curves",
+    "fig_grid",
+    "fig_headline",
+    "fig_mixture",
+    "fig_n2_box",
+    "fig_pairs",
+    "fig_part_norms",
+    "fig_patterns",
+    "fig_position",
+    "fig_sigma1",
+    "fig_single_vs_best",
+    "fig_singular_values",
+    "fig_token_norms",
+    "fig_type",
+    "norm_colour",
+]

@@ -1,0 +1,146 @@
+"""Setting arms beside arms: the N1 × N2 grid, learning curves, paired differences.
+
+The first is made from the run frame, the second from `StoredRun.curves`, the third from `tables.paired`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from mambanorm.errors import unknown
+from mambanorm.figures.accuracy import TEST_ACCURACY, keep_arms
+from mambanorm.figures.style import (
+    BEST,
+    COMBINATION,
+    GREY,
+    INK,
+    NO_NORM,
+    arm_styles,
+    finish,
+    new_figure,
+    short,
+    styled,
+    whole_ticks,
+)
+from mambanorm.norms import PAPER_NORMS
+from mambanorm.tables import check_frame, describe_frame, seeds_text, summarize
+
+
+@styled
+def fig_grid(frame: pd.DataFrame, task: str, norms: Sequence[str] = PAPER_NORMS) -> Figure:
+    """The grid N1 × N2 of one task: mean and sd of the test accuracy in each cell; blank where nothing was run."""
+    check_frame(frame)
+    if task not in set(frame.task):
+        raise unknown("task of this frame", task, frame.task.unique())
+    frame = keep_arms(frame[frame.task == task], [f"{n1}>SSM>{n2}" for n1 in norms for n2 in norms])
+    table = summarize(frame).set_index("arm")
+    means = np.array([[100 * table["mean"].get(f"{n1}>SSM>{n2}", np.nan) for n2 in norms] for n1 in norms])
+    fig, axes = new_figure(height=5.0, width=8.2)
+    ax = axes[0, 0]
+    image = ax.imshow(means, cmap="YlGnBu", aspect="auto", alpha=0.9)
+    fig.colorbar(image, ax=ax, label=TEST_ACCURACY, pad=0.02, shrink=0.9).outline.set_visible(False)
+    for (i, j), mean in np.ndenumerate(means):
+        if np.isfinite(mean):
+            dark = image.norm(mean) > 0.55
+            _cell(ax, j, i, table.loc[f"{norms[i]}>SSM>{norms[j]}"], "white" if dark else INK)
+    _frame_grid(ax, means, norms)
+    return finish(fig, f"Every pair on {task}", describe_frame(frame), "framed: the best mean", "blank: not run")
+
+
+def _cell(ax: Axes, x: int, y: int, row: pd.Series, colour: str) -> None:
+    """Mean, sd, and how many of the seeds diverged."""
+    ax.text(x, y - 0.12, f"{100 * row['mean']:.1f}", ha="center", va="center", color=colour, fontsize=10)
+    spread = f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed"
+    ax.text(x, y + 0.17, spread, ha="center", va="center", color=colour, fontsize=7.5, alpha=0.9)
+    if row.diverged:
+        style = dict(fill=False, edgecolor=NO_NORM, linestyle=":", linewidth=1.3)
+        ax.add_patch(Rectangle((x - 0.46, y - 0.45), 0.92, 0.9, **style))
+        text = f"{row.diverged} of {row.n} diverged"
+        ax.text(x, y + 0.37, text, ha="center", va="center", color=NO_NORM, fontsize=6.5, weight="bold")
+
+
+def _frame_grid(ax: Axes, means: np.ndarray, norms: Sequence[str]) -> None:
+    """White lines between cells, names of the norms, a frame around the best cell."""
+    n = len(norms)
+    names = ["none" if name == "None" else name for name in norms]
+    ax.set_xticks(range(n), names)
+    ax.set_yticks(range(n), names)
+    ax.set(xlabel="N₂, the norm after the SSM", ylabel="N₁, the norm before the SSM")
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    for k in range(1, n):
+        ax.axhline(k - 0.5, color="white", linewidth=2)
+        ax.axvline(k - 0.5, color="white", linewidth=2)
+    if np.isfinite(means).any():
+        i, j = np.unravel_index(np.nanargmax(means), means.shape)
+        ax.add_patch(Rectangle((j - 0.47, i - 0.46), 0.94, 0.92, fill=False, edgecolor=BEST, linewidth=2.2))
+
+
+@styled
+def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
+    """Training loss and validation accuracy against steps, one line a label (an arm, as a rule); a cross marks where a
+    run ended non-finite, and losses are cut at 1.5 times the highest first one. `curves` holds StoredRun.curves;
+    `caption` says scale and seeds (describe_frame)."""
+    if not curves:
+        raise ValueError("there are no curves to draw: give at least one label → curves")
+    fig, axes = new_figure(1, 2, height=3.8)
+    ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
+    for label, style in arm_styles(list(curves)).items():
+        _loss(axes[0, 0], curves[label], ceiling, label=short(label), linewidth=1.4, **style)
+        scored = curves[label].dropna(subset="val_accuracy")
+        axes[0, 1].plot(scored.step, 100 * scored.val_accuracy, marker="o", markersize=3, linewidth=1.4, **style)
+    axes[0, 0].set(xlabel="step", ylabel="training loss (nats)")
+    axes[0, 1].set(xlabel="step", ylabel="validation accuracy (%)")
+    for ax in axes[0]:
+        whole_ticks(ax)
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    smooth = "loss: running mean over 10 steps"
+    cut = f"cut at {ceiling:.1f}" if any((curve.train_loss > ceiling).any() for curve in curves.values()) else ""
+    return finish(fig, "Learning curves", caption or seeds_text([1]), smooth, cut)
+
+
+def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
+    """One smoothed loss; a cross at its end if the last loss or gradient was not finite."""
+    finite = curve[np.isfinite(curve.train_loss)]
+    loss = finite.train_loss.clip(upper=ceiling).rolling(10, min_periods=1).mean()
+    ax.plot(finite.step, loss, **style)
+    last = curve.iloc[-1]
+    if len(finite) and not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
+        cross = dict(markersize=8, markeredgecolor=INK, zorder=5, clip_on=False)
+        ax.plot(finite.step.iloc[-1], loss.iloc[-1], "X", color=style["color"], **cross)
+
+
+@styled
+def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
+    """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed."""
+    if table.empty:
+        raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
+    fig, axes = new_figure(height=1.5 + 0.36 * len(table))
+    ax = axes[0, 0]
+    for y, row in enumerate(table.itertuples()):
+        _pair(ax, y, row)
+    ax.axvline(0, color=GREY, linewidth=1, zorder=1)
+    ax.set_yticks(range(len(table)), [f"{short(row.a)}  −  {short(row.b)}   {row.task}" for row in table.itertuples()])
+    ax.set(xlabel="difference in test accuracy (percentage points)", ylabel="pair", ylim=(len(table) - 0.5, -0.6))
+    ax.grid(axis="x")
+    ax.grid(visible=False, axis="y")
+    scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
+    seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
+    lines = "mean and 95 % t-interval of the difference on the same seeds, small dots: seeds"
+    return finish(fig, "Paired differences", caption or seeds, lines)
+
+
+def _pair(ax: Axes, y: float, row) -> None:
+    """One row: blue above zero, red below, grey where the interval holds zero or one seed gives none."""
+    colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
+    if np.isfinite(row.low):
+        ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
+    ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
+    ax.plot(row.difference, y, "o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)

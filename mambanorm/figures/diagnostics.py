@@ -1,0 +1,285 @@
+"""Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10), weights (Appendix B), NormVary's mixture.
+
+The inputs are `diagnostics.token_norms` frames and `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption`
+says scale and seeds (`tables.describe_frame`), for arrays do not know them. Without it the caption says "1 seed: a
+sketch". Depth counts blocks from 1. Natural units are arbitrary (a.u.): norms and singular values have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from mambanorm.diagnostics import BLOCK_PARTS
+from mambanorm.errors import unknown
+from mambanorm.figures.style import (
+    GREY,
+    INK,
+    SPARE_COLOURS,
+    arm_styles,
+    finish,
+    new_figure,
+    norm_colour,
+    short,
+    some_of,
+    styled,
+    whole_ticks,
+)
+from mambanorm.norms import NormVary
+from mambanorm.tables import seeds_text
+
+ONE_RUN = seeds_text([1])
+DASHES = ("-", "--", ":", "-.")
+FEW = 6  # panels of layers in one row
+
+
+def log_axis(ax: Axes) -> None:
+    """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …), decades if it is long."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    subs = (1, 2, 5) if high < 200 * low else (1,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NormVary's mixture
+# ---------------------------------------------------------------------------------------------------------------------
+
+MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}
+"""NormVary's members → how the registry names their statistics (Eq. 11–12 are over D·L)."""
+
+
+@styled
+def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
+    """NormVary's learned weights over training: a column a norm by depth, rows for means and variances; one dash a
+    label. Input: `step` (T,) and `mixture` (T, norms, 2, 5). ValueError if a run has no learned mixture."""
+    for label, arrays in arrays_by_label.items():
+        if "mixture" not in arrays:
+            raise ValueError(f"run {label!r} holds no mixture: only NormVary has one")
+    widest = max(arrays_by_label.values(), key=lambda arrays: arrays["mixture"].shape[1])
+    shown = some_of(widest["mixture"].shape[1], FEW)
+    fig, axes = new_figure(2, len(shown), height=4.6, sharex=True, sharey=True)
+    for column, norm in enumerate(shown):
+        axes[0, column].set_title(_norm_place(norm, widest), color=INK)
+        axes[1, column].set_xlabel("step")
+        whole_ticks(axes[1, column])
+        for row, part in enumerate(("mean", "variance")):
+            axes[row, column].axhline(0.2, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
+            axes[row, 0].set_ylabel(f"weight of the {part}")
+            for arrays, dash in zip(arrays_by_label.values(), DASHES * len(arrays_by_label), strict=False):
+                if norm < arrays["mixture"].shape[1]:
+                    _mixture_lines(axes[row, column], arrays["step"], arrays["mixture"][:, norm, row], dash)
+    _mixture_legend(fig, list(arrays_by_label))
+    notes = ("dotted: uniform, 0.2", "RMSN-DL has no mean: its weight there stands for zero")
+    return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)
+
+
+def _mixture_lines(ax: Axes, steps: np.ndarray, weights: np.ndarray, dash: str) -> None:
+    for member, line in zip(MEMBERS, weights.T, strict=True):
+        ax.plot(steps, line, color=norm_colour(member), linestyle=dash, linewidth=1.5)
+
+
+def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
+    """Which norm it is: its block, and its site where both sites of a block mix."""
+    layers = arrays["part_norms"].shape[1] if "part_norms" in arrays else arrays["mixture"].shape[1]
+    per_block = max(arrays["mixture"].shape[1] // layers, 1)
+    site = f", N{norm % per_block + 1}" if per_block > 1 else ""
+    return f"block {norm // per_block + 1}{site}"
+
+
+def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
+    handles = [Line2D([], [], color=norm_colour(member), label=name) for member, name in MEMBERS.items()]
+    if len(labels) > 1:
+        dashes = zip(labels, DASHES * len(labels), strict=False)
+        handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes]
+    fig.legend(handles=handles, loc="outside right center")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure 9
+# ---------------------------------------------------------------------------------------------------------------------
+
+MODES = {"train": "#2F6DB5", "eval": "#D55E00"}
+
+
+@styled
+def fig_token_norms(
+    frame: pd.DataFrame, *, phase: str = "trained", n_layers: int | None = None, caption: str = ""
+) -> Figure:
+    """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, rows branch and residual, colours train and eval.
+
+    Line: median, band: 5–95 %, dots: some tokens. Input: frames of `diagnostics.token_norms` with columns arm, mode,
+    phase (initial | trained), n_layers added. n_layers None = the deepest. ValueError for an unknown phase or depth.
+    """
+    frame = _one_depth(frame, phase, n_layers)
+    depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())
+    fig, axes = new_figure(2, len(arms), height=5.0, sharex=True, sharey="row")
+    for column, arm in enumerate(arms):
+        axes[0, column].set_title(short(arm), color=INK)
+        axes[1, column].set_xlabel("block")
+        for row, site in enumerate(("branch", "residual")):
+            tokens = frame[(frame.arm == arm) & (frame.site == site)]
+            _depth_lines(axes[row, column], tokens)
+            axes[row, 0].set_ylabel(f"{site}: log₁₀ ‖y‖₂ (a.u.)")
+        whole_ticks(axes[1, column])
+        axes[1, column].set_xlim(0.5, depth + 0.5)
+    handles = [Line2D([], [], color=MODES[m], label=f"{m} mode") for m in MODES if m in set(frame["mode"])]
+    fig.legend(handles=handles, loc="outside upper right", ncols=2)
+    notes = (f"{phase}, {depth} blocks", "line: median over tokens, band: 5–95 %, dots: tokens, cross: non-finite")
+    return finish(fig, "How outputs grow with depth", caption or _seeds_of(frame), *notes)
+
+
+def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.DataFrame:
+    """The rows of one phase and one depth of model."""
+    missing = [name for name in ("arm", "mode", "phase", "n_layers", "depth", "site", "l2") if name not in frame]
+    if missing:
+        raise ValueError(f"the frame of token norms lacks the columns {', '.join(missing)}")
+    if phase not in set(frame.phase):
+        raise unknown("phase of this frame", phase, frame.phase.unique())
+    frame = frame[frame.phase == phase]
+    n_layers = frame.n_layers.max() if n_layers is None else n_layers
+    if n_layers not in set(frame.n_layers):
+        raise unknown("n_layers of this frame", n_layers, frame.n_layers.unique())
+    return frame[frame.n_layers == n_layers]
+
+
+def _seeds_of(frame: pd.DataFrame) -> str:
+    """Scale and seeds, as far as the frame has such columns."""
+    seeds = frame.groupby("arm").seed.nunique() if "seed" in frame else [1]
+    scale = f"{', '.join(frame.scale.unique())} scale · " if "scale" in frame else ""
+    return scale + seeds_text(seeds)
+
+
+def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
+    """Median, band and some tokens by depth, for each mode; a cross where a block holds non-finite values."""
+    rng = np.random.default_rng(0)
+    for mode, rows in tokens.groupby("mode", sort=False):
+        colour, side = MODES.get(mode, INK), {"train": -0.12, "eval": 0.12}.get(mode, 0)
+        finite = rows[np.isfinite(rows.l2) & (rows.l2 > 0)].assign(log=lambda r: np.log10(r.l2))
+        band = finite.groupby("depth").log.quantile([0.05, 0.5, 0.95]).unstack()
+        if len(band):
+            ax.fill_between(band.index, band[0.05], band[0.95], color=colour, alpha=0.16, linewidth=0)
+            ax.plot(band.index, band[0.5], "-o", color=colour, markersize=2.6, linewidth=1.3, zorder=3)
+        some = finite.groupby("depth", group_keys=False).sample(frac=1, random_state=0).groupby("depth").head(24)
+        ax.plot(some.depth + side + rng.uniform(-0.08, 0.08, len(some)), some.log, ".", ms=2, color=colour, alpha=0.35)
+        lost = rows.depth[~np.isfinite(rows.l2)].unique()
+        ax.plot(lost + side, np.full(len(lost), 0.96), "X", ms=6, color=colour, transform=ax.get_xaxis_transform())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figure 10
+# ---------------------------------------------------------------------------------------------------------------------
+
+PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
+
+
+@styled
+def fig_singular_values(
+    phases: dict[str, np.ndarray],
+    control: np.ndarray | None = None,
+    mp: tuple[float, float] | None = None,
+    caption: str = "",
+) -> Figure:
+    """Figure 10: sorted singular values of out_proj, a panel a layer (at most six), a line a phase of one run.
+
+    phases: early, normal, failing → (layers, k); control: a normalized run at the failing step, same shape; mp: the
+    Marchenko–Pastur edges at initialisation (`diagnostics.marchenko_pastur`).
+    """
+    layers = next(iter(phases.values())).shape[0]
+    shown = some_of(layers, FEW)
+    fig, axes = new_figure(1, len(shown), height=3.6, sharey=True)
+    for ax, layer in zip(axes[0], shown, strict=True):
+        for i, (phase, sigma) in enumerate(phases.items()):
+            _spectrum(ax, sigma[layer], i, label=phase, color=PHASES.get(phase, SPARE_COLOURS[i % 5]), linewidth=1.6)
+        if control is not None:
+            _spectrum(ax, control[layer], 0, label="control, normalized", color=GREY, linestyle="--", linewidth=1.2)
+        for edge in mp or ():
+            ax.axhline(edge, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
+        ax.set(title=f"block {layer + 1}", xlabel="index")
+        whole_ticks(ax)
+    log_axis(axes[0, 0])
+    axes[0, 0].set_ylabel("singular value of out_proj (a.u.)")
+    handles = dict(zip(*reversed(axes[0, 0].get_legend_handles_labels()), strict=True))
+    fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles))
+    edges = "dotted: Marchenko–Pastur edges at initialisation" if mp else ""
+    return finish(fig, "Singular values", caption or ONE_RUN, f"{len(shown)} of {layers} blocks", edges)
+
+
+def _spectrum(ax: Axes, sigma: np.ndarray, line: int, **style) -> None:
+    """Sorted singular values; words in its colour where the weight is not finite."""
+    ax.plot(np.arange(1, len(sigma) + 1), np.sort(sigma)[::-1], **style)
+    if not np.isfinite(sigma).any():
+        text = f"{style['label']}: non-finite"
+        ax.text(0.96, 0.95 - 0.07 * line, text, transform=ax.transAxes, ha="right", fontsize=7.5, color=style["color"])
+
+
+@styled
+def fig_sigma1(
+    steps: np.ndarray,
+    sigma: np.ndarray,
+    *,
+    control: np.ndarray | None = None,
+    failure: int | None = None,
+    caption: str = "",
+) -> Figure:
+    """The largest singular value σ₁ of out_proj over steps, a line a block, light = shallow, dark = deep.
+
+    sigma, control: (T, layers) at `steps` (T,); failure: the first non-finite step. ValueError if the shapes differ.
+    """
+    for name, array in (("sigma", sigma), ("control", control)):
+        if array is not None and (array.ndim != 2 or len(array) != len(steps)):
+            raise ValueError(f"{name} must be (T, layers) with T = {len(steps)} steps, got shape {array.shape}")
+    fig, axes = new_figure(height=3.8)
+    ax, layers = axes[0, 0], sigma.shape[1]
+    shade = ScalarMappable(Normalize(1, max(layers, 2)), "viridis_r")
+    for layer in range(layers):
+        ax.plot(steps, sigma[:, layer], color=shade.to_rgba(layer + 1), linewidth=1.5)
+        if control is not None and layer in (0, layers - 1):
+            ax.plot(steps, control[:, layer], color=shade.to_rgba(layer + 1), linewidth=1.1, linestyle="--")
+    if failure is not None:
+        ax.axvline(failure, color=PHASES["failing"], linewidth=1.1, linestyle=":")
+        where = dict(transform=ax.get_xaxis_transform(), va="bottom", fontsize=8, color=PHASES["failing"])
+        ax.text(failure, 1.01, f"non-finite at step {failure}", ha="right", **where)
+    ax.set(xlabel="step", ylabel="σ₁ of out_proj (a.u.)")
+    log_axis(ax)
+    whole_ticks(ax)
+    fig.colorbar(shade, ax=ax, label="block", pad=0.02, ticks=MaxNLocator(integer=True)).outline.set_visible(False)
+    dashed = "dashed: the normalized control, first and last block" if control is not None else ""
+    return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, dashed)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Appendix B
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@styled
+def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
+    """Appendix B: L2 norm of in_proj, conv1d, SSM and out_proj by depth; a line an arm, faint: the first snapshot.
+
+    Input: arm → arrays with `step` (T,) and `part_norms` (T, layers, 4).
+    """
+    if not arrays_by_arm:
+        raise ValueError("there are no weights to draw: give at least one arm → arrays (StoredRun.diagnostics)")
+    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.7)
+    for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
+        for label, style in arm_styles(list(arrays_by_arm)).items():
+            norms = arrays_by_arm[label]["part_norms"][:, :, part]
+            blocks = np.arange(1, norms.shape[1] + 1)
+            ax.plot(blocks, norms[0], alpha=0.35, linewidth=1.2, **style)
+            ax.plot(blocks, norms[-1], marker="o", markersize=3, linewidth=1.5, label=short(label), **style)
+        ax.set(title=name, xlabel="block", ylabel="L2 norm (a.u.)")
+        whole_ticks(ax)
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    steps = next(iter(arrays_by_arm.values()))["step"]
+    return finish(fig, "Weights by depth", caption or ONE_RUN, f"faint: step {steps[0]}, with dots: last snapshot")

@@ -1,0 +1,366 @@
+"""Claims about the figures, the tables behind them and the paper's numbers, on made-up runs of known structure."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import same_color
+from PIL import Image
+from scipy import stats
+
+from mambanorm import NORMS, Arm, figures
+from mambanorm.arms import GRID_ARMS
+from mambanorm.figures.accuracy import best_combination, group_of, partners
+from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shared_cells
+from mambanorm.figures.style import some_of
+from mambanorm.norms import PAPER_NORMS
+from mambanorm.paper import PATTERN_ONLY, paper_values
+from mambanorm.tables import beside_paper, choose, describe_frame, paired, percent, summarize
+
+GAIN = {"None": 0.0, "BN": 0.36, "IN": 0.38, "LN": 0.30, "RMSN": 0.31, "GN": 0.40}
+BASE = {"digits": (0.46, 0.1), "listops": (0.30, 0.125)}
+
+
+def made_run(task, arm, seed, *, accuracy=None, status="ok", scale="quick"):
+    base, chance = BASE[task]
+    arm = Arm.parse(arm)
+    planted = base + max(GAIN[arm.n1] / 4, GAIN[arm.n2]) + 0.01 * seed if accuracy is None else accuracy
+    test = {"ok": planted, "diverged": chance, "failed": np.nan}[status]
+    facts = dict(test_accuracy=test, val_accuracy=test, best_val_accuracy=planted, chance=chance, status=status)
+    return dict(task=task, arm=str(arm), n1=arm.n1, n2=arm.n2, seed=seed, role="test", scale=scale, **facts)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Both tasks, 6×6 arms, 3 seeds; IN→BN missing, one seed only of LN→LN, None→None diverged once."""
+    runs = []
+    for task in BASE:
+        for arm in GRID_ARMS:
+            for seed in range(0 if arm == Arm("IN", "BN") else 1 if arm == Arm("LN", "LN") else 3):
+                lost = arm == Arm("None", "None") and seed == 2
+                runs.append(made_run(task, str(arm), seed, status="diverged" if lost else "ok"))
+    return pd.DataFrame(runs)
+
+
+def curve(stop=100, fail=False):
+    step = np.arange(1, stop + 1)
+    loss = 2.3 * np.exp(-step / 40)
+    loss[-1] = np.nan if fail else loss[-1]
+    return pd.DataFrame(dict(step=step, train_loss=loss, val_accuracy=np.where(step % 25 == 0, 0.5, np.nan)))
+
+
+def token_frame():
+    rows = [
+        dict(depth=d, site=site, l2=10.0**d if d < 5 else np.inf, arm=arm, mode=mode, phase="trained", n_layers=5)
+        for arm in ("None>SSM>None", "BN>SSM>BN")
+        for mode in ("train", "eval")
+        for site in ("branch", "residual")
+        for d in range(1, 6)
+        for _ in range(8)
+    ]
+    return pd.DataFrame(rows).assign(seed=0, scale="quick")
+
+
+STEPS = np.array([0, 10, 20])
+SIGMA = np.sort(np.random.default_rng(0).uniform(0.1, 1, (8, 16)), 1)[:, ::-1]
+FAILING = np.vstack([SIGMA[:-1] * 9, np.full((1, 16), np.nan)])
+LOG = dict(
+    step=STEPS,
+    singular_values=np.stack([SIGMA] * 3),
+    part_norms=np.ones((3, 8, 4)),
+    mixture=np.full((3, 8, 2, 5), 0.2),
+)
+
+
+DRAW_FRAME = {
+    "headline": figures.fig_headline,
+    "type": figures.fig_type,
+    "position": figures.fig_position,
+    "single_vs_best": figures.fig_single_vs_best,
+    "n2_box": figures.fig_n2_box,
+    "grid": lambda frame: figures.fig_grid(frame, "digits"),
+    "pairs": lambda frame: figures.fig_pairs(paired(frame, "None>SSM>GN", "GN>SSM>None")),
+}
+DRAW_ARRAYS = {
+    "curves": lambda text: figures.fig_curves({"RMSN>SSM>GN": curve(), "a": curve(60, fail=True)}, text),
+    "mixture": lambda text: figures.fig_mixture({"NormVary>SSM>GN": LOG, "again": LOG}, text),
+    "token_norms": lambda text: figures.fig_token_norms(token_frame(), caption=text),
+    "singular_values": lambda text: figures.fig_singular_values(
+        {"early": SIGMA, "failing": FAILING}, SIGMA, (0.1, 0.9), text
+    ),
+    "sigma1": lambda text: figures.fig_sigma1(STEPS, SIGMA[:3, :4], failure=25, control=SIGMA[3:6, :4], caption=text),
+    "part_norms": lambda text: figures.fig_part_norms({"BN>SSM>BN": LOG}, text),
+}
+
+
+def assert_labelled(fig):
+    """Every panel that has data has both labels, unless the panel to its left or below shares its axis and has it."""
+    for ax in fig.axes:
+        if not ax.axison or ax.get_label() == "<colorbar>" or not ax.has_data():
+            continue
+        row = [other for other in fig.axes if other is ax or other.get_shared_y_axes().joined(ax, other)]
+        column = [other for other in fig.axes if other is ax or other.get_shared_x_axes().joined(ax, other)]
+        assert any(other.get_ylabel() for other in row), ax
+        assert any(other.get_xlabel() for other in column), ax
+
+
+@pytest.mark.parametrize("name", DRAW_FRAME)
+def test_a_figure_of_a_frame_is_labelled_and_says_scale_and_seeds(name, frame):
+    fig = DRAW_FRAME[name](frame)
+    assert_labelled(fig)
+    assert "quick scale" in fig.get_supxlabel()
+    assert "a sketch" in fig.get_supxlabel()
+
+
+@pytest.mark.parametrize("name", DRAW_FRAME)
+def test_a_figure_of_one_seed_draws_without_a_spread(name, frame):
+    assert "1 seed: a sketch" in DRAW_FRAME[name](frame[frame.seed == 0]).get_supxlabel()
+
+
+@pytest.mark.parametrize("name", DRAW_ARRAYS)
+def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
+    fig = DRAW_ARRAYS[name]("smoke scale · 2 seeds: a sketch")
+    assert_labelled(fig)
+    assert fig.get_supxlabel().startswith("smoke scale · 2 seeds: a sketch")
+    assert "1 seed: a sketch" in DRAW_ARRAYS[name]("").get_supxlabel()
+
+
+def test_a_figure_shows_itself_once_as_a_small_png(frame):
+    import matplotlib.pyplot as plt
+
+    data = figures.fig_grid(frame, "digits")._repr_mimebundle_()
+    assert list(data) == ["image/png"]
+    assert len(data["image/png"]) < 60_000
+    image = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
+    assert image.width < 1_100
+    assert image.getpixel((0, 0)) == (255, 255, 255)
+    assert not plt.get_fignums()
+
+
+def test_figures_refuse_what_they_cannot_draw(frame):
+    with pytest.raises(ValueError, match="holds no runs"):
+        figures.fig_headline(frame.iloc[:0])
+    with pytest.raises(ValueError, match="none of the arms"):
+        figures.fig_type(frame[frame.arm == "RMSN>SSM>GN"])
+    with pytest.raises(ValueError, match="did you mean 'digits'"):
+        figures.fig_grid(frame, "digit")
+    with pytest.raises(ValueError, match="no mixture"):
+        figures.fig_mixture({"RMSN>SSM>GN": {"step": STEPS}})
+    with pytest.raises(ValueError, match="T = 3 steps"):
+        figures.fig_sigma1(STEPS, SIGMA)
+
+
+# ------------------------------------------------------------------------------------------------- what figures show
+
+
+def test_the_grid_writes_means_leaves_missing_cells_blank_and_marks_divergence(frame):
+    texts = {
+        (t.get_position()[0], round(t.get_position()[1])): t.get_text()
+        for t in figures.fig_grid(frame, "digits").axes[0].texts
+    }
+    numbers = [t.get_text() for t in figures.fig_grid(frame, "digits").axes[0].texts]
+    assert (1, 2) not in texts  # N1 = IN, N2 = BN
+    assert len(texts) == 35
+    assert "1 of 3 diverged" in numbers
+    assert "1 seed" in numbers
+    assert f"{100 * (0.46 + 0.40 + 0.01):.1f}" in numbers
+
+
+def test_a_curve_that_ends_non_finite_has_a_cross_and_does_not_flatten_the_others():
+    exploding = curve(60).assign(grad_norm=1.0)
+    exploding.loc[59, "grad_norm"] = np.inf
+    exploding.loc[50:, "train_loss"] = 1e9
+    fig = figures.fig_curves({"None>SSM>None": exploding, "RMSN>SSM>None": curve()})
+    crosses = [line for line in fig.axes[0].lines if line.get_marker() == "X"]
+    assert [line.get_xdata()[0] for line in crosses] == [60]
+    assert fig.axes[0].get_ylim()[1] < 5
+    assert "cut at" in fig.get_supxlabel()
+
+
+def test_the_headline_groups_arms_by_their_number_of_types():
+    assert [group_of(arm) for arm in ("None>SSM>None", "None>SSM>GN", "GN>SSM>GN", "LN>SSM>GN")] == [
+        "no norm", "single norm", "single norm", "combination",
+    ]  # fmt: skip
+
+
+def test_the_best_combination_is_chosen_on_validation_not_on_test():
+    runs = [made_run("digits", f"{n1}>SSM>GN", 0, accuracy=0.5) for n1 in PAPER_NORMS]
+    frame = pd.DataFrame(runs)
+    frame.loc[frame.n1 == "LN", "best_val_accuracy"] = 0.9
+    frame.loc[frame.n1 == "BN", "test_accuracy"] = 0.9
+    frame.loc[frame.n1.isin(["None", "GN"]), "best_val_accuracy"] = 1.0  # neither is a combination
+    assert best_combination(frame, "digits", "GN") == "LN>SSM>GN"
+    select = frame.assign(seed=200, role="select", best_val_accuracy=np.where(frame.n1 == "IN", 0.9, 0.1))
+    assert best_combination(pd.concat([frame, select]), "digits", "GN") == "IN>SSM>GN"
+    assert best_combination(frame, "digits", "BN") is None
+
+
+def test_figure_8_leaves_out_none_and_n2_itself():
+    assert partners("GN") == ["BN>SSM>GN", "IN>SSM>GN", "LN>SSM>GN", "RMSN>SSM>GN"]
+
+
+def test_position_and_type_show_the_paper_in_a_panel_of_its_own(frame):
+    for fig in (figures.fig_position(frame), figures.fig_type(frame)):
+        assert "Breakfast" in fig.axes[2].get_title(loc="left")
+        assert PATTERN_ONLY in fig.get_supxlabel()
+    printed = {text.get_text() for text in figures.fig_position(frame).axes[2].texts}
+    assert {"28.4", "10.9", "7.0", "57.1", "59.1", "58.7", "60.5", "20.5", "70.1"} == printed
+
+
+def test_every_registered_norm_has_a_colour_and_the_palette_names_no_other():
+    assert set(figures.PALETTE) <= set(NORMS)
+    assert len({figures.norm_colour(name) for name in PAPER_NORMS}) == len(PAPER_NORMS)
+    assert figures.norm_colour("registered-tomorrow") == figures.norm_colour("registered-tomorrow")
+
+
+def test_layers_are_chosen_evenly_with_first_and_last():
+    assert some_of(16, 6) == [0, 3, 6, 9, 12, 15]
+    assert some_of(2, 6) == [0, 1]
+
+
+# --------------------------------------------------------------------------------------------------------- diagrams
+
+
+SIMPLE = [name for name in NORMS if not name.startswith("NormVary")]
+
+
+@pytest.mark.parametrize("name", SIMPLE)
+def test_the_registry_names_the_axes_that_a_norms_output_depends_on(name):
+    assert np.array_equal(moving_cells(name), shared_cells(NORMS[name].axes))
+
+
+@pytest.mark.parametrize("name", ["NormVary", "NormVary-fixed"])
+def test_normvary_depends_on_its_members_cells_and_no_others(name):
+    members = [moving_cells(member) for member in ("BN", "GN", "IN", "LN-DL", "RMSN-DL")]
+    assert np.array_equal(moving_cells(name), np.any(members, axis=0))
+
+
+def test_no_norm_shares_no_statistic_and_an_unknown_axis_is_refused():
+    assert not shared_cells(NORMS["None"].axes).any()
+    with pytest.raises(ValueError, match="valid are B, L, D"):
+        shared_cells(("H",))
+
+
+def test_figure_2_colours_the_visible_shared_faces_of_every_norm():
+    fig = figures.fig_axes(["LN", "BN"])
+    for ax, name in zip(fig.axes, ["LN", "BN"], strict=True):
+        _, L, D = SHAPE
+        front = [patch for patch in ax.patches[: L * D] if same_color(patch.get_facecolor(), figures.PALETTE[name])]
+        assert len(front) == shared_cells(NORMS[name].axes)[0].sum()
+        assert name == ax.get_title(loc="center")
+    assert len([ax for ax in figures.fig_axes().axes if ax.get_title(loc="center")]) == len(NORMS)
+
+
+def test_figure_4_draws_the_arms_norms_and_dashes_none():
+    stations = block_stations("RMSN>SSM>None")
+    assert stations["N1"].text == "RMSN"
+    assert stations["N1"].colour == figures.PALETTE["RMSN"]
+    assert stations["N2"].dashed
+    assert not stations["N1"].dashed
+    for fig in (figures.fig_block("NormVary>SSM>GN"), figures.fig_patterns()):
+        assert len(fig._repr_png_()) < 60_000
+
+
+# ------------------------------------------------------------------------------------------------ tables and the paper
+
+
+def test_summaries_are_scipys():
+    values = [0.5, 0.6, 0.8]
+    frame = pd.DataFrame([made_run("digits", "GN>SSM>GN", seed, accuracy=v) for seed, v in enumerate(values)])
+    row = summarize(frame).iloc[0]
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert (row["mean"], row.sd, row.n) == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
+    assert (row.low, row.high) == pytest.approx((low, high))
+    assert np.isnan(summarize(frame[:1]).iloc[0].low)
+
+
+def test_a_diverged_run_counts_as_chance_and_a_failed_one_not_at_all():
+    runs = [
+        made_run("digits", "GN>SSM>GN", s, accuracy=0.9, status=t) for s, t in enumerate(["ok", "diverged", "failed"])
+    ]
+    row = summarize(pd.DataFrame(runs)).iloc[0]
+    assert (row["mean"], row.n, row.diverged) == pytest.approx((0.5, 2, 1))
+    text = describe_frame(pd.DataFrame(runs))
+    assert "1 of 3 runs diverged (scored as chance)" in text
+    assert "1 of 3 runs failed (left out)" in text
+
+
+def test_paired_differences_are_scipys_on_the_shared_seeds():
+    a, b = {0: 0.60, 1: 0.65, 2: 0.72, 5: 0.99}, {2: 0.60, 1: 0.58, 0: 0.50, 7: 0.01}
+    runs = [made_run("digits", "None>SSM>GN", s, accuracy=v) for s, v in a.items()]
+    runs += [made_run("digits", "GN>SSM>None", s, accuracy=v) for s, v in b.items()]
+    row = paired(pd.DataFrame(runs), "None→SSM→GN", "GN>SSM>None").iloc[0]
+    differences = np.array([10.0, 7.0, 12.0])
+    test = stats.ttest_rel([0.60, 0.65, 0.72], [0.50, 0.58, 0.60]).confidence_interval(0.95)
+    assert row.per_seed == pytest.approx(differences)
+    assert row.n == 3
+    assert (row.low, row.difference, row.high) == pytest.approx((100 * test.low, differences.mean(), 100 * test.high))
+
+
+def test_paired_names_the_missing_arm_and_refuses_ambiguous_seeds(frame):
+    with pytest.raises(ValueError, match="IN>SSM>BN has no run on task 'digits'"):
+        paired(frame, "None>SSM>None", "IN>SSM>BN")
+    with pytest.raises(ValueError, match="several runs of one seed"):
+        paired(pd.concat([frame, frame.assign(scale="lab")]), "None>SSM>None", "GN>SSM>GN")
+    apart = frame[(frame.arm == "GN>SSM>GN") & (frame.seed == 0) | (frame.arm == "BN>SSM>BN") & (frame.seed == 1)]
+    with pytest.raises(ValueError, match="share no seed"):
+        paired(apart, "GN>SSM>GN", "BN>SSM>BN")
+
+
+def test_choice_reads_validation_and_scores_divergence_as_chance():
+    runs = [made_run("digits", "LN>SSM>GN", 0, accuracy=0.7)]
+    runs += [made_run("digits", "BN>SSM>GN", 0, accuracy=0.9, status="diverged")]
+    assert choose(pd.DataFrame(runs), "digits") == "LN>SSM>GN"
+    with pytest.raises(ValueError, match="nothing to choose from"):
+        choose(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"), [(range(3), "3 seeds: a sketch"), (range(8), "8 seeds"), ([4], "1 seed: a sketch")]
+)
+def test_a_caption_calls_few_seeds_a_sketch(seeds, text):
+    frame = pd.DataFrame([made_run("digits", "GN>SSM>GN", seed) for seed in seeds])
+    shows = "mean ± sd" if len(seeds) > 1 else "single runs"
+    assert describe_frame(frame) == f"quick scale · {text} · {shows} · digits"
+
+
+def test_a_caption_says_unequal_seeds_and_mixed_scales(frame):
+    assert "1–3 seeds: a sketch" in describe_frame(frame)
+    both = pd.concat([frame, frame.assign(scale="lab")])
+    assert describe_frame(both).startswith("scales quick and lab mixed")
+
+
+def test_percent_formats_fractions_and_what_is_missing():
+    assert [percent(0.688), percent(0.4027, 2), percent(np.nan)] == ["68.8 %", "40.27 %", "–"]
+
+
+def test_table_1_has_twenty_values_and_its_first_ln_rows_are_in():
+    table = paper_values().query("source == 'Table 1'")
+    assert len(table) == 20
+    assert not table.duplicated(["kind", "arm"]).any()
+    relabelled = table[(table.arm.str.contains("IN"))]
+    assert relabelled.printed.tolist() == ["LN→SSM→None", "None→SSM→LN"] * 2
+    assert relabelled.accuracy.tolist() == [0.109, 0.070, 0.702, 0.838]
+    assert relabelled.note.str.contains("I1").all()
+    assert table.accuracy.mean() * 20 == pytest.approx((400.7 + 738.9) / 100)  # column sums of the printed table
+
+
+def test_the_papers_other_numbers_are_there():
+    values = paper_values("sequence").set_index(["source", "task", "arm"]).accuracy
+    assert values["Figure 5", "Breakfast", "GN>SSM>GN"] == 0.688
+    assert values["Figure 7", "Breakfast", "LN>SSM>BN"] == 0.521
+    assert values["Table 2", "ListOps", "NormVary>SSM>GN"] == pytest.approx(0.4027)
+    assert len(paper_values()) == 20 + 6 + 4 + 8
+    with pytest.raises(ValueError, match="'vision'"):
+        paper_values("visions")
+
+
+def test_beside_the_paper_every_row_says_pattern_not_level(frame):
+    table = beside_paper(frame)
+    assert (table.comparable == PATTERN_ONLY).all()
+    assert set(table.paper_task) == {"Breakfast", "ListOps"}
+    assert set(table.task[table.paper_task == "ListOps"]) == {"listops"}
+    row = table[(table.task == "digits") & (table.arm == "None>SSM>IN")].iloc[0]
+    assert (row.ours, row.paper, row.n) == pytest.approx((0.46 + 0.38 + 0.01, 0.070, 3))
+    assert "I1" in row.note

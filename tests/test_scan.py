@@ -1,0 +1,468 @@
+"""Claims about `mambanorm.ssm`: the CPU kernel equals the reference, the reference equals its equations.
+
+Glossary: B batch, L length, D channels, N state size, G groups; see `mambanorm/ssm/reference.py` for the equations.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+import mambanorm.ssm.cpu as cpu
+from mambanorm.ssm import scan_backend, selective_scan, set_threads
+from mambanorm.ssm.reference import scan_reference
+
+FLOATS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    set_threads(2)
+    yield
+    set_threads(before)
+
+
+def matrix(kind, batch, channels, length, size):
+    """B or C: kind "constant", or the number of groups; 0 for (B, N, L)."""
+    if kind == "constant":
+        return torch.randn(channels, size)
+    shape = (batch, size, length) if kind == 0 else (batch, kind, size, length)
+    return torch.randn(shape)
+
+
+def example(batch=2, channels=5, length=65, size=3, b=0, c=0, skip=True, gate=True, bias=True, softplus=True, seed=0):
+    torch.manual_seed(seed)
+    full = (batch, channels, length)
+    delta = torch.randn(full)
+    return {
+        "u": torch.randn(full),
+        "delta": delta if softplus else 0.5 * delta.abs(),
+        "A": -torch.rand(channels, size) * size - 0.01,
+        "B": matrix(b, batch, channels, length, size),
+        "C": matrix(c, batch, channels, length, size),
+        "D": torch.randn(channels) if skip else None,
+        "z": torch.randn(full) if gate else None,
+        "delta_bias": (torch.randn(channels) - 2 if softplus else 0.1 * torch.rand(channels)) if bias else None,
+        "delta_softplus": softplus,
+    }
+
+
+def leaves(arguments, dtype=torch.float32):
+    return {
+        name: value.detach().to(dtype).requires_grad_() if isinstance(value, torch.Tensor) else value
+        for name, value in arguments.items()
+    }
+
+
+def error(ours, theirs):
+    """Largest difference relative to the largest value."""
+    return ((ours.double() - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30)).item()
+
+
+def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
+    """cpu in float32 against the reference in float64: result, last state, every gradient."""
+    ours, theirs = leaves(arguments), leaves(arguments, torch.float64)
+    out, last = selective_scan(**ours, return_last_state=True, backend="cpu")
+    expected, expected_last = selective_scan(**theirs, return_last_state=True, backend="reference")
+    direction = torch.randn(out.shape)
+    out.backward(direction)
+    expected.backward(direction.double())
+    errors = {"out": error(out.detach(), expected.detach()), "last": error(last, expected_last)}
+    grads = {name: error(ours[name].grad, theirs[name].grad) for name in FLOATS if ours[name] is not None}
+    assert max(errors.values()) <= forward, errors
+    assert max(grads.values()) <= backward, grads
+
+
+def numpy_scan(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+    """The equations again, transcribed independently: float64, one scalar state at a time."""
+    u, delta, A, B, C = (np.asarray(x.detach(), dtype=np.float64) for x in (u, delta, A, B, C))
+    batch, channels, length = u.shape
+
+    def pick(m, b, d, n, t):
+        if m.ndim == 2:
+            return m[d, n]
+        return m[b, n, t] if m.ndim == 3 else m[b, d * m.shape[1] // channels, n, t]
+
+    out = np.zeros_like(u)
+    last = np.zeros((batch, *A.shape))
+    for b, d, t in np.ndindex(batch, channels, length):
+        step = delta[b, d, t] + (float(delta_bias[d]) if delta_bias is not None else 0.0)
+        if delta_softplus and step <= 20:
+            step = math.log1p(math.exp(step))
+        for n in range(A.shape[1]):
+            h = math.exp(step * A[d, n]) * last[b, d, n] + step * pick(B, b, d, n, t) * u[b, d, t]
+            last[b, d, n] = h
+            out[b, d, t] += pick(C, b, d, n, t) * h
+        if D is not None:
+            out[b, d, t] += float(D[d]) * u[b, d, t]
+        if z is not None:
+            gate = float(z[b, d, t])
+            out[b, d, t] *= gate / (1 + math.exp(-gate))
+    return out, last
+
+
+FORMS = [(0, 0), (1, 2), (2, 4), ("constant", 2), (0, "constant"), ("constant", "constant")]
+
+
+# ------------------------------------------------------------------------------------------------------- the reference
+@pytest.mark.parametrize(("b", "c"), FORMS)
+def test_reference_is_the_equations(b, c):
+    arguments = example(channels=4, length=9, b=b, c=c)
+    arguments = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    out, last = selective_scan(**arguments, return_last_state=True, backend="reference")
+    expected, expected_last = numpy_scan(**arguments)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(last.numpy(), expected_last, rtol=1e-12, atol=1e-13)
+
+
+def test_reference_passes_gradcheck():
+    arguments = leaves(example(channels=4, length=4, size=2, b=2, c=0), torch.float64)
+    values = [arguments[name] for name in FLOATS]
+    assert torch.autograd.gradcheck(lambda *x: selective_scan(*x, True, backend="reference"), values)
+
+
+# ------------------------------------------------------------------------------------------------ cpu against reference
+@pytest.mark.parametrize("length", [1, 2, 47, 48, 49, 63, 64, 65, 300])
+def test_cpu_equals_reference_at_every_length(length):
+    assert_equals_reference(example(channels=33, length=length))
+
+
+@pytest.mark.parametrize(("batch", "channels"), [(1, 1), (1, 7), (1, 64), (1, 97), (1, 130), (3, 31), (3, 64), (5, 32)])
+def test_cpu_equals_reference_at_every_width(batch, channels):
+    assert_equals_reference(example(batch=batch, channels=channels))
+
+
+@pytest.mark.parametrize("size", [1, 3, 16, 64])
+def test_cpu_equals_reference_at_every_state_size(size):
+    assert_equals_reference(example(channels=34, size=size))
+
+
+KINDS = [0, 1, 2, 3, "constant"]
+
+
+@pytest.mark.parametrize("b", KINDS)
+@pytest.mark.parametrize("c", KINDS)
+def test_cpu_equals_reference_for_every_form_of_B_and_C(b, c):
+    assert_equals_reference(example(channels=78, length=50, b=b, c=c))
+    assert_equals_reference(example(channels=78, length=50, b=b, c=c, batch=1, gate=False, skip=False))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("softplus", [False, True])
+def test_cpu_equals_reference_with_every_option(skip, gate, bias, softplus):
+    assert_equals_reference(example(skip=skip, gate=gate, bias=bias, softplus=softplus))
+
+
+@pytest.mark.parametrize("length", [128, 256, 512, 1024, 2048, 4096])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_cpu_passes_upstreams_acceptance_grid(length, groups):
+    torch.manual_seed(0)
+    batch, dim, size = 2, 4, 8
+    full, vary = (batch, dim, length), (batch, groups, size, length)
+    u, z, B, C, D = (torch.randn(shape) for shape in (full, full, vary, vary, (dim,)))
+    A, delta, delta_bias = -0.5 * torch.rand(dim, size), 0.5 * torch.rand(full), 0.5 * torch.rand(dim)
+    arguments = dict(u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, delta_bias=delta_bias, delta_softplus=True)
+    out, last = selective_scan(**arguments, return_last_state=True, backend="cpu")
+    expected, expected_last = selective_scan(**arguments, return_last_state=True, backend="reference")
+    torch.testing.assert_close(out, expected, rtol=6e-4, atol=2e-3)
+    torch.testing.assert_close(last, expected_last, rtol=6e-4, atol=2e-3)
+
+
+def test_slow_decay_is_as_exact_as_in_the_reference():
+    """Decay near 1 multiplies the rounding of the exponential by 1/(1 - decay), here 250, in both."""
+    arguments = example(channels=32, length=1000, softplus=False, bias=False)
+    arguments |= {"A": -torch.rand(32, 3) - 0.5, "delta": torch.full((2, 32, 1000), 4e-3), "u": torch.ones(2, 32, 1000)}
+    arguments |= {"B": torch.ones(32, 3)}
+    _, last = selective_scan(**arguments, return_last_state=True)
+    double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    exact = scan_reference(**double)[1]
+    assert error(last, exact) < 2 * error(scan_reference(**arguments)[1], exact)
+
+
+def test_only_the_gradients_asked_for_are_computed():
+    for name in FLOATS:
+        arguments = example(b=0, c="constant")
+        arguments[name].requires_grad_()
+        selective_scan(**arguments, backend="cpu").sum().backward()
+        assert [key for key in FLOATS if arguments[key].grad is not None] == [name]
+
+
+def test_last_state_carries_no_gradient():
+    for backend in ("cpu", "reference"):
+        out, last = selective_scan(**leaves(example()), return_last_state=True, backend=backend)
+        assert out.requires_grad
+        assert not last.requires_grad
+
+
+def test_a_second_derivative_is_refused():
+    arguments = leaves(example())
+    for loss in (lambda out: out.sum(), lambda out: out.square().sum()):
+        (grad,) = torch.autograd.grad(loss(selective_scan(**arguments)), arguments["u"], create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            grad.sum().backward()
+
+
+def test_softplus_is_exact_on_both_sides_of_its_threshold():
+    delta = torch.linspace(-30, 40, 700).view(1, 1, 700)
+    arguments = example(batch=1, channels=1, length=700, gate=False, bias=False, skip=False)
+    arguments |= {"delta": delta, "A": torch.full((1, 3), -1e4), "B": torch.ones(1, 3), "C": torch.full((1, 3), 1 / 3)}
+    arguments["u"] = torch.ones_like(delta)  # the state forgets at once: out = softplus(delta)
+    shown = delta > -5
+    expected = torch.nn.functional.softplus(delta.double())
+    ratio = selective_scan(**arguments)[shown].double() / expected[shown]
+    assert (ratio - 1).abs().max() < 1e-6
+    arguments["A"] = torch.zeros(1, 3)  # nothing decays: the sum keeps the tiny ones
+    assert error(selective_scan(**arguments), expected.cumsum(-1)) < 2e-6
+    tiny = selective_scan(**{k: v[..., :1] if k in ("u", "delta") else v for k, v in arguments.items()})
+    assert abs(tiny.item() / math.exp(-30) - 1) < 1e-5
+
+
+# ---------------------------------------------------------------------------------------------------------- inf and NaN
+def finite_pattern(arguments):
+    ours = selective_scan(**arguments, return_last_state=True, backend="cpu")
+    theirs = selective_scan(**arguments, return_last_state=True, backend="reference")
+    return [(a.isfinite(), b.isfinite()) for a, b in zip(ours, theirs, strict=True)]
+
+
+@pytest.mark.parametrize("rate", [0.5, 2.0, 20.0, 87.0, 88.5, 90.0, 1e6])
+def test_a_growing_state_overflows_where_the_reference_does(rate):
+    """A > 0: exp(Δ·A) grows; 88.5 is finite in float32, 90 is not."""
+    arguments = example(channels=3, length=200, softplus=False, bias=False)
+    arguments |= {"A": torch.full((3, 3), rate), "delta": torch.ones(2, 3, 200)}
+    for ours, theirs in finite_pattern(arguments):
+        assert torch.equal(ours, theirs)
+    if rate >= 2:
+        assert not theirs.all()
+
+
+@pytest.mark.parametrize("name", ["u", "delta", "A", "B", "C", "D", "z", "delta_bias"])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
+    arguments = example(channels=3, length=100)
+    arguments[name].view(-1)[arguments[name].numel() // 2] = value
+    for ours, theirs in finite_pattern(arguments):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_result_beyond_float32_is_never_shown_as_finite():
+    """And one is finite if no partial sum can overflow; in between, the order of the operations decides."""
+    arguments = example(channels=40, length=100)
+    arguments["u"] = arguments["u"] * 1e38
+    for name in ("B", "C"):  # at least 1, so that the result bounds the states
+        arguments[name] = arguments[name].sign() * (1 + arguments[name].abs())
+    out = selective_scan(**arguments)
+    double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    bound = {k: v.abs() if k in ("u", "B", "C", "D", "z") else v for k, v in double.items()}
+    largest = torch.finfo(torch.float32).max
+    beyond = selective_scan(**double).abs() > largest
+    safe = selective_scan(**bound | {"z": None}) * (1 + bound["z"]) < largest
+    assert beyond.any()
+    assert safe.any()
+    assert not out[beyond].isfinite().any()
+    assert out[safe].isfinite().all()
+
+
+# ---------------------------------------------------------------------------------------------- layout, memory, threads
+def test_transposed_views_are_taken_without_a_copy(monkeypatch):
+    batch, length, channels, size, rank = 2, 70, 40, 4, 3
+    rows = [torch.randn(batch, length, 2 * channels) for _ in range(3)]
+    mixed = torch.randn(batch, length, rank + 2 * size)
+    u, delta, z = (x[..., :channels].transpose(1, 2) for x in rows)
+    B, C = (mixed[..., k : k + size].transpose(1, 2) for k in (rank, rank + size))
+    seen, flat = set(), cpu._flat
+    monkeypatch.setattr(cpu, "_flat", lambda tensor: seen.add(tensor.data_ptr()) or flat(tensor))
+    out = selective_scan(u, delta, -torch.rand(channels, size), B, C, z=z, backend="cpu")
+    assert {x.data_ptr() for x in (u, delta, z, B, C)} <= seen
+    assert out.transpose(1, 2).is_contiguous()
+
+
+def test_gradients_come_back_in_the_layout_of_the_kernel():
+    arguments = leaves(example(channels=40))
+    out = selective_scan(**arguments, backend="cpu")
+    grads = torch.autograd.grad(out.sum(), [arguments[name] for name in ("u", "delta", "z")])
+    assert all(grad.transpose(1, 2).is_contiguous() for grad in grads)
+
+
+SHAPES = [(16, 128, 256, 16), (8, 128, 1024, 16)]  # (B, D, L, N)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
+    """Counted twice: what the plan promises, and every tensor the kernel allocates beyond results and gradients."""
+    batch, channels, length, size = shape
+    states = 4 * math.prod(shape)
+    plan = cpu.Plan(batch, length, channels, size, threads=2)
+    arguments = leaves(example(batch, channels, length, size))
+    allocated, make = [], {}
+    for name in ("empty", "zeros"):
+        make[name] = getattr(torch, name)
+
+        def count(*shape, make=make[name], **options):
+            tensor = make(*shape, **options)
+            allocated.append(tensor.nbytes)
+            return tensor
+
+        monkeypatch.setattr(cpu.torch, name, count)
+    tracemalloc.start()
+    out = selective_scan(**arguments, backend="cpu")
+    out.backward(out.detach())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    monkeypatch.undo()
+    gradients = 4 * (4 * batch * channels * length + 2 * batch * length * size)  # out, du, ddelta, dz; dB, dC
+    extra = sum(allocated) - gradients + peak  # both scratches are counted though they are never alive together
+    assert plan.extra_bytes <= 0.05 * states
+    assert plan.extra_bytes <= extra <= 0.05 * states
+
+
+def test_saved_tensors_are_the_inputs_and_the_chunk_states():
+    saved = []
+    arguments = leaves(example(batch=2, channels=64, length=480, size=8))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        selective_scan(**arguments, backend="cpu")
+    inputs = {x.untyped_storage().data_ptr() for x in arguments.values() if isinstance(x, torch.Tensor)}
+    new = {x.untyped_storage().data_ptr(): x.nbytes for x in saved}
+    extra = sum(size for place, size in new.items() if place not in inputs)
+    transposed = 3 * arguments["u"].nbytes  # u, delta and z were not transposed views, so they had to be copied
+    assert extra <= transposed + 4 * 2 * 64 * 480 * 8 / cpu.STEPS
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 16])
+def test_two_runs_give_the_same_bits(batch):
+    results = []
+    for _ in range(2):
+        arguments = leaves(example(batch=batch, channels=128, length=130, size=16))
+        out = selective_scan(**arguments, backend="cpu")
+        out.backward(out.detach())
+        results.append([out.detach()] + [arguments[name].grad for name in FLOATS])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_batch_one_keeps_every_thread_busy():
+    assert cpu.Plan(1, 100, 128, 16, threads=2).workers == 2
+    assert cpu.Plan(1, 100, 128, 16, threads=4).workers == 4
+    assert cpu.Plan(16, 100, 128, 16, threads=4).segments == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 16])
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_blocks_cover_every_channel_once_and_respect_groups(threads, batch):
+    plan = cpu.Plan(batch, 100, 96, 16, groups_b=2, groups_c=3, threads=threads)
+    channels = [(d, gb, gc) for start, width, gb, gc in plan.blocks for d in range(start, start + width)]
+    assert channels == [(d, d // 48, d // 32) for d in range(96)]
+
+
+def test_one_thread_gives_the_same_result_as_two():
+    out = selective_scan(**example(batch=1, channels=64))
+    set_threads(1)
+    assert torch.equal(out, selective_scan(**example(batch=1, channels=64)))
+
+
+def test_scans_from_several_python_threads_do_not_disturb_each_other():
+    expected = selective_scan(**example(batch=4, channels=64))
+    results = [None] * 4
+
+    def work(k):
+        results[k] = selective_scan(**example_arguments)
+
+    example_arguments = example(batch=4, channels=64)
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(expected, result) for result in results)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_scans_too():
+    """OpenMP dies in a forked child, so the child takes one thread."""
+    arguments = example(batch=2, channels=4)
+    selective_scan(**arguments)
+    set_threads(1)
+    selective_scan(**arguments)  # the one-thread kernel is compiled here, not in the child
+    set_threads(2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if selective_scan(**arguments).isfinite().all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_one_compiled_variant_serves_every_layout_and_option():
+    for options in ({}, {"b": "constant"}, {"c": 2, "channels": 4}, {"gate": False, "skip": False, "bias": False}):
+        for size in (1, 3):
+            arguments = leaves(example(size=size, **options))
+            selective_scan(**arguments, backend="cpu").sum().backward()
+            selective_scan(**example(size=size, **options), backend="cpu")
+    assert len(cpu._run_forward.signatures) == len(cpu._run_backward.signatures) == 1
+
+
+def test_threads_below_one_are_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        set_threads(0)
+    assert set_threads(1) == (1, 1)
+
+
+# ------------------------------------------------------------------------------------------------ back ends and errors
+def test_auto_takes_the_back_end_for_device_and_dtype():
+    assert {scan_backend(torch.empty(0, dtype=t)) for t in (torch.float32, torch.bfloat16, torch.float16)} == {"cpu"}
+    assert scan_backend(torch.empty(0, dtype=torch.float64)) == "reference"
+    assert scan_backend(torch.empty(0, device="meta")) == "reference"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_computed_in_float32_and_cast_back(dtype):
+    low = {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in example().items()}
+    ours, theirs = leaves(low, dtype), leaves(low, torch.float32)
+    out, expected = selective_scan(**ours), selective_scan(**theirs)
+    assert out.dtype == dtype
+    assert torch.equal(out, expected.to(dtype))
+    out.sum().backward()
+    assert all(ours[name].grad.dtype == dtype for name in FLOATS)
+
+
+BAD = {
+    "u has shape": {"u": torch.ones(2, 5)},
+    "delta has shape": {"delta": torch.ones(2, 5, 64)},
+    "A has shape": {"A": torch.ones(4, 3)},
+    r"B has shape \(2, 2, 3, 65\).*G divides 5": {"B": torch.ones(2, 2, 3, 65)},
+    r"C has shape \(2, 4, 65\)": {"C": torch.ones(2, 4, 65)},
+    "D has shape": {"D": torch.ones(4)},
+    "z has shape": {"z": torch.ones(2, 5, 1)},
+    "delta_bias has shape": {"delta_bias": torch.ones(1)},
+    "A has dtype torch.complex64": {"A": torch.ones(5, 3, dtype=torch.complex64)},
+    "B is None": {"B": None},
+    "z is on meta": {"z": torch.ones(2, 5, 65, device="meta")},
+    "did you mean 'reference'": {"backend": "referense"},
+    "not available in this version": {"backend": "triton"},
+    "mamba_ssm.*CUDA": {"backend": "mamba_ssm"},
+    "backend 'cpu' takes.*float64": {"backend": "cpu", "u": torch.ones(2, 5, 65, dtype=torch.float64)},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_wrong_argument_is_named(message):
+    with pytest.raises(ValueError, match=message):
+        selective_scan(**(example() | BAD[message]))
+
+
+def test_it_works_where_no_cache_can_be_written(tmp_path):
+    """Numba refuses `cache=True` without a writable folder; the kernels must compile all the same."""
+    code = """
+import numba, numba.core.caching as caching
+def refuse(*a, **k): raise RuntimeError("cannot cache function: no locator available")
+caching.CacheImpl.__init__ = refuse
+import mambanorm.ssm.cpu as cpu
+assert cpu._sigmoid(cpu._f(0.0)) == 0.5
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
