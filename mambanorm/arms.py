@@ -113,8 +113,19 @@ AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
 GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
 """§4.4: the whole 6×6."""
 
-NORMVARY_ARMS = [
-    *(Arm("NormVary", n2) for n2 in PAPER_NORMS),
-    *arms("NormVary-fixed>SSM>GN", "NormVary-fixed>SSM>LN", "RMSN>SSM>GN", "RMSN>SSM>None", "LN>SSM>LN", "RMSN>SSM>LN"),
-]
-"""§4.5: NormVary before each N2, its uniform control, and the arms that isolate it (I7)."""
+NORMVARY_CORE_ARMS = arms(
+    "NormVary>SSM>None", "NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN"
+)
+"""§4.5 and what isolates NormVary: the original, the proposal, the 2×2 between them (I7), and uniform weights."""
+
+NORMVARY_ARMS = list(
+    dict.fromkeys(
+        [
+            *NORMVARY_CORE_ARMS,
+            *(Arm("NormVary", n2) for n2 in PAPER_NORMS),
+            *(Arm("RMSN", n2) for n2 in PAPER_NORMS),
+            *arms("NormVary-fixed>SSM>LN", "LN>SSM>LN"),
+        ]
+    )
+)
+"""NormVary before each N2, beside RMSN before the same N2."""

@@ -66,7 +66,7 @@ def run_study(options: argparse.Namespace) -> int:
         names = [path.stem for path in paths] if options.notebooks else None
         plan = report.study_runs(options.scale, options.tasks, options.seeds, names)
         _announce([config for configs in plan.values() for config in configs], options)
-        print(f"Then {len(paths)} notebooks are executed: {', '.join(path.stem for path in paths)}")
+        print(f"Then {_count(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
         return 0
     asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
@@ -96,7 +96,7 @@ def run_sweep(options: argparse.Namespace) -> int:
     _print_arms(frame)
     failed = frame[frame["status"] == "failed"]
     if len(failed):
-        _say(f"{len(failed)} of {len(frame)} runs could not be trained; the first: {failed['error'].iloc[0]}")
+        _say(f"{len(failed)} of {_count(len(frame), 'run')} could not be trained; the first: {failed['error'].iloc[0]}")
     return int(len(failed) > 0)
 
 
@@ -177,9 +177,9 @@ def run_runs(options: argparse.Namespace) -> int:
         from mambanorm.report import write_text
 
         write_text(_path(options.csv), frame.to_csv(index=False))
-        print(f"{len(frame)} runs written to {options.csv}")
+        print(f"{_count(len(frame), 'run')} written to {options.csv}")
         return 0
-    print(f"{len(frame)} runs in {runs_dir(options.runs_dir)}")
+    print(f"{_count(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
     if len(frame):
         brief = frame[["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s"]]
         print(brief.head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
@@ -195,6 +195,10 @@ SHOWN = 40
 # what is printed
 
 
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
 def _print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
     from mambanorm.tables import describe_frame, percent, summarize
@@ -206,7 +210,7 @@ def _print_arms(frame) -> None:
         for row in rows.itertuples():
             note = f", {row.diverged} diverged" if row.diverged else ""
             mean = f"{100 * row.mean:.1f} ± {100 * row.sd:.1f} %" if row.n > 1 else percent(row.mean)
-            print(f"  {row.arm:<{width}}  {mean:<14} ({row.n} run{'s' if row.n != 1 else ''}{note})")
+            print(f"  {row.arm:<{width}}  {mean:<14} ({_count(row.n, 'run')}{note})")
     print(describe_frame(frame))
 
 
@@ -240,12 +244,11 @@ def _announce(configs: list, options: argparse.Namespace) -> None:
     _check_tasks({config.task for config in configs})
     missing = missing_runs(configs, options.runs_dir)
     store = runs_dir(options.runs_dir)
-    print(f"{asked} runs asked for, {asked - len(missing)} in the store ({store}), {len(missing)} missing")
+    print(f"{_count(asked, 'run')} asked for, {asked - len(missing)} in the store ({store}), {len(missing)} missing")
     if missing:
         count = _count_workers(len(missing), options)
         seconds, source = estimate(missing, options, count)
-        workers = f"{count} worker{'s' if count > 1 else ''}"
-        print(f"Training them takes about {spell(seconds)} with {workers} ({source})")
+        print(f"Training takes about {spell(seconds)} with {_count(count, 'worker')} ({source})")
 
 
 def _count_workers(n_runs: int, options: argparse.Namespace) -> int:
@@ -280,7 +283,7 @@ def estimate(missing: list, options: argparse.Namespace, workers: int) -> tuple[
             rate = measured_rate(mine[0], max(1, _cores() // workers))
             tried.append(task)
         seconds += rate * sum(map(relative_cost, mine))
-    sources = [f"the times of {like} like runs in the store"] * (like > 0)
+    sources = [f"the times of {_count(like, 'like run')} in the store"] * (like > 0)
     sources += [f"{STEPS_TIMED} steps of one run on {', '.join(tried)}, trained just now"] * bool(tried)
     return seconds / workers, f"judged by {' and by '.join(sources)}"
 

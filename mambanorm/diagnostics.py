@@ -10,7 +10,7 @@ Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -131,6 +131,23 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
     return pd.concat(rows, ignore_index=True)
 
 
+def norms_by_depth(
+    models: Mapping[str, nn.Module], x: Tensor, lengths: Tensor | None = None, *, phase: str = "initial"
+) -> pd.DataFrame:
+    """`token_norms` of several models (by arm) in train and in eval mode: adds arm, mode, phase, n_layers.
+
+    This is what `figures.fig_token_norms` draws. Every model keeps its mode and its buffers.
+    """
+    frames = []
+    for arm, model in models.items():
+        was, n_layers = model.training, len(blocks_of(model))
+        for mode in ("train", "eval"):
+            frame = token_norms(model.train(mode == "train"), x, lengths)
+            frames.append(frame.assign(arm=arm, mode=mode, phase=phase, n_layers=n_layers))
+        model.train(was)
+    return pd.concat(frames, ignore_index=True)
+
+
 GROWTH_LAWS = {
     "flat": lambda d: np.zeros_like(d),
     "exponential (log y ~ l)": lambda d: d,
@@ -161,6 +178,24 @@ def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
     return fits.assign(delta_aic=fits.aic - fits.aic.iloc[0])
 
 
+def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row a phase, arm, mode, n_layers and site of a `norms_by_depth` frame: how the median token's norm grows.
+
+    Columns: law (best by AIC; "–" below four blocks or where a block is not finite), r2 of it, decades_per_8 (slope of
+    log10 of the median, times 8 blocks, over the finite blocks), nonfinite (share of all tokens).
+    """
+    rows = []
+    for key, tokens in frame.groupby(["phase", "arm", "mode", "n_layers", "site"], sort=False):
+        median = np.log10(tokens.groupby("depth").l2.median())
+        finite = median[np.isfinite(median)]
+        fits = growth_fits(finite.index, finite) if len(finite) == len(median) >= 4 else None
+        facts = {"law": "–", "r2": np.nan} if fits is None else fits.loc[0, ["law", "r2"]].to_dict()
+        facts["decades_per_8"] = 8 * np.polyfit(finite.index, finite, 1)[0] if len(finite) > 1 else np.nan
+        facts["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
+        rows.append(dict(zip(("phase", "arm", "mode", "n_layers", "site"), key, strict=True)) | facts)
+    return pd.DataFrame(rows)
+
+
 def singular_values(weight: Tensor) -> np.ndarray:
     """Sorted singular values, largest first; NaN where the weight is not finite."""
     weight = weight.detach().double().cpu()
@@ -188,6 +223,29 @@ def spectrum_facts(sigma: np.ndarray) -> dict[str, float]:
     )
 
 
+def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """All that a run kept of out_proj's spectrum, snapshots and ring together: steps (T,), values (T, layers, k)."""
+    steps, sigma = arrays["step"], arrays["singular_values"]
+    if "ring_step" in arrays:
+        steps = np.concatenate([steps, arrays["ring_step"]])
+        sigma = np.concatenate([sigma, arrays["ring_singular_values"]])
+    steps, first = np.unique(steps, return_index=True)
+    return steps, sigma[first]
+
+
+def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
+    """Singular values (layers, k) of the kept step nearest to this one."""
+    steps, sigma = sigma_history(arrays)
+    return sigma[np.abs(steps - step).argmin()]
+
+
+def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
+    """Variance of the singular values (layers, k): within a layer (mean over layers), between layers (of their means),
+    and σ_1 of the first and the last block."""
+    within, between = float(sigma.var(axis=1).mean()), float(sigma.mean(axis=1).var())
+    return dict(within=within, between=between, sigma_1_first=float(sigma[0, 0]), sigma_1_last=float(sigma[-1, 0]))
+
+
 def weight_table(model: nn.Module, before: dict[str, Tensor] | None = None) -> pd.DataFrame:
     """One row a parameter: Frobenius norm, gradient norm, and for matrices σ_1, stable and effective rank.
 
@@ -211,7 +269,8 @@ def part_norms(block: MambaBlock) -> list[float]:
     """L2 norms of in_proj, conv1d, SSM and out_proj (Appendix B), each over all the part's weights."""
     parameters = dict(block.named_parameters())
     return [
-        float(torch.stack([parameters[name].detach().norm() for name in names]).norm()) for names in BLOCK_PARTS.values()
+        float(torch.stack([parameters[name].detach().norm() for name in names]).norm())
+        for names in BLOCK_PARTS.values()
     ]
 
 
@@ -254,6 +313,25 @@ class WeightLog:
                 [np.stack([singular_values(weight) for weight in weights]) for _, weights in self.ring]
             )
         return arrays
+
+
+def mixture_moves(runs: Mapping[tuple[str, int], object]) -> pd.DataFrame:
+    """How far NormVary's weights got from 1/5: one row a task and norm by depth, over the seeds.
+
+    runs: (task, seed) → StoredRun with a mixture. Columns: mean_weights, var_weights (largest departure at the last
+    snapshot, any seed), largest (of both), reach: the departure of one weight if its logit rose, and the others fell,
+    by the sum of the learning rates, which is about as far as Adam can carry a logit.
+    """
+    rows = []
+    for (task, _), run in runs.items():
+        moves = np.abs(run.diagnostics["mixture"][-1] - 0.2).max(axis=-1)  # (norms, 2)
+        travel = float(run.curves.lr.sum())
+        reach = 1 / (1 + 4 * np.exp(-2 * travel)) - 0.2
+        rows += [
+            dict(task=task, norm=i, mean_weights=m, var_weights=v, largest=max(m, v), reach=reach)
+            for i, (m, v) in enumerate(moves, start=1)
+        ]
+    return pd.DataFrame(rows).groupby(["task", "norm"], sort=False).max().reset_index()
 
 
 def spike_score(loss: np.ndarray, window: int = 50, sigmas: float = 7.0) -> float:

@@ -27,7 +27,9 @@ def pick_device(name: str = "auto") -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name!r} is not available here ({reason}): use 'auto', 'cpu', 'cuda' or 'mps'") from None
+        raise ValueError(
+            f"device {name!r} is not available here ({reason}): use 'auto', 'cpu', 'cuda' or 'mps'"
+        ) from None
     return device
 
 

@@ -11,9 +11,11 @@ A failing notebook never stops the others: its card says which cell failed and w
 
 from __future__ import annotations
 
+import ast
 import base64
 import html
 import io
+import logging
 import os
 import re
 import sys
@@ -49,7 +51,7 @@ REPORTS = ROOT / "reports"
 PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
 THUMBNAIL_WIDTH = 640
-PYTHON3 = {"name": "python3", "display_name": "Python 3", "language": "python"}
+logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def run_study(
     starts; a run or a notebook that fails is in the outcomes instead.
     """
     start = time.monotonic()
+    scale = default_scale() if scale is None else check_scale(scale)
     seeds = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
     paths = find_notebooks(notebooks)
     plan = study_runs(scale, tasks, seeds, [path.stem for path in paths] if notebooks is not None else None)
@@ -118,7 +121,6 @@ def run_study(
     parameters = {name: value for name, value in given.items() if value is not None}
     if runs_dir is not None:
         parameters["runs_dir"] = str(store_dir(runs_dir))
-    scale = default_scale() if scale is None else scale
     out_dir = Path(out_dir or REPORTS / scale).resolve()
 
     trained, failed = _train(plan, runs_dir, scheduler, workers, progress)
@@ -220,9 +222,9 @@ def run_notebook(
     check_parameters(path, parameters or {})
     out_dir.mkdir(parents=True, exist_ok=True)
     unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
-    crash = ""
+    crash, kernels = "", kernels or Kernels()
     try:
-        with (kernels or Kernels()).start(path.parent) as kernel:
+        with kernels.start(path.parent) as kernel:
             # papermill formats its paths: braces in a folder's name must be doubled
             names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, unfinished)]
             options = dict(kernel_name="python3", language="python", progress_bar=False)
@@ -231,6 +233,9 @@ def run_notebook(
         pass  # the notebook holds it, see read_outcome
     except Exception as error:  # the kernel died or never came up
         crash = f"{type(error).__name__}: {error}"
+    if kernels.stopped:  # what an earlier study has made of this notebook stays
+        unfinished.unlink(missing_ok=True)
+        raise InterruptedError(f"{path.name} was interrupted")
     if not unfinished.exists():
         return NotebookOutcome(path.stem, title=path.stem, error=crash)
     nb = nbformat.read(unfinished, as_version=4)
@@ -253,14 +258,35 @@ def _locate(path: str | Path) -> Path:
 def check_parameters(path: Path, parameters: dict) -> None:
     """ValueError for a parameter that the notebook's `parameters` cell does not name (papermill would only warn)."""
     try:
-        nb = nbformat.read(path, as_version=4)
+        cells = nbformat.read(path, as_version=4).cells
     except Exception as error:
         raise ValueError(f"{path} cannot be read as a notebook: {error}") from None
-    nb.metadata.setdefault("kernelspec", PYTHON3)
-    valid = pm.inspect_notebook(nb)
+    valid = parameter_names(next((cell.source for cell in cells if "parameters" in _tags(cell)), ""))
     for name in parameters:
         if name not in valid:
             raise unknown(f"parameter of {path.name}", name, valid or ["none: it has no cell tagged 'parameters'"])
+
+
+def parameter_names(source: str) -> list[str]:
+    """The names that a cell assigns. papermill.inspect_notebook passes over a line whose comment holds another `=`."""
+    names = []
+    for line in ast.parse(source).body:
+        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
+
+
+class Kernel(AsyncKernelManager):
+    """A kernel that remembers its client: nbclient leaves it open where the kernel is not its own."""
+
+    def client(self, **options):
+        self.last_client = super().client(**options)
+        return self.last_client
+
+    def close(self) -> None:
+        if hasattr(self, "last_client"):
+            self.last_client.stop_channels()
+        run_sync(self._async_shutdown_kernel)(now=True)
 
 
 class Kernels:
@@ -271,12 +297,12 @@ class Kernels:
         self.lock = threading.Lock()
 
     @contextmanager
-    def start(self, folder: Path) -> Iterator[AsyncKernelManager]:
+    def start(self, folder: Path) -> Iterator[Kernel]:
         """A running kernel whose working directory is `folder`; it is shut down when done."""
         with tempfile.TemporaryDirectory(prefix="mambanorm-") as private:
             # sockets in a private folder: kernels started side by side would pick the same TCP ports
             sockets = dict(transport="ipc", ip=f"{private}/k") if os.name == "posix" and len(private) < 90 else {}
-            kernel = AsyncKernelManager(kernel_name="python3", connection_file=f"{private}/kernel.json", **sockets)
+            kernel = Kernel(kernel_name="python3", connection_file=f"{private}/kernel.json", **sockets)
             # a user's own "python3" kernel may be another Python, without this package
             kernel.kernel_spec.argv[0] = sys.executable
             with self.lock:
@@ -289,7 +315,7 @@ class Kernels:
             finally:
                 with self.lock:
                     self.running.discard(kernel)
-                run_sync(kernel._async_shutdown_kernel)(now=True)
+                kernel.close()
 
     def _environment(self) -> dict[str, str]:
         env = dict(os.environ)
@@ -432,7 +458,7 @@ def study_facts(scale, tasks, seeds, n_runs: int, trained: int, wall_s: float) -
     """What the page says about the run as a whole: label → text."""
     names = tuple(tasks or dict.fromkeys(c.task for runs in study(scale, tasks, seeds).values() for c in runs))
     return {
-        "Scale": check_scale(scale),
+        "Scale": scale,
         "Seeds": ", ".join(map(str, check_seeds(seeds, scale))),
         "Tasks": "; ".join(f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names),
         "Training runs": f"{n_runs}, of which {trained} trained this time"
@@ -441,8 +467,7 @@ def study_facts(scale, tasks, seeds, n_runs: int, trained: int, wall_s: float) -
         "Total time": spell(wall_s),
         "Date": f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         "Machine": machine.machine(),
-        "Versions": machine.versions(),
-        "Commit": machine.git_commit() or "not in a checkout",
+        "Code": f"commit {machine.git_commit() or 'unknown'}, {machine.versions()}",
     }
 
 
@@ -456,7 +481,7 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
     status = (
         f"{len(bad)} of {len(outcomes)} notebooks failed: {links}"
         if bad
-        else f"All {len(outcomes)} notebooks ran through"
+        else f"{len(outcomes)} of {len(outcomes)} notebooks ran through"
     )
     page = PAGE.substitute(
         scale=html.escape((facts or {}).get("Scale", "")),
@@ -552,7 +577,8 @@ PAGE = Template("""<!DOCTYPE html>
 <style>
 :root {
   --page: #f6f5f1; --card: #fff; --ink: #1d2129; --soft: #5d6573; --line: #e2e0d8; --accent: #2c5f8a; --wash: #eef3f7;
-  --good: #2f7d4f; --bad: #b3362b; --bad-wash: #fbeeec; --plate: #fff; --shadow: 0 1px 2px #0000000d, 0 6px 20px #0000000d;
+  --good: #2f7d4f; --bad: #b3362b; --bad-wash: #fbeeec; --plate: #fff;
+  --shadow: 0 1px 2px #0000000d, 0 6px 20px #0000000d;
   --serif: Charter, "Iowan Old Style", "Source Serif 4", Georgia, serif;
   --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
 }
@@ -571,8 +597,8 @@ main { max-width: 1180px; margin: 0 auto; padding: 56px 24px 72px; }
 a { color: var(--accent); text-decoration: none; }
 a:hover { text-decoration: underline; }
 a:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; border-radius: 3px; }
-code, pre { font: 13px/1.45 var(--mono); }
-pre { margin: 8px 0; white-space: pre-wrap; overflow-wrap: anywhere; }
+code { font: .9em var(--mono); }
+pre { margin: 8px 0; font: 13px/1.45 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 10px 3px 0; text-align: left; border-bottom: 1px solid var(--line); }
 
@@ -587,7 +613,7 @@ h1 { margin: 8px 0 14px; font: 600 clamp(30px, 5vw, 44px)/1.15 var(--serif); let
 .status.bad { color: var(--bad); background: var(--bad-wash); }
 .status a { color: inherit; text-decoration: underline; }
 dl {
-  display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px 28px;
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(230px, 42%), 1fr)); gap: 14px 28px;
   margin: 0 0 44px; padding: 20px 0; border: solid var(--line); border-width: 1px 0;
 }
 dt { color: var(--soft); font-size: 13px; }
@@ -600,10 +626,13 @@ article {
 }
 article.failed { border-color: var(--bad); }
 .picture {
-  display: grid; place-items: center; aspect-ratio: 16 / 9; padding: 12px;
+  position: relative; display: grid; place-items: center; aspect-ratio: 16 / 9;
   background: var(--plate); border-bottom: 1px solid var(--line);
 }
-.picture img { width: 100%; height: 100%; min-height: 0; object-fit: contain; mix-blend-mode: multiply; }
+.picture img {
+  position: absolute; inset: 12px; width: calc(100% - 24px); height: calc(100% - 24px);
+  object-fit: contain; mix-blend-mode: multiply;
+}
 .picture.empty { background: var(--wash); }
 .picture b { color: var(--accent); font: 600 64px/1 var(--serif); opacity: .35; }
 .text { display: flex; flex-direction: column; flex: 1; padding: 20px 22px 16px; min-width: 0; }
@@ -616,7 +645,7 @@ h2 a { color: inherit; }
   margin-top: 14px; padding: 10px 14px; overflow-x: auto; font-size: 15px;
   background: var(--wash); border-left: 3px solid var(--accent); border-radius: 0 8px 8px 0;
 }
-.answer p, .answer ul, .answer ol { margin: 0 0 8px; }
+.answer p, .answer ul, .answer ol, .answer table { margin: 0 0 8px; }
 .answer ul, .answer ol { padding-left: 20px; }
 .answer :is(h1, h2, h3) { margin: 0 0 6px; font-size: 16px; font-family: inherit; }
 .answer > :last-child { margin-bottom: 0; }

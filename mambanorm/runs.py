@@ -27,11 +27,39 @@ from mambanorm.config import ROOT, RunConfig
 from mambanorm.train import RunResult
 
 FILES = ("config.json", "result.json", "curves.parquet", "predictions.npz", "diagnostics.npz", "checkpoint.safetensors")
-COLUMNS = (
-    "run_id task arm n1 n2 seed role scale lr n_layers status test_accuracy val_accuracy best_val_accuracy chance steps "
-    "first_nonfinite_step first_nonfinite_site wall_s tokens_per_s peak_memory_mb threads backend versions git_commit "
-    "machine best_step parameters d_model norm_options error"
-).split()
+COLUMNS = [
+    "run_id",
+    "task",
+    "arm",
+    "n1",
+    "n2",
+    "seed",
+    "role",
+    "scale",
+    "lr",
+    "n_layers",
+    "status",
+    "test_accuracy",
+    "val_accuracy",
+    "best_val_accuracy",
+    "chance",
+    "steps",
+    "first_nonfinite_step",
+    "first_nonfinite_site",
+    "wall_s",
+    "tokens_per_s",
+    "peak_memory_mb",
+    "threads",
+    "backend",
+    "versions",
+    "git_commit",
+    "machine",
+    "best_step",
+    "parameters",
+    "d_model",
+    "norm_options",
+    "error",
+]
 UNFINISHED = ".unfinished-"
 
 
@@ -108,7 +136,9 @@ def _write(result: RunResult, folder: Path) -> None:
     result.curves.to_parquet(folder / "curves.parquet", index=False)
     np.savez_compressed(folder / "predictions.npz", **result.predictions)
     np.savez_compressed(folder / "diagnostics.npz", **result.diagnostics)
-    save_file({name: value.contiguous() for name, value in result.checkpoint.items()}, folder / "checkpoint.safetensors")
+    save_file(
+        {name: value.contiguous() for name, value in result.checkpoint.items()}, folder / "checkpoint.safetensors"
+    )
 
 
 def _free_name(path: Path) -> Path:

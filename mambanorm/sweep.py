@@ -21,10 +21,10 @@ from dask.distributed import Client, LocalCluster, as_completed
 from tqdm.auto import tqdm
 
 from mambanorm.config import RunConfig
+from mambanorm.errors import unknown
 from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, save_run
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.ssm import set_threads, warm_up
-from mambanorm.errors import unknown
 from mambanorm.tasks import TASKS
 from mambanorm.train import train
 

@@ -9,7 +9,7 @@ is a result: its test accuracy is chance, as the run store has it, and its numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -102,6 +102,27 @@ def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> di
     scale = ", ".join(runs.scale.unique()) if "scale" in runs else ""
     facts = dict(difference=difference.mean(), low=low, high=high, n=len(difference), per_seed=difference.tolist())
     return dict(task=task, a=a, b=b, **facts, scale=scale)
+
+
+def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
+    """`paired` for several named pairs (name → a, b), task by task, with the name in the column `step`.
+
+    A task on which one of the two arms was not run has no row of that step: not every task runs every arm.
+    """
+    rows = []
+    for task, runs in frame.groupby("task", sort=False):
+        known = set(runs.arm)
+        for step, (a, b) in pairs.items():
+            a, b = str(Arm.parse(a)), str(Arm.parse(b))
+            if {a, b} <= known:
+                rows.append({"step": step, **_paired_row(task, runs, a, b, "test_accuracy")})
+    return pd.DataFrame(rows)
+
+
+def points(difference: float, low: float = float("nan"), high: float = float("nan")) -> str:
+    """A difference in words: +2.3 points [−0.4, 5.0]; without an interval, +2.3 points (one seed: no interval)."""
+    interval = f"[{low:.1f}, {high:.1f}]" if np.isfinite(low) else "(one seed: no interval)"
+    return f"{difference:+.1f} points {interval}".replace("-", "−")
 
 
 def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:

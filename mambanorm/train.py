@@ -132,7 +132,9 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
         versions=machine.versions(),
         git_commit=machine.git_commit(),
         machine=machine.machine(),
-        curves=pd.DataFrame(curve).reindex(columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]),
+        curves=pd.DataFrame(curve).reindex(
+            columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
+        ),
         predictions=predictions,
         diagnostics=log.arrays(),
         checkpoint={name: value.cpu() for name, value in model.state_dict().items()},
@@ -198,7 +200,9 @@ def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def to_device(batch: tuple[Tensor, Tensor | None, Tensor], device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
+def to_device(
+    batch: tuple[Tensor, Tensor | None, Tensor], device: torch.device
+) -> tuple[Tensor, Tensor | None, Tensor]:
     return tuple(part if part is None else part.to(device, non_blocking=True) for part in batch)
 
 

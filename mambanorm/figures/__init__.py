@@ -4,6 +4,7 @@
     accuracy.py      Figures 1, 5–8: from the run frame
     comparisons.py   the 6×6 grid, curves, paired differences: from the run frame and its tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
+    lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     style.py         colours, sizes, captions: the palette is keyed by the names of the registry
 
 Every function returns a matplotlib Figure that a notebook displays as the value of a cell.
@@ -19,15 +20,20 @@ from mambanorm.figures.diagnostics import (
     fig_token_norms,
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_patterns
+from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
 from mambanorm.figures.style import PALETTE, norm_colour
 
 __all__ = [
     "PALETTE",
+    "example_batch",
     "fig_axes",
     "fig_block",
+    "fig_costs",
     "fig_curves",
+    "fig_effect",
     "fig_grid",
     "fig_headline",
+    "fig_memory",
     "fig_mixture",
     "fig_n2_box",
     "fig_pairs",
@@ -37,6 +43,7 @@ __all__ = [
     "fig_sigma1",
     "fig_single_vs_best",
     "fig_singular_values",
+    "fig_sites",
     "fig_token_norms",
     "fig_type",
     "norm_colour",

@@ -5,6 +5,7 @@
     base.py       checks, γ and β, the standardising line
     classic.py    None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
     adaptive.py   NormVary (Appendix D)
+    catalog.py    the registry as tables: what each norm is and costs
 
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """

@@ -48,7 +48,7 @@ def selective_scan(
     """
     _check_arguments(u, delta, A, B, C, D, z, delta_bias)
     name = _choose(backend, u, A.shape[1])
-    out, last = _implementation(name)(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    out, last = _implementation(name)(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
     return (out, last) if return_last_state else out
 
 

@@ -37,8 +37,8 @@ from numba.core import event
 from numba.extending import intrinsic
 from torch.autograd.function import once_differentiable
 
-LANES = 32  # channels per block: two AVX-512 or four AVX2 registers; the inner loops have this constant trip count
-STEPS = 48  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
+LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
+STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
 
 # Slots of LANES floats in a worker's buffers. Fixed distances from one base pointer: LLVM sees that they never overlap.
 _DT, _DU, _Y, _DY, _DDT, _DDU, _PC = (k * LANES for k in range(7))  # per step
@@ -324,7 +324,7 @@ def _forward_worker(
                 _prepare(b, t0, count, d0, width, u, delta, bias, softplus, rows, 3 * LANES)
                 _advance(count, size, weight.size > 0, rows, cells, b_values, c_values)
                 _finish(b, t0, count, d0, width, u, z, skip, rows, out)
-            for n in range(size):
+            for n in range(size if last.size else 0):
                 for d in range(width):
                     last[b, n, d0 + d] = cells[n * _CELL + _H + d]
 
@@ -593,11 +593,11 @@ class _Scan(torch.autograd.Function):
     """u, delta, z (B, L, D) with contiguous channels, B and C (B, G, N, L), weight (N, D) or None, all float32."""
 
     @staticmethod
-    def forward(ctx, keep, softplus, u, delta, A, B, C, weight, D, z, bias):
+    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, weight, D, z, bias):
         batch, length, channels = u.shape
         plan = Plan(batch, length, channels, A.shape[1], B.shape[1], C.shape[1], scan_threads(), weight is not None)
         out = torch.empty(batch, length, channels)
-        last = torch.empty(batch, A.shape[1], channels)
+        last = torch.empty(batch, A.shape[1], channels if want_last else 0)
         states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, A.shape[1], channels)
         outputs = tuple(t.numpy() for t in (out, last, states, torch.empty(plan.scratch_shape("forward"))))
         common = _common(plan, u, delta, A, B, C, weight, D, z, bias, softplus)
@@ -629,12 +629,12 @@ class _Scan(torch.autograd.Function):
         sums = torch.zeros(plan.sums_shape)
         scratch = torch.empty(plan.scratch_shape("backward"))
         outputs = tuple(t.numpy() for t in (du, ddelta, dz, db, dc, sums, scratch))
-        arguments = (*common, _flat(grad), _strides(grad)[0], states.numpy(), need[5], need[6], *outputs)
+        arguments = (*common, _flat(grad), _strides(grad)[0], states.numpy(), need[6], need[7], *outputs)
         _run(_run_backward, _backward_worker, plan.workers, arguments)
-        db, dc = (_join(part, m, size) if flag else None for part, m, flag in ((db, B, need[5]), (dc, C, need[6])))
+        db, dc = (_join(part, m, size) if flag else None for part, m, flag in ((db, B, need[6]), (dc, C, need[7])))
         sums = sums.sum(0) if plan.workers > 1 else sums[0]
         result = [du, ddelta, sums[:size].t(), db, dc, sums[size : 2 * size], sums[2 * size], dz, sums[2 * size + 1]]
-        return None, None, *(value if flag else None for value, flag in zip(result, need[2:], strict=True))
+        return None, None, None, *(value if flag else None for value, flag in zip(result, need[3:], strict=True))
 
 
 def _join(partial, like, size):
@@ -656,7 +656,7 @@ def _per_step(m, batch, length):
     return (m.unsqueeze(1) if m.dim() == 3 else m).float()
 
 
-def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, want_last=True):
     """The scan with the Numba kernel; arguments as `selective_scan`, already checked.
 
     Constant B (D, N) factors out of the state, h = B·g with g driven by 1, so y = Σ_n W·C_t·g with the weight W = B
@@ -664,7 +664,7 @@ def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=
     result is inf or NaN.
 
     Returns out (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor, and last_state (B, D, N)
-    in float32, without gradient. Differentiable once, in every floating-point argument.
+    in float32, without gradient (None unless wanted). Differentiable once, in every floating-point argument.
     """
     constants = [m.float() for m in (B, C) if m.dim() == 2]
     weight = math.prod(constants[1:], start=constants[0]).t() if constants else None  # (N, D)
@@ -673,7 +673,9 @@ def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=
     per_step = [_per_step(m, u.shape[0], u.shape[2]) for m in (B, C)]
     tensors = (*rows[:2], A.float(), *per_step, weight, vectors[0], rows[2], vectors[1])
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    out, last = _Scan.apply(keep, bool(delta_softplus), *tensors)
+    out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
+    if not want_last:
+        return out.transpose(1, 2).to(u.dtype), None
     last = last.transpose(1, 2)
     if B.dim() == 2:
         last = last * B.detach().float()

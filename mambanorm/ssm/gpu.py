@@ -34,7 +34,7 @@ def _as_upstream(m, groups, dtype):
     return m.repeat_interleave(groups // m.shape[1], dim=1).to(dtype)
 
 
-def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, want_last=True):
     """The scan by mamba-ssm's CUDA kernel; arguments as `selective_scan`, already checked.
 
     Returns out (B, D, L) and last_state (B, D, N), the latter without gradient.
@@ -46,4 +46,4 @@ def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
     out, last = _upstream()(
         u, delta.to(u.dtype), A.float(), B, C, D, z, delta_bias, delta_softplus, return_last_state=True
     )
-    return out, last.detach()
+    return out, last.detach() if want_last else None

@@ -26,7 +26,7 @@ def _at_step(m, t, channels):
     return m[..., t].repeat_interleave(channels // m.shape[1], dim=1)
 
 
-def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False):
+def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, want_last=True):
     """The scan, equation by equation; arguments as `selective_scan`, already checked.
 
     Computes in float64 if u is float64, else in float32. Returns out (B, D, L) in u's dtype and last_state (B, D, N) in
@@ -50,4 +50,4 @@ def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
         out = out + D.to(dtype)[:, None] * x
     if z is not None:
         out = out * F.silu(z.to(dtype))  # (4)
-    return out.to(u.dtype), h.detach()
+    return out.to(u.dtype), h.detach() if want_last else None

@@ -25,6 +25,7 @@ from torch import Tensor
 from mambanorm.config import SCALES
 from mambanorm.errors import unknown
 
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """One split, whole in memory.

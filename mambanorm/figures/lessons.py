@@ -1,0 +1,98 @@
+"""Figures of the first lessons: what a norm does to one row, what the SSM remembers, how large a signal is where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from mambanorm.arms import Arm
+from mambanorm.block import SITES
+from mambanorm.figures.style import GREY, INK, PALETTE, arm_styles, finish, new_figure, styled
+from mambanorm.norms import create_norm
+
+
+@styled
+def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
+    """One row of x (B, L, D) before and after each norm, as a picture of L × D; the norms see the whole batch.
+
+    Each panel has its own colour range, written below it, for the norms are meant to change it.
+    """
+    shown = {"input": x} | {name: create_norm(name, x.shape[-1], **options)(x) for name in names}
+    fig, axes = new_figure(1, len(shown), height=2.9)
+    for ax, (name, y) in zip(axes[0], shown.items(), strict=True):
+        row = y[0].detach().numpy().T
+        limit = float(np.abs(row).max())
+        ax.imshow(row, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        ax.set_title(name, color=INK)
+        ax.set_xlabel(f"position\nmean {row.mean():.2g}, sd {row.std():.2g}")
+        ax.grid(False)
+        ax.set_xticks([]), ax.set_yticks([])
+    axes[0, 0].set_ylabel("channel")
+    rows, length, channels = x.shape
+    return finish(
+        fig, "What a norm does to one row", f"row 1 of a batch of {rows}, {length} positions, {channels} channels"
+    )
+
+
+@styled
+def fig_memory(delta: Tensor, A: Tensor) -> Figure:
+    """How many steps until a state has decayed to half, for Δ (channels,) and A (channels, N): log 2 / (Δ·|A|)."""
+    half = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
+    order = np.argsort(half[:, 0])
+    fig, ((ax,),) = new_figure(height=3.0)
+    image = ax.imshow(np.log10(half[order].T), aspect="auto", cmap="viridis", interpolation="nearest")
+    bar = fig.colorbar(image, ax=ax, pad=0.01)
+    bar.set_label("log10 of steps to half")
+    ax.set_xlabel("channel, by its Δ")
+    ax.set_ylabel("state n")
+    ax.grid(False)
+    return finish(
+        fig, "What the SSM remembers at the start", f"half-life from {half.min():.2g} to {half.max():.3g} steps"
+    )
+
+
+@styled
+def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
+    """RMS at each recorded site of a block, one line an arm; `frames`: arm → Recorder.frame() of one block."""
+    fig, ((ax,),) = new_figure(height=3.4)
+    styles = arm_styles([Arm.parse(arm).label for arm in frames])
+    for arm, frame in frames.items():
+        label = Arm.parse(arm).label
+        rms = frame.set_index("site").rms.reindex(SITES)
+        ax.plot(range(len(SITES)), rms, marker="o", markersize=4, label=label, **styles[label])
+    ax.set_yscale("log")
+    ax.set_xticks(range(len(SITES)), SITES)
+    ax.set_xlabel("site, in the order of computation")
+    ax.set_ylabel("RMS (log scale)")
+    ax.legend(ncols=len(frames), loc="upper left")
+    return finish(fig, "How large the signal is, site by site", caption)
+
+
+@styled
+def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
+    """Time of each norm, forward plus backward, as a multiple of LN's; columns norm, ratio, low, high."""
+    fig, ((ax,),) = new_figure(height=3.0)
+    places = np.arange(len(table))
+    ax.bar(places, table.ratio, color=[PALETTE.get(name, GREY) for name in table.norm])
+    ax.vlines(places, table.low, table.high, color=INK, linewidth=1)
+    ax.axhline(1, color=GREY, linestyle=":")
+    ax.set_xticks(places, table.norm)
+    ax.set_xlabel("norm")
+    ax.set_ylabel("time, LN = 1")
+    return finish(fig, "What a norm costs", caption)
+
+
+def example_batch(
+    rows: int = 8, length: int = 24, channels: int = 16, *, offset: float = 2.0, spread: float = 3.0
+) -> Tensor:
+    """A made-up batch (B, L, D) on which the norms differ: channels have means and spreads of their own, rows too."""
+    draw = torch.Generator().manual_seed(0)
+    means = offset * torch.randn(1, 1, channels, generator=draw) + torch.randn(rows, 1, 1, generator=draw)
+    scale = torch.exp(0.3 * spread * torch.randn(1, 1, channels, generator=draw))
+    waves = torch.sin(torch.linspace(0, 6, length)[None, :, None] + torch.arange(channels) / 3)
+    return means + scale * (waves + 0.3 * torch.randn(rows, length, channels, generator=draw))

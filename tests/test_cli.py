@@ -1,0 +1,177 @@
+"""Claims about the command line: it helps, it refuses with the nearest name, it counts, it reuses what it has."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pandas as pd
+import pytest
+
+from mambanorm import base_config, cli
+from mambanorm.cli import COMMANDS, main, parse_changes
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+def call(capsys, *argv: str) -> tuple[int, str, str]:
+    code = main(argv)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command, capsys):
+    code, out, _ = call(capsys, command, "--help")
+    assert code == 0
+    assert "examples:" in out
+    assert f"mambanorm {command}" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["swep"], "did you mean 'sweep'"),
+        (["train", "--arm", "RMS>SSM>GN"], "did you mean 'RMSN'"),
+        (["train", "--arm", "RMSN-SSM-GN"], "did you mean 'RMSN>SSM>GN'"),
+        (["train", "--arm", "preset:VMama"], "did you mean 'VMamba'"),
+        (["train", "--arm", "LN>SSM>LN", "--task", "digit"], "did you mean 'digits'"),
+        (["train", "--arm", "LN>SSM>LN", "--scale", "smok"], "did you mean 'smoke'"),
+        (["train", "--arm", "LN>SSM>LN", "--set", "n_layer=3"], "did you mean 'n_layers'"),
+        (["train", "--arm", "LN>SSM>LN", "--set", "n_layers=3.5"], "n_layers must be a whole number, got '3.5'"),
+        (["train", "--arm", "LN>SSM>LN", "--set", "n_layers=0"], "at least 1"),
+        (["train", "--arm", "LN>SSM>LN", "--set", "lr"], "lr=VALUE"),
+        (["train", "--arm", "LN>SSM>LN", "--set", "seed=3"], "--seed"),
+        (["train"], "--arm"),
+        (["sweep", "--grid", "posision"], "did you mean 'position'"),
+        (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "not allowed with"),
+        (["sweep", "--grid", "type", "--tasks", "digits,listop"], "did you mean 'listops'"),
+        (["sweep", "--grid", "type", "--seeds", "many"], "'many' is neither"),
+        (["sweep", "--grid", "type", "--seeds", "0"], "at least one seed"),
+        (["sweep", "--grid", "type", "--workers", "-1"], "'-1' is none of auto, 0"),
+        (["sweep", "--grid", "type", "--scheduler", "here"], "no address"),
+        (["study", "--tasks", "digts"], "did you mean 'digits'"),
+        (["tasks", "--prepare", "listop"], "did you mean 'listops'"),
+        (["runs", "--scale", "quik"], "did you mean 'quick'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys, notebook_folder):
+    code, out, err = call(capsys, *argv)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("mambanorm: ")
+    assert err.count("\n") == 1
+    assert hint in err
+
+
+@pytest.fixture
+def notebook_folder(tmp_path, monkeypatch):
+    from mambanorm import report
+
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "03_type.ipynb").write_text("{}")
+    monkeypatch.setattr(report, "NOTEBOOKS", tmp_path / "notebooks")
+
+
+def test_values_are_read_by_the_type_of_the_field():
+    changes = parse_changes(["lr=1e-3", "n_layers=8", "schedule=constant_warmup", 'norm_options={"groups": 2}'])
+    assert changes == {"lr": 1e-3, "n_layers": 8, "schedule": "constant_warmup", "norm_options": {"groups": 2}}
+    assert base_config(**changes).n_layers == 8
+
+
+def test_train_stores_a_run_and_a_second_call_reuses_it(capsys, monkeypatch, store):
+    argv = ["train", "--arm", "RMSN→SSM→GN", "--scale", "smoke", "--seed", "3", "--set", "steps=2", "--workers", "0"]
+    code, out, _ = call(capsys, *argv)
+    assert code == 0
+    assert "RMSN>SSM>GN on digits, seed 3" in out
+    assert "chance is 10.0 %" in out
+    assert len(list(store.iterdir())) == 1
+    assert str(next(store.iterdir())) in out
+
+    monkeypatch.setattr(cli, "_train", lambda *_: pytest.fail("the store has this run"))
+    code, again, _ = call(capsys, *argv)
+    assert code == 0
+    assert again == "In the store already, nothing to train:\n" + out
+
+
+def test_a_run_that_diverges_is_a_result(capsys):
+    arguments = ["--scale", "smoke", "--set", "lr=1e30", "--set", "warmup_steps=0", "--set", "weight_decay=0"]
+    code, out, _ = call(capsys, "train", "--arm", "None>SSM>None", *arguments)
+    assert code == 0
+    assert "diverged        at step 2, first in" in out
+
+
+def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch):
+    arms = "RMSN>SSM>None,preset:VMamba"
+    argv = ["sweep", "--arms", arms, "--scale", "smoke", "--seeds", "0,3", "--workers", "0", "--set", "steps=2"]
+    code, out, _ = call(capsys, *argv)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if ">SSM>" in line]
+    assert [row[0] for row in rows] == ["RMSN>SSM>None", "LN>SSM>LN"]
+    assert all(row[2] == "±" and row[-2:] == ["(2", "runs)"] for row in rows)
+
+    monkeypatch.setattr(import_module("mambanorm.sweep"), "train", lambda _: pytest.fail("the store has this run"))
+    assert call(capsys, *argv)[:2] == (0, out)
+
+
+def test_a_run_that_fails_is_exit_code_1(capsys):
+    argv = ["sweep", "--arms", "GN>SSM>GN", "--scale", "smoke", "--workers", "0", "--set", 'norm_options={"groups": 3}']
+    code, _, err = call(capsys, *argv)
+    assert code == 1
+    assert "1 of 1 run could not be trained" in err
+
+
+def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
+    common = ["--scale", "smoke", "--workers", "0"]
+    code, out, _ = call(capsys, "sweep", "--grid", "type", "--dry-run", *common)
+    assert code == 0
+    assert "6 runs asked for, 0 in the store" in out
+    assert "6 missing" in out
+    assert "Training takes about" in out
+    assert "5 steps of one run on digits" in out
+    assert not store.exists()
+
+    call(capsys, "train", "--arm", "LN>SSM>LN", *common)
+    _, out, _ = call(capsys, "sweep", "--grid", "type", "--dry-run", *common)
+    assert "6 runs asked for, 1 in the store" in out
+    assert "the times of 1 like run in the store" in out
+    _, out, _ = call(capsys, "train", "--arm", "LN>SSM>LN", "--dry-run", *common)
+    assert "1 run asked for, 1 in the store" in out
+    assert "about" not in out
+
+
+def test_a_dry_run_of_the_study_counts_the_runs_of_the_notebooks_asked_for(capsys, notebook_folder):
+    argv = ["study", "--dry-run", "--scale", "smoke", "--tasks", "digits", "--seeds", "2", "--notebooks", "03"]
+    code, out, _ = call(capsys, *argv)
+    assert code == 0
+    assert "12 runs asked for" in out
+    assert "03_type" in out
+
+
+def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mambanorm.cli._train", interrupt)
+    code, _, err = call(capsys, "train", "--arm", "LN>SSM>LN", "--scale", "smoke")
+    assert code == 130
+    assert "Finished runs are kept" in err
+
+
+def test_runs_are_listed_and_written_as_csv(capsys, tmp_path):
+    code, out, _ = call(capsys, "runs")
+    assert (code, out.split()[0]) == (0, "0")
+    call(capsys, "train", "--arm", "LN>SSM>None", "--scale", "smoke", "--set", "steps=2")
+    _, out, _ = call(capsys, "runs", "--tasks", "digits", "--seeds", "1")
+    assert out.startswith("1 run in")
+    assert "LN>SSM>None" in out
+    code, _, _ = call(capsys, "runs", "--csv", str(tmp_path / "new" / "runs.csv"))
+    assert code == 0
+    frame = pd.read_csv(tmp_path / "new" / "runs.csv", keep_default_na=False)
+    assert frame[["arm", "n2"]].values.tolist() == [["LN>SSM>None", "None"]]
+
+
+def test_tasks_lists_titles_sources_and_scales(capsys):
+    code, out, _ = call(capsys, "tasks")
+    assert code == 0
+    for word in ("digits", "listops", "source:", "smoke", "paper"):
+        assert word in out

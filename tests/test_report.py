@@ -1,0 +1,233 @@
+"""Claims about the report: parameters arrive, a failure is told and stops nobody, the page says what it must."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import threading
+import time
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from PIL import Image
+
+from mambanorm import base_config, report
+from mambanorm.report import Kernels, NotebookOutcome, exit_code, find_notebooks, run_notebook, run_study, write_index
+
+PARAMETERS = """\
+scale: str = None  # None = the environment's
+seeds: int = None
+tasks: list = None
+runs_dir: str = None
+scheduler: str = None
+"""
+
+
+def png(width=1600, height=800) -> str:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), "teal").save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def code(source: str, *tags: str):
+    return new_code_cell(source, metadata={"tags": list(tags)})
+
+
+def display(mime: str, content: str) -> str:
+    return f"from IPython.display import display\ndisplay({{{mime!r}: {content!r}}}, raw=True)"
+
+
+@pytest.fixture
+def notebooks(tmp_path, monkeypatch):
+    """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell, …)`."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    monkeypatch.setattr(report, "NOTEBOOKS", folder)
+
+    def write(name, *cells):
+        opening = new_markdown_cell(f"# Title of {name}\n\n**Question.** Does {name}\nwork?\n\nMore text.")
+        nbformat.write(new_notebook(cells=[opening, code(PARAMETERS, "parameters"), *cells]), folder / f"{name}.ipynb")
+        return folder / f"{name}.ipynb"
+
+    return write
+
+
+def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, tmp_path):
+    path = notebooks("01_a", code("import os\nprint(scale, seeds, tasks, runs_dir, os.getcwd())", "answer"))
+    outcome = run_notebook(path, tmp_path / "new" / "out", {"scale": "smoke", "seeds": [0, 3], "tasks": ["digits"]})
+    assert outcome.ok, outcome.problem
+    assert outcome.answer == f"smoke [0, 3] ['digits'] None {path.parent}"
+    assert (outcome.title, outcome.question) == ("Title of 01_a", "Does 01_a\nwork?")
+    assert outcome.wall_s > 0
+    assert sorted(os.listdir(tmp_path / "new" / "out")) == ["01_a.html", "01_a.ipynb"]
+    assert "new" not in (tmp_path / "new" / "out" / "01_a.ipynb").read_text()  # it does not tell where it was made
+
+
+def test_a_folder_with_braces_in_its_name_is_fine(notebooks, tmp_path):
+    outcome = run_notebook(notebooks("01_a"), tmp_path / "{out}")
+    assert outcome.ok
+    assert outcome.notebook.is_file()
+
+
+def test_an_unknown_parameter_is_refused_with_the_nearest(notebooks, tmp_path):
+    path = notebooks("01_a")
+    with pytest.raises(ValueError, match=r"'sede'.*scale, seeds, tasks, runs_dir, scheduler; did you mean 'seeds'"):
+        run_notebook(path, tmp_path / "out", {"sede": 3})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_notebook_is_refused(tmp_path):
+    (tmp_path / "x.ipynb").write_text("not json")
+    with pytest.raises(ValueError, match="cannot be read as a notebook"):
+        run_notebook(tmp_path / "x.ipynb", tmp_path / "out")
+
+
+def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nearest(notebooks):
+    for name in ("00_start_here", "03_type", "04_position"):
+        notebooks(name)
+    assert [path.stem for path in find_notebooks()] == ["00_start_here", "03_type", "04_position"]
+    assert [path.stem for path in find_notebooks("04_position, 03")] == ["03_type", "04_position"]
+    with pytest.raises(ValueError, match=r"'03_tipe'.*did you mean '03_type'"):
+        find_notebooks(["03_tipe"])
+
+
+def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
+    first = notebooks("01_fails", code("before = 1"), code("# the culprit\n1 / 0"), code("print('late')", "answer"))
+    second = notebooks("02_dies", code("import os\nos._exit(3)"), code("late = 1"))
+    third = notebooks("03_fine", code("print('fine')", "answer"))
+    fourth = notebooks("04_damaged")
+    fourth.write_text("{")
+    failed, dead, fine, damaged = report.execute([first, second, third, fourth], tmp_path / "out", {}, progress=False)
+    assert exit_code([failed, dead, fine, damaged]) == 1
+    assert exit_code([fine]) == 0
+    assert (failed.failed_cell, failed.failed_source) == (3, "# the culprit\n1 / 0")
+    assert failed.error == "ZeroDivisionError: division by zero"
+    assert dead.failed_cell == 2
+    assert "DeadKernelError" in dead.error
+    assert "cannot be read as a notebook" in damaged.error
+    assert failed.html.is_file()
+    assert "ZeroDivisionError" in failed.html.read_text()
+    assert (fine.status, fine.answer) == ("ok", "fine")
+
+
+def test_at_most_two_kernels_at_a_time_share_the_cores(notebooks, tmp_path):
+    ask = code("import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])", "answer")
+    outcomes = report.execute([notebooks("01_a", ask), notebooks("02_b", ask)], tmp_path / "out", {}, progress=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    share = str(max(1, cores // min(2, cores)))
+    assert [outcome.answer for outcome in outcomes] == [f"{share} {share}"] * 2
+
+
+def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
+    path = notebooks("01_slow", code("import time\ntime.sleep(60)"))
+    kernels = Kernels()
+    thread = threading.Thread(target=report._run_safely, args=(path, tmp_path / "out", {}, kernels))
+    thread.start()
+    while not kernels.running:
+        time.sleep(0.05)
+    pid = next(iter(kernels.running)).provisioner.pid
+    kernels.stop()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+    assert os.listdir(tmp_path / "out") == []  # what an earlier study made of it would have stayed
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# the whole study
+
+
+@pytest.fixture
+def small_study(notebooks, store, monkeypatch):
+    """A study of two notebooks and two runs, in place of config.study()."""
+    runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
+    monkeypatch.setattr(report, "study", lambda *_: {"01_a": runs, "02_b": runs[:1]})
+    notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
+    notebooks("02_b", code("import mambanorm\nprint(len(mambanorm.load_runs(runs_dir)))", "answer"))
+
+
+def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "reports"
+    options = dict(scale="smoke", out_dir=out, runs_dir=tmp_path / "my runs", progress=False, workers=0)
+    first = run_study(**options)
+    assert [outcome.answer for outcome in first] == [f"smoke None None {tmp_path}/my runs None", "2"]
+    assert (out / "index.html").as_uri() in capsys.readouterr().out
+    assert "2, of which 2 trained this time" in (out / "index.html").read_text()
+
+    monkeypatch.setattr(report, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains"))
+    second = run_study(notebooks=["02"], **options)
+    assert [outcome.name for outcome in second] == ["02_b"]
+    page = (out / "index.html").read_text()
+    assert "Title of 01_a" in page  # from the first time
+    assert "executed earlier" in page
+
+
+def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path):
+    for options, message in [
+        ({"tasks": ["digts"]}, "did you mean 'digits'"),
+        ({"notebooks": "02_c"}, "did you mean '02_b'"),
+        ({"scale": "smok"}, "did you mean 'smoke'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run_study(out_dir=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_cannot_be_trained_fails_its_notebook(small_study, tmp_path, monkeypatch):
+    impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
+    monkeypatch.setattr(report, "study", lambda *_: {"01_a": [impossible], "02_b": []})
+    with pytest.warns(UserWarning, match="groups"):
+        outcomes = run_study("smoke", out_dir=tmp_path / "out", progress=False, workers=0)
+    assert [outcome.ok for outcome in outcomes] == [False, True]
+    assert "1 of its runs could not be trained" in (tmp_path / "out" / "index.html").read_text()
+
+
+# the page
+
+
+def test_the_page_shows_question_answer_thumbnail_and_failure(notebooks, tmp_path):
+    answer = display("text/markdown", "**RMSN** wins, *clearly*: `84 %`, see [this](03_type.ipynb)")
+    good = notebooks("01_a", code(display("image/png", png(20, 10))), code(display("image/png", png()), "thumbnail"))
+    nb = nbformat.read(good, 4)
+    nb.cells.append(code(answer, "answer"))
+    nbformat.write(nb, good)
+    bad = notebooks("02_b", code("print('<b>' + nothing)"))
+    outcomes = report.execute([good, bad], tmp_path / "out", {}, progress=False)
+    page = write_index(outcomes, tmp_path / "out", {"Scale": "smoke", "Machine": "a <small> one"}).read_text()
+    assert "<strong>RMSN</strong> wins, <em>clearly</em>: <code>84 %</code>" in page
+    assert '<a href="03_type.html">this</a>' in page
+    assert "Does 01_a\nwork?" in page
+    assert 'href="01_a.html"' in page
+    assert '<img src="01_a.png"' in page
+    with Image.open(tmp_path / "out" / "01_a.png") as picture:
+        assert picture.size == (640, 320)  # the tagged picture, not the first one
+    assert "1 of 2 notebooks failed" in page
+    assert "Failed in cell [2]" in page
+    assert "print(&#x27;&lt;b&gt;&#x27; + nothing)" in page
+    assert "NameError: name &#x27;nothing&#x27; is not defined" in page
+    assert "a &lt;small&gt; one" in page
+
+
+def test_answers_cannot_bring_html_or_scripts(tmp_path):
+    evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>"
+    outcome = NotebookOutcome("01_a", "ok", title="<i>T</i>", question=evil, answer=evil, error=evil)
+    page = write_index([outcome], tmp_path).read_text()
+    for forbidden in ("<script", "<img", 'href="javascript', "<i>"):
+        assert forbidden not in page
+    assert "&lt;script&gt;" in page
+    assert "<strong>bold</strong>" in page
+
+
+def test_the_page_needs_no_network_and_is_written_whole(tmp_path):
+    page = write_index([NotebookOutcome("01_a", "ok", title="A")], tmp_path).read_text()
+    assert "http" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert "1 of 1 notebooks ran through" in page
+    assert os.listdir(tmp_path) == ["index.html"]
+
+
+def test_lines_of_a_printed_answer_stay_lines(notebooks, tmp_path):
+    outcome = run_notebook(notebooks("01_a", code("print('one')\nprint('two')", "answer")), tmp_path / "out")
+    assert report.markdown(outcome.answer) == "<p>one<br />\ntwo</p>\n"
