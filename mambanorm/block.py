@@ -4,8 +4,8 @@
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
-Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank. `delta` Δ, `A_log` log(−A).
-N2 sees D·u included, as mamba-ssm's scan returns it.
+Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, `delta` Δ,
+`A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
 
 A block runs one of two twins that give the same values: the fused one, and, while diagnostics record, the unfused one,
 in which every site of SITES exists as a tensor. Parameter names and initial values are mamba-ssm's.

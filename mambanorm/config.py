@@ -184,7 +184,7 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """One config for each task, arm and seed, without repeats; seed by seed, so that an early stop leaves whole sets."""
+    """One config for each task, arm and seed, once each; seed by seed, so that an early stop leaves whole sets."""
     scale = default_scale() if scale is None else check_scale(scale)
     configs = [
         base_config(task, scale, arm=str(Arm.parse(arm)), seed=seed, **changes)

@@ -205,7 +205,7 @@ def singular_values(weight: Tensor) -> np.ndarray:
 
 
 def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
-    """Smallest and largest singular value expected of a random matrix with entries of that spread (large-size limit)."""
+    """Smallest and largest singular value to expect of a random matrix with entries of that spread (large sizes)."""
     rows, columns = shape
     return tuple(float(std * abs(np.sqrt(rows) + sign * np.sqrt(columns))) for sign in (-1, 1))
 

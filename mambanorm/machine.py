@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -106,10 +107,8 @@ class PeakMemory:
 def _return_freed_memory() -> None:
     """glibc keeps what an earlier run freed, and would hide this run's growth in it."""
     if sys.platform == "linux":
-        try:
+        with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
-        except (OSError, AttributeError):
-            pass
 
 
 def _reset_high_water_mark() -> bool:

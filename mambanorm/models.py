@@ -1,4 +1,4 @@
-"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked for (I6)."""
+"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6)."""
 
 from __future__ import annotations
 

@@ -125,6 +125,24 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
     return f"{difference:+.1f} points {interval}".replace("-", "−")
 
 
+def interval_says(low: float, high: float) -> str:
+    """What a 95 % interval says of its difference: above zero, below zero, or not told from zero."""
+    if not np.isfinite(low):
+        return "one seed cannot tell"
+    return "above zero" if low > 0 else "below zero" if high < 0 else "not told from zero"
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """The frame with its index as a Markdown table, cell by cell as `str` has it."""
+    head = [frame.index.name or "", *frame.columns]
+    rows = [
+        head,
+        ["---"] * len(head),
+        *([index, *row] for index, row in zip(frame.index, frame.to_numpy(), strict=True)),
+    ]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
 def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:
     """An arm's values on one task, by seed. ValueError if it has none, or more than one a seed."""
     mine = runs[(runs.task == task) & (runs.arm == arm)]

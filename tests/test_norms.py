@@ -192,7 +192,7 @@ def test_batch_mates_and_padding_change_nothing_in_eval(name):
 
 @pytest.mark.parametrize("name", [n for n, e in mn.NORMS.items() if n != "None"])
 def test_axes_of_the_registry_are_where_a_change_is_felt(name):
-    """Scaling one value changes exactly the outputs that share its statistic: the registry's axes, seen from outside."""
+    """Nudging one value changes exactly the outputs that share its statistic: the axes, seen from outside."""
     norm = mn.create_norm(name, D, affine=False).double()
     x = sample(3, 4, D)
     nudged = x.clone()

@@ -91,6 +91,7 @@ def example_batch(
     rows: int = 8, length: int = 24, channels: int = 16, *, offset: float = 2.0, spread: float = 3.0
 ) -> Tensor:
     """A made-up batch (B, L, D) on which the norms differ: channels have means and spreads of their own, rows too."""
+    rows, length, channels = 8, 24, 16
     draw = torch.Generator().manual_seed(0)
     means = offset * torch.randn(1, 1, channels, generator=draw) + torch.randn(rows, 1, 1, generator=draw)
     scale = torch.exp(0.3 * spread * torch.randn(1, 1, channels, generator=draw))
