@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from mambanorm.arms import PRESETS, Arm
 from mambanorm.norms import check_options, create_norm, known_options, norm_name
-from mambanorm.ssm import selective_scan
+from mambanorm.ssm import conv_silu, selective_scan
 
 __all__ = ["PRESETS", "SITES", "Arm", "MambaBlock"]
 
@@ -113,7 +113,7 @@ class MambaBlock(nn.Module):
 
     def _convolve(self, u: Tensor) -> Tensor:
         """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
-        return F.silu(causal_conv(u, self.conv1d.weight, self.conv1d.bias))
+        return conv_silu(u, self.conv1d.weight, self.conv1d.bias)
 
     def _select(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The input-dependent Δ (B, L, E; before bias and softplus), B and C (B, L, N)."""
@@ -133,17 +133,3 @@ class MambaBlock(nn.Module):
             delta_softplus=True,
             backend=self.scan_backend,
         ).transpose(1, 2)
-
-
-def causal_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Depthwise convolution that looks back only: y_l = bias + Σ_k weight_k · u_{l−K+1+k}.
-
-    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E). Shifted products instead of F.conv1d
-    spare two transposes: the channels stay contiguous.
-    """
-    K, L = weight.shape[-1], u.shape[1]
-    padded = F.pad(u, (0, 0, K - 1, 0))
-    y = bias
-    for k in range(K):
-        y = torch.addcmul(y, padded[:, k : k + L], weight[:, 0, k])
-    return y

@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -60,13 +58,14 @@ def _say(message: object) -> None:
 
 def run_study(options: argparse.Namespace) -> int:
     from mambanorm import report
+    from mambanorm.sweep import plural
 
     if options.dry_run:
         paths = report.find_notebooks(options.notebooks)
         names = [path.stem for path in paths] if options.notebooks else None
         plan = report.study_runs(options.scale, options.tasks, options.seeds, names)
         _announce([config for configs in plan.values() for config in configs], options)
-        print(f"Then {_count(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
+        print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
         return 0
     asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
@@ -74,8 +73,9 @@ def run_study(options: argparse.Namespace) -> int:
 
 def run_sweep(options: argparse.Namespace) -> int:
     from mambanorm import arms as lists
-    from mambanorm import config, sweep
+    from mambanorm import config
     from mambanorm.errors import unknown
+    from mambanorm.sweep import plural, sweep
 
     grids = {
         "type": lists.TYPE_ARMS,
@@ -96,7 +96,7 @@ def run_sweep(options: argparse.Namespace) -> int:
     _print_arms(frame)
     failed = frame[frame["status"] == "failed"]
     if len(failed):
-        _say(f"{len(failed)} of {_count(len(frame), 'run')} could not be trained; the first: {failed['error'].iloc[0]}")
+        _say(f"{len(failed)} of {plural(len(frame), 'run')} could not be trained; the first: {failed['error'].iloc[0]}")
     return int(len(failed) > 0)
 
 
@@ -164,6 +164,7 @@ def run_tasks(options: argparse.Namespace) -> int:
 def run_runs(options: argparse.Namespace) -> int:
     from mambanorm import config, load_runs
     from mambanorm.runs import runs_dir
+    from mambanorm.sweep import plural
 
     where: dict[str, Any] = {}
     if options.scale is not None:
@@ -174,12 +175,12 @@ def run_runs(options: argparse.Namespace) -> int:
         where["seed"] = config.check_seeds(options.seeds, "smoke")
     frame = load_runs(options.runs_dir, **where)
     if options.csv:
-        from mambanorm.report import write_text
+        from mambanorm.page import write_text
 
         write_text(_path(options.csv), frame.to_csv(index=False))
-        print(f"{_count(len(frame), 'run')} written to {options.csv}")
+        print(f"{plural(len(frame), 'run')} written to {options.csv}")
         return 0
-    print(f"{_count(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
+    print(f"{plural(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
     if len(frame):
         brief = frame[["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s"]]
         print(brief.head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
@@ -195,12 +196,17 @@ SHOWN = 40
 # what is printed
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
+def _announce(configs: list, options: argparse.Namespace) -> None:
+    """What a dry run prints: how many runs are asked for, stored and missing, and how long the missing ones take."""
+    from mambanorm.estimate import dry_run
+
+    _check_tasks({config.task for config in configs})
+    print(dry_run(configs, runs_dir=options.runs_dir, workers=options.workers, scheduler=options.scheduler))
 
 
 def _print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
+    from mambanorm.sweep import plural
     from mambanorm.tables import describe_frame, percent, summarize
 
     table = summarize(frame)
@@ -210,7 +216,7 @@ def _print_arms(frame) -> None:
         for row in rows.itertuples():
             note = f", {row.diverged} diverged" if row.diverged else ""
             mean = f"{100 * row.mean:.1f} ± {100 * row.sd:.1f} %" if row.n > 1 else percent(row.mean)
-            print(f"  {row.arm:<{width}}  {mean:<14} ({_count(row.n, 'run')}{note})")
+            print(f"  {row.arm:<{width}}  {mean:<14} ({plural(row.n, 'run')}{note})")
     print(describe_frame(frame))
 
 
@@ -229,104 +235,6 @@ def _print_run(run) -> None:
         print(f"  weights of      step {facts['best_step']} of {facts['steps']}, best on validation ({best})")
     print(f"  time            {spell(facts['wall_s'])}, {facts['tokens_per_s']:,.0f} tokens/s")
     print(f"  run folder      {run.path}")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the dry run: how many, how long
-
-
-def _announce(configs: list, options: argparse.Namespace) -> None:
-    """Prints how many runs are asked for, stored and missing, and about how long the missing ones take."""
-    from mambanorm.runs import runs_dir
-    from mambanorm.sweep import missing_runs, spell
-
-    asked = len({config.run_id for config in configs})
-    _check_tasks({config.task for config in configs})
-    missing = missing_runs(configs, options.runs_dir)
-    store = runs_dir(options.runs_dir)
-    print(f"{_count(asked, 'run')} asked for, {asked - len(missing)} in the store ({store}), {len(missing)} missing")
-    if missing:
-        count = _count_workers(len(missing), options)
-        seconds, source = estimate(missing, options, count)
-        print(f"Training takes about {spell(seconds)} with {_count(count, 'worker')} ({source})")
-
-
-def _count_workers(n_runs: int, options: argparse.Namespace) -> int:
-    """How many runs train side by side, as `sweep` would have it."""
-    if options.scheduler:
-        from dask.distributed import Client
-
-        with Client(options.scheduler) as client:
-            return max(1, sum(client.nthreads().values()))
-    import torch
-
-    if options.workers == "auto":
-        return 1 if torch.cuda.is_available() else min(n_runs, _cores())
-    return max(1, min(n_runs, options.workers))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def estimate(missing: list, options: argparse.Namespace, workers: int) -> tuple[float, str]:
-    """Seconds to train the runs, and what that is judged by: like runs of the store, else a few steps of one now."""
-    from mambanorm.runs import load_runs
-    from mambanorm.sweep import relative_cost
-
-    frame, seconds, like, tried = load_runs(options.runs_dir, status="ok"), 0.0, 0, []
-    for task in dict.fromkeys(config.task for config in missing):
-        mine = [config for config in missing if config.task == task]
-        rate, n = _stored_rate(frame, mine[0], anywhere=bool(options.scheduler))
-        like += n
-        if rate is None:
-            rate = measured_rate(mine[0], max(1, _cores() // workers))
-            tried.append(task)
-        seconds += rate * sum(map(relative_cost, mine))
-    sources = [f"the times of {_count(like, 'like run')} in the store"] * (like > 0)
-    sources += [f"{STEPS_TIMED} steps of one run on {', '.join(tried)}, trained just now"] * bool(tried)
-    return seconds / workers, f"judged by {' and by '.join(sources)}"
-
-
-def _stored_rate(frame, config, *, anywhere: bool) -> tuple[float | None, int]:
-    """Seconds per unit of `relative_cost` of the stored runs with this task and scale, and how many they are."""
-    from mambanorm import machine
-    from mambanorm.config import base_config
-
-    like = frame[(frame["task"] == config.task) & (frame["scale"] == config.scale)]
-    if not anywhere:
-        like = like[like["machine"] == machine.machine()]
-    if not len(like):
-        return None, 0
-    batch = base_config(config.task, config.scale).batch_size  # the frame does not have it: the scale's own
-    work = like["steps"] * like["n_layers"] * (like["d_model"] + 16) * batch
-    return float((like["wall_s"] / work).median()), len(like)
-
-
-STEPS_WARM, STEPS_TIMED = 2, 5
-
-
-def measured_rate(config, threads: int) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps and one evaluation of a config with so many threads."""
-    import torch
-
-    from mambanorm import train
-    from mambanorm.ssm import set_threads
-    from mambanorm.sweep import relative_cost
-
-    before, times = torch.get_num_threads(), []
-    steps = STEPS_WARM + STEPS_TIMED
-    short = config.but(arm="RMSN>SSM>None", steps=steps, eval_every=steps - 2, warmup_steps=steps)
-    set_threads(threads)
-    try:
-        train(short, on_step=lambda *_: times.append(time.perf_counter()))
-    finally:
-        set_threads(before)
-    gaps = [later - earlier for earlier, later in zip(times[STEPS_WARM - 1 :], times[STEPS_WARM:])]
-    step_s = statistics.median(gaps)
-    eval_s = max(gaps[-2] - step_s, 0.0)  # it stands between the last step but two and the next
-    evaluations = config.steps // config.eval_every + 2  # the last step's and the test split's
-    return (config.steps * step_s + evaluations * eval_s) / relative_cost(config)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

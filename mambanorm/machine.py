@@ -69,6 +69,11 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {_processor()}, {cores} cores, {memory} GiB{gpu}"
 
 
+def cores() -> int:
+    """Cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

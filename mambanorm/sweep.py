@@ -6,7 +6,6 @@ for debugging. On a laptop each worker has one thread, because two runs side by 
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.config import RunConfig
 from mambanorm.errors import unknown
+from mambanorm.machine import cores
 from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, save_run
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.ssm import set_threads, warm_up
@@ -103,13 +103,27 @@ def _run_all(
         yield futures[future], future.result() if error is None else f"{type(error).__name__}: {error}"
 
 
+def count_workers(n_runs: int, workers: int | str = "auto", scheduler: str | None = None) -> int:
+    """How many runs train side by side, each in a worker process; 0 = one after another in this process.
+
+    ValueError for `workers` that is neither "auto" nor a whole number from 0 up.
+    """
+    if workers != "auto" and (not isinstance(workers, int) or workers < 0):
+        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+    if scheduler is not None:
+        with Client(scheduler) as client:
+            return max(1, sum(client.nthreads().values()))
+    if workers == "auto":
+        return 0 if torch.cuda.is_available() or n_runs == 1 else min(n_runs, cores())
+    return min(n_runs, workers)
+
+
 @contextmanager
 def open_client(
     client: Client | None, scheduler: str | None, workers: int | str, n_runs: int
 ) -> Iterator[tuple[Client | None, int | None]]:
     """The client to submit to (None = in this process) and the threads a run may use (None = as they are)."""
-    if workers != "auto" and (not isinstance(workers, int) or workers < 0):
-        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+    count = count_workers(n_runs, workers)
     if client is not None or scheduler is not None:
         connected = client or Client(scheduler)
         try:
@@ -118,12 +132,10 @@ def open_client(
             if client is None:
                 connected.close()
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if workers == 0 or (workers == "auto" and (torch.cuda.is_available() or n_runs == 1)):
+    if count == 0:
         yield None, None
         return
-    count = min(n_runs, cores) if workers == "auto" else min(workers, n_runs)
-    threads = max(1, cores // count)
+    threads = max(1, cores() // count)
     warm_up()  # compile once here, not once in every worker
     with local_cluster(count, threads) as local:
         yield local, threads
@@ -164,3 +176,8 @@ def spell(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plural(n: int, what: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n} {what}{'' if n == 1 else 's'}"

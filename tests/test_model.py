@@ -9,8 +9,10 @@ import torch.nn.functional as F
 
 import mambanorm as mn
 from mambanorm.arms import GRID_ARMS, NORMVARY_ARMS, PRESETS
-from mambanorm.block import SITES, causal_conv
+from mambanorm.block import SITES
 from mambanorm.config import base_config
+from mambanorm.ssm import conv_silu
+from mambanorm.ssm.reference import causal_conv
 from mambanorm.train import build_model
 
 D, L, B = 16, 11, 3
@@ -109,10 +111,37 @@ def test_initial_values_are_mamba_ssm_s():
     assert 0.95 * bound < model.blocks[0].out_proj.weight.abs().max() <= bound
 
 
-def test_causal_convolution_equals_conv1d_cut_to_length():
-    block, u = mn.MambaBlock(D), sample(B, L, 2 * D)
-    expected = block.conv1d(u.transpose(1, 2))[..., :L].transpose(1, 2)
-    torch.testing.assert_close(causal_conv(u, block.conv1d.weight, block.conv1d.bias), expected, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("shape", [(3, 11, 32), (1, 1, 5), (2, 2, 7), (5, 65, 64), (4, 300, 130)])
+def test_fused_convolution_equals_its_twin_and_conv1d_forward_and_backward(shape):
+    channels = shape[2]
+    conv = torch.nn.Conv1d(channels, channels, 4, groups=channels, padding=3)
+    inputs = [sample(*shape), conv.weight.detach(), conv.bias.detach()]
+    weight = sample(*shape, seed=1)
+
+    def twin(u, w, b):
+        return F.silu(causal_conv(u, w, b))
+
+    def library(u, w, b):
+        y = F.conv1d(u.transpose(1, 2), w, b, groups=channels, padding=3)[..., : shape[1]]
+        return F.silu(y.transpose(1, 2))
+
+    found = []
+    for function, dtype in ((conv_silu, torch.float32), (twin, torch.float64), (library, torch.float64)):
+        leaves = [t.clone().to(dtype).requires_grad_() for t in inputs]
+        y = function(*leaves)
+        found.append([y, *torch.autograd.grad((y * weight).sum(), leaves)])
+    for fused, slow, torch_s in zip(*found, strict=True):
+        torch.testing.assert_close(slow, torch_s, rtol=1e-10, atol=1e-10)
+        error, size = (fused - slow).detach().abs().max(), slow.detach().abs().max()
+        assert error <= 3e-6 * max(float(size), 1.0)
+
+
+def test_fused_convolution_lets_non_finite_values_through_and_gives_the_same_bits_twice():
+    u, w, b = sample(3, 9, 6), sample(6, 1, 4), sample(6)
+    assert torch.equal(conv_silu(u, w, b), conv_silu(u, w, b))
+    u[1, 4, 2] = float("inf")
+    y = conv_silu(u, w, b)
+    assert torch.equal(y.isfinite(), F.silu(causal_conv(u, w, b)).isfinite())
 
 
 def test_block_with_causal_norms_does_not_see_the_future():

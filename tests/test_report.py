@@ -15,7 +15,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
 from mambanorm import base_config, report
-from mambanorm.report import Kernels, NotebookOutcome, exit_code, find_notebooks, run_notebook, run_study, write_index
+from mambanorm.page import NotebookOutcome, markdown, write_index
+from mambanorm.report import Kernels, exit_code, find_notebooks, run_notebook, run_study
 
 PARAMETERS = """\
 scale: str = None  # None = the environment's
@@ -230,4 +231,4 @@ def test_the_page_needs_no_network_and_is_written_whole(tmp_path):
 
 def test_lines_of_a_printed_answer_stay_lines(notebooks, tmp_path):
     outcome = run_notebook(notebooks("01_a", code("print('one')\nprint('two')", "answer")), tmp_path / "out")
-    assert report.markdown(outcome.answer) == "<p>one<br />\ntwo</p>\n"
+    assert markdown(outcome.answer) == "<p>one<br />\ntwo</p>\n"

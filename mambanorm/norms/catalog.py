@@ -22,6 +22,21 @@ def norm_table() -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("norm")
 
 
+def readme_table() -> str:
+    """The registry as the README's Markdown table; a test holds the two together."""
+    lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
+    for name, entry in NORMS.items():
+        cells = (
+            f"`{name}`",
+            " · ".join(entry.axes) or "–",
+            "yes" if entry.causal else "no",
+            entry.learnable,
+            entry.source,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
     """Time of each norm, forward plus backward, on this machine: norm, ms (median), ratio to LN, low and high.
 

@@ -52,6 +52,20 @@ def selective_scan(
     return (out, last) if return_last_state else out
 
 
+def conv_silu(u, weight, bias):
+    """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, else plain.
+
+    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E).
+    """
+    if u.device.type == "cpu" and u.numel() and {u.dtype, weight.dtype, bias.dtype} == {torch.float32}:
+        from mambanorm.ssm.conv import conv_silu_cpu
+
+        return conv_silu_cpu(u, weight, bias)
+    from mambanorm.ssm.reference import causal_conv
+
+    return torch.nn.functional.silu(causal_conv(u, weight, bias))
+
+
 def scan_backend(tensor):
     """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm" or "reference".
 
@@ -81,7 +95,7 @@ def set_threads(n):
 
 
 def warm_up():
-    """Compile the CPU scan, if the disk cache has not got it: both kernels, for one thread and for several.
+    """Compile what runs on the CPU, if the disk cache has not got it, for one thread and for several.
 
     Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
     """
@@ -91,6 +105,7 @@ def warm_up():
     for threads in (1, 2):
         torch.set_num_threads(threads)
         selective_scan(u, u, matrix, u, u, backend="cpu").sum().backward()
+        conv_silu(u, matrix[None], matrix[0]).sum().backward()
     torch.set_num_threads(before)
 
 

@@ -51,3 +51,13 @@ def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
     if z is not None:
         out = out * F.silu(z.to(dtype))  # (4)
     return out.to(u.dtype), h.detach() if want_last else None
+
+
+def causal_conv(u, weight, bias):
+    """Depthwise convolution that looks back only: y_l = bias + Σ_k weight_k · u_(l−K+1+k), K taps.
+
+    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E).
+    """
+    taps, length = weight.shape[-1], u.shape[1]
+    padded = F.pad(u, (0, 0, taps - 1, 0))
+    return bias + sum(padded[:, k : k + length] * weight[:, 0, k] for k in range(taps))

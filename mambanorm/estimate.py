@@ -1,0 +1,101 @@
+"""The dry run: how many runs the store lacks, and about how long they take to train.
+
+The time is judged by what like runs of the store took on this machine; where there is none, by a few steps trained now.
+
+Map
+    dry_run         the two lines that the command line prints
+    estimate        the missing runs → seconds, and what they are judged by
+    measured_rate   a few steps of one run → seconds per unit of `sweep.relative_cost`
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from mambanorm import machine
+from mambanorm.config import RunConfig, base_config
+from mambanorm.runs import load_runs
+from mambanorm.runs import runs_dir as store_dir
+from mambanorm.ssm import set_threads
+from mambanorm.sweep import count_workers, missing_runs, plural, relative_cost, spell
+from mambanorm.train import train
+
+STEPS_WARM, STEPS_TIMED = 2, 5
+
+
+def dry_run(
+    configs: Iterable[RunConfig],
+    *,
+    runs_dir: str | Path | None = None,
+    workers: int | str = "auto",
+    scheduler: str | None = None,
+) -> str:
+    """How many runs are asked for, stored and missing, and about how long the missing ones take; trains none of them.
+
+    ValueError for `workers` that makes no sense.
+    """
+    unique = {config.run_id: config for config in configs}
+    asked, missing = len(unique), missing_runs(unique.values(), runs_dir)
+    stored = f"{asked - len(missing)} in the store ({store_dir(runs_dir)})"
+    text = f"{plural(asked, 'run')} asked for, {stored}, {len(missing)} missing"
+    if not missing:
+        return text
+    count = max(1, count_workers(len(missing), workers, scheduler))
+    seconds, source = estimate(missing, count, runs_dir=runs_dir, anywhere=scheduler is not None)
+    return f"{text}\nTraining takes about {spell(seconds)} with {plural(count, 'worker')} ({source})"
+
+
+def estimate(
+    missing: list[RunConfig], workers: int, *, runs_dir: str | Path | None = None, anywhere: bool = False
+) -> tuple[float, str]:
+    """Seconds to train the runs, and what that is judged by: like runs of the store, else a few steps of one now.
+
+    `anywhere`: stored runs of other machines count too.
+    """
+    frame, seconds, like, tried = load_runs(runs_dir, status="ok"), 0.0, 0, []
+    for task in dict.fromkeys(config.task for config in missing):
+        mine = [config for config in missing if config.task == task]
+        rate, n = _stored_rate(frame, mine[0], anywhere=anywhere)
+        like += n
+        if rate is None:
+            rate = measured_rate(mine[0], max(1, machine.cores() // workers))
+            tried.append(task)
+        seconds += rate * sum(map(relative_cost, mine))
+    sources = [f"the times of {plural(like, 'like run')} in the store"] * (like > 0)
+    sources += [f"{STEPS_TIMED} steps of one run on {', '.join(tried)}, trained just now"] * bool(tried)
+    return seconds / workers, f"judged by {' and by '.join(sources)}"
+
+
+def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
+    """Seconds per unit of `relative_cost` of the stored runs with this task and scale, and how many they are."""
+    like = frame[(frame["task"] == config.task) & (frame["scale"] == config.scale)]
+    if not anywhere:
+        like = like[like["machine"] == machine.machine()]
+    if not len(like):
+        return None, 0
+    batch = base_config(config.task, config.scale).batch_size  # the frame does not have it: the scale's own
+    work = like["steps"] * like["n_layers"] * (like["d_model"] + 16) * batch
+    return float((like["wall_s"] / work).median()), len(like)
+
+
+def measured_rate(config: RunConfig, threads: int) -> float:
+    """Seconds per unit of `relative_cost`, from a few steps and one evaluation of a config with so many threads."""
+    before, times = torch.get_num_threads(), []
+    steps = STEPS_WARM + STEPS_TIMED
+    short = config.but(arm="RMSN>SSM>None", steps=steps, eval_every=steps - 2, warmup_steps=steps)
+    set_threads(threads)
+    try:
+        train(short, on_step=lambda *_: times.append(time.perf_counter()))
+    finally:
+        set_threads(before)
+    gaps = [later - earlier for earlier, later in zip(times[STEPS_WARM - 1 :], times[STEPS_WARM:])]
+    step_s = statistics.median(gaps)
+    eval_s = max(gaps[-2] - step_s, 0.0)  # it stands between the last step but two and the next
+    evaluations = config.steps // config.eval_every + 2  # the last step's and the test split's
+    return (config.steps * step_s + evaluations * eval_s) / relative_cost(config)
