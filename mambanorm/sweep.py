@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dask
 import pandas as pd
 import torch
 from dask.distributed import Client, LocalCluster, as_completed
@@ -141,12 +142,22 @@ def open_client(
         yield local, threads
 
 
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**30, "MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_ARENA_MAX": 1}
+"""For glibc. Dask's own setting trims at 64 kB: every tensor then goes back to the kernel and is faulted in again page
+by page, which took 40 % of a worker's time."""
+
+
 @contextmanager
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     """A Dask cluster on this machine. Dask limits OMP and MKL itself, but neither Numba nor torch (see run_one)."""
-    env = {name: str(threads) for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    limits = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    environment = {"distributed.nanny.pre-spawn-environ": limits | KEEP_FREED_MEMORY}
     options = dict(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0")
-    with LocalCluster(**options, env=env, silence_logs="ERROR") as cluster, Client(cluster) as client:
+    with (
+        dask.config.set(environment),
+        LocalCluster(**options, silence_logs="ERROR") as cluster,
+        Client(cluster) as client,
+    ):
         yield client
 
 
