@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: study test lab setup bench lint clean
+.PHONY: study test lab setup bench notebooks lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make lab     install, open the notebooks in JupyterLab"
 	@echo "make setup   install only"
 	@echo "make bench   install, measure the scan against its peers"
+	@echo "make notebooks  execute the committed notebooks in place, at scale quick"
 	@echo "make lint    ruff check and format check"
 
 setup: .venv/installed
@@ -25,8 +26,11 @@ study: setup
 	$(BIN)/mambanorm study
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout 300 notebooks
+	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
+
+# the committed notebooks, executed in place at scale quick
+notebooks: setup
+	MAMBANORM_SCALE=quick $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 lab: setup
 	$(BIN)/jupyter lab --notebook-dir=notebooks

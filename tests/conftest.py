@@ -1,4 +1,4 @@
-"""Every test works at scale smoke and in a run store of its own; nothing touches the user's runs."""
+"""Tests and notebooks under test work at scale smoke and in a run store of their own: no run of yours is touched."""
 
 import os
 import tempfile
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 os.environ["MAMBANORM_SCALE"] = "smoke"
-os.environ["MAMBANORM_RUNS_DIR"] = tempfile.mkdtemp(prefix="mambanorm-test-runs-")
+# test processes side by side share one store: what one notebook has trained, the next need not
+os.environ.setdefault("MAMBANORM_TEST_RUNS", tempfile.mkdtemp(prefix="mambanorm-test-runs-"))
+os.environ["MAMBANORM_RUNS_DIR"] = os.environ["MAMBANORM_TEST_RUNS"]
 
 
 @pytest.fixture

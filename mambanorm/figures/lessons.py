@@ -29,7 +29,7 @@ def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
         limit = float(np.abs(row).max())
         ax.imshow(row, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
         ax.set_title(name, color=INK)
-        ax.set_xlabel(f"position\nmean {row.mean():.2g}, sd {row.std():.2g}")
+        ax.set_xlabel(f"position\nmean {row.mean() + 0:.2f}, sd {row.std():.2f}", fontsize=8)
         ax.grid(False)
         ax.set_xticks([]), ax.set_yticks([])
     axes[0, 0].set_ylabel("channel")
@@ -49,7 +49,7 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
     bar = fig.colorbar(image, ax=ax, pad=0.01)
     bar.set_label("log10 of steps to half")
     ax.set_xlabel("channel, by its Δ")
-    ax.set_ylabel("state n")
+    ax.set_ylabel("state n (0 is the slowest)")
     ax.grid(False)
     return finish(
         fig, "What the SSM remembers at the start", f"half-life from {half.min():.2g} to {half.max():.3g} steps"
@@ -60,16 +60,15 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
 def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     """RMS at each recorded site of a block, one line an arm; `frames`: arm → Recorder.frame() of one block."""
     fig, ((ax,),) = new_figure(height=3.4)
-    styles = arm_styles([Arm.parse(arm).label for arm in frames])
+    styles = arm_styles(list(frames))
     for arm, frame in frames.items():
-        label = Arm.parse(arm).label
         rms = frame.set_index("site").rms.reindex(SITES)
-        ax.plot(range(len(SITES)), rms, marker="o", markersize=4, label=label, **styles[label])
+        ax.plot(range(len(SITES)), rms, marker="o", markersize=4, label=Arm.parse(arm).label, **styles[arm])
     ax.set_yscale("log")
     ax.set_xticks(range(len(SITES)), SITES)
     ax.set_xlabel("site, in the order of computation")
     ax.set_ylabel("RMS (log scale)")
-    ax.legend(ncols=len(frames), loc="upper left")
+    ax.legend(loc="lower center", ncols=2)
     return finish(fig, "How large the signal is, site by site", caption)
 
 
@@ -81,7 +80,7 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.bar(places, table.ratio, color=[PALETTE.get(name, GREY) for name in table.norm])
     ax.vlines(places, table.low, table.high, color=INK, linewidth=1)
     ax.axhline(1, color=GREY, linestyle=":")
-    ax.set_xticks(places, table.norm)
+    ax.set_xticks(places, table.norm, rotation=20)
     ax.set_xlabel("norm")
     ax.set_ylabel("time, LN = 1")
     return finish(fig, "What a norm costs", caption)

@@ -1,0 +1,44 @@
+"""Every command and every code block of the README works, and its table of norms is the registry's."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import mambanorm as mn
+from mambanorm import cli
+from mambanorm.config import ROOT
+from mambanorm.norms.catalog import readme_table
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+def test_table_of_norms_is_made_from_the_registry():
+    assert readme_table() in README
+
+
+@pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "python"])
+def test_python_blocks_run(code, store):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=store.parent)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", re.findall(r"^mambanorm [^\n]*", "\n".join(c for _, c in BLOCKS), re.MULTILINE))
+def test_commands_are_understood(line):
+    options = cli._parse(shlex.split(line, comments=True)[1:])
+    for arm in getattr(options, "arms", None) or []:
+        mn.Arm.parse(arm)
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"\bmake ([a-z]+)\b", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE) or target == "and", target
+
+
+def test_files_that_the_readme_links_to_exist():
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
