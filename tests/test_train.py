@@ -357,7 +357,7 @@ if __name__ == "__main__":
 """
     path, mark = store.parent / "dying.py", store.parent / "mark"
     path.write_text(script)
-    done = subprocess.run([sys.executable, path, mark], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, path, mark], capture_output=True, text=True, timeout=300)
     assert mark.exists(), done.stderr
     assert done.stdout.strip().endswith("['ok', 'ok']"), done.stderr
 
@@ -368,7 +368,7 @@ def test_a_killed_sweep_resumes_where_it_was(store):
     code = "import mambanorm as mn; mn.sweep(mn.grid(['RMSN>SSM>None','None>SSM>GN','LN>SSM>LN'],['digits'],"
     code += "scale='smoke',seeds=4), workers=0, progress=False)"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(load_runs()) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
