@@ -213,7 +213,7 @@ def depth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 10: settings at which a model without norms fails within seconds (I12), and normalized controls there."""
     failing = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
-    changes = dict(n_layers=16, lr=1e-2, steps=150, eval_every=10) if scale != "smoke" else dict(lr=1e-2)
+    changes = dict(n_layers=16, lr=2e-2, steps=150, eval_every=10) if scale != "smoke" else dict(lr=2e-2)
     return grid(failing, scale=scale, seeds=seeds, **changes)
 
 

@@ -141,7 +141,7 @@ def fig_headline(frame: pd.DataFrame) -> Figure:
             _strip(ax, x, {arm: seeds_of(frame, task, arm) for arm in arms}, GROUPS[group])
         ax.set_xticks(range(len(GROUPS)), GROUPS)
         ax.set(xlim=(-0.5, 2.6), xlabel="normalization strategy")
-        ax.margins(y=0.17)
+        headroom(ax, 0.17)
     marks = "large dots: means of arms, small: seeds, line: mean of the group, dotted: chance"
     return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks)
 
