@@ -186,7 +186,8 @@ def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for key, tokens in frame.groupby(["phase", "arm", "mode", "n_layers", "site"], sort=False):
-        median = np.log10(tokens.groupby("depth").l2.median())
+        median = tokens.groupby("depth").l2.median()
+        median = np.log10(median[median > 0])
         finite = median[np.isfinite(median)]
         fits = growth_fits(finite.index, finite) if len(finite) == len(median) >= 4 else None
         facts = {"law": "–", "r2": np.nan} if fits is None else fits.loc[0, ["law", "r2"]].to_dict()

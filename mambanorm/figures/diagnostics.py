@@ -170,7 +170,7 @@ def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
         if len(band):
             ax.fill_between(band.index, band[0.05], band[0.95], color=colour, alpha=0.16, linewidth=0)
             ax.plot(band.index, band[0.5], "-o", color=colour, markersize=2.6, linewidth=1.3, zorder=3)
-        few = max(6, 144 // max(finite.depth.nunique(), 1))  # a deep model needs fewer dots a block
+        few = max(3, 48 // max(finite.depth.nunique(), 1))  # a deep model needs fewer dots a block
         some = finite.groupby("depth", group_keys=False).sample(frac=1, random_state=0).groupby("depth").head(few)
         ax.plot(some.depth + side + rng.uniform(-0.08, 0.08, len(some)), some.log, ".", ms=2, color=colour, alpha=0.35)
         lost = rows.depth[~np.isfinite(rows.l2)].unique()
