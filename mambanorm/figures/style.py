@@ -68,7 +68,7 @@ RC = {
     "legend.fontsize": 8.5,
     "hatch.linewidth": 0.6,
 }
-WIDTH, DPI = 9.5, 110
+WIDTH, DPI = 9.5, 100
 
 
 class StudyFigure(Figure):
