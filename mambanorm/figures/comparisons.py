@@ -133,8 +133,8 @@ def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.grid(visible=False, axis="y")
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
-    lines = "mean and 95 % t-interval of the difference on the same seeds, small dots: seeds"
-    return finish(fig, "Paired differences", caption or seeds, lines)
+    lines = "differences within a seed, small dots: seeds"
+    return finish(fig, "Paired differences", caption or f"{seeds} · mean and 95 % t-interval", lines)
 
 
 def _pair(ax: Axes, y: float, row) -> None:

@@ -29,7 +29,7 @@ def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
         limit = float(np.abs(row).max())
         ax.imshow(row, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
         ax.set_title(name, color=INK)
-        ax.set_xlabel(f"position\nmean {row.mean() + 0:.2f}, sd {row.std():.2f}", fontsize=8)
+        ax.set_xlabel(f"position\nmean {round(float(row.mean()), 2) + 0.0:.2f}, sd {row.std():.2f}", fontsize=8)
         ax.grid(False)
         ax.set_xticks([]), ax.set_yticks([])
     axes[0, 0].set_ylabel("channel")
