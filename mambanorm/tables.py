@@ -1,6 +1,7 @@
 """The run frame → small tables: means with intervals, paired differences, ours beside the paper's, captions.
 
 - `summarize` describes each arm, `paired` compares two on their shared seeds, `choose` selects on validation.
+- `lr_sensitivity` tells how much an arm depends on its learning rate.
 - `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
 
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. Divergence
@@ -168,6 +169,22 @@ def choose(frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, va
     if means.empty:
         raise ValueError(f"none of {', '.join(sorted(wanted))} has been run on task {task!r}: nothing to choose from")
     return str(means.idxmax())
+
+
+def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
+    """How much an arm depends on its learning rate, one row a task and arm: best_lr, lrs (how many were tried), and
+    sensitivity, the mean shortfall in percentage points of the rates tried behind the best one (0 = any rate will do).
+
+    After Wortsman et al. 2023, on validation accuracy; a diverged run counts as chance.
+    """
+    check_frame(frame, ("task", "arm", "lr", "best_val_accuracy", "status", "chance"))
+    scored = frame.assign(score=frame.best_val_accuracy.where(frame.status != "diverged", frame.chance))
+    rows = []
+    for (task, arm), runs in scored.groupby(["task", "arm"], sort=False):
+        by_lr = runs.groupby("lr").score.mean()
+        shortfall = 100 * (by_lr.max() - by_lr.mean())
+        rows.append(dict(task=task, arm=arm, best_lr=by_lr.idxmax(), lrs=len(by_lr), sensitivity=shortfall))
+    return pd.DataFrame(rows)
 
 
 def beside_paper(frame: pd.DataFrame, kind: str = "sequence") -> pd.DataFrame:

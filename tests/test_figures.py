@@ -16,7 +16,7 @@ from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shar
 from mambanorm.figures.style import some_of
 from mambanorm.norms import PAPER_NORMS
 from mambanorm.paper import PATTERN_ONLY, paper_values
-from mambanorm.tables import beside_paper, choose, describe_frame, paired, percent, summarize
+from mambanorm.tables import beside_paper, choose, describe_frame, lr_sensitivity, paired, percent, summarize
 
 GAIN = {"None": 0.0, "BN": 0.36, "IN": 0.38, "LN": 0.30, "RMSN": 0.31, "GN": 0.40}
 BASE = {"digits": (0.46, 0.1), "listops": (0.30, 0.125)}
@@ -364,3 +364,11 @@ def test_beside_the_paper_every_row_says_pattern_not_level(frame):
     row = table[(table.task == "digits") & (table.arm == "None>SSM>IN")].iloc[0]
     assert (row.ours, row.paper, row.n) == pytest.approx((0.46 + 0.38 + 0.01, 0.070, 3))
     assert "I1" in row.note
+
+
+def test_lr_sensitivity_is_the_mean_shortfall_behind_the_best_rate_and_counts_divergence_as_chance():
+    rows = [("A", 1e-3, 0.8, "ok"), ("A", 1e-2, 0.6, "ok"), ("B", 1e-3, 0.7, "ok"), ("B", 1e-2, 0.9, "diverged")]
+    frame = pd.DataFrame(rows, columns=["arm", "lr", "best_val_accuracy", "status"]).assign(task="digits", chance=0.1)
+    table = lr_sensitivity(frame).set_index("arm")
+    assert table.sensitivity.to_dict() == pytest.approx({"A": 10.0, "B": 30.0})
+    assert table.best_lr.to_dict() == {"A": 1e-3, "B": 1e-3}

@@ -232,3 +232,13 @@ def test_the_page_needs_no_network_and_is_written_whole(tmp_path):
 def test_lines_of_a_printed_answer_stay_lines(notebooks, tmp_path):
     outcome = run_notebook(notebooks("01_a", code("print('one')\nprint('two')", "answer")), tmp_path / "out")
     assert markdown(outcome.answer) == "<p>one<br />\ntwo</p>\n"
+
+
+def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
+    """The real thing: 03_type through papermill, at smoke, with one seed, one task and a store of its own."""
+    given = dict(scale="smoke", seeds=1, tasks=["digits"], runs_dir=str(tmp_path / "runs"))
+    outcome = run_notebook("03_type", tmp_path / "out", given)
+    assert outcome.ok, outcome.problem
+    assert "digits" in outcome.answer
+    assert "listops" not in outcome.answer
+    assert len(list((tmp_path / "runs").iterdir())) == 6
