@@ -120,6 +120,28 @@ def test_float32_agrees_with_float64_at_odd_sizes(name, shape):
     torch.testing.assert_close(low.double(), high, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 8), (2, 63, 12), (5, 65, 100)])
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(name, shape, padded):
+    """In float32 on the CPU the moments and the standardising line are fused loops; in float64 they are plain torch."""
+    lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
+    if padded and name != "None" and int(lengths.sum()) < 2:
+        pytest.skip("a single value has no batch statistic")
+    valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        norm = randomise(mn.create_norm(name, shape[-1])).to(dtype)
+        x = sample(*shape, mean=1.0).to(dtype).requires_grad_()
+        y = norm(x, lengths) * valid
+        leaves = [x, *(p for p in norm.parameters() if p.requires_grad)]
+        grads = torch.autograd.grad((y * sample(*shape, seed=5).to(dtype)).sum(), leaves)
+        found.append([y, *grads, *(b for b in norm.buffers() if b.is_floating_point())])
+    for fused, plain in zip(*found, strict=True):
+        error = (fused.detach().double() - plain.detach()).abs().max()
+        assert error <= 3e-5 * max(1.0, plain.detach().abs().max()), (name, error)
+
+
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_gradcheck_in_float64(name):
     norm = randomise(mn.create_norm(name, D).double())

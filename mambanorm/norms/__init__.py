@@ -2,7 +2,8 @@
 
     registry.py   NORMS, create_norm: names, equations, axes, causality, sources
     moments.py    per-channel moments and their pooling: the only reduction over L, the only mask
-    base.py       checks, γ and β, the standardising line
+    fused.py      the same reduction and the standardising line as fused loops on the CPU
+    base.py       checks, γ, β and ε
     classic.py    None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
     adaptive.py   NormVary (Appendix D)
     catalog.py    the registry as tables: what each norm is and costs

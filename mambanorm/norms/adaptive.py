@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from mambanorm.errors import unknown
 from mambanorm.norms.base import Norm, check_groups
 from mambanorm.norms.classic import batch_count
-from mambanorm.norms.moments import Moments, blank_padding, channel_moments, pool_batch, pool_channels
+from mambanorm.norms.moments import (
+    Moments,
+    blank_padding,
+    channel_moments,
+    pool_batch,
+    pool_channels,
+    standardize,
+)
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
@@ -80,8 +87,7 @@ class NormVary(Norm):
         w_mean, w_var = self.mixture()
         mean = sum(w * s for w, s in zip(w_mean, means, strict=True) if s is not None)
         var = sum(w * s for w, s in zip(w_var, variances, strict=True))
-        y = (x - mean) * torch.rsqrt(var + self.eps)
-        return y if self.gamma is None else y * self.gamma + self.beta
+        return standardize(x, mean, var, self.eps, self.gamma, self.beta)
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
         """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no mean (Eq. 12)."""

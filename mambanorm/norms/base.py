@@ -1,9 +1,11 @@
-"""What all norms share: the checks on x, the scale γ and shift β, and the final line y = γ·(x − μ)/√(σ² + ε) + β."""
+"""What all norms share: the checks on x, the scale γ, the shift β and ε."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from mambanorm.norms.moments import standardize
 
 
 class Norm(nn.Module):
@@ -28,11 +30,8 @@ class Norm(nn.Module):
             )
 
     def standardize(self, x: Tensor, mean: Tensor | None, var: Tensor) -> Tensor:
-        """γ·(x − μ)/√(σ² + ε) + β (Eq. 14); mean None = scaling only. Centres before it scales: no digits lost."""
-        scale = torch.rsqrt(var + self.eps)
-        scale = scale if self.weight is None else scale * self.weight
-        y = (x if mean is None else x - mean) * scale
-        return y if self.bias is None else y + self.bias
+        """`moments.standardize` with this norm's ε, γ and β."""
+        return standardize(x, mean, var, self.eps, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, affine={self.weight is not None}"

@@ -36,6 +36,11 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
     return (torch.arange(L, device=lengths.device) < lengths[:, None])[..., None]
 
 
+def fusible(*tensors: Tensor | None) -> bool:
+    """True if all are float32 on the CPU, where the fused loops of `fused.py` take over from plain torch."""
+    return all(t is None or (t.device.type == "cpu" and t.dtype == torch.float32) for t in tensors)
+
+
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or a gradient."""
     return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
@@ -45,6 +50,10 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     """Moments of x (B, L, D) over the valid positions of each row; x must be blank at the padding."""
     B, L, _ = x.shape
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
+    if fusible(x):
+        from mambanorm.norms import fused  # Numba takes a moment to import: not before it is needed
+
+        return Moments(*fused.moments(x, lengths), L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
     if lengths is None:
         m = x.mean(1, keepdim=True)
         return Moments(m, (x - m).square().mean(1, keepdim=True), L)
@@ -52,6 +61,23 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     m = x.sum(1, keepdim=True) / count
     centred = (x - m).masked_fill(~valid_positions(lengths, L), 0.0)
     return Moments(m, centred.square().sum(1, keepdim=True) / count, count)
+
+
+def standardize(
+    x: Tensor, mean: Tensor | None, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
+) -> Tensor:
+    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14); mean None = scaling only. Centres before it scales: no digits are lost.
+
+    x (B, L, D); mean and var broadcast to (B, 1, D); gamma and beta (D,), None = 1 and 0.
+    """
+    scale = torch.rsqrt(var + eps)
+    scale = scale if gamma is None else scale * gamma
+    if fusible(x, mean, scale, beta):
+        from mambanorm.norms import fused
+
+        return fused.centre_scale(x, mean, scale, beta)
+    y = (x if mean is None else x - mean) * scale
+    return y if beta is None else y + beta
 
 
 def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:

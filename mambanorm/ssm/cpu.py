@@ -141,7 +141,7 @@ class _Announce(event.Listener):
     def on_start(self, event):
         if not _Announce.said:
             _Announce.said = True
-            print("mambanorm: compiling the CPU scan, once (about 20 s) …", file=sys.stderr, flush=True)
+            print("mambanorm: compiling the CPU kernels, once (about 30 s) …", file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass
