@@ -54,6 +54,9 @@ class MambaBlock(nn.Module):
         scan_backend: str = "auto",
     ):
         super().__init__()
+        sizes = dict(d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank or 1)
+        for name, size in sizes.items():
+            check_size(name, size)
         check_options((n1, n2), norm_options)
         self.d_inner = d_inner = expand * d_model
         self.d_state = d_state
@@ -72,6 +75,8 @@ class MambaBlock(nn.Module):
         with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
+        self.d_model = d_model
+        self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self.fuses_gate = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
 
     def _init_dt(self) -> None:
@@ -83,6 +88,8 @@ class MambaBlock(nn.Module):
             self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if x.dim() != 3 or x.shape[-1] != self.d_model:
+            raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
         if self.observer is not None:
             return self._forward_observed(x, lengths)
         h = self.n1(x, lengths)
@@ -133,3 +140,17 @@ class MambaBlock(nn.Module):
             delta_softplus=True,
             backend=self.scan_backend,
         ).transpose(1, 2)
+
+
+def check_size(name: str, size: object) -> None:
+    """Raises ValueError unless a size is a positive whole number."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {size!r}")
+
+
+def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:
+    """mamba-ssm nests the same parameters as `mixer.*` beside `norm.*`, its N1: both load as they are."""
+    for key in [key for key in state if key.startswith((f"{prefix}mixer.", f"{prefix}norm."))]:
+        own = key.removeprefix(prefix)
+        renamed = own.removeprefix("mixer.") if own.startswith("mixer.") else f"n1.{own.removeprefix('norm.')}"
+        state[prefix + renamed] = state.pop(key)

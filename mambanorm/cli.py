@@ -392,7 +392,7 @@ def _add_train(command: Parser) -> None:
         "--arm", required=True, help='the norms, written "RMSN>SSM>GN" (with quotes), or preset:VMamba'
     )
     command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
-    command.add_argument("--seed", type=int, default=0, help="the seed (default: 0)")
+    command.add_argument("--seed", "--seeds", type=int, default=0, help="the seed (default: 0)")
     _add_common(command, several=False)
     _add_set(command)
     _add_training(command)

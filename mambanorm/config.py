@@ -58,10 +58,15 @@ class RunConfig:
         for name in ("stem_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
         for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in valid:
+            if getattr(self, name) not in list(valid):
                 raise unknown(name, getattr(self, name), valid)
+        if not isinstance(self.norm_options, dict):
+            raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
         object.__setattr__(self, "norm_options", dict(self.norm_options))
         self._check_numbers()
+
+    def __hash__(self) -> int:
+        return hash(self.run_id)
 
     def _check_numbers(self) -> None:
         for name in ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every"):
@@ -94,19 +99,22 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        """The config that `to_json` wrote. ValueError for an unknown field."""
-        return cls.from_dict(json.loads(text))
+        """The config that `to_json` wrote. ValueError for a text that is none, TypeError for an unknown field."""
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError(f"a config is a JSON object, got {text[:40]!r}")
+        return cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:
-                raise unknown("field of RunConfig", name, names)
+                raise unknown("field of RunConfig", name, names, TypeError)
         return cls(**values)
 
     def but(self, **changes: Any) -> RunConfig:
-        """A copy with some fields changed. ValueError for an unknown field."""
+        """A copy with some fields changed. TypeError for an unknown field."""
         return RunConfig.from_dict({**asdict(self), **changes})
 
 
@@ -187,6 +195,7 @@ def grid(
 ) -> list[RunConfig]:
     """One config for each task, arm and seed, once each; seed by seed, so that an early stop leaves whole sets."""
     scale = default_scale() if scale is None else check_scale(scale)
+    tasks = [tasks] if isinstance(tasks, str) else tasks
     configs = [
         base_config(task, scale, arm=str(Arm.parse(arm)), seed=seed, **changes)
         for task in tasks

@@ -77,6 +77,7 @@ def record(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]
 
     Raises ValueError if the model has no Mamba block or a site is unknown.
     """
+    sites = tuple(sites)
     unknown_sites = set(sites) - set(SITES)
     if unknown_sites:
         raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(SITES)}")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.block import MambaBlock
+from mambanorm.block import MambaBlock, check_size
 from mambanorm.norms import check_options, create_norm, known_options
-from mambanorm.norms.moments import valid_positions
+from mambanorm.norms.moments import check_lengths, valid_positions
 
 
 class SequenceClassifier(nn.Module):
@@ -36,6 +36,7 @@ class SequenceClassifier(nn.Module):
         d_state: int = 16,
         d_conv: int = 4,
         expand: int = 2,
+        dt_rank: int | None = None,
         norm_options: dict[str, Any] | None = None,
         scan_backend: str = "auto",
     ):
@@ -45,10 +46,12 @@ class SequenceClassifier(nn.Module):
                 "give either vocab_size (token ids) or in_features (real values), "
                 f"got vocab_size={vocab_size}, in_features={in_features}"
             )
+        for name, size in (("n_classes", n_classes), ("n_layers", n_layers), ("stem", vocab_size or in_features)):
+            check_size(name, size)
         self.arm = Arm.parse(arm)
         self.vocab_size, self.in_features = vocab_size, in_features
         self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
-        block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, scan_backend=scan_backend)
+        block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
         check_options((stem_norm, final_norm, *self.arm), norm_options)
         own = known_options(self.arm, norm_options)
         self.blocks = nn.ModuleList(
@@ -61,7 +64,11 @@ class SequenceClassifier(nn.Module):
         self._init_weights(n_layers)
 
     def _init_weights(self, n_layers: int) -> None:
-        """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them."""
+        """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them.
+
+        Stem and head, which mamba-ssm does not have, keep PyTorch's biases too: with a bias of zero, a norm over the
+        channels would leave of a one-feature input nothing but its sign.
+        """
         if isinstance(self.stem, nn.Embedding):
             nn.init.normal_(self.stem.weight, std=0.02)
         with torch.no_grad():
@@ -70,6 +77,7 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         self._check(x)
+        check_lengths(lengths, x)
         x = self.stem_norm(self.stem(x), lengths)  # (B, L, D)
         for block in self.blocks:
             x = block(x, lengths)

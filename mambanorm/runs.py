@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,12 @@ from torch import Tensor
 
 from mambanorm.arms import Arm
 from mambanorm.config import ROOT, RunConfig
+from mambanorm.errors import unknown
 from mambanorm.train import RunResult
 
-FILES = ("config.json", "result.json", "curves.parquet", "predictions.npz", "diagnostics.npz", "checkpoint.safetensors")
+REQUIRED = ("config.json", "result.json", "curves.parquet", "predictions.npz")
+OPTIONAL = ("diagnostics.npz", "checkpoint.safetensors")  # may be deleted to save space
+FILES = REQUIRED + OPTIONAL
 COLUMNS = [
     *("run_id", "task", "arm", "n1", "n2", "seed", "role", "scale", "lr", "n_layers", "status"),
     *("test_accuracy", "val_accuracy", "best_val_accuracy", "chance", "steps"),
@@ -60,11 +64,18 @@ class StoredRun:
 
     @property
     def diagnostics(self) -> dict[str, np.ndarray]:
-        return _read_npz(self.path / "diagnostics.npz")
+        return _read_npz(self._optional("diagnostics.npz"))
 
     @property
     def checkpoint(self) -> dict[str, Tensor]:
-        return load_file(self.path / "checkpoint.safetensors")
+        return load_file(self._optional("checkpoint.safetensors"))
+
+    def _optional(self, name: str) -> Path:
+        if not (self.path / name).is_file():
+            raise ValueError(
+                f"run {self.path.name} has no {name}: to get it back, move {self.path} away and train again"
+            )
+        return self.path / name
 
     def row(self) -> dict:
         """One row of the run frame."""
@@ -94,12 +105,15 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
         return final
     temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=store))
     try:
+        temporary.chmod(0o755)  # mkdtemp's folders are the owner's alone; a store may be shared
         _write(result, temporary)
-        if final.exists():
+        if final.exists() and _read(final) is None:
             final.rename(_free_name(final))
         temporary.rename(final)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and _read(final) is not None:  # another process has just stored the same run
+            return final
         raise
     return final
 
@@ -129,15 +143,40 @@ def _read(folder: Path) -> StoredRun | None:
     try:
         config = RunConfig.from_json((folder / "config.json").read_text())
         facts = json.loads((folder / "result.json").read_text())
-        missing = [name for name in FILES if not (folder / name).is_file() or not (folder / name).stat().st_size]
-        if missing:
-            raise ValueError(f"{', '.join(missing)} missing or empty")
-        if not {"status", "test_accuracy", "steps"} <= facts.keys():
-            raise ValueError("result.json is incomplete")
+        _check_whole(folder, facts)
+        if config.run_id != folder.name:
+            raise ValueError(f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         warnings.warn(f"skipping the damaged run {folder}: {error}", stacklevel=3)
         return None
     return StoredRun(folder, config, facts)
+
+
+def _check_whole(folder: Path, facts: dict) -> None:
+    """Raises if a file is missing, cut short or not what its name says; cheap enough for every run of a large store."""
+    if not all(isinstance(facts.get(name), int | float) for name in ("test_accuracy", "chance", "steps")):
+        raise ValueError("result.json is incomplete")
+    if facts.get("status") not in ("ok", "diverged"):
+        raise ValueError(f"result.json has status {facts.get('status')!r}")
+    for name in FILES:
+        path = folder / name
+        if (name in REQUIRED or path.exists()) and not _looks_whole(path):
+            raise ValueError(f"{name} is missing or damaged")
+
+
+def _looks_whole(path: Path) -> bool:
+    """True if a file begins and ends as its format does."""
+    if not path.is_file():
+        return False
+    if path.suffix == ".npz":
+        return zipfile.is_zipfile(path)
+    with path.open("rb") as file:
+        head = file.read(8)
+        size = file.seek(0, os.SEEK_END)
+        if path.suffix == ".safetensors":
+            return size > 8 + int.from_bytes(head, "little") > 8
+        file.seek(max(size - 4, 0))
+        return path.suffix != ".parquet" or (head[:4] == file.read() == b"PAR1" and size > 12)
 
 
 def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
@@ -150,11 +189,11 @@ def load_runs(
 ) -> pd.DataFrame:
     """The run frame: one row a run, columns COLUMNS; only those of `configs` if given, in their order.
 
-    Keywords filter by column (`task="digits"`, `status=["ok", "diverged"]`). ValueError for an unknown column.
+    Keywords filter by column (`task="digits"`, `status=["ok", "diverged"]`). TypeError for an unknown column.
     """
-    unknown_columns = [name for name in where if name not in COLUMNS]
-    if unknown_columns:
-        raise ValueError(f"unknown columns {unknown_columns}: valid are {', '.join(COLUMNS)}")
+    for name in where:
+        if name not in COLUMNS:
+            raise unknown("column of the run frame", name, COLUMNS, TypeError)
     if configs is None:
         store = runs_dir(directory)
         folders = sorted(store.iterdir()) if store.is_dir() else []

@@ -10,6 +10,7 @@ the small tasks, the split. Two arms with one seed differ in their norms and in 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -30,6 +31,7 @@ from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Split, TaskData, load_task
 
 EVAL_BATCH = 256
+BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
 
 
 @dataclass
@@ -61,8 +63,9 @@ class RunResult:
     checkpoint: dict[str, Tensor]  # state_dict of the best validation step
 
     def facts(self) -> dict[str, Any]:
-        """The scalars, as they stand in result.json and in a row of the run frame."""
-        return {f.name: getattr(self, f.name) for f in fields(self)[1:] if f.name not in ARRAYS}
+        """The scalars, as they stand in result.json and in a row of the run frame; None for a NaN, as JSON has none."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self)[1:] if f.name not in ARRAYS}
+        return {name: None if value != value else value for name, value in facts.items()}
 
 
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
@@ -94,8 +97,9 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
         loss.backward()
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
         curve.append({"step": step, "train_loss": loss.item(), "grad_norm": grad_norm, "lr": group["lr"]})
-        if not (math.isfinite(curve[-1]["train_loss"]) and math.isfinite(grad_norm)):
-            nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths)
+        if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
+            with autocast(config, device):
+                nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths)
             break
         optimizer.step()
         log.turn(step)
@@ -143,7 +147,7 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
 
 def build_model(config: RunConfig, data: TaskData) -> SequenceClassifier:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
+    with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return SequenceClassifier(
             data.n_classes,
@@ -244,6 +248,11 @@ class Best:
     def restore(self, model: nn.Module) -> None:
         if self.state is not None:
             model.load_state_dict(self.state)
+
+
+def finite_gradients(model: nn.Module) -> bool:
+    """True if every gradient is finite, for the norm of large ones can overflow on its own."""
+    return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
 
 
 @torch.no_grad()

@@ -96,6 +96,29 @@ def test_block_has_mamba_ssm_parameters_and_loads_such_a_state_dict():
     assert torch.equal(block.state_dict()["A_log"], checkpoint["A_log"])
 
 
+def test_a_whole_mamba_ssm_layer_loads_strictly_norm_and_mixer_included():
+    block, e = mn.MambaBlock(D, "RMSN", "None", d_state=8), 2 * D
+    layer = {f"mixer.{name}": sample(*shape(D, e, 8, 1)) for name, shape in MAMBA_SSM_NAMES.items()}
+    layer["norm.weight"] = sample(D)
+    block.load_state_dict(layer)
+    assert torch.equal(block.n1.weight, layer["norm.weight"])
+    stack = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([mn.MambaBlock(D, d_state=8)])})
+    stack.load_state_dict({f"layers.0.{name}": value for name, value in layer.items()})
+    assert torch.equal(stack["layers"][0].in_proj.weight, layer["mixer.in_proj.weight"])
+
+
+@pytest.mark.parametrize("sizes", [dict(d_conv=0), dict(d_state=0), dict(expand=1.5), dict(dt_rank=-1)])
+def test_impossible_sizes_are_refused(sizes):
+    with pytest.raises(ValueError, match="positive whole number"):
+        mn.MambaBlock(8, **sizes)
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 7)])
+def test_a_block_refuses_wrong_rank_and_channels(shape):
+    with pytest.raises(ValueError, match="MambaBlock expects"):
+        mn.MambaBlock(8, "None")(torch.zeros(shape))
+
+
 def test_initial_values_are_mamba_ssm_s():
     torch.manual_seed(0)
     block = mn.MambaBlock(64)
@@ -195,7 +218,9 @@ def test_building_a_model_leaves_the_callers_random_state_alone():
 
 def test_an_arm_is_exactly_what_it_says():
     model = mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=2, arm="None>SSM>None")
-    assert not any(isinstance(m, torch.nn.LayerNorm | mn.norms.base.Norm) for m in model.modules())
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.LayerNorm | mn.norms.base.Norm)]
+    assert {type(m).__name__ for m in norms} == {"NoNorm"}
+    assert not any(parameter for m in norms for parameter in m.parameters())
 
 
 def test_norm_options_reach_the_norms_that_know_them():
@@ -249,6 +274,12 @@ def test_bad_arms_say_what_was_meant(text, message):
 def test_inputs_of_another_kind_are_refused(x, message):
     with pytest.raises(ValueError, match=message):
         mn.SequenceClassifier(4, vocab_size=9, d_model=8, n_layers=1)(x)
+
+
+def test_lengths_are_checked_once_for_every_arm():
+    model = mn.SequenceClassifier(4, vocab_size=9, d_model=8, n_layers=1, arm="None>SSM>None")
+    with pytest.raises(ValueError, match="lengths must be 2 whole numbers"):
+        model(torch.ones(2, 5, dtype=torch.long), torch.tensor([5]))
 
 
 def test_a_model_needs_exactly_one_kind_of_input():
@@ -323,6 +354,9 @@ def test_spectrum_facts_on_known_matrices():
 
 
 def test_unknown_recording_sites_and_models_without_blocks_are_refused():
+    with mn.record(block := mn.MambaBlock(8), (site for site in ("x", "scan"))) as seen:
+        block(torch.zeros(1, 2, 8))
+    assert len(seen.seen) == 2
     with pytest.raises(ValueError, match="unknown sites"), mn.record(mn.MambaBlock(8), ["gate"]):
         pass
     with pytest.raises(ValueError, match="holds no MambaBlock"), mn.record(torch.nn.Linear(2, 2)):

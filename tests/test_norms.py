@@ -241,8 +241,9 @@ def test_causal_says_whether_an_output_sees_the_future(name):
 
 
 @pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL")])
-def test_a_mean_far_above_the_spread_costs_no_accuracy(name):
-    x = (sample(B, 64, 64) + 3000).float()
+@pytest.mark.parametrize("length", [64, 2048])
+def test_a_mean_far_above_the_spread_costs_no_accuracy(name, length):
+    x = (sample(2, length, 64) + 3000).float()
     exact = mn.create_norm(name, 64).double()(x.double())
     torch.testing.assert_close(mn.create_norm(name, 64)(x).double(), exact, rtol=0, atol=1e-3)
 
@@ -363,6 +364,9 @@ def test_unknown_option_is_a_type_error_with_the_valid_ones():
         ("NormVary", 8, {"statistics": "totl"}, "did you mean 'total'"),
         ("LN", 8, {"eps": 0}, "eps must be above 0, got 0"),
         ("BN", 8, {"momentum": 2}, "momentum"),
+        ("BN", 8, {"momentum": None}, "momentum must be a number, got None"),
+        ("LN", 8, {"eps": "1e-5"}, "eps must be a number"),
+        (["LN"], 8, {}, "unknown norm"),
         ("LN", 0, {}, "positive whole number"),
     ],
 )
@@ -371,17 +375,28 @@ def test_bad_values_say_what_is_allowed(name, d, options, message):
         mn.create_norm(name, d, **options)
 
 
-@pytest.mark.parametrize("name", [n for n in EQUATIONS if n != "None"])
+@pytest.mark.parametrize("name", EQUATIONS)
 @pytest.mark.parametrize("shape", [(B, D), (B, L, D + 1), (B, D, L), (0, L, D), (B, 0, D)])
 def test_wrong_rank_wrong_channels_and_empty_input_are_refused(name, shape):
     with pytest.raises(ValueError, match="expects \\(B, L, D\\)|nothing to normalize"):
         mn.create_norm(name, D)(torch.zeros(shape))
 
 
+@pytest.mark.parametrize("name", EQUATIONS)
 @pytest.mark.parametrize("lengths", [[1, 2, 3, 4], [0, 1, 1, 1, 1], [8, 1, 1, 1, 1], [1.0] * 5])
-def test_bad_lengths_are_refused(lengths):
-    with pytest.raises(ValueError, match="lengths must"):
-        mn.create_norm("IN", D)(torch.zeros(B, L, D), torch.tensor(lengths))
+def test_bad_lengths_are_refused_by_every_norm(name, lengths):
+    for norm in (mn.create_norm(name, D), mn.create_norm(name, D).eval()):
+        with pytest.raises(ValueError, match="lengths must"):
+            norm(torch.zeros(B, L, D), torch.tensor(lengths))
+        with pytest.raises(ValueError, match="lengths must be a tensor"):
+            norm(torch.zeros(B, L, D), lengths)
+
+
+def test_asking_for_a_second_derivative_of_a_fused_norm_is_an_error_not_a_zero():
+    x, w = sample(B, L, D).float().requires_grad_(), sample(B, L, D, seed=1).float()
+    (gradient,) = torch.autograd.grad((mn.create_norm("IN", D)(x) * w).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
 
 
 @pytest.mark.parametrize("name", ["BN", "NormVary"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,6 @@ def test_run_id_depends_on_every_field_and_not_on_spelling():
     [
         ({"scale": "quik"}, "unknown scale 'quik'.*did you mean 'quick'"),
         ({"arm": "RMSN>SSM>GNN"}, "did you mean 'GN'"),
-        ({"learning_rate": 1}, "unknown field of RunConfig 'learning_rate'"),
         ({"final_norm": "LM"}, "unknown norm 'LM'"),
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"lr": float("nan")}, "lr must be a finite number"),
@@ -67,6 +67,21 @@ def test_run_id_depends_on_every_field_and_not_on_spelling():
 def test_bad_config_values_are_refused_at_once(changes, message):
     with pytest.raises(ValueError, match=message):
         base_config("digits", "smoke").but(**changes)
+
+
+def test_unknown_keywords_are_type_errors_with_the_valid_ones():
+    with pytest.raises(TypeError, match="unknown field of RunConfig 'lrr'.*did you mean 'lr'"):
+        base_config("digits", "smoke", lrr=1)
+    with pytest.raises(TypeError, match="unknown field"):
+        base_config("digits", "smoke").but(learning_rate=1)
+    with pytest.raises(ValueError, match="JSON object"):
+        mn.RunConfig.from_json("[]")
+
+
+def test_a_config_can_be_a_key_and_a_task_a_plain_name():
+    config = base_config("digits", "smoke", norm_options={"groups": 2})
+    assert {config: 1}[config.but()] == 1
+    assert mn.grid(["RMSN>SSM>GN"], "digits", scale="smoke") == mn.grid(["RMSN>SSM>GN"], ["digits"], scale="smoke")
 
 
 def test_seed_roles_are_disjoint():
@@ -115,6 +130,19 @@ def test_the_same_config_twice_is_bit_identical(result):
     again = train(result.config)
     assert again.curves.equals(result.curves)
     assert all(torch.equal(again.checkpoint[k], v) for k, v in result.checkpoint.items())
+
+
+def test_models_built_in_two_threads_at_once_start_from_their_seeds():
+    from concurrent.futures import ThreadPoolExecutor
+
+    from mambanorm.tasks import load_task
+
+    data = load_task("digits", "smoke", 0)
+    configs = [base_config("digits", "smoke", seed=seed) for seed in range(4)] * 4
+    alone = [build_model(config, data).head.weight for config in configs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda config: build_model(config, data).head.weight, configs))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 def test_result_holds_what_the_contract_names(result):
@@ -274,6 +302,10 @@ def test_a_run_is_there_whole_or_not_at_all(store, result, monkeypatch):
         lambda folder: (folder / "config.json").unlink(),
         lambda folder: (folder / "curves.parquet").write_bytes(b""),
         lambda folder: (folder / "result.json").write_text("[]"),
+        lambda folder: (folder / "result.json").write_text('{"status": "ok", "test_accuracy": "oops", "steps": 3}'),
+        lambda folder: (folder / "curves.parquet").write_bytes((folder / "curves.parquet").read_bytes()[:-9]),
+        lambda folder: (folder / "predictions.npz").write_bytes(b"garbage"),
+        lambda folder: (folder / "checkpoint.safetensors").write_bytes(b"\xff" * 40),
     ],
 )
 def test_a_damaged_run_is_skipped_with_its_name_and_never_deleted(store, result, damage):
@@ -293,8 +325,27 @@ def test_frame_filters_by_column_and_refuses_unknown_ones(store, result):
     save_run(result)
     assert len(load_runs(task="digits", status=["ok", "diverged"])) == 1
     assert len(load_runs(task="listops")) == 0
-    with pytest.raises(ValueError, match="unknown columns"):
+    with pytest.raises(TypeError, match="unknown column of the run frame 'tsak'.*did you mean 'task'"):
         load_runs(tsak="digits")
+
+
+def test_a_run_of_another_schema_an_edited_one_and_a_copy_are_not_taken_for_the_real_one(store, result, monkeypatch):
+    folder = save_run(result)
+    shutil.copytree(folder, store / "copy")
+    with pytest.warns(UserWarning, match="copy"):
+        assert len(load_runs()) == 1
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"lr": 0.004', '"lr": 0.5'))
+    with pytest.warns(UserWarning, match="edited, copied, or of an older SCHEMA"):
+        assert find_run(result.config) is None
+
+
+def test_diagnostics_and_checkpoint_may_be_deleted_to_save_space(store, result):
+    folder = save_run(result)
+    (folder / "checkpoint.safetensors").unlink()
+    assert len(load_runs()) == 1
+    with pytest.raises(ValueError, match=r"has no checkpoint\.safetensors"):
+        _ = find_run(result.config).checkpoint
 
 
 # the sweep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mambanorm.norms.moments import standardize
+from mambanorm.norms.moments import check_lengths, standardize
 
 
 class Norm(nn.Module):
@@ -23,11 +23,7 @@ class Norm(nn.Module):
             raise ValueError(f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}")
         if 0 in x.shape:
             raise ValueError(f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}")
-        if lengths is not None and (lengths.shape != x.shape[:1] or lengths.is_floating_point()):
-            raise ValueError(
-                f"lengths must be {x.shape[0]} whole numbers, one a row, "
-                f"got {lengths.dtype} of shape {tuple(lengths.shape)}"
-            )
+        check_lengths(lengths, x)
 
     def standardize(self, x: Tensor, mean: Tensor | None, var: Tensor) -> Tensor:
         """`moments.standardize` with this norm's ε, γ and β."""
@@ -39,7 +35,7 @@ class Norm(nn.Module):
 
 def check_groups(d: int, groups: int) -> None:
     """Raises ValueError unless the groups divide the channels."""
-    if d % groups:
+    if not isinstance(groups, int) or groups < 1 or d % groups:
         divisors = [g for g in range(1, d + 1) if d % g == 0]
         raise ValueError(f"{d} channels do not divide into {groups} groups: groups may be one of {divisors}")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mambanorm.norms.base import Norm, check_groups
 from mambanorm.norms.moments import blank_padding, channel_moments, pool_batch, pool_channels
@@ -23,13 +23,14 @@ TABLE_3 = "Table 3"
 
 
 @register_norm("None", equation="y = x", source="the identity", axes=(), causal=True, learnable="nothing")
-class NoNorm(nn.Module):
-    """The identity, y = x, with the same call as a norm."""
+class NoNorm(Norm):
+    """The identity, y = x, with the same call and the same checks as a norm."""
 
     def __init__(self, d: int):
-        super().__init__()
+        super().__init__(d, eps=0.0, affine=False)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.check(x, lengths)
         return x
 
 

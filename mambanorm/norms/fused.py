@@ -15,10 +15,9 @@ import numba
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from mambanorm.ssm.cpu import run, scan_threads
-from mambanorm.ssm.kernels import jit
+from mambanorm.ssm.cpu import backward_once, run, scan_threads
+from mambanorm.ssm.kernels import ZERO, jit
 
 _f = np.float32
 _TWO = _f(2)
@@ -47,6 +46,7 @@ def warm_up() -> None:
 @jit()
 def _moments_worker(worker, workers, x, lengths, m, v):
     batch, channels = x.shape[0], x.shape[2]
+    rest = np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         n, mean, square = lengths[b], m[b], v[b]
         for t in range(n):
@@ -55,12 +55,17 @@ def _moments_worker(worker, workers, x, lengths, m, v):
                 mean[d] += row[d]
         for d in range(channels):
             mean[d] /= _f(n)
-        for t in range(n):  # a second pass, centred: no digits are lost at a mean far above the spread
+        rest[:] = ZERO
+        for t in range(n):  # a second pass, centred: no digits are lost at a mean far above the spread,
             row = x[b, t]
             for d in range(channels):
-                square[d] += (row[d] - mean[d]) * (row[d] - mean[d])
-        for d in range(channels):
-            square[d] /= _f(n)
+                c = row[d] - mean[d]
+                rest[d] += c
+                square[d] += c * c
+        for d in range(channels):  # and what the first pass has lost of the mean is put back
+            c = rest[d] / _f(n)
+            mean[d] += c
+            square[d] = square[d] / _f(n) - c * c
 
 
 @jit()
@@ -140,7 +145,7 @@ class _Moments(torch.autograd.Function):
         return m[:, None], v[:, None]
 
     @staticmethod
-    @once_differentiable
+    @backward_once
     def backward(ctx, dm, dv):
         x, n, m = ctx.saved_tensors
         dm, dv = (g.expand(len(x), 1, x.shape[2])[:, 0].contiguous() for g in (dm, dv))
@@ -163,7 +168,7 @@ class _CentreScale(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @backward_once
     def backward(ctx, grad):
         x, mu, s = ctx.saved_tensors
         dx, sum_g, sum_gx = torch.empty_like(x), torch.zeros_like(mu), torch.zeros_like(mu)

@@ -60,7 +60,7 @@ def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...
 def norm_name(name: str | None) -> str:
     """The registered name; Python's None means "None". ValueError for an unknown one."""
     name = "None" if name is None else name
-    if name not in NORMS:
+    if not isinstance(name, str) or name not in NORMS:
         raise unknown("norm", name, NORMS)
     return name
 
@@ -99,6 +99,9 @@ def check_options(names: Sequence[str | None], options: dict[str, Any] | None) -
 
 def check_values(options: dict[str, Any]) -> None:
     """Raises ValueError for an eps, momentum or number of groups that no norm could use."""
+    for name in ("eps", "momentum"):
+        if not isinstance(options[name], int | float):
+            raise ValueError(f"{name} must be a number, got {options[name]!r}")
     if not options["eps"] > 0:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")
     if not 0 <= options["momentum"] <= 1:

@@ -156,6 +156,8 @@ def _check_mamba_ssm(u, state, where):
 
 def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
     """Check every shape, dtype and device; ValueError says what was given and what is allowed."""
+    if not isinstance(u, torch.Tensor):
+        raise ValueError(f"u is {u!r}; a tensor is needed")
     if u.dim() != 3 or 0 in u.shape:
         raise ValueError(f"u has shape {tuple(u.shape)}; (B, D, L) is needed, each at least 1")
     batch, channels, length = u.shape

@@ -8,9 +8,8 @@ Glossary: B rows, L positions, E = d_inner channels, K taps of the kernel.
 
 import numba
 import torch
-from torch.autograd.function import once_differentiable
 
-from mambanorm.ssm.cpu import run, scan_threads
+from mambanorm.ssm.cpu import backward_once, run, scan_threads
 from mambanorm.ssm.kernels import ONE, jit, sigmoid
 
 
@@ -93,7 +92,7 @@ class _ConvSiLU(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @backward_once
     def backward(ctx, grad):
         u, taps, bias = ctx.saved_tensors
         workers, segments = ctx.cut

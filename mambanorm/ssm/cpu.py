@@ -21,6 +21,7 @@ Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and resul
 `selective_scan_fn`); storing chunk starts and recomputing is the paper's recomputation, section 3.3.2.
 """
 
+import functools
 import math
 import os
 import sys
@@ -199,6 +200,23 @@ def _common(plan, u, delta, A, B, C, weight, D, z, bias, softplus):
     )  # fmt: skip
 
 
+def backward_once(backward):
+    """Decorator of a backward pass without a second derivative: asking for one is an error, never silently nothing.
+
+    torch's own once_differentiable refuses only where the incoming gradient has a graph; a loss that is linear in the
+    result has none, and its second derivative would miss the kernel without a word.
+    """
+    once = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def checked(ctx, *grads):
+        if torch.is_grad_enabled():
+            grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
+        return once(ctx, *grads)
+
+    return checked
+
+
 class _Scan(torch.autograd.Function):
     """u, delta, z (B, L, D) with contiguous channels, B and C (B, G, N, L), weight (N, D) or None, all float32."""
 
@@ -219,16 +237,8 @@ class _Scan(torch.autograd.Function):
         return out, last
 
     @staticmethod
-    def backward(ctx, grad, grad_last):
-        if torch.is_grad_enabled() and not grad.requires_grad:
-            # once_differentiable refuses only where the incoming gradient has a graph; without this, a second
-            # derivative of a loss linear in the result would silently miss the scan
-            grad = grad.detach().requires_grad_()
-        return _Scan.once(ctx, grad, grad_last)
-
-    @staticmethod
-    @once_differentiable
-    def once(ctx, grad, _):
+    @backward_once
+    def backward(ctx, grad, _):
         u, delta, A, B, C, weight, D, z, bias, states = ctx.saved_tensors
         plan, size, need = ctx.plan, A.shape[1], ctx.needs_input_grad
         grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()

@@ -55,7 +55,7 @@ def _bits_to_float(typingctx, x):
 
 
 _f = np.float32
-_ZERO, ONE, _HALF, _TWO = _f(0), _f(1), _f(0.5), _f(2)
+ZERO, ONE, _HALF, _TWO = _f(0), _f(1), _f(0.5), _f(2)
 _EXP_MAX, _EXP_MIN = _f(128), _f(-126)
 _ROUND = _f(1.5 * 2**23 + 126)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
 _SHIFT = np.int32(23)
@@ -92,14 +92,14 @@ def _softplus(x):
     e = _exp2(-abs(x) * LOG2E)
     s = e / (_TWO + e)
     q = s * s
-    return (x if x > _ZERO else _ZERO) + _TWO * s * (ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0))
+    return (x if x > ZERO else ZERO) + _TWO * s * (ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0))
 
 
 @jit(inline="always")
 def sigmoid(x):
     """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
     e = _exp2(-abs(x) * LOG2E)
-    return (ONE if x >= _ZERO else e) / (ONE + e)
+    return (ONE if x >= ZERO else e) / (ONE + e)
 
 
 @intrinsic
@@ -166,7 +166,7 @@ def _advance(steps, size, weighted, rows, cells, b_values, c_values):
     for t in range(steps):
         row = rows[t * 3 * LANES : (t + 1) * 3 * LANES]
         for d in range(LANES):
-            row[_Y + d] = _ZERO
+            row[_Y + d] = ZERO
         for n in range(size):
             cell = cells[n * CELL : (n + 1) * CELL]
             b, c = b_values[t * size + n], c_values[t * size + n]
@@ -188,7 +188,7 @@ def _replay(steps, size, weighted, rows, cells, b_values, c_values, history):
     for t in range(steps):
         row = rows[t * 7 * LANES : (t + 1) * 7 * LANES]
         for d in range(LANES):
-            row[_Y + d] = _ZERO
+            row[_Y + d] = ZERO
         for n in range(size):
             cell = cells[n * CELL : (n + 1) * CELL]
             b, c = b_values[t * size + n], c_values[t * size + n]
@@ -213,8 +213,8 @@ def _reverse(steps, size, weighted, need_b, need_c, rows, cells, b_values, c_val
     for t in range(steps - 1, -1, -1):
         row = rows[t * 7 * LANES : (t + 1) * 7 * LANES]
         for d in range(LANES):
-            row[_DDT + d] = _ZERO
-            row[_DDU + d] = _ZERO
+            row[_DDT + d] = ZERO
+            row[_DDU + d] = ZERO
         for n in range(size):
             cell = cells[n * CELL : (n + 1) * CELL]
             b, c = b_values[t * size + n], c_values[t * size + n]
@@ -245,7 +245,7 @@ def _reverse(steps, size, weighted, need_b, need_c, rows, cells, b_values, c_val
 @jit()
 def _load_cells(a, weight, d0, width, cells):
     """Columns d0 … of A·log2(e) and of the weight (both (N, D)) into the cells; everything else in them is zero."""
-    cells[:] = _ZERO
+    cells[:] = ZERO
     for n in range(a.shape[0]):
         for d in range(width):
             cells[n * CELL + _A + d] = a[n, d0 + d]
@@ -290,7 +290,7 @@ def forward_worker(
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width = blocks[k, 0], blocks[k, 1]
-            rows[:] = _ZERO
+            rows[:] = ZERO
             _load_cells(a, weight, d0, width, cells)
             for t0 in range(0, length, steps):
                 count = min(steps, length - t0)
@@ -348,7 +348,7 @@ def _finish_du(b, t0, steps, d0, width, u, delta, skip, bias, softplus, rows, du
             target[d] = row[_DDT + d] * _LN2 + row[_DDU + d] * x[d]  # A carries log2(e)
         if softplus:
             for d in range(width):
-                target[d] *= sigmoid(raw[d] + (bias[d0 + d] if bias.size else _ZERO))
+                target[d] *= sigmoid(raw[d] + (bias[d0 + d] if bias.size else ZERO))
         if bias.size:
             total = sums[1, d0 : d0 + width]
             for d in range(width):
@@ -374,14 +374,14 @@ def backward_worker(
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width, group_b, group_c = blocks[k]
-            rows[:] = _ZERO
+            rows[:] = ZERO
             _load_cells(a, weight, d0, width, cells)
             for chunk in range((length - 1) // steps, -1, -1):
                 t0 = chunk * steps
                 count = min(steps, length - t0)
                 for n in range(size):
                     for d in range(width):
-                        cells[n * CELL + _H + d] = states[b, chunk - 1, n, d0 + d] if chunk else _ZERO
+                        cells[n * CELL + _H + d] = states[b, chunk - 1, n, d0 + d] if chunk else ZERO
                 _read_scalars(bm, b, group_b, t0, count, size, b_values)
                 _read_scalars(cm, b, group_c, t0, count, size, c_values)
                 _prepare(b, t0, count, d0, width, u, delta, bias, softplus, rows, 7 * LANES)
