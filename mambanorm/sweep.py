@@ -54,7 +54,8 @@ def sweep(
     for config in configs:
         if config.task not in TASKS:
             raise unknown("task", config.task, TASKS)
-    todo = missing_runs(configs, runs_dir)
+    # the longest first, so that none of them is left alone at the end; otherwise in the order given
+    todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     failed = {}
     if todo:
         with open_client(client, scheduler, workers, len(todo)) as engine:
