@@ -211,10 +211,10 @@ DEPTHS = {"smoke": (1, 2, 3, 4), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24),
 
 def depth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 9's four arms (none, before, after, both) with one norm, at each depth, on digits."""
-    steps = {"smoke": 4, "quick": 40}.get(scale, 1_000)
+    steps = {"smoke": 4, "quick": 30}.get(scale, 1_000)
     four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
     runs = [
-        grid(four, scale=scale, seeds=seeds, n_layers=n, steps=steps, eval_every=max(steps // 4, 1))
+        grid(four, scale=scale, seeds=seeds, n_layers=n, steps=steps, eval_every=max(steps // 3, 1))
         for n in DEPTHS[scale]
     ]
     return [config for group in runs for config in group]
@@ -223,7 +223,7 @@ def depth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 10: settings at which a model without norms fails within seconds (I12), and normalized controls there."""
     failing = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
-    changes = dict(n_layers=16, lr=2e-2, steps=60, eval_every=10) if scale != "smoke" else dict(lr=2e-2)
+    changes = dict(n_layers=16, lr=2e-2, steps=40, eval_every=10) if scale != "smoke" else dict(lr=2e-2)
     return grid(failing, scale=scale, seeds=seeds, **changes)
 
 
