@@ -7,12 +7,14 @@
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, `delta` Δ,
 `A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
 
-A block runs one of two twins that give the same values: the fused one, and, while diagnostics record, the unfused one,
-in which every site of SITES exists as a tensor. Parameter names and initial values are mamba-ssm's.
+A block runs one of two twins that give the same values: the fused one for float32 on the CPU; elsewhere and while
+diagnostics record the plain one, in which every site of SITES exists as a tensor. Parameter names and initial values
+are mamba-ssm's.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +25,10 @@ from torch import Tensor, nn
 
 from mambanorm.arms import PRESETS, Arm
 from mambanorm.norms import check_options, create_norm, known_options, norm_name
+from mambanorm.norms.moments import fusible
 from mambanorm.ssm import conv_silu, selective_scan
 
-__all__ = ["PRESETS", "SITES", "Arm", "MambaBlock"]
+__all__ = ["PRESETS", "SITES", "Arm", "MambaBlock", "warm_up"]
 
 SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
 """What diagnostics can see of a block, in the order of computation."""
@@ -77,7 +80,8 @@ class MambaBlock(nn.Module):
             self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
         self.d_model = d_model
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
-        self.fuses_gate = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
+        self.scan_gates = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
+        self.n1_forks, self.n2_gates = _takes(self.n1, "fork"), _takes(self.n2, "gate")
 
     def _init_dt(self) -> None:
         """Δ's projection as mamba-ssm starts it: weights ± R^−½, bias so that softplus(bias) ~ log-uniform."""
@@ -90,31 +94,50 @@ class MambaBlock(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         if x.dim() != 3 or x.shape[-1] != self.d_model:
             raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
-        if self.observer is not None:
-            return self._forward_observed(x, lengths)
-        h = self.n1(x, lengths)
-        w_main, w_gate = self.in_proj.weight.chunk(2)
-        u, z = self._convolve(F.linear(h, w_main)), F.linear(h, w_gate)  # (B, L, E)
-        if self.fuses_gate:
-            y = self._scan(u, *self._select(u), z)
-        else:
-            y = self.n2(self._scan(u, *self._select(u)), lengths) * F.silu(z)
-        return x + self.out_proj(y)
+        return self._forward_fused(x, lengths) if self._fusible(x) else self._forward_plain(x, lengths)
 
-    def _forward_observed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """The unfused twin: the same values, each site shown to the observer."""
+    def _fusible(self, x: Tensor) -> bool:
+        """Whether the fused twin can run: float32 on the CPU, nobody watching."""
+        return (
+            self.observer is None
+            and self.scan_backend in ("auto", "cpu")
+            and fusible(x, *self._mixer_parameters())
+            and not torch.is_autocast_enabled("cpu")
+        )
+
+    def _mixer_parameters(self) -> tuple[Tensor, ...]:
+        conv, dt = self.conv1d, self.dt_proj
+        return self.in_proj.weight, conv.weight, conv.bias, self.x_proj.weight, dt.weight, dt.bias, self.A_log, self.D
+
+    def _forward_fused(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
+        from mambanorm.ssm.mixer import mixer_cpu  # Numba takes a moment to import: not before it is needed
+
+        h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
+        *parameters, A_log, D = self._mixer_parameters()
+        y = mixer_cpu(h, *parameters, -torch.exp(A_log), D, gated=self.scan_gates)
+        if not self.scan_gates:
+            y, z = y
+            y = self.n2(y, lengths, gate=z) if self.n2_gates else self.n2(y, lengths) * F.silu(z)
+        return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
+
+    def _forward_plain(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """The readable twin: the same values step by step, each site shown to the observer if there is one."""
 
         def see(site: str, value: Tensor) -> Tensor:
-            self.observer(site, value)
+            if self.observer is not None:
+                self.observer(site, value)
             return value
 
         h = see("n1", self.n1(see("x", x), lengths))
         w_main, w_gate = self.in_proj.weight.chunk(2)
-        u = see("conv", self._convolve(F.linear(h, w_main)))
+        u, z = see("conv", self._convolve(F.linear(h, w_main))), F.linear(h, w_gate)  # (B, L, E)
         delta, B, C = self._select(u)
+        if self.observer is None and self.scan_gates:
+            return x + self.out_proj(self._scan(u, delta, B, C, z))
         see("B", B), see("C", C), see("delta", F.softplus(delta + self.dt_proj.bias))
         f = see("n2", self.n2(see("scan", self._scan(u, delta, B, C)), lengths))  # Eq. 1
-        p = F.silu(see("z", F.linear(h, w_gate)))  # Eq. 2
+        p = F.silu(see("z", z))  # Eq. 2
         branch = see("branch", self.out_proj(see("gated", f * p)))
         return see("residual", x + branch)  # Eq. 3
 
@@ -142,10 +165,29 @@ class MambaBlock(nn.Module):
         ).transpose(1, 2)
 
 
+def warm_up() -> None:
+    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
+
+    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
+    """
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        block = MambaBlock(2, "RMSN", "IN")
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        block(torch.ones(2, 2, 2)).sum().backward()  # two rows, so that two threads have work
+    torch.set_num_threads(before)
+
+
 def check_size(name: str, size: object) -> None:
     """Raises ValueError unless a size is a positive whole number."""
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{name} must be a positive whole number, got {size!r}")
+
+
+def _takes(norm: nn.Module, option: str) -> bool:
+    """Whether a norm's call has this option, as this kit's own norms do; others are called as plain modules."""
+    return option in inspect.signature(norm.forward).parameters
 
 
 def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:

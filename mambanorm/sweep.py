@@ -20,12 +20,13 @@ import torch
 from dask.distributed import Client, LocalCluster, as_completed
 from tqdm.auto import tqdm
 
+from mambanorm.block import warm_up
 from mambanorm.config import RunConfig
 from mambanorm.errors import unknown
 from mambanorm.machine import cores
 from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, save_run
 from mambanorm.runs import runs_dir as store_dir
-from mambanorm.ssm import set_threads, warm_up
+from mambanorm.ssm import set_threads
 from mambanorm.tasks import TASKS
 from mambanorm.train import train
 
@@ -138,10 +139,7 @@ def open_client(
         yield None, None
         return
     threads = max(1, cores() // count)
-    from mambanorm.norms import fused  # imports Numba: not before it is needed
-
     warm_up()  # compile once here, not once in every worker
-    fused.warm_up()
     with local_cluster(count, threads) as local:
         yield local, threads
 

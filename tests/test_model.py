@@ -34,6 +34,19 @@ def sample(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.fixture
+def torch_norm():
+    """A norm of someone else's in the registry: no gate, no fork, a plain module."""
+
+    @mn.register_norm("Torch", equation="", source="this test", axes=("D",), causal=True, learnable="γ")
+    class Torch(torch.nn.RMSNorm):
+        def forward(self, x, lengths=None):
+            return super().forward(x)
+
+    yield
+    del mn.NORMS["Torch"]
+
+
 def block_by_hand(block, x):
     """Eq. 1–3 written out in plain torch, one step of the state at a time."""
     e, n, r = block.d_inner, block.d_state, block.dt_rank
@@ -132,6 +145,37 @@ def test_initial_values_are_mamba_ssm_s():
     assert abs(model.stem.weight.std() - 0.02) < 0.002
     bound = 128**-0.5 / 2  # kaiming_uniform(√5) is U(±1/√fan_in), divided by √n_layers
     assert 0.95 * bound < model.blocks[0].out_proj.weight.abs().max() <= bound
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [((1, 1, 2), {}), ((3, 65, 36), {"d_state": 5}), ((4, 7, 48), {"dt_rank": 5})]
+)
+@pytest.mark.parametrize("arm", [*ARMS, "LN>SSM>RMSN-DL", "GN-token>SSM>NormVary", "Torch>SSM>Torch"])
+def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, shape, sizes, torch_norm):
+    if shape[1] == 1 and ("BN" in arm or "NormVary" in arm):
+        pytest.skip("a single value has no batch statistic")
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        block = mn.MambaBlock(shape[2], *mn.Arm.parse(arm), **sizes).to(dtype)
+        x = sample(*shape).to(dtype).requires_grad_()
+        assert block._fusible(x) == (dtype == torch.float32)
+        y = block(x)
+        loss = (y * sample(*shape, seed=1).to(dtype)).sum()
+        leaves = [x, *(p for p in block.parameters() if p.requires_grad)]
+        found.append([y, *torch.autograd.grad(loss, leaves)])
+    for fused, plain in zip(*found, strict=True):
+        error = (fused.detach().double() - plain.detach()).abs().max()
+        assert error <= 2e-5 * max(1.0, plain.detach().abs().max()), (arm, error)
+
+
+def test_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative():
+    block, x = mn.MambaBlock(D, "RMSN", "LN"), sample(B, L, D).requires_grad_()
+    first, second = (torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    (gradient,) = torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
 
 
 @pytest.mark.parametrize("shape", [(3, 11, 32), (1, 1, 5), (2, 2, 7), (5, 65, 64), (4, 300, 130)])

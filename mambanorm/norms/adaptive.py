@@ -17,16 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import unknown
-from mambanorm.norms.base import Norm, check_groups
+from mambanorm.norms.base import SequenceNorm, check_groups
 from mambanorm.norms.classic import batch_count
-from mambanorm.norms.moments import (
-    Moments,
-    blank_padding,
-    channel_moments,
-    pool_batch,
-    pool_channels,
-    standardize,
-)
+from mambanorm.norms.moments import Moments, channel_moments, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
@@ -40,7 +33,7 @@ STATISTICS = ("total", "literal")
     causal=False,
     learnable="γ, β, 5 + 5 mixture logits",
 )
-class NormVary(Norm):
+class NormVary(SequenceNorm):
     """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
 
     Parameters `mean_logits`, `var_logits` (5 each, zero at start), `gamma`, `beta`; buffers `running_mean`,
@@ -77,9 +70,10 @@ class NormVary(Norm):
         """The softmax weights of the means and of the variances, (5,) each, in the order of `members` (Eq. 13)."""
         return self.mean_logits.softmax(0), self.var_logits.softmax(0)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
-        x = blank_padding(x, lengths)
+    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        return self.gamma, self.beta
+
+    def pooled(self, x: Tensor, lengths: Tensor | None):
         moments = channel_moments(x, lengths)
         if self.training:
             batch_count(x, lengths, "NormVary")
@@ -87,11 +81,11 @@ class NormVary(Norm):
         w_mean, w_var = self.mixture()
         mean = sum(w * s for w, s in zip(w_mean, means, strict=True) if s is not None)
         var = sum(w * s for w, s in zip(w_var, variances, strict=True))
-        return standardize(x, mean, var, self.eps, self.gamma, self.beta)
+        return moments.x, mean, var
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
         """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no mean (Eq. 12)."""
-        m, v, _ = moments
+        _, m, v, _ = moments
         bn_mean, bn_var = self.batch_statistics(moments)
         gn_mean, gn_var = pool_channels(moments, self.groups)
         ln_mean, ln_var = m.mean(-1, keepdim=True), v.mean(-1, keepdim=True)

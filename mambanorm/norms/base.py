@@ -1,21 +1,42 @@
-"""What all norms share: the checks on x, the scale γ, the shift β and ε."""
+"""What all norms share: the checks on x, the scale γ, the shift β and ε; and the two families of norms.
+
+- `TokenNorm`: the channels of one position (LN, RMSN, GN-token); causal; padding cannot matter.
+- `SequenceNorm`: along the sequence (BN, IN, GN, LN-DL, RMSN-DL, NormVary); padding is left out.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from mambanorm.norms.moments import check_lengths, standardize
+from mambanorm.norms.moments import blank_padding, check_lengths, finish, fusible, standardize
 
 
 class Norm(nn.Module):
-    """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in torch.nn."""
+    """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in torch.nn.
+
+    A subclass says in `normalize` what it computes.
+    """
 
     def __init__(self, d: int, *, eps: float, affine: bool, bias: bool = True):
         super().__init__()
         self.d, self.eps = d, eps
         self.weight = nn.Parameter(torch.ones(d)) if affine else None
         self.bias = nn.Parameter(torch.zeros(d)) if affine and bias else None
+
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, *, gate: Tensor | None = None, fork: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """N(x), (B, L, d) → (B, L, d).
+
+        The block asks for what stands around a norm in the same pass over memory: with `gate` z (B, L, d) the result is
+        N(x)·SiLU(z); with `fork` it is (N(x), x), and x goes on from there, so that its gradients meet in one pass.
+        """
+        self.check(x, lengths)
+        return self.normalize(x, lengths, gate, fork)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        raise NotImplementedError
 
     def check(self, x: Tensor, lengths: Tensor | None) -> None:
         """Raises ValueError unless x is a non-empty (B, L, d) and lengths, if given, a (B,) of whole numbers."""
@@ -25,12 +46,44 @@ class Norm(nn.Module):
             raise ValueError(f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}")
         check_lengths(lengths, x)
 
-    def standardize(self, x: Tensor, mean: Tensor | None, var: Tensor) -> Tensor:
-        """`moments.standardize` with this norm's ε, γ and β."""
-        return standardize(x, mean, var, self.eps, self.weight, self.bias)
-
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, affine={self.weight is not None}"
+
+
+class TokenNorm(Norm):
+    """A norm of each token on its own: μ and σ² over the channels of its `groups`, μ = 0 where it is not `centred`."""
+
+    centred, groups = True, 1
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        if fusible(x, self.weight, self.bias, gate):
+            from mambanorm.norms.per_token import token_norm  # Numba takes a moment to import: not before it is needed
+
+            return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups, gate, fork)
+        return finish(self.plain(x), x, gate, fork)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The readable twin, in plain torch."""
+        raise NotImplementedError
+
+
+class SequenceNorm(Norm):
+    """A norm whose statistics are pooled from the moments along L; a subclass pools them in `pooled`."""
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        blank = blank_padding(x, lengths)
+        same, mean, var = self.pooled(blank, lengths)
+        one_pass = fork and lengths is None  # else the branch takes x itself, which has something in its padding
+        y = standardize(same, mean, var, self.eps, *self.scale_and_shift(), gate, one_pass)
+        return (y, x) if fork and not one_pass else y
+
+    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        """γ and β."""
+        return self.weight, self.bias
+
+    def pooled(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+        """x as the moments hand it on, μ (None = it is not taken out) and σ², both broadcastable to (B, 1, D)."""
+        raise NotImplementedError
 
 
 def check_groups(d: int, groups: int) -> None:

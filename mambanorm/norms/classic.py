@@ -1,9 +1,6 @@
 """The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token.
 
-Two families, by the axes a statistic is taken over (Fig. 2):
-
-- per token (LN, RMSN, GN-token): the channels of one position; causal; padding cannot matter.
-- along the sequence (BN, IN, GN, LN-DL, RMSN-DL): pooled from `channel_moments`; padding is left out there.
+Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
 
 LN and RMSN are per token, as all Mamba code has them; the paper's Table 3 prints Π(X) over D·L, which is LN-DL and
 RMSN-DL here (I3). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
@@ -15,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.norms.base import Norm, check_groups
-from mambanorm.norms.moments import blank_padding, channel_moments, pool_batch, pool_channels
+from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups
+from mambanorm.norms.moments import channel_moments, finish, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -29,9 +26,8 @@ class NoNorm(Norm):
     def __init__(self, d: int):
         super().__init__(d, eps=0.0, affine=False)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
-        return x
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        return finish(x, x, gate, fork)
 
 
 @register_norm(
@@ -42,7 +38,7 @@ class NoNorm(Norm):
     causal=False,
     learnable="γ, β",
 )
-class BatchNorm(Norm):
+class BatchNorm(SequenceNorm):
     """Batch norm over B and L. As torch.nn.BatchNorm1d: normalises with the biased variance, stores the unbiased
     one; momentum is the weight of the new; in eval the running statistics take over."""
 
@@ -53,18 +49,17 @@ class BatchNorm(Norm):
         self.register_buffer("running_var", torch.ones(d))
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
+    def pooled(self, x: Tensor, lengths: Tensor | None):
         if not self.training:
-            return self.standardize(x, self.running_mean, self.running_var)
-        x = blank_padding(x, lengths)
-        mean, var = pool_batch(channel_moments(x, lengths))
+            return x, self.running_mean, self.running_var
+        moments = channel_moments(x, lengths)
+        mean, var = pool_batch(moments)
         count = batch_count(x, lengths, "BN")
         with torch.no_grad():
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_((var.view(-1) * (count / (count - 1))).to(self.running_var.dtype), self.momentum)
-        return self.standardize(x, mean, var)
+        return moments.x, mean, var
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
@@ -86,17 +81,14 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     causal=False,
     learnable="γ, β",
 )
-class InstanceNorm(Norm):
+class InstanceNorm(SequenceNorm):
     """Instance norm: each channel of each row over L. No running statistics: train and eval are the same."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
-        x = blank_padding(x, lengths)
-        m, v, _ = channel_moments(x, lengths)
-        return self.standardize(x, m, v)
+    def pooled(self, x: Tensor, lengths: Tensor | None):
+        return channel_moments(x, lengths)[:3]
 
 
 @register_norm(
@@ -107,14 +99,13 @@ class InstanceNorm(Norm):
     causal=True,
     learnable="γ, β",
 )
-class LayerNorm(Norm):
+class LayerNorm(TokenNorm):
     """Layer norm over the channels of one token, as torch.nn.LayerNorm(d)."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
+    def plain(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.d,), self.weight, self.bias, self.eps)
 
 
@@ -126,14 +117,15 @@ class LayerNorm(Norm):
     causal=True,
     learnable="γ",
 )
-class RMSNorm(Norm):
+class RMSNorm(TokenNorm):
     """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5); no β (I9)."""
+
+    centred = False
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine, bias=False)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
+    def plain(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (self.d,), self.weight, self.eps)
 
 
@@ -145,7 +137,7 @@ class RMSNorm(Norm):
     causal=False,
     learnable="γ, β",
 )
-class GroupNorm(Norm):
+class GroupNorm(SequenceNorm):
     """Groups of channels of one row over L and D/G, as torch.nn.GroupNorm (Eq. 9). ValueError unless G divides D."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
@@ -153,10 +145,9 @@ class GroupNorm(Norm):
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
-        x = blank_padding(x, lengths)
-        return self.standardize(x, *pool_channels(channel_moments(x, lengths), self.groups))
+    def pooled(self, x: Tensor, lengths: Tensor | None):
+        moments = channel_moments(x, lengths)
+        return moments.x, *pool_channels(moments, self.groups)
 
 
 @register_norm(
@@ -182,17 +173,15 @@ class LayerNormDL(GroupNorm):
     causal=False,
     learnable="γ",
 )
-class RMSNormDL(Norm):
+class RMSNormDL(SequenceNorm):
     """Root mean square norm over all channels and positions of one row."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine, bias=False)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
-        x = blank_padding(x, lengths)
-        m, v, _ = channel_moments(x, lengths)
-        return self.standardize(x, None, (v + m.square()).mean(-1, keepdim=True))
+    def pooled(self, x: Tensor, lengths: Tensor | None):
+        x, m, v, _ = channel_moments(x, lengths)
+        return x, None, (v + m.square()).mean(-1, keepdim=True)
 
 
 @register_norm(
@@ -203,7 +192,7 @@ class RMSNormDL(Norm):
     causal=True,
     learnable="γ, β",
 )
-class GroupNormToken(Norm):
+class GroupNormToken(TokenNorm):
     """Group norm over the channel groups of one token. ValueError unless G divides D."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
@@ -211,8 +200,7 @@ class GroupNormToken(Norm):
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self.check(x, lengths)
+    def plain(self, x: Tensor) -> Tensor:
         # not F.group_norm: it folds the mean into the shift, and with few channels a group that rounding shows
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
         return y if self.weight is None else y * self.weight + self.bias

@@ -1,12 +1,14 @@
 """The two passes over memory that every norm along L needs, fused on the CPU: moments of x, and y = (x − μ)·s + β.
 
-    moments(x, lengths)                  m, v (B, 1, D), as `moments.channel_moments` has them
-    centre_scale(x, mean, scale, shift)  (x − mean)·scale + shift
+    moments(x, lengths)                              m, v (B, 1, D), as `moments.channel_moments` has them, and x
+    centre_scale(x, mean, scale, shift, gate, fork)  (x − mean)·scale + shift, then · SiLU(gate) if there is one
 
 Plain torch makes a temporary tensor for every operation, forward and backward; here each function is one loop that
 stays in the cache. What lies between the two, the pooling of (B, 1, D) numbers into a norm's statistics, is left to
-torch. The readable twins are the plain lines of `channel_moments` and `standardize` in moments.py: they run for other
-dtypes and devices, and the tests hold the two against each other.
+torch. Both hand x on as a result of their own (`centre_scale` with `fork`): whoever takes x from there sends its
+gradient back through the same loop, which saves a pass to add the two. The readable twins are the plain lines of
+`channel_moments` and `standardize` in moments.py: they run for other dtypes and devices, and the tests hold the two
+against each other.
 """
 
 from __future__ import annotations
@@ -17,30 +19,31 @@ import torch
 from torch import Tensor
 
 from mambanorm.ssm.cpu import backward_once, run, scan_threads
-from mambanorm.ssm.kernels import ZERO, jit
+from mambanorm.ssm.kernels import ONE, ZERO, jit, sigmoid
 
 _f = np.float32
 _TWO = _f(2)
 
 
-def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and centred second moment over the valid positions of each row and channel, (B, 1, D) each."""
+def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and centred second moment over the valid positions of each row and channel, (B, 1, D) each; and x."""
     return _Moments.apply(x, lengths)
 
 
-def centre_scale(x: Tensor, mean: Tensor | None, scale: Tensor, shift: Tensor | None) -> Tensor:
-    """(x − mean)·scale + shift; mean and scale broadcast to (B, 1, D), shift (D,), None = 0."""
-    return _CentreScale.apply(x, mean, scale, shift)
+def centre_scale(
+    x: Tensor,
+    mean: Tensor | None,
+    scale: Tensor,
+    shift: Tensor | None,
+    gate: Tensor | None = None,
+    fork: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """((x − mean)·scale + shift)·SiLU(gate); mean and scale broadcast to (B, 1, D), shift (D,), None = 0.
 
-
-def warm_up() -> None:
-    """Compiles the kernels, if the disk cache has not got them, for one thread and for several."""
-    x, before = torch.zeros(2, 1, 1, requires_grad=True), torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        m, v = moments(x, None)
-        centre_scale(x, m, v, None).sum().backward()
-    torch.set_num_threads(before)
+    x and gate (B, L, D), gate None = no gate. With `fork` returns (y, x).
+    """
+    y, same = _CentreScale.apply(x, mean, scale, shift, gate)
+    return (y, same) if fork else y
 
 
 @jit()
@@ -69,18 +72,22 @@ def _moments_worker(worker, workers, x, lengths, m, v):
 
 
 @jit()
-def _moments_grad_worker(worker, workers, x, lengths, m, dm, dv, dx):
+def _moments_grad_worker(worker, workers, x, lengths, m, dm, dv, passed, dx):
+    """dx = passed + (dm + 2·dv·(x − m)) / n at the valid positions; `passed` alone at the others."""
     batch, channels = x.shape[0], x.shape[2]
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         n, mean, gm, gv = lengths[b], m[b], dm[b], dv[b]
-        for t in range(n):
-            row, out = x[b, t], dx[b, t]
+        for t in range(x.shape[1]):
+            row, out, more = x[b, t], dx[b, t], passed[b, t]
+            if t >= n:
+                out[:] = more
+                continue
             for d in range(channels):
-                out[d] = (gm[d] + _TWO * gv[d] * (row[d] - mean[d])) / _f(n)
+                out[d] = more[d] + (gm[d] + _TWO * gv[d] * (row[d] - mean[d])) / _f(n)
 
 
 @jit()
-def _apply_worker(worker, workers, x, mean, scale, shift, y):
+def _apply_worker(worker, workers, x, gate, mean, scale, shift, y):
     batch, channels = x.shape[0], x.shape[2]
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         mu, s = mean[b], scale[b]
@@ -88,20 +95,36 @@ def _apply_worker(worker, workers, x, mean, scale, shift, y):
             row, out = x[b, t], y[b, t]
             for d in range(channels):
                 out[d] = (row[d] - mu[d]) * s[d] + shift[d]
+            if gate.size:
+                z = gate[b, t]
+                for d in range(channels):
+                    out[d] *= z[d] * sigmoid(z[d])
 
 
 @jit()
-def _apply_grad_worker(worker, workers, x, mean, scale, grad, dx, sum_g, sum_gx):
-    """dx = g·scale, and per row and channel Σ_l g and Σ_l g·(x − mean)."""
+def _apply_grad_worker(worker, workers, x, gate, mean, scale, shift, grad, passed, dx, dgate, sum_g, sum_gx):
+    """dx = g·scale + passed, dgate, and per row and channel Σ_l g and Σ_l g·(x − mean); g is grad · SiLU(gate)."""
     batch, channels = x.shape[0], x.shape[2]
+    g = np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         mu, s, total, weighted = mean[b], scale[b], sum_g[b], sum_gx[b]
         for t in range(x.shape[1]):
-            row, g, out = x[b, t], grad[b, t], dx[b, t]
+            row, out = x[b, t], dx[b, t]
+            g[:] = grad[b, t]
+            if gate.size:
+                z, target = gate[b, t], dgate[b, t]
+                for d in range(channels):
+                    p = sigmoid(z[d])
+                    target[d] = g[d] * ((row[d] - mu[d]) * s[d] + shift[d]) * p * (ONE + z[d] * (ONE - p))
+                    g[d] *= z[d] * p
             for d in range(channels):
                 out[d] = g[d] * s[d]
                 total[d] += g[d]
                 weighted[d] += g[d] * (row[d] - mu[d])
+            if passed.size:
+                more = passed[b, t]
+                for d in range(channels):
+                    out[d] += more[d]
 
 
 @jit(parallel=True)
@@ -136,45 +159,55 @@ def _start(parallel, serial, batch: int, *tensors: Tensor) -> None:
 class _Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, lengths):
-        x = x.detach().contiguous()
+        rows = x.detach().contiguous()
         B, L, D = x.shape
         n = torch.full((B,), L) if lengths is None else lengths.long()
         m, v = torch.zeros(B, D), torch.zeros(B, D)
-        _start(_moments_forward, _moments_worker, B, x, n, m, v)
-        ctx.save_for_backward(x, n, m)
-        return m[:, None], v[:, None]
+        _start(_moments_forward, _moments_worker, B, rows, n, m, v)
+        ctx.save_for_backward(rows, n, m)
+        return m[:, None], v[:, None], x.view_as(x)
 
     @staticmethod
     @backward_once
-    def backward(ctx, dm, dv):
+    def backward(ctx, dm, dv, passed):
         x, n, m = ctx.saved_tensors
         dm, dv = (g.expand(len(x), 1, x.shape[2])[:, 0].contiguous() for g in (dm, dv))
-        dx = torch.zeros_like(x)
-        _start(_moments_backward, _moments_grad_worker, len(x), x, n, m, dm, dv, dx)
+        dx = torch.empty_like(x)
+        _start(_moments_backward, _moments_grad_worker, len(x), x, n, m, dm, dv, passed.contiguous(), dx)
         return dx, None
 
 
 class _CentreScale(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, mean, scale, shift):
-        x = x.detach().contiguous()
+    def forward(ctx, x, mean, scale, shift, gate):
+        rows, z = _contiguous(x), _contiguous(gate)
         B, _, D = x.shape
         mu, s = (_per_row(t, B, D) for t in (mean, scale))
         beta = torch.zeros(D) if shift is None else shift.detach().contiguous()
-        y = torch.empty_like(x)
-        _start(_apply_forward, _apply_worker, B, x, mu, s, beta, y)
-        ctx.save_for_backward(x, mu, s)
+        y = torch.empty_like(rows)
+        _start(_apply_forward, _apply_worker, B, rows, z, mu, s, beta, y)
+        ctx.save_for_backward(rows, z, mu, s, beta)
         ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
-        return y
+        ctx.set_materialize_grads(False)
+        return y, x.view_as(x)
 
     @staticmethod
     @backward_once
-    def backward(ctx, grad):
-        x, mu, s = ctx.saved_tensors
-        dx, sum_g, sum_gx = torch.empty_like(x), torch.zeros_like(mu), torch.zeros_like(mu)
-        _start(_apply_backward, _apply_grad_worker, len(x), x, mu, s, grad.contiguous(), dx, sum_g, sum_gx)
+    def backward(ctx, grad, passed):
+        if grad is None:
+            return passed, None, None, None, None
+        x, z, mu, s, beta = ctx.saved_tensors
+        dx, dz, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(z), torch.zeros_like(mu), torch.zeros_like(mu)
+        given = x, z, mu, s, beta, grad.contiguous(), _contiguous(passed)
+        _start(_apply_backward, _apply_grad_worker, len(x), *given, dx, dz, sum_g, sum_gx)
         parts = (-sum_g * s, sum_gx, sum_g)  # of mean, scale and shift, each (B, D)
-        return dx, *(None if shape is None else _to_shape(p, shape) for p, shape in zip(parts, ctx.shapes))
+        parts = (None if shape is None else _to_shape(p, shape) for p, shape in zip(parts, ctx.shapes))
+        return dx, *parts, dz if z.numel() else None
+
+
+def _contiguous(x: Tensor | None) -> Tensor:
+    """(B, L, D) laid out in order; None as nothing."""
+    return torch.empty(0, 0, 0) if x is None else x.detach().contiguous()
 
 
 def _per_row(t: Tensor | None, B: int, D: int) -> Tensor:

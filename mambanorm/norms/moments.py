@@ -15,12 +15,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
 class Moments(NamedTuple):
-    """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int."""
+    """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
 
+    `x` is the input again: what is computed from it next should start here, so that its gradients meet in one pass.
+    """
+
+    x: Tensor
     m: Tensor
     v: Tensor
     count: Tensor | int
@@ -65,36 +70,51 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     if fusible(x):
         from mambanorm.norms import fused  # Numba takes a moment to import: not before it is needed
 
-        return Moments(*fused.moments(x, lengths), L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
+        m, v, x = fused.moments(x, lengths)
+        return Moments(x, m, v, L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
     if lengths is None:
         m = x.mean(1, keepdim=True)
-        return Moments(m, (x - m).square().mean(1, keepdim=True), L)
+        return Moments(x, m, (x - m).square().mean(1, keepdim=True), L)
     count = lengths.to(x.dtype).view(B, 1, 1)
     m = x.sum(1, keepdim=True) / count
     centred = (x - m).masked_fill(~valid_positions(lengths, L), 0.0)
-    return Moments(m, centred.square().sum(1, keepdim=True) / count, count)
+    return Moments(x, m, centred.square().sum(1, keepdim=True) / count, count)
 
 
 def standardize(
-    x: Tensor, mean: Tensor | None, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
-) -> Tensor:
-    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14); mean None = scaling only. Centres before it scales: no digits are lost.
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor,
+    eps: float,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    gate: Tensor | None = None,
+    fork: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14), then gated and forked as in `finish`.
 
-    x (B, L, D); mean and var broadcast to (B, 1, D); gamma and beta (D,), None = 1 and 0.
+    Centres before it scales: no digits are lost. x (B, L, D); mean and var broadcast to (B, 1, D), mean None = scaling
+    only; gamma and beta (D,), None = 1 and 0.
     """
     scale = torch.rsqrt(var + eps)
     scale = scale if gamma is None else scale * gamma
-    if fusible(x, mean, scale, beta):
+    if fusible(x, mean, scale, beta, gate):
         from mambanorm.norms import fused
 
-        return fused.centre_scale(x, mean, scale, beta)
+        return fused.centre_scale(x, mean, scale, beta, gate, fork)
     y = (x if mean is None else x - mean) * scale
-    return y if beta is None else y + beta
+    return finish(y if beta is None else y + beta, x, gate, fork)
+
+
+def finish(y: Tensor, x: Tensor, gate: Tensor | None, fork: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """y·SiLU(gate), or y where there is no gate; with `fork` (that, x)."""
+    y = y if gate is None else y * F.silu(gate)
+    return (y, x) if fork else y
 
 
 def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
     """Mean and total variance of each channel over all rows, (1, 1, D); each valid position counts once."""
-    m, v, count = moments
+    _, m, v, count = moments
     share = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
     mean = (m * share).sum(0, keepdim=True)
     return mean, ((v + (m - mean).square()) * share).sum(0, keepdim=True)
@@ -102,7 +122,7 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
     """Mean and total variance over each row's channel groups, repeated to (B, 1, D) (Eq. 9; groups=1 is Π_LN)."""
-    m, v, _ = moments
+    _, m, v, _ = moments
     B, _, D = m.shape
     m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)
     mean = m.mean(-1, keepdim=True)

@@ -21,7 +21,7 @@ import torch
 
 from mambanorm.errors import unknown
 
-__all__ = ["BACKENDS", "scan_backend", "selective_scan", "set_threads", "warm_up"]
+__all__ = ["BACKENDS", "conv_silu", "scan_backend", "selective_scan", "set_threads"]
 
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm")
 _CPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -92,21 +92,6 @@ def set_threads(n):
 
     torch.set_num_threads(int(n))
     return torch.get_num_threads(), cpu.set_numba_threads(n)
-
-
-def warm_up():
-    """Compile what runs on the CPU, if the disk cache has not got it, for one thread and for several.
-
-    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
-    """
-    u = torch.zeros(2, 1, 1, requires_grad=True)  # (B, D, L), two rows so that two threads have work
-    matrix = torch.ones(1, 1)
-    before = torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        selective_scan(u, u, matrix, u, u, backend="cpu").sum().backward()
-        conv_silu(u, matrix[None], matrix[0]).sum().backward()
-    torch.set_num_threads(before)
 
 
 def _implementation(name):

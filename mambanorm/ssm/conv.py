@@ -77,31 +77,49 @@ def _backward(workers, arguments):
         _backward_worker(worker, workers, *arguments)
 
 
+def conv_forward(u, taps, bias):
+    """SiLU of the convolution, (B, L, E) → (B, L, E); taps (K, E)."""
+    workers, segments = _cut(u)
+    out = torch.empty(u.shape)
+    run(_forward, _forward_worker, workers, (segments, *_arrays(u, taps, bias, out)))
+    return out
+
+
+def conv_backward(u, taps, bias, grad):
+    """The gradients of u (B, L, E), weight (E, 1, K) and bias (E,) from that of the result."""
+    workers, segments = _cut(u)
+    du, scratch = torch.zeros(u.shape), torch.empty(workers, u.shape[2])
+    sums = torch.zeros(workers, taps.shape[0] + 1, u.shape[2])
+    run(_backward, _backward_worker, workers, (segments, *_arrays(u, taps, bias, grad, du, sums, scratch)))
+    sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
+    return du, sums[:-1].t().unsqueeze(1), sums[-1]
+
+
+def taps_of(weight):
+    """The kernel (E, 1, K) as the loops read it, (K, E)."""
+    return weight.detach()[:, 0].t().contiguous()
+
+
+def _cut(u):
+    """(workers, segments): channels are cut only where the rows alone would leave threads idle."""
+    threads = scan_threads()
+    segments = 1 if u.shape[0] % threads == 0 else min(threads, u.shape[2])
+    return min(threads, u.shape[0] * segments), segments
+
+
 class _ConvSiLU(torch.autograd.Function):
     """u (B, L, E), weight (E, 1, K), bias (E,), all float32 on the CPU."""
 
     @staticmethod
     def forward(ctx, u, weight, bias):
-        u, taps = u.detach().contiguous(), weight.detach()[:, 0].t().contiguous()  # (K, E)
-        threads = scan_threads()
-        segments = 1 if u.shape[0] % threads == 0 else min(threads, u.shape[2])
-        ctx.cut = min(threads, u.shape[0] * segments), segments
+        u, taps = u.detach().contiguous(), taps_of(weight)
         ctx.save_for_backward(u, taps, bias)
-        out = torch.empty_like(u)
-        run(_forward, _forward_worker, ctx.cut[0], (segments, *_arrays(u, taps, bias, out)))
-        return out
+        return conv_forward(u, taps, bias)
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
-        u, taps, bias = ctx.saved_tensors
-        workers, segments = ctx.cut
-        du, scratch = torch.zeros_like(u), torch.empty(workers, u.shape[2])
-        sums = torch.zeros(workers, taps.shape[0] + 1, u.shape[2])
-        arguments = (segments, *_arrays(u, taps, bias, grad.contiguous(), du, sums, scratch))
-        run(_backward, _backward_worker, workers, arguments)
-        sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
-        return du, sums[:-1].t().unsqueeze(1), sums[-1]
+        return conv_backward(*ctx.saved_tensors, grad.contiguous())
 
 
 def _arrays(*tensors):

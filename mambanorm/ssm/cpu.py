@@ -28,11 +28,13 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
 import torch
 from numba.core import event
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mambanorm.ssm import kernels
@@ -42,6 +44,11 @@ STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per
 
 _PID = os.getpid()
 _LOCK = threading.Lock()
+
+# Numba starts its threads at the first question about them, and sets OpenMP's count for all: without this, for torch too
+_torch_threads = torch.get_num_threads()
+numba.get_num_threads()
+torch.set_num_threads(_torch_threads)
 
 
 # ----------------------------------------------------------------------------------------------------- plan and threads
@@ -75,7 +82,7 @@ class Plan:
     groups_b: int = 1
     groups_c: int = 1
     threads: int = 1
-    weighted: bool = False  # constant B or C, see `scan_cpu`
+    rank: int = 0  # R where delta is given as R numbers a step, see `Inputs`
 
     @property
     def blocks(self):
@@ -110,15 +117,17 @@ class Plan:
 
     def scratch_shape(self, direction):
         """One row per worker, see `forward_worker` and `backward_worker` for its parts."""
-        floats = STEPS * kernels.ROW[direction] + self.size * kernels.CELL + 2 * STEPS * self.size
+        even = self.size + self.size % 2  # the kernels take two state indices at a time
+        fixed = kernels.fixed_floats(self.rank)
+        floats = STEPS * kernels.ROW[direction] + even * kernels.CELL + fixed + 2 * STEPS * even
         if direction == "backward":
-            floats += STEPS * self.size * 2 * LANES
+            floats += fixed + STEPS * even * 2 * LANES
         return self.workers, floats
 
     @property
     def sums_shape(self):
-        """Per worker: N rows for dA, N for the weight's gradient if there is one, one for dD, one for d(delta_bias)."""
-        return self.workers, self.size * 2 + 2, self.channels
+        """Per worker: N rows for dA, N for the weight, one for dD, one for d(delta_bias), R for the weight of Δ."""
+        return self.workers, self.size * 2 + 2 + self.rank, self.channels
 
     def partial_shape(self, groups):
         """dB or dC, one layer per segment."""
@@ -186,18 +195,90 @@ def _strides(*tensors):
 
 
 def _vector(tensor):
-    return _flat(_EMPTY if tensor is None else tensor.contiguous())
+    return (_EMPTY if tensor is None else tensor.detach().contiguous()).numpy()
 
 
-def _common(plan, u, delta, A, B, C, weight, D, z, bias, softplus):
-    """The arguments that both kernels share, as NumPy views."""
-    scaled = (A.detach().t() * float(kernels.LOG2E)).contiguous().numpy()  # (N, D); the kernel computes powers of two
-    weight = (_EMPTY.view(0, 0) if weight is None else weight.detach().contiguous()).numpy()
-    strided = (u, delta, B, C, _EMPTY if z is None else z)
-    return (
-        plan.segments, plan.blocks, STEPS, _strides(*strided), *map(_flat, strided),
-        scaled, weight, _vector(D), _vector(bias), softplus,
-    )  # fmt: skip
+def _matrix(tensor):
+    return (_EMPTY.view(0, 0) if tensor is None else tensor.detach().contiguous()).numpy()
+
+
+class Inputs(NamedTuple):
+    """What a scan takes, in the kernel's layout: float32, (B, L, …) with contiguous channels.
+
+    `delta` is (B, L, D), or (B, L, R) beside its weight `low` (R, D): then Δ's projection is part of the kernel.
+    """
+
+    u: Tensor  # (B, L, D)
+    delta: Tensor
+    A: Tensor  # (D, N)
+    B: Tensor  # (B, G, N, L)
+    C: Tensor
+    low: Tensor | None = None
+    weight: Tensor | None = None  # (N, D), of constant B or C, see `scan_cpu`
+    D: Tensor | None = None
+    z: Tensor | None = None  # (B, L, D)
+    bias: Tensor | None = None
+    softplus: bool = True
+
+    def plan(self):
+        rank = 0 if self.low is None else len(self.low)
+        groups = self.B.shape[1], self.C.shape[1]
+        return Plan(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank)
+
+    def arrays(self, plan):
+        """The arguments that both kernels share, as NumPy views."""
+        scaled = (self.A.detach().t() * float(kernels.LOG2E)).contiguous().numpy()  # (N, D); the kernel's base is 2
+        strided = (self.u, self.delta, self.B, self.C, _EMPTY if self.z is None else self.z)
+        return (
+            plan.segments, plan.blocks, STEPS, _strides(*strided), *map(_flat, strided), scaled,
+            *map(_matrix, (self.low, self.weight)), *map(_vector, (self.D, self.bias)), self.softplus, self.plain,
+        )  # fmt: skip
+
+    @property
+    def plain(self):
+        """Whether every state decays and none is weighted: then the kernels leave out what only the others need."""
+        if self.weight is not None or not bool((self.A <= 0).all()):
+            return False
+        return self.softplus or (self.low is None and self.bias is None and bool(self.delta.min() >= 0))
+
+
+def scan_forward(inputs, plan, keep, want_last):
+    """Runs the forward kernel: out (B, L, D), last (B, N, D) or nothing, states for the backward pass or nothing."""
+    batch, length, channels = inputs.u.shape
+    out = torch.empty(batch, length, channels)
+    last = torch.empty(batch, plan.size, channels if want_last else 0)
+    states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, plan.size, channels)
+    outputs = (t.numpy() for t in (out, last, states, torch.empty(plan.scratch_shape("forward"))))
+    run(kernels.run_forward, kernels.forward_worker, plan.workers, (*inputs.arrays(plan), *outputs))
+    return out, last, states
+
+
+def scan_backward(inputs, plan, grad, states):
+    """Runs the backward kernel: the gradients in the order and shapes of `Inputs`, softplus left out."""
+    size, batch = plan.size, plan.batch
+    grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
+    du = torch.empty(inputs.u.shape)
+    dz = torch.empty(inputs.u.shape if inputs.z is not None else (0, 0, 0))
+    if plan.rank:
+        ddelta = torch.zeros(plan.segments, batch, plan.length * plan.rank)
+    else:
+        ddelta = torch.empty(1, batch, plan.length * plan.channels)
+    db, dc = (torch.zeros(plan.partial_shape(m.shape[1])) for m in (inputs.B, inputs.C))
+    sums = torch.zeros(plan.sums_shape)
+    scratch = torch.empty(plan.scratch_shape("backward"))
+    outputs = (t.numpy() for t in (du, ddelta, dz, db, dc, sums, scratch))
+    arguments = (*inputs.arrays(plan), _flat(grad), _strides(grad)[0], states.numpy(), *outputs)
+    run(kernels.run_backward, kernels.backward_worker, plan.workers, arguments)
+    ddelta = _add(ddelta).view(inputs.delta.shape)
+    db, dc = (_add(d).view(batch, d.shape[2], -1, size).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
+    sums = _add(sums)
+    dlow, weight = sums[2 * size + 2 :], sums[size : 2 * size]
+    return du, ddelta, sums[:size].t(), db, dc, dlow, weight, sums[2 * size], dz, sums[2 * size + 1]
+
+
+def _add(partial):
+    """The sum over the first axis: of segments or workers, in a fixed order."""
+    return partial.sum(0) if len(partial) > 1 else partial[0]
 
 
 def backward_once(backward):
@@ -218,49 +299,24 @@ def backward_once(backward):
 
 
 class _Scan(torch.autograd.Function):
-    """u, delta, z (B, L, D) with contiguous channels, B and C (B, G, N, L), weight (N, D) or None, all float32."""
+    """The tensors of `Inputs` (float32) → out (B, L, D) and the last state (B, N, D)."""
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, weight, D, z, bias):
-        batch, length, channels = u.shape
-        plan = Plan(batch, length, channels, A.shape[1], B.shape[1], C.shape[1], scan_threads(), weight is not None)
-        out = torch.empty(batch, length, channels)
-        last = torch.empty(batch, A.shape[1], channels if want_last else 0)
-        states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, A.shape[1], channels)
-        outputs = tuple(t.numpy() for t in (out, last, states, torch.empty(plan.scratch_shape("forward"))))
-        common = _common(plan, u, delta, A, B, C, weight, D, z, bias, softplus)
-        run(kernels.run_forward, kernels.forward_worker, plan.workers, (*common, *outputs))
+    def forward(ctx, keep, want_last, softplus, *tensors):
+        inputs = Inputs(*tensors, softplus)
+        ctx.plan, ctx.softplus = inputs.plan(), softplus
+        out, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
         if keep:
-            ctx.save_for_backward(u, delta, A, B, C, weight, D, z, bias, states)
-            ctx.plan, ctx.softplus = plan, softplus
+            ctx.save_for_backward(*tensors, states)
         ctx.mark_non_differentiable(last)
         return out, last
 
     @staticmethod
     @backward_once
     def backward(ctx, grad, _):
-        u, delta, A, B, C, weight, D, z, bias, states = ctx.saved_tensors
-        plan, size, need = ctx.plan, A.shape[1], ctx.needs_input_grad
-        grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
-        common = _common(plan, u, delta, A, B, C, weight, D, z, bias, ctx.softplus)
-        du, ddelta = torch.empty(u.shape), torch.empty(u.shape)
-        dz = torch.empty(u.shape if z is not None else (0, 0, 0))
-        db, dc = (torch.zeros(plan.partial_shape(m.shape[1])) for m in (B, C))
-        sums = torch.zeros(plan.sums_shape)
-        scratch = torch.empty(plan.scratch_shape("backward"))
-        outputs = tuple(t.numpy() for t in (du, ddelta, dz, db, dc, sums, scratch))
-        arguments = (*common, _flat(grad), _strides(grad)[0], states.numpy(), need[6], need[7], *outputs)
-        run(kernels.run_backward, kernels.backward_worker, plan.workers, arguments)
-        db, dc = (_join(part, m, size) if flag else None for part, m, flag in ((db, B, need[6]), (dc, C, need[7])))
-        sums = sums.sum(0) if plan.workers > 1 else sums[0]
-        result = [du, ddelta, sums[:size].t(), db, dc, sums[size : 2 * size], sums[2 * size], dz, sums[2 * size + 1]]
-        return None, None, None, *(value if flag else None for value, flag in zip(result, need[3:], strict=True))
-
-
-def _join(partial, like, size):
-    """Add the segments' partial sums: (S, B, G, L·N) -> (B, G, N, L), a view of (B, G, L, N)."""
-    total = partial.sum(0) if len(partial) > 1 else partial[0]
-    return total.view(like.shape[0], like.shape[1], -1, size).transpose(2, 3)
+        *tensors, states = ctx.saved_tensors
+        grads = scan_backward(Inputs(*tensors, ctx.softplus), ctx.plan, grad, states)
+        return None, None, None, *(g if flag else None for g, flag in zip(grads, ctx.needs_input_grad[3:], strict=True))
 
 
 def _channels_last(x):
@@ -291,7 +347,7 @@ def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=
     rows = [None if x is None else _channels_last(x) for x in (u, delta, z)]
     vectors = [None if x is None else x.float() for x in (D, delta_bias)]
     per_step = [_per_step(m, u.shape[0], u.shape[2]) for m in (B, C)]
-    tensors = (*rows[:2], A.float(), *per_step, weight, vectors[0], rows[2], vectors[1])
+    tensors = Inputs(*rows[:2], A.float(), *per_step, None, weight, vectors[0], rows[2], vectors[1])[:-1]
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
     if not want_last:
