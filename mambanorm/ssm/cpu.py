@@ -45,7 +45,7 @@ STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per
 _PID = os.getpid()
 _LOCK = threading.Lock()
 
-# Numba starts its threads at the first question about them, and sets OpenMP's count for all: without this, for torch too
+# Numba starts its threads at the first question about them, and sets OpenMP's count for all, torch included
 _torch_threads = torch.get_num_threads()
 numba.get_num_threads()
 torch.set_num_threads(_torch_threads)
@@ -85,6 +85,12 @@ class Plan:
     rank: int = 0  # R where delta is given as R numbers a step, see `Inputs`
 
     @property
+    def sizes(self):
+        """What the kernels need to know of the shapes."""
+        sizes = self.batch, self.length, self.channels, self.size, self.rank, self.groups_b, self.groups_c
+        return np.array(sizes, dtype=np.int64)
+
+    @property
     def blocks(self):
         """(blocks, 4) int64: first channel, width, group of B, group of C."""
         per_b, per_c = self.channels // self.groups_b, self.channels // self.groups_c
@@ -117,12 +123,7 @@ class Plan:
 
     def scratch_shape(self, direction):
         """One row per worker, see `forward_worker` and `backward_worker` for its parts."""
-        even = self.size + self.size % 2  # the kernels take two state indices at a time
-        fixed = kernels.fixed_floats(self.rank)
-        floats = STEPS * kernels.ROW[direction] + even * kernels.CELL + fixed + 2 * STEPS * even
-        if direction == "backward":
-            floats += fixed + STEPS * even * 2 * LANES
-        return self.workers, floats
+        return self.workers, kernels.scratch_floats(direction, STEPS, self.size, self.rank)
 
     @property
     def sums_shape(self):
@@ -194,12 +195,9 @@ def _strides(*tensors):
     return np.array([(tuple(t.stride()) + (0,) * 4)[:4] for t in tensors], dtype=np.int64)
 
 
-def _vector(tensor):
-    return (_EMPTY if tensor is None else tensor.detach().contiguous()).numpy()
-
-
-def _matrix(tensor):
-    return (_EMPTY.view(0, 0) if tensor is None else tensor.detach().contiguous()).numpy()
+def _in_order(tensor):
+    """A tensor's numbers in order, as a 1-D NumPy array; None as nothing."""
+    return (_EMPTY if tensor is None else tensor.detach().contiguous().view(-1)).numpy()
 
 
 class Inputs(NamedTuple):
@@ -225,13 +223,14 @@ class Inputs(NamedTuple):
         groups = self.B.shape[1], self.C.shape[1]
         return Plan(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank)
 
-    def arrays(self, plan):
-        """The arguments that both kernels share, as NumPy views."""
-        scaled = (self.A.detach().t() * float(kernels.LOG2E)).contiguous().numpy()  # (N, D); the kernel's base is 2
+    def arrays(self, plan, *more):
+        """The arguments that both kernels share, as NumPy views; `more` tensors get a row of strides too."""
         strided = (self.u, self.delta, self.B, self.C, _EMPTY if self.z is None else self.z)
+        scaled = self.A.detach().t() * float(kernels.LOG2E)  # (N, D); the kernel computes powers of two
+        ordered = (scaled, self.low, self.weight, self.D, self.bias)
         return (
-            plan.segments, plan.blocks, STEPS, _strides(*strided), *map(_flat, strided), scaled,
-            *map(_matrix, (self.low, self.weight)), *map(_vector, (self.D, self.bias)), self.softplus, self.plain,
+            plan.segments, plan.blocks, STEPS, plan.sizes, _strides(*strided, *more), *map(_flat, strided),
+            *map(_in_order, ordered), self.softplus, self.plain,
         )  # fmt: skip
 
     @property
@@ -248,7 +247,8 @@ def scan_forward(inputs, plan, keep, want_last):
     out = torch.empty(batch, length, channels)
     last = torch.empty(batch, plan.size, channels if want_last else 0)
     states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, plan.size, channels)
-    outputs = (t.numpy() for t in (out, last, states, torch.empty(plan.scratch_shape("forward"))))
+    scratch = torch.empty(plan.scratch_shape("forward")).numpy()
+    outputs = (*map(_in_order, (out, last, states)), scratch)
     run(kernels.run_forward, kernels.forward_worker, plan.workers, (*inputs.arrays(plan), *outputs))
     return out, last, states
 
@@ -266,9 +266,10 @@ def scan_backward(inputs, plan, grad, states):
     db, dc = (torch.zeros(plan.partial_shape(m.shape[1])) for m in (inputs.B, inputs.C))
     sums = torch.zeros(plan.sums_shape)
     scratch = torch.empty(plan.scratch_shape("backward"))
-    outputs = (t.numpy() for t in (du, ddelta, dz, db, dc, sums, scratch))
-    arguments = (*inputs.arrays(plan), _flat(grad), _strides(grad)[0], states.numpy(), *outputs)
-    run(kernels.run_backward, kernels.backward_worker, plan.workers, arguments)
+    outputs = (*map(_in_order, (states, du, ddelta, dz, db, dc)), sums.numpy(), scratch.numpy())
+    run(
+        kernels.run_backward, kernels.backward_worker, plan.workers, (*inputs.arrays(plan, grad), _flat(grad), *outputs)
+    )
     ddelta = _add(ddelta).view(inputs.delta.shape)
     db, dc = (_add(d).view(batch, d.shape[2], -1, size).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     sums = _add(sums)

@@ -16,23 +16,32 @@ import math
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
 
-# Slots of LANES floats in a worker's buffers. Fixed distances from one base pointer: LLVM sees that they never overlap.
+# Slots of LANES floats in a worker's buffers. A row of a buffer holds its slots at fixed distances, so that LLVM sees
+# that they never overlap. Rows are indexed, never sliced: a slice costs Numba two atomic updates of a reference count.
 _DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))  # per step; forward: the first four
-ROW = {"forward": 4 * LANES, "backward": 8 * LANES}
-_FORWARD, _BACKWARD = ROW["forward"], ROW["backward"]
+_FORWARD, _BACKWARD = 4 * LANES, 8 * LANES
 _A, _W, _H, _G, _DA, _DW = (k * LANES for k in range(6))  # per state index; _G holds dL/dh
-CELL = 6 * LANES
-_BIAS, _SKIP, _LOW = (k * LANES for k in range(3))  # per block: delta_bias, D, from _LOW on the R rows of Δ's weight
+CELL = 6 * LANES  # a row of cells holds two of them, since the loops take two state indices at a time
+_A0, _AH0, _A1, _AH1 = (
+    k * LANES for k in range(4)
+)  # per step and pair in the history: exp(Δ·A), and that times h_(t-1)
+HISTORY = 4 * LANES
+_BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _LOW on the R rows of Δ's weight
 
 
-def fixed_floats(rank):
-    """What a block keeps besides its cells."""
-    return _LOW + rank * LANES
+def scratch_floats(direction, steps, size, rank):
+    """What a worker needs: see `_rooms` and `_more_rooms` for the parts."""
+    pairs = (size + 1) // 2
+    scalars = (_LOW + rank) * LANES + 2 * steps * 2 * pairs
+    if direction == "forward":
+        return steps * _FORWARD + pairs * 2 * CELL + scalars
+    return steps * (_BACKWARD + pairs * HISTORY) + pairs * 2 * CELL + 2 * scalars
 
 
 def jit(*flags, **options):
@@ -112,388 +121,432 @@ def sigmoid(x):
 
 
 # ------------------------------------------------------------------------------------------------- loops over a chunk
-@jit()
-def _load(row, slot, x, start, width):
-    """x[start : start + width] into a slot; lanes past `width` are left as they are."""
-    if width == LANES:  # the usual case, with a constant trip count
-        target, source = row[slot : slot + LANES], x[start : start + LANES]
-        for d in range(LANES):
-            target[d] = source[d]
-    else:
-        for d in range(width):
-            row[slot + d] = x[start + d]
+@intrinsic
+def _move(typingctx, target, to, source, start):
+    """LANES numbers from one array's memory to another's, in one piece; a loop would be compiled one by one here."""
+
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(context.get_value_type(types.float32), LANES).as_pointer()
+        places = []
+        for k in (0, 2):
+            array = context.make_array(signature.args[k])(context, builder, args[k])
+            places.append(builder.bitcast(builder.gep(array.data, [args[k + 1]]), vector))
+        builder.store(builder.load(places[1], align=4), places[0], align=4)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, source, types.intp), codegen
 
 
-@jit()
-def _store(row, slot, x, start, width):
-    """A slot into x[start : start + width]."""
+@jit(inline="always")
+def _load(rows, t, slot, x, start, width):
+    """x[start : start + width] into a slot of row t; lanes past `width` are left as they are."""
     if width == LANES:
-        source, target = row[slot : slot + LANES], x[start : start + LANES]
-        for d in range(LANES):
-            target[d] = source[d]
+        _move(rows, t * rows.shape[1] + slot, x, start)
     else:
         for d in range(width):
-            x[start + d] = row[slot + d]
+            rows[t, slot + d] = x[start + d]
 
 
-@jit()
+@jit(inline="always")
+def _store(rows, t, slot, x, start, width):
+    """A slot of row t into x[start : start + width]."""
+    if width == LANES:
+        _move(x, start, rows, t * rows.shape[1] + slot)
+    else:
+        for d in range(width):
+            x[start + d] = rows[t, slot + d]
+
+
+@jit(inline="always")
 def _place(x, b, t, d0):
-    """Where channel d0 of a row stands in flat memory; x is (flat memory, strides)."""
+    """Where channel d0 of a step stands in flat memory; x is (flat memory, strides)."""
     return b * x[1][0] + t * x[1][1] + d0
 
 
 @jit()
-def _read_scalars(m, b, group, t0, steps, size, even, values):
-    """Copy B or C of one group, any strides, to `values` (steps · even); an odd N is made even with a zero."""
+def _read_scalars(m, b, group, t0, steps, size, values):
+    """Copy B or C of one group, any strides, to `values` (steps, even N); an odd N is made even with a zero."""
     flat, strides = m
     base = b * strides[0] + group * strides[1] + t0 * strides[3]
     for t in range(steps):
         for n in range(size):
-            values[t * even + n] = flat[base + t * strides[3] + n * strides[2]]
-        if even > size:
-            values[t * even + size] = ZERO
+            values[t, n] = flat[base + t * strides[3] + n * strides[2]]
+        for n in range(size, values.shape[1]):
+            values[t, n] = ZERO
 
 
 @jit()
-def _prepare(b, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, step):
-    """Fill u, Δ, Δ·u and, in the backward pass, softplus' of a chunk: Δ = softplus(delta + bias).
+def _prepare(b, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slope):
+    """Fill u, Δ, Δ·u and, for the backward pass, `slope` = softplus' of a chunk: Δ = softplus(delta + bias).
 
     With a rank the rows of delta hold R numbers, and delta is their product with the weight in `fixed`. Lanes past the
     width keep u = 0, so their state stays 0.
     """
     for t in range(steps):
-        row = rows[t * step : t * step + step]
-        _load(row, _X, u[0], _place(u, b, t0 + t, d0), width)
+        _load(rows, t, _X, u[0], _place(u, b, t0 + t, d0), width)
         if rank:
-            start = b * delta[1][0] + (t0 + t) * delta[1][1]
+            start = _place(delta, b, t0 + t, 0)
             for d in range(LANES):
-                row[_DT + d] = fixed[_BIAS + d]
+                rows[t, _DT + d] = fixed[_BIAS, d]
             for r in range(rank):
-                factor, weight = delta[0][start + r * delta[1][2]], fixed[_LOW + r * LANES : _LOW + (r + 1) * LANES]
+                factor = delta[0][start + r * delta[1][2]]
                 for d in range(LANES):
-                    row[_DT + d] += factor * weight[d]
+                    rows[t, _DT + d] += factor * fixed[_LOW + r, d]
         else:
-            _load(row, _DT, delta[0], _place(delta, b, t0 + t, d0), width)
+            _load(rows, t, _DT, delta[0], _place(delta, b, t0 + t, d0), width)
             for d in range(LANES):
-                row[_DT + d] += fixed[_BIAS + d]
-        if softplus and step == _BACKWARD:
+                rows[t, _DT + d] += fixed[_BIAS, d]
+        if softplus and slope:
             for d in range(LANES):
-                x = row[_DT + d]
+                x = rows[t, _DT + d]
                 e = _exp2_below(-abs(x) * LOG2E)
-                row[_SLOPE + d] = (ONE if x >= ZERO else e) / (ONE + e)
-                row[_DT + d] = _softplus(x, e)
+                rows[t, _SLOPE + d] = (ONE if x >= ZERO else e) / (ONE + e)
+                rows[t, _DT + d] = _softplus(x, e)
         elif softplus:
             for d in range(LANES):
-                x = row[_DT + d]
-                row[_DT + d] = _softplus(x, _exp2_below(-abs(x) * LOG2E))
+                x = rows[t, _DT + d]
+                rows[t, _DT + d] = _softplus(x, _exp2_below(-abs(x) * LOG2E))
         for d in range(LANES):
-            row[_DU + d] = row[_DT + d] * row[_X + d]
+            rows[t, _DU + d] = rows[t, _DT + d] * rows[t, _X + d]
 
 
 @jit()
-def _advance(steps, even, plain, rows, cells, b_values, c_values):
+def _advance(steps, plain, rows, cells, b_values, c_values):
     """h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·W·h over a chunk, two state indices at a time.
 
     `plain` says that Δ·A <= 0 and W = 1 throughout.
     """
     for t in range(steps):
-        row = rows[t * _FORWARD : (t + 1) * _FORWARD]
         for d in range(LANES):
-            row[_Y + d] = ZERO
-        for n in range(0, even, 2):
-            cell = cells[n * CELL : (n + 2) * CELL]
-            b0, b1 = b_values[t * even + n], b_values[t * even + n + 1]
-            c0, c1 = c_values[t * even + n], c_values[t * even + n + 1]
+            rows[t, _Y + d] = ZERO
+        for p in range(len(cells)):
+            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
             if plain:
                 for d in range(LANES):
-                    dt, du = row[_DT + d], row[_DU + d]
-                    h0 = _exp2_below(dt * cell[_A + d]) * cell[_H + d] + du * b0
-                    h1 = _exp2_below(dt * cell[CELL + _A + d]) * cell[CELL + _H + d] + du * b1
-                    cell[_H + d], cell[CELL + _H + d] = h0, h1
-                    row[_Y + d] = row[_Y + d] + h0 * c0 + h1 * c1
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    h0 = _exp2_below(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
+                    h1 = _exp2_below(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
             else:
                 for d in range(LANES):
-                    dt, du = row[_DT + d], row[_DU + d]
-                    h0 = _exp2(dt * cell[_A + d]) * cell[_H + d] + du * b0
-                    h1 = _exp2(dt * cell[CELL + _A + d]) * cell[CELL + _H + d] + du * b1
-                    cell[_H + d], cell[CELL + _H + d] = h0, h1
-                    row[_Y + d] = row[_Y + d] + h0 * cell[_W + d] * c0 + h1 * cell[CELL + _W + d] * c1
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    h0 = _exp2(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
+                    h1 = _exp2(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
+                    rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
 
 
 @jit()
-def _replay(steps, even, plain, rows, cells, b_values, c_values, history):
+def _replay(steps, plain, rows, cells, b_values, c_values, history):
     """`_advance` over a chunk a second time, keeping exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
     for t in range(steps):
-        row = rows[t * _BACKWARD : (t + 1) * _BACKWARD]
         for d in range(LANES):
-            row[_Y + d] = ZERO
-        for n in range(0, even, 2):
-            cell = cells[n * CELL : (n + 2) * CELL]
-            b0, b1 = b_values[t * even + n], b_values[t * even + n + 1]
-            c0, c1 = c_values[t * even + n], c_values[t * even + n + 1]
-            kept = history[(t * even + n) * 2 * LANES : (t * even + n + 2) * 2 * LANES]
+            rows[t, _Y + d] = ZERO
+        for p in range(len(cells)):
+            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
             if plain:
                 for d in range(LANES):
-                    dt, du = row[_DT + d], row[_DU + d]
-                    a0, a1 = _exp2_below(dt * cell[_A + d]), _exp2_below(dt * cell[CELL + _A + d])
-                    h0, h1 = a0 * cell[_H + d], a1 * cell[CELL + _H + d]
-                    kept[d], kept[LANES + d], kept[2 * LANES + d], kept[3 * LANES + d] = a0, h0, a1, h1
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    a0, a1 = _exp2_below(dt * cells[p, _A + d]), _exp2_below(dt * cells[p, CELL + _A + d])
+                    h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
+                    history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
+                    history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
                     h0 += du * b0
                     h1 += du * b1
-                    cell[_H + d], cell[CELL + _H + d] = h0, h1
-                    row[_Y + d] = row[_Y + d] + h0 * c0 + h1 * c1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
             else:
                 for d in range(LANES):
-                    dt, du = row[_DT + d], row[_DU + d]
-                    a0, a1 = _exp2(dt * cell[_A + d]), _exp2(dt * cell[CELL + _A + d])
-                    h0, h1 = a0 * cell[_H + d], a1 * cell[CELL + _H + d]
-                    kept[d], kept[LANES + d], kept[2 * LANES + d], kept[3 * LANES + d] = a0, h0, a1, h1
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    a0, a1 = _exp2(dt * cells[p, _A + d]), _exp2(dt * cells[p, CELL + _A + d])
+                    h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
+                    history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
+                    history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
                     h0 += du * b0
                     h1 += du * b1
-                    cell[_H + d], cell[CELL + _H + d] = h0, h1
-                    row[_Y + d] = row[_Y + d] + h0 * cell[_W + d] * c0 + h1 * cell[CELL + _W + d] * c1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
+                    rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
 
 
 @jit("reassoc")
-def _reverse(steps, size, even, weighted, rows, cells, b_values, c_values, history, db, dc):
+def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
     """Backward through a chunk. With g = dL/dh_t (carried in the cell as exp(Δ·A)·g from the step after):
 
     g += dy·W·C_t,  dC_t = Σ_d dy·W·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,  dW += dy·h_t·C_t,
     dΔ = Σ_n g·exp(Δ·A)·h_(t-1)·A,  dA += g·exp(Δ·A)·h_(t-1)·Δ.
 
-    Only here may the compiler reorder sums: those over d, which it could not vectorise otherwise.
+    dB and dC of the chunk go to db and dc (steps, even N). Only here and in `_finish_ddelta` may the compiler reorder
+    sums: those over d, which it could not vectorise otherwise.
     """
     for t in range(steps - 1, -1, -1):
-        row = rows[t * _BACKWARD : (t + 1) * _BACKWARD]
         for d in range(LANES):
-            row[_DDT + d] = ZERO
-            row[_DDU + d] = ZERO
-        for n in range(0, even, 2):
-            cell = cells[n * CELL : (n + 2) * CELL]
-            b0, b1 = b_values[t * even + n], b_values[t * even + n + 1]
-            c0, c1 = c_values[t * even + n], c_values[t * even + n + 1]
-            kept = history[(t * even + n) * 2 * LANES : (t * even + n + 2) * 2 * LANES]
+            rows[t, _DDT + d] = ZERO
+            rows[t, _DDU + d] = ZERO
+        for p in range(len(cells)):
+            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
             db0, dc0, db1, dc1 = ZERO, ZERO, ZERO, ZERO
             if weighted:
                 for d in range(LANES):
-                    dt, du, dy = row[_DT + d], row[_DU + d], row[_DY + d]
-                    ah0, ah1 = kept[LANES + d], kept[3 * LANES + d]
+                    dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
+                    ah0, ah1 = history[t, p, _AH0 + d], history[t, p, _AH1 + d]
                     h0, h1 = ah0 + du * b0, ah1 + du * b1
-                    cell[_DW + d] += dy * h0 * c0
-                    cell[CELL + _DW + d] += dy * h1 * c1
-                    dy0, dy1 = dy * cell[_W + d], dy * cell[CELL + _W + d]
+                    cells[p, _DW + d] += dy * h0 * c0
+                    cells[p, CELL + _DW + d] += dy * h1 * c1
+                    dy0, dy1 = dy * cells[p, _W + d], dy * cells[p, CELL + _W + d]
                     dc0 += dy0 * h0
                     dc1 += dy1 * h1
-                    g0, g1 = cell[_G + d] + dy0 * c0, cell[CELL + _G + d] + dy1 * c1
+                    g0, g1 = cells[p, _G + d] + dy0 * c0, cells[p, CELL + _G + d] + dy1 * c1
                     db0 += g0 * du
                     db1 += g1 * du
-                    row[_DDU + d] += g0 * b0 + g1 * b1
-                    cell[_G + d], cell[CELL + _G + d] = g0 * kept[d], g1 * kept[2 * LANES + d]
-                    row[_DDT + d] += g0 * ah0 * cell[_A + d] + g1 * ah1 * cell[CELL + _A + d]
-                    cell[_DA + d] += g0 * ah0 * dt
-                    cell[CELL + _DA + d] += g1 * ah1 * dt
-            else:
-                for d in range(LANES):
-                    dt, du, dy = row[_DT + d], row[_DU + d], row[_DY + d]
-                    ah0, ah1 = kept[LANES + d], kept[3 * LANES + d]
-                    dc0 += dy * (ah0 + du * b0)
-                    dc1 += dy * (ah1 + du * b1)
-                    g0, g1 = cell[_G + d] + dy * c0, cell[CELL + _G + d] + dy * c1
-                    db0 += g0 * du
-                    db1 += g1 * du
-                    row[_DDU + d] += g0 * b0 + g1 * b1
-                    cell[_G + d], cell[CELL + _G + d] = g0 * kept[d], g1 * kept[2 * LANES + d]
+                    rows[t, _DDU + d] += g0 * b0 + g1 * b1
+                    cells[p, _G + d] = g0 * history[t, p, _A0 + d]
+                    cells[p, CELL + _G + d] = g1 * history[t, p, _A1 + d]
                     g0 *= ah0
                     g1 *= ah1
-                    row[_DDT + d] += g0 * cell[_A + d] + g1 * cell[CELL + _A + d]
-                    cell[_DA + d] += g0 * dt
-                    cell[CELL + _DA + d] += g1 * dt
-            db[t * size + n] += db0
-            dc[t * size + n] += dc0
-            if n + 1 < size:
-                db[t * size + n + 1] += db1
-                dc[t * size + n + 1] += dc1
+                    rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
+                    cells[p, _DA + d] += g0 * dt
+                    cells[p, CELL + _DA + d] += g1 * dt
+            else:
+                for d in range(LANES):
+                    dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
+                    ah0, ah1 = history[t, p, _AH0 + d], history[t, p, _AH1 + d]
+                    dc0 += dy * (ah0 + du * b0)
+                    dc1 += dy * (ah1 + du * b1)
+                    g0, g1 = cells[p, _G + d] + dy * c0, cells[p, CELL + _G + d] + dy * c1
+                    db0 += g0 * du
+                    db1 += g1 * du
+                    rows[t, _DDU + d] += g0 * b0 + g1 * b1
+                    cells[p, _G + d] = g0 * history[t, p, _A0 + d]
+                    cells[p, CELL + _G + d] = g1 * history[t, p, _A1 + d]
+                    g0 *= ah0
+                    g1 *= ah1
+                    rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
+                    cells[p, _DA + d] += g0 * dt
+                    cells[p, CELL + _DA + d] += g1 * dt
+            db[t, 2 * p], db[t, 2 * p + 1], dc[t, 2 * p], dc[t, 2 * p + 1] = db0, db1, dc0, dc1
+
+
+@jit()
+def _add_scalars(t0, steps, size, values, total, start):
+    """Add a chunk's dB or dC (steps, even N) to the whole, flat memory (L · N) from `start` on."""
+    for t in range(steps):
+        for n in range(size):
+            total[start + (t0 + t) * size + n] += values[t, n]
 
 
 # ---------------------------------------------------------------------------------------------------- walks over blocks
 @jit()
-def _load_block(a, weight, low, skip, bias, d0, width, cells, fixed):
-    """What a block of channels keeps for all its steps: A·log2(e), weight (1 if none), D, bias and Δ's weight."""
-    cells[:] = ZERO
-    fixed[:] = ZERO
-    for n in range(a.shape[0]):
-        _load(cells, n * CELL + _A, a[n], d0, width)
-        if weight.size:
-            _load(cells, n * CELL + _W, weight[n], d0, width)
-        else:
-            cells[n * CELL + _W : n * CELL + _W + LANES] = ONE
-    for r in range(low.shape[0]):
-        _load(fixed, _LOW + r * LANES, low[r], d0, width)
-    if skip.size:
-        _load(fixed, _SKIP, skip, d0, width)
-    if bias.size:
-        _load(fixed, _BIAS, bias, d0, width)
+def _rooms(scratch, steps, pairs, rank, row):
+    """A worker's buffers, one behind the other: per step, per state index, per block, B and C; and what is left."""
+    first, second = steps * row, steps * row + pairs * 2 * CELL
+    third = second + (_LOW + rank) * LANES
+    values = steps * 2 * pairs
+    return (
+        scratch[:first].reshape(steps, row),
+        scratch[first:second].reshape(pairs, 2 * CELL),
+        scratch[second:third].reshape(_LOW + rank, LANES),
+        scratch[third : third + values].reshape(steps, 2 * pairs),
+        scratch[third + values : third + 2 * values].reshape(steps, 2 * pairs),
+        scratch[third + 2 * values :],
+    )
 
 
 @jit()
-def _finish(b, t0, steps, d0, width, z, fixed, rows, out):
-    """out = (y + D·u) · SiLU(z) for a chunk."""
-    for t in range(steps):
-        row = rows[t * _FORWARD : (t + 1) * _FORWARD]
-        for d in range(LANES):
-            row[_Y + d] += fixed[_SKIP + d] * row[_X + d]
-        if z[0].size:
-            _load(row, _DU, z[0], _place(z, b, t0 + t, d0), width)  # Δ·u is used up
+def _more_rooms(scratch, steps, pairs, rank):
+    """What the backward pass needs besides: sums per block, dB and dC of a chunk, and its history."""
+    first, values = (_LOW + rank) * LANES, steps * 2 * pairs
+    return (
+        scratch[:first].reshape(_LOW + rank, LANES),
+        scratch[first : first + values].reshape(steps, 2 * pairs),
+        scratch[first + values : first + 2 * values].reshape(steps, 2 * pairs),
+        scratch[first + 2 * values :].reshape(steps, pairs, HISTORY),
+    )
+
+
+@jit()
+def _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed):
+    """What a block of channels keeps for all its steps: A·log2(e), weight (1 if none), D, bias and Δ's weight."""
+    cells[:] = ZERO
+    fixed[:] = ZERO
+    for n in range(size):
+        p, slot = n // 2, n % 2 * CELL
+        _load(cells, p, slot + _A, a, n * channels + d0, width)
+        if weight.size:
+            _load(cells, p, slot + _W, weight, n * channels + d0, width)
+        else:
             for d in range(LANES):
-                row[_Y + d] *= row[_DU + d] * sigmoid(row[_DU + d])
-        _store(row, _Y, out[b, t0 + t], d0, width)
+                cells[p, slot + _W + d] = ONE
+    for r in range(rank):
+        _load(fixed, _LOW + r, 0, low, r * channels + d0, width)
+    if skip.size:
+        _load(fixed, _SKIP, 0, skip, d0, width)
+    if bias.size:
+        _load(fixed, _BIAS, 0, bias, d0, width)
+
+
+@jit()
+def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
+    """out = (y + D·u) · SiLU(z) for a chunk; `start` is where its first step goes."""
+    for t in range(steps):
+        for d in range(LANES):
+            rows[t, _Y + d] += fixed[_SKIP, d] * rows[t, _X + d]
+        if z[0].size:
+            _load(rows, t, _DU, z[0], _place(z, b, t0 + t, d0), width)  # Δ·u is used up
+            for d in range(LANES):
+                rows[t, _Y + d] *= rows[t, _DU + d] * sigmoid(rows[t, _DU + d])
+        _store(rows, t, _Y, out, start + t * channels, width)
 
 
 @jit()
 def forward_worker(
-    worker, workers, segments, blocks, steps, strides, u, delta, bm, cm, z, a, low, weight, skip, bias, softplus, plain,
-    out, last, states, scratch,
+    worker, workers, segments, blocks, steps, sizes, strides, u, delta, bm, cm, z, a, low, weight, skip, bias,
+    softplus, plain, out, last, states, scratch,
 ):  # fmt: skip
-    """Forward pass of one worker's share of the batch · segments items."""
-    size, length, batch, rank = a.shape[0], out.shape[1], out.shape[0], low.shape[0]
-    even = size + size % 2
-    u, delta, z = (u, strides[0]), (delta, strides[1]), (z, strides[4])
-    bm, cm = (bm, strides[2]), (cm, strides[3])
-    rows, room = scratch[worker, : steps * _FORWARD], scratch[worker, steps * _FORWARD :]
-    cells, room = room[: even * CELL], room[even * CELL :]
-    fixed, room = room[: _LOW + rank * LANES], room[_LOW + rank * LANES :]
-    b_values, c_values = room[: steps * even], room[steps * even :]
+    """Forward pass of one worker's share of the batch · segments items.
+
+    sizes: B, L, D, N, R and the groups of B and of C. All tensors are flat memory, those with `strides` (u, delta, B,
+    C, z) in any layout, the others in order; blocks and scratch are as in `Plan`.
+    """
+    batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    pairs, chunks = (size + 1) // 2, (length - 1) // steps
+    u, delta, bm, cm, z = (u, strides[0]), (delta, strides[1]), (bm, strides[2]), (cm, strides[3]), (z, strides[4])
+    rows, cells, fixed, b_values, c_values, _ = _rooms(scratch[worker], steps, pairs, rank, _FORWARD)
     for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width = blocks[k, 0], blocks[k, 1]
             rows[:] = ZERO
-            _load_block(a, weight, low, skip, bias, d0, width, cells, fixed)
+            _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
             for t0 in range(0, length, steps):
                 count = min(steps, length - t0)
                 if t0 and states.size:
+                    place = (b * chunks + t0 // steps - 1) * size
                     for n in range(size):
-                        _store(cells, n * CELL + _H, states[b, t0 // steps - 1, n], d0, width)
-                _read_scalars(bm, b, blocks[k, 2], t0, count, size, even, b_values)
-                _read_scalars(cm, b, blocks[k, 3], t0, count, size, even, c_values)
-                _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, _FORWARD)
-                _advance(count, even, plain, rows, cells, b_values, c_values)
-                _finish(b, t0, count, d0, width, z, fixed, rows, out)
+                        _store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
+                _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
+                _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
+                _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
+                _advance(count, plain, rows, cells, b_values, c_values)
+                start = (b * length + t0) * channels + d0
+                _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
             for n in range(size if last.size else 0):
-                _store(cells, n * CELL + _H, last[b, n], d0, width)
+                _store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
 
 
 @jit()
-def _prepare_dy(b, t0, steps, d0, width, z, fixed, grad, rows, dz):
+def _prepare_dy(b, t0, steps, d0, width, start, channels, z, fixed, grad, rows, dz):
     """dy = dout · SiLU(z) for a chunk, and dz = dout · (y + D·u) · SiLU'(z)."""
     for t in range(steps):
-        row = rows[t * _BACKWARD : (t + 1) * _BACKWARD]
-        _load(row, _DY, grad[0], _place(grad, b, t0 + t, d0), width)
+        _load(rows, t, _DY, grad[0], _place(grad, b, t0 + t, d0), width)
         if z[0].size:
-            _load(row, _DDT, z[0], _place(z, b, t0 + t, d0), width)  # this slot and the next are not in use yet
+            _load(rows, t, _DDT, z[0], _place(z, b, t0 + t, d0), width)  # this slot and the next are not in use yet
             for d in range(LANES):
-                gate, y, dy = row[_DDT + d], row[_Y + d] + fixed[_SKIP + d] * row[_X + d], row[_DY + d]
+                gate, dy = rows[t, _DDT + d], rows[t, _DY + d]
+                y = rows[t, _Y + d] + fixed[_SKIP, d] * rows[t, _X + d]
                 s = sigmoid(gate)
-                row[_DDU + d] = dy * y * s * (ONE + gate * (ONE - s))
-                row[_DY + d] = dy * gate * s
-            _store(row, _DDU, dz[b, t0 + t], d0, width)
+                rows[t, _DDU + d] = dy * y * s * (ONE + gate * (ONE - s))
+                rows[t, _DY + d] = dy * gate * s
+            _store(rows, t, _DDU, dz, start + t * channels, width)
 
 
 @jit()
-def _finish_du(b, t0, steps, d0, width, fixed, softplus, rows, du, totals):
+def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals):
     """du, ddelta in the slot of dΔ, and the sums of d(delta_bias) and dD over a chunk."""
     for t in range(steps):
-        row = rows[t * _BACKWARD : (t + 1) * _BACKWARD]
         for d in range(LANES):
-            dy, x = row[_DY + d], row[_X + d]
-            row[_Y + d] = row[_DDU + d] * row[_DT + d] + fixed[_SKIP + d] * dy
-            row[_DDT + d] = row[_DDT + d] * _LN2 + row[_DDU + d] * x  # A carries log2(e)
-            totals[_SKIP + d] += dy * x
+            dy, x = rows[t, _DY + d], rows[t, _X + d]
+            rows[t, _Y + d] = rows[t, _DDU + d] * rows[t, _DT + d] + fixed[_SKIP, d] * dy
+            rows[t, _DDT + d] = rows[t, _DDT + d] * _LN2 + rows[t, _DDU + d] * x  # A carries log2(e)
+            totals[_SKIP, d] += dy * x
         if softplus:
             for d in range(LANES):
-                row[_DDT + d] *= row[_SLOPE + d]
+                rows[t, _DDT + d] *= rows[t, _SLOPE + d]
         for d in range(LANES):
-            totals[_BIAS + d] += row[_DDT + d]
-        _store(row, _Y, du[b, t0 + t], d0, width)
+            totals[_BIAS, d] += rows[t, _DDT + d]
+        _store(rows, t, _Y, du, start + t * channels, width)
 
 
 @jit("reassoc")
-def _finish_ddelta(b, t0, steps, d0, width, channels, delta, rank, fixed, rows, ddelta, totals):
-    """ddelta of one batch row to where it belongs: as it is, or through Δ's weight to the R numbers it came from."""
+def _finish_ddelta(b, t0, steps, width, start, channels, segment, sizes, delta, fixed, rows, ddelta, totals):
+    """ddelta of a chunk to where it belongs: as it is, or through Δ's weight to the R numbers it came from."""
+    batch, length, rank = sizes[0], sizes[1], sizes[4]
     for t in range(steps):
-        row = rows[t * _BACKWARD : (t + 1) * _BACKWARD]
         if rank == 0:
-            _store(row, _DDT, ddelta, (t0 + t) * channels + d0, width)
-        start = b * delta[1][0] + (t0 + t) * delta[1][1]
+            _store(rows, t, _DDT, ddelta, start + t * channels, width)
+        place, target = _place(delta, b, t0 + t, 0), ((segment * batch + b) * length + t0 + t) * rank
         for r in range(rank):
-            weight = fixed[_LOW + r * LANES : _LOW + (r + 1) * LANES]
-            total = totals[_LOW + r * LANES : _LOW + (r + 1) * LANES]
-            factor, dot = delta[0][start + r * delta[1][2]], ZERO
+            factor, dot = delta[0][place + r * delta[1][2]], ZERO
             for d in range(LANES):
-                dot += row[_DDT + d] * weight[d]
-            for d in range(LANES):
-                total[d] += row[_DDT + d] * factor
-            ddelta[(t0 + t) * rank + r] += dot
+                dot += rows[t, _DDT + d] * fixed[_LOW + r, d]
+                totals[_LOW + r, d] += rows[t, _DDT + d] * factor
+            ddelta[target + r] += dot
 
 
 @jit()
 def _add_sums(size, rank, d0, width, cells, totals, sums):
     """A block's sums over its steps into the worker's: N rows of dA, N of the weight, dD, d(delta_bias), R of low."""
+    d0 = np.uintp(d0)
     for n in range(size):
         for d in range(width):
-            sums[n, d0 + d] += cells[n * CELL + _DA + d]
-            sums[size + n, d0 + d] += cells[n * CELL + _DW + d]
+            sums[n, d0 + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
+            sums[size + n, d0 + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DW + d]
     for d in range(width):
-        sums[2 * size, d0 + d] += totals[_SKIP + d]
-        sums[2 * size + 1, d0 + d] += totals[_BIAS + d]
+        sums[2 * size, d0 + np.uintp(d)] += totals[_SKIP, d]
+        sums[2 * size + 1, d0 + np.uintp(d)] += totals[_BIAS, d]
     for r in range(rank):
         for d in range(width):
-            sums[2 * size + 2 + r, d0 + d] += totals[_LOW + r * LANES + d]
+            sums[2 * size + 2 + r, d0 + np.uintp(d)] += totals[_LOW + r, d]
 
 
 @jit()
 def backward_worker(
-    worker, workers, segments, blocks, steps, strides, u, delta, bm, cm, z, a, low, weight, skip, bias, softplus, plain,
-    grad, grad_strides, states, du, ddelta, dz, db, dc, sums, scratch,
+    worker, workers, segments, blocks, steps, sizes, strides, u, delta, bm, cm, z, a, low, weight, skip, bias,
+    softplus, plain, grad, states, du, ddelta, dz, db, dc, sums, scratch,
 ):  # fmt: skip
-    """Backward pass of one worker's share; db, dc and, with `low`, ddelta have a layer per segment, sums per worker."""
-    size, length, batch, rank = a.shape[0], du.shape[1], du.shape[0], low.shape[0]
-    even = size + size % 2
-    u, delta, z, grad = (u, strides[0]), (delta, strides[1]), (z, strides[4]), (grad, grad_strides)
-    bm, cm = (bm, strides[2]), (cm, strides[3])
-    rows, room = scratch[worker, : steps * _BACKWARD], scratch[worker, steps * _BACKWARD :]
-    cells, room = room[: even * CELL], room[even * CELL :]
-    fixed, room = room[: _LOW + rank * LANES], room[_LOW + rank * LANES :]
-    totals, room = room[: fixed.size], room[fixed.size :]
-    b_values, room = room[: steps * even], room[steps * even :]
-    c_values, history = room[: steps * even], room[steps * even :]
+    """Backward pass of one worker's share; arguments as in `forward_worker`, the last row of strides is grad's.
+
+    db, dc and, with a rank, ddelta have a layer per segment, sums one per worker.
+    """
+    batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    groups_b, groups_c = sizes[5], sizes[6]
+    pairs, chunks = (size + 1) // 2, (length - 1) // steps
+    u, delta, bm, cm, z = (u, strides[0]), (delta, strides[1]), (bm, strides[2]), (cm, strides[3]), (z, strides[4])
+    grad = (grad, strides[5])
+    rows, cells, fixed, b_values, c_values, room = _rooms(scratch[worker], steps, pairs, rank, _BACKWARD)
+    totals, db_values, dc_values, history = _more_rooms(room, steps, pairs, rank)
     for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width, group_b, group_c = blocks[k]
-            layer = segment if rank else 0
             rows[:] = ZERO
             totals[:] = ZERO
-            _load_block(a, weight, low, skip, bias, d0, width, cells, fixed)
-            for chunk in range((length - 1) // steps, -1, -1):
+            _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
+            for chunk in range(chunks, -1, -1):
                 t0 = chunk * steps
                 count = min(steps, length - t0)
+                place = (b * chunks + chunk - 1) * size
                 for n in range(size):
+                    p, slot = n // 2, n % 2 * CELL + _H
                     if chunk:
-                        _load(cells, n * CELL + _H, states[b, chunk - 1, n], d0, width)
+                        _load(cells, p, slot, states, (place + n) * channels + d0, width)
                     else:
-                        cells[n * CELL + _H : n * CELL + _H + LANES] = ZERO
-                _read_scalars(bm, b, group_b, t0, count, size, even, b_values)
-                _read_scalars(cm, b, group_c, t0, count, size, even, c_values)
-                _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, _BACKWARD)
-                _replay(count, even, plain, rows, cells, b_values, c_values, history)
-                _prepare_dy(b, t0, count, d0, width, z, fixed, grad, rows, dz)
-                _reverse(
-                    count, size, even, weight.size > 0, rows, cells, b_values, c_values, history,
-                    db[segment, b, group_b, t0 * size :], dc[segment, b, group_c, t0 * size :],
-                )  # fmt: skip
-                _finish_du(b, t0, count, d0, width, fixed, softplus, rows, du, totals)
-                _finish_ddelta(b, t0, count, d0, width, du.shape[2], delta, rank, fixed, rows, ddelta[layer, b], totals)
+                        for d in range(LANES):
+                            cells[p, slot + d] = ZERO
+                _read_scalars(bm, b, group_b, t0, count, size, b_values)
+                _read_scalars(cm, b, group_c, t0, count, size, c_values)
+                _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, True)
+                _replay(count, plain, rows, cells, b_values, c_values, history)
+                start = (b * length + t0) * channels + d0
+                _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
+                _reverse(count, weight.size > 0, rows, cells, b_values, c_values, history, db_values, dc_values)
+                layer = segment * batch + b
+                _add_scalars(t0, count, size, db_values, db, (layer * groups_b + group_b) * length * size)
+                _add_scalars(t0, count, size, dc_values, dc, (layer * groups_c + group_c) * length * size)
+                _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
+                _finish_ddelta(b, t0, count, width, start, channels, segment, sizes, delta, fixed, rows, ddelta, totals)
             _add_sums(size, rank, d0, width, cells, totals, sums[worker])
 
 
