@@ -1,16 +1,18 @@
 """The causal depthwise convolution with its bias and SiLU, the step before the scan; fused on the CPU.
 
 One pass over memory forward and one backward, where plain torch takes a dozen; `reference.causal_conv` is the readable
-twin. Only u is kept for the backward pass, the rest is recomputed.
+twin. Only u is kept for the backward pass, the rest is recomputed. As in the scan, a worker goes along the steps of a
+block of LANES channels; the last K inputs, or their gradients, stand in a ring of K rows.
 
 Glossary: B rows, L positions, E = d_inner channels, K taps of the kernel.
 """
 
 import numba
+import numpy as np
 import torch
 
-from mambanorm.ssm.cpu import backward_once, run, scan_threads
-from mambanorm.ssm.kernels import ONE, jit, sigmoid
+from mambanorm.ssm.cpu import backward_once, places, run, scan_threads
+from mambanorm.ssm.kernels import LANES, ONE, ZERO, add_product, jit, load, memory, sigmoid, store
 
 
 def conv_silu_cpu(u, weight, bias):
@@ -19,50 +21,82 @@ def conv_silu_cpu(u, weight, bias):
 
 
 @jit()
-def _convolve(u, weight, bias, b, t, low, high, row):
-    """row = pre-activation of channels low…high at step t."""
-    taps = weight.shape[0]
-    row[:] = bias[low:high]
-    for k in range(max(0, taps - 1 - t), taps):
-        x, w = u[b, t - taps + 1 + k, low:high], weight[k, low:high]
-        for d in range(row.size):
-            row[d] += w[d] * x[d]
+def _load_taps(w, bias, taps, channels, d0, width, fixed):
+    """The block's bias in the first row, and its taps, a row each."""
+    fixed[:] = ZERO
+    load(fixed, 0, 0, bias, d0, width)
+    for k in range(taps):
+        load(fixed, 1 + k, 0, w, k * channels + d0, width)
+
+
+@jit(inline="always")
+def _convolve(t, taps, fixed, ring, row):
+    """row = bias + Σ_k w_k · u_(t−K+1+k); the ring holds u of the last K steps, zero before the first."""
+    load(row, 0, 0, fixed, 0, LANES)
+    for k in range(taps):
+        add_product(row, 0, fixed, (1 + k) * LANES, ring, (t + 1 + k) % taps * LANES)
 
 
 @jit()
-def _forward_worker(worker, workers, segments, u, weight, bias, out):
-    items, channels = u.shape[0] * segments, u.shape[2]
-    for item in range(items * worker // workers, items * (worker + 1) // workers):
-        b, segment = item // segments, item % segments
-        low, high = channels * segment // segments, channels * (segment + 1) // segments
-        for t in range(u.shape[1]):
-            row = out[b, t, low:high]
-            _convolve(u, weight, bias, b, t, low, high, row)
-            for d in range(row.size):
-                row[d] *= sigmoid(row[d])
+def _forward_worker(worker, workers, batch, length, channels, taps, places):
+    u, w, bias, out = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    blocks = (channels + LANES - 1) // LANES
+    ring, fixed = np.empty((taps, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
+    row = np.zeros((1, LANES), np.float32)
+    for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
+        b, d0 = item // blocks, item % blocks * LANES
+        width = min(LANES, channels - d0)
+        _load_taps(w, bias, taps, channels, d0, width, fixed)
+        ring[:] = ZERO
+        for t in range(length):
+            place = (b * length + t) * channels + d0
+            load(ring, t % taps, 0, u, place, width)
+            _convolve(t, taps, fixed, ring, row)
+            for d in range(LANES):
+                row[0, d] *= sigmoid(row[0, d])
+            store(row, 0, 0, out, place, width)
 
 
 @jit()
-def _backward_worker(worker, workers, segments, u, weight, bias, grad, du, sums, scratch):
-    """sums (workers, K + 1, E): the gradients of the taps, then of the bias."""
-    items, channels, taps = u.shape[0] * segments, u.shape[2], weight.shape[0]
-    for item in range(items * worker // workers, items * (worker + 1) // workers):
-        b, segment = item // segments, item % segments
-        low, high = channels * segment // segments, channels * (segment + 1) // segments
-        da, dbias = scratch[worker, low:high], sums[worker, taps, low:high]
-        for t in range(u.shape[1]):
-            _convolve(u, weight, bias, b, t, low, high, da)
-            g = grad[b, t, low:high]
-            for d in range(da.size):
-                s = sigmoid(da[d])
-                da[d] = g[d] * s * (ONE + da[d] * (ONE - s))
-                dbias[d] += da[d]
-            for k in range(max(0, taps - 1 - t), taps):
-                x, w = u[b, t - taps + 1 + k, low:high], weight[k, low:high]
-                dx, dw = du[b, t - taps + 1 + k, low:high], sums[worker, k, low:high]
-                for d in range(da.size):
-                    dx[d] += w[d] * da[d]
-                    dw[d] += x[d] * da[d]
+def _backward_worker(worker, workers, batch, length, channels, taps, places):
+    """du, and into the worker's own sums (K + 1, E) the gradients of the bias, then of the taps."""
+    u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    du, all_sums = memory(places, 4), memory(places, 5)
+    share, blocks = (taps + 1) * channels, (channels + LANES - 1) // LANES
+    ring, fixed = np.empty((taps, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
+    back, row = np.empty((taps, LANES), np.float32), np.zeros((1, 2 * LANES), np.float32)
+    sums = np.empty((taps + 1, LANES), np.float32)
+    one = np.ones(LANES, np.float32)
+    for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
+        b, d0 = item // blocks, item % blocks * LANES
+        width = min(LANES, channels - d0)
+        _load_taps(w, bias, taps, channels, d0, width, fixed)
+        ring[:] = ZERO
+        back[:] = ZERO
+        sums[:] = ZERO
+        for t in range(length + taps - 1):  # du of a step is complete K − 1 steps after it
+            place, now = (b * length + t) * channels + d0, t % taps
+            row[0, LANES:] = ZERO
+            if t < length:
+                load(ring, now, 0, u, place, width)
+                _convolve(t, taps, fixed, ring, row)
+                load(row, 0, LANES, grad, place, width)
+                for d in range(LANES):
+                    a = row[0, d]
+                    s = sigmoid(a)
+                    row[0, LANES + d] *= s * (ONE + a * (ONE - s))
+                add_product(sums, 0, row, LANES, one, 0)
+                for k in range(taps):
+                    add_product(sums, (1 + k) * LANES, ring, (t + 1 + k) % taps * LANES, row, LANES)
+            store(row, 0, LANES, back, now * LANES, LANES)
+            if t >= taps - 1:
+                row[0, :LANES] = ZERO
+                for k in range(taps):
+                    add_product(row, 0, fixed, (1 + k) * LANES, back, (t - k) % taps * LANES)
+                store(row, 0, 0, du, place - (taps - 1) * channels, width)
+        for k in range(taps + 1):
+            for d in range(width):
+                all_sums[worker * share + k * channels + d0 + d] += sums[k, d]
 
 
 @jit(parallel=True)
@@ -78,21 +112,20 @@ def _backward(workers, arguments):
 
 
 def conv_forward(u, taps, bias):
-    """SiLU of the convolution, (B, L, E) → (B, L, E); taps (K, E)."""
-    workers, segments = _cut(u)
+    """SiLU of the convolution, (B, L, E) → (B, L, E), from the taps (K, E)."""
     out = torch.empty(u.shape)
-    run(_forward, _forward_worker, workers, (segments, *_arrays(u, taps, bias, out)))
+    run(_forward, _forward_worker, _workers(u), (*u.shape, len(taps), places([u, taps, bias, out])))
     return out
 
 
 def conv_backward(u, taps, bias, grad):
     """The gradients of u (B, L, E), weight (E, 1, K) and bias (E,) from that of the result."""
-    workers, segments = _cut(u)
-    du, scratch = torch.zeros(u.shape), torch.empty(workers, u.shape[2])
-    sums = torch.zeros(workers, taps.shape[0] + 1, u.shape[2])
-    run(_backward, _backward_worker, workers, (segments, *_arrays(u, taps, bias, grad, du, sums, scratch)))
+    workers, du = _workers(u), torch.empty(u.shape)
+    sums = torch.zeros(workers, len(taps) + 1, u.shape[2])
+    arguments = (*u.shape, len(taps), places([u, taps, bias, grad, du, sums]))
+    run(_backward, _backward_worker, workers, arguments)
     sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
-    return du, sums[:-1].t().unsqueeze(1), sums[-1]
+    return du, sums[1:].t().unsqueeze(1), sums[0]
 
 
 def taps_of(weight):
@@ -100,11 +133,8 @@ def taps_of(weight):
     return weight.detach()[:, 0].t().contiguous()
 
 
-def _cut(u):
-    """(workers, segments): channels are cut only where the rows alone would leave threads idle."""
-    threads = scan_threads()
-    segments = 1 if u.shape[0] % threads == 0 else min(threads, u.shape[2])
-    return min(threads, u.shape[0] * segments), segments
+def _workers(u):
+    return min(scan_threads(), u.shape[0] * -(-u.shape[2] // LANES))
 
 
 class _ConvSiLU(torch.autograd.Function):
@@ -114,13 +144,10 @@ class _ConvSiLU(torch.autograd.Function):
     def forward(ctx, u, weight, bias):
         u, taps = u.detach().contiguous(), taps_of(weight)
         ctx.save_for_backward(u, taps, bias)
-        return conv_forward(u, taps, bias)
+        return conv_forward(u, taps, bias.contiguous())
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
-        return conv_backward(*ctx.saved_tensors, grad.contiguous())
-
-
-def _arrays(*tensors):
-    return tuple(tensor.detach().numpy() for tensor in tensors)
+        u, taps, bias = ctx.saved_tensors
+        return conv_backward(u, taps, bias.contiguous(), grad.contiguous())

@@ -66,6 +66,12 @@ def set_numba_threads(n):
     return n
 
 
+@functools.lru_cache(maxsize=256)
+def plan_for(*fields):
+    """The plan with these fields, made once."""
+    return Plan(*fields)
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one scan is cut up, and the shape of every buffer beyond its inputs, outputs and gradients.
@@ -83,12 +89,13 @@ class Plan:
     groups_c: int = 1
     threads: int = 1
     rank: int = 0  # R where delta is given as R numbers a step, see `Inputs`
+    plain: bool = False  # every state decays and none is weighted: the kernels leave out what only the others need
 
-    @property
-    def sizes(self):
+    @functools.cached_property
+    def arguments(self):
         """What the kernels need to know of the shapes."""
-        sizes = self.batch, self.length, self.channels, self.size, self.rank, self.groups_b, self.groups_c
-        return np.array(sizes, dtype=np.int64)
+        sizes = self.batch, self.length, self.channels, self.size, self.rank
+        return self.segments, self.blocks, STEPS, np.array(sizes, dtype=np.int64)
 
     @property
     def blocks(self):
@@ -158,13 +165,17 @@ class _Announce(event.Listener):
         pass
 
 
+_COMPILED = set()
+
+
 @contextmanager
 def _announced(kernel):
-    if kernel.signatures:
+    if kernel in _COMPILED:
         yield
     else:
         with event.install_listener("numba:compile", _Announce()):
             yield
+        _COMPILED.add(kernel)
 
 
 def run(parallel, serial, workers, arguments):
@@ -182,22 +193,20 @@ def run(parallel, serial, workers, arguments):
 _EMPTY = torch.empty(0)
 
 
-def _flat(tensor):
-    """The memory a tensor spans, first to last element, as a 1-D NumPy array (no copy)."""
-    if tensor.numel() == 0:
-        return _EMPTY.numpy()
-    span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.detach().as_strided((span,), (1,)).numpy()
+def places(tensors):
+    """Address and length of the memory that each tensor spans, first to last element, as (tensors, 2) int64."""
+    return np.array([(t.data_ptr(), _span(t)) for t in tensors], dtype=np.int64)
 
 
-def _strides(*tensors):
-    """Strides as (tensors, 4) int64. Kernels take flat memory and strides: one compiled variant for every layout."""
-    return np.array([(tuple(t.stride()) + (0,) * 4)[:4] for t in tensors], dtype=np.int64)
+def _span(tensor):
+    if tensor.numel() == 0 or tensor.is_contiguous():
+        return tensor.numel()
+    return 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _in_order(tensor):
-    """A tensor's numbers in order, as a 1-D NumPy array; None as nothing."""
-    return (_EMPTY if tensor is None else tensor.detach().contiguous().view(-1)).numpy()
+def _strides(tensors):
+    """Strides as rows of four. Kernels take flat memory and strides: one compiled variant for every layout."""
+    return [(*t.stride(), 0, 0, 0)[:4] for t in tensors]
 
 
 class Inputs(NamedTuple):
@@ -221,24 +230,22 @@ class Inputs(NamedTuple):
     def plan(self):
         rank = 0 if self.low is None else len(self.low)
         groups = self.B.shape[1], self.C.shape[1]
-        return Plan(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank)
+        return plan_for(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank, self._plain())
 
-    def arrays(self, plan, *more):
-        """The arguments that both kernels share, as NumPy views; `more` tensors get a row of strides too."""
-        strided = (self.u, self.delta, self.B, self.C, _EMPTY if self.z is None else self.z)
-        scaled = self.A.detach().t() * float(kernels.LOG2E)  # (N, D); the kernel computes powers of two
-        ordered = (scaled, self.low, self.weight, self.D, self.bias)
-        return (
-            plan.segments, plan.blocks, STEPS, plan.sizes, _strides(*strided, *more), *map(_flat, strided),
-            *map(_in_order, ordered), self.softplus, self.plain,
-        )  # fmt: skip
-
-    @property
-    def plain(self):
-        """Whether every state decays and none is weighted: then the kernels leave out what only the others need."""
+    def _plain(self):
         if self.weight is not None or not bool((self.A <= 0).all()):
             return False
         return self.softplus or (self.low is None and self.bias is None and bool(self.delta.min() >= 0))
+
+    def strided(self):
+        """What comes in any layout."""
+        return [self.u, self.delta, self.B, self.C, _EMPTY if self.z is None else self.z]
+
+    def ordered(self):
+        """What the kernel reads in order: A·log2(e) as (N, D), for it computes powers of two, and the parameters."""
+        scaled = self.A.detach().t() * float(kernels.LOG2E)
+        tensors = scaled, self.low, self.weight, self.D, self.bias
+        return [_EMPTY if t is None else t.contiguous() for t in tensors]
 
 
 def scan_forward(inputs, plan, keep, want_last):
@@ -247,32 +254,41 @@ def scan_forward(inputs, plan, keep, want_last):
     out = torch.empty(batch, length, channels)
     last = torch.empty(batch, plan.size, channels if want_last else 0)
     states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, plan.size, channels)
-    scratch = torch.empty(plan.scratch_shape("forward")).numpy()
-    outputs = (*map(_in_order, (out, last, states)), scratch)
-    run(kernels.run_forward, kernels.forward_worker, plan.workers, (*inputs.arrays(plan), *outputs))
+    strided = inputs.strided()
+    tensors = [*strided, *inputs.ordered(), torch.empty(plan.scratch_shape("forward")), out, last, states]
+    strides = np.array(_strides(strided), dtype=np.int64)
+    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.plain)
+    run(kernels.run_forward, kernels.forward_worker, plan.workers, arguments)
     return out, last, states
 
 
 def scan_backward(inputs, plan, grad, states):
-    """Runs the backward kernel: the gradients in the order and shapes of `Inputs`, softplus left out."""
-    size, batch = plan.size, plan.batch
+    """Runs the backward kernel: the gradients in the order and shapes of `Inputs`, softplus left out.
+
+    With `low`, those of delta, B and C (one group each) come in one tensor (B, L, R + 2N), as one product made them;
+    it stands in delta's place.
+    """
+    size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
     du = torch.empty(inputs.u.shape)
     dz = torch.empty(inputs.u.shape if inputs.z is not None else (0, 0, 0))
     if plan.rank:
-        ddelta = torch.zeros(plan.segments, batch, plan.length * plan.rank)
+        width = plan.rank + 2 * size
+        joint = torch.zeros(segments, batch, length, width)
+        ddelta, db, dc = joint, joint[..., plan.rank :], joint[..., plan.rank + size :]
+        layers = [(length * width, 0, width, 0)] * 3
     else:
-        ddelta = torch.empty(1, batch, plan.length * plan.channels)
-    db, dc = (torch.zeros(plan.partial_shape(m.shape[1])) for m in (inputs.B, inputs.C))
+        ddelta = torch.empty(1, batch, length, plan.channels)
+        db, dc = (torch.zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))
+        layers = [(0, 0, 0, 0), *((m.shape[1] * length * size, length * size, size, 0) for m in (inputs.B, inputs.C))]
     sums = torch.zeros(plan.sums_shape)
-    scratch = torch.empty(plan.scratch_shape("backward"))
-    outputs = (*map(_in_order, (states, du, ddelta, dz, db, dc)), sums.numpy(), scratch.numpy())
-    run(
-        kernels.run_backward, kernels.backward_worker, plan.workers, (*inputs.arrays(plan, grad), _flat(grad), *outputs)
-    )
-    ddelta = _add(ddelta).view(inputs.delta.shape)
-    db, dc = (_add(d).view(batch, d.shape[2], -1, size).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
-    sums = _add(sums)
+    strided, scratch = inputs.strided(), torch.empty(plan.scratch_shape("backward"))
+    tensors = [*strided, *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
+    strides = np.array([*_strides([*strided, grad]), *layers], dtype=np.int64)
+    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.plain)
+    run(kernels.run_backward, kernels.backward_worker, plan.workers, arguments)
+    ddelta, sums = _add(ddelta), _add(sums)
+    db, dc = (None, None) if plan.rank else (_add(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dlow, weight = sums[2 * size + 2 :], sums[size : 2 * size]
     return du, ddelta, sums[:size].t(), db, dc, dlow, weight, sums[2 * size], dz, sums[2 * size + 1]
 

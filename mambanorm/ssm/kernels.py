@@ -121,24 +121,56 @@ def sigmoid(x):
 
 
 # ------------------------------------------------------------------------------------------------- loops over a chunk
+def _lanes_at(context, builder, kind, array, start):
+    """A pointer to LANES numbers of an array's memory, from `start` on."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), ir.VectorType(ir.FloatType(), LANES).as_pointer())
+
+
 @intrinsic
 def _move(typingctx, target, to, source, start):
     """LANES numbers from one array's memory to another's, in one piece; a loop would be compiled one by one here."""
 
     def codegen(context, builder, signature, args):
-        vector = ir.VectorType(context.get_value_type(types.float32), LANES).as_pointer()
-        places = []
-        for k in (0, 2):
-            array = context.make_array(signature.args[k])(context, builder, args[k])
-            places.append(builder.bitcast(builder.gep(array.data, [args[k + 1]]), vector))
-        builder.store(builder.load(places[1], align=4), places[0], align=4)
+        place, origin = (_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2))
+        builder.store(builder.load(origin, align=4), place, align=4)
         return context.get_dummy_value()
 
     return types.none(target, types.intp, source, types.intp), codegen
 
 
+@intrinsic
+def add_product(typingctx, target, to, first, at, second, there):
+    """target += first · second, LANES numbers from each array's memory, in one piece."""
+
+    def codegen(context, builder, signature, args):
+        places = [_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2, 4)]
+        total, a, b = (builder.load(place, align=4) for place in places)
+        builder.store(builder.fadd(total, builder.fmul(a, b, ("contract",)), ("contract",)), places[0], align=4)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, first, types.intp, second, types.intp), codegen
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(types.float32).as_pointer())
+
+    return types.CPointer(types.float32)(address), codegen
+
+
 @jit(inline="always")
-def _load(rows, t, slot, x, start, width):
+def memory(places, k):
+    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and lengths.
+
+    An array that comes in from Python costs a microsecond to unpack and reference counts in the loops; this costs none.
+    """
+    return numba.carray(_pointer(places[k, 0]), places[k, 1])
+
+
+@jit(inline="always")
+def load(rows, t, slot, x, start, width):
     """x[start : start + width] into a slot of row t; lanes past `width` are left as they are."""
     if width == LANES:
         _move(rows, t * rows.shape[1] + slot, x, start)
@@ -148,7 +180,7 @@ def _load(rows, t, slot, x, start, width):
 
 
 @jit(inline="always")
-def _store(rows, t, slot, x, start, width):
+def store(rows, t, slot, x, start, width):
     """A slot of row t into x[start : start + width]."""
     if width == LANES:
         _move(x, start, rows, t * rows.shape[1] + slot)
@@ -183,7 +215,7 @@ def _prepare(b, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slo
     width keep u = 0, so their state stays 0.
     """
     for t in range(steps):
-        _load(rows, t, _X, u[0], _place(u, b, t0 + t, d0), width)
+        load(rows, t, _X, u[0], _place(u, b, t0 + t, d0), width)
         if rank:
             start = _place(delta, b, t0 + t, 0)
             for d in range(LANES):
@@ -193,7 +225,7 @@ def _prepare(b, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slo
                 for d in range(LANES):
                     rows[t, _DT + d] += factor * fixed[_LOW + r, d]
         else:
-            _load(rows, t, _DT, delta[0], _place(delta, b, t0 + t, d0), width)
+            load(rows, t, _DT, delta[0], _place(delta, b, t0 + t, d0), width)
             for d in range(LANES):
                 rows[t, _DT + d] += fixed[_BIAS, d]
         if softplus and slope:
@@ -330,14 +362,21 @@ def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
 
 
 @jit()
-def _add_scalars(t0, steps, size, values, total, start):
-    """Add a chunk's dB or dC (steps, even N) to the whole, flat memory (L · N) from `start` on."""
+def _add_scalars(t0, steps, size, values, total, start, strides):
+    """Add a chunk's dB or dC (steps, even N) to the whole, whose first step stands at `start`."""
     for t in range(steps):
         for n in range(size):
-            total[start + (t0 + t) * size + n] += values[t, n]
+            total[start + (t0 + t) * strides[2] + n] += values[t, n]
 
 
 # ---------------------------------------------------------------------------------------------------- walks over blocks
+@jit()
+def _own(scratch, worker, workers):
+    """A worker's part of a buffer."""
+    share = scratch.size // workers
+    return scratch[worker * share : (worker + 1) * share]
+
+
 @jit()
 def _rooms(scratch, steps, pairs, rank, row):
     """A worker's buffers, one behind the other: per step, per state index, per block, B and C; and what is left."""
@@ -373,18 +412,18 @@ def _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cel
     fixed[:] = ZERO
     for n in range(size):
         p, slot = n // 2, n % 2 * CELL
-        _load(cells, p, slot + _A, a, n * channels + d0, width)
+        load(cells, p, slot + _A, a, n * channels + d0, width)
         if weight.size:
-            _load(cells, p, slot + _W, weight, n * channels + d0, width)
+            load(cells, p, slot + _W, weight, n * channels + d0, width)
         else:
             for d in range(LANES):
                 cells[p, slot + _W + d] = ONE
     for r in range(rank):
-        _load(fixed, _LOW + r, 0, low, r * channels + d0, width)
+        load(fixed, _LOW + r, 0, low, r * channels + d0, width)
     if skip.size:
-        _load(fixed, _SKIP, 0, skip, d0, width)
+        load(fixed, _SKIP, 0, skip, d0, width)
     if bias.size:
-        _load(fixed, _BIAS, 0, bias, d0, width)
+        load(fixed, _BIAS, 0, bias, d0, width)
 
 
 @jit()
@@ -394,26 +433,29 @@ def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
         for d in range(LANES):
             rows[t, _Y + d] += fixed[_SKIP, d] * rows[t, _X + d]
         if z[0].size:
-            _load(rows, t, _DU, z[0], _place(z, b, t0 + t, d0), width)  # Δ·u is used up
+            load(rows, t, _DU, z[0], _place(z, b, t0 + t, d0), width)  # Δ·u is used up
             for d in range(LANES):
                 rows[t, _Y + d] *= rows[t, _DU + d] * sigmoid(rows[t, _DU + d])
-        _store(rows, t, _Y, out, start + t * channels, width)
+        store(rows, t, _Y, out, start + t * channels, width)
 
 
 @jit()
-def forward_worker(
-    worker, workers, segments, blocks, steps, sizes, strides, u, delta, bm, cm, z, a, low, weight, skip, bias,
-    softplus, plain, out, last, states, scratch,
-):  # fmt: skip
-    """Forward pass of one worker's share of the batch · segments items.
+def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
+    """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
 
-    sizes: B, L, D, N, R and the groups of B and of C. All tensors are flat memory, those with `strides` (u, delta, B,
-    C, z) in any layout, the others in order; blocks and scratch are as in `Plan`.
+    sizes: B, L, D, N, R and the groups of B and of C. places: u, delta, B, C, z (with a row of strides each), A, low,
+    weight, D, bias, scratch, and then the results out, last and states, in order.
     """
     batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
-    u, delta, bm, cm, z = (u, strides[0]), (delta, strides[1]), (bm, strides[2]), (cm, strides[3]), (z, strides[4])
-    rows, cells, fixed, b_values, c_values, _ = _rooms(scratch[worker], steps, pairs, rank, _FORWARD)
+    u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
+    cm, z = (memory(places, 3), strides[3]), (memory(places, 4), strides[4])
+    a, low, weight, skip, bias = (
+        memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
+    )  # fmt: skip
+    out, last, states = memory(places, 11), memory(places, 12), memory(places, 13)
+    room = _own(memory(places, 10), worker, workers)
+    rows, cells, fixed, b_values, c_values, _ = _rooms(room, steps, pairs, rank, _FORWARD)
     for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
@@ -425,7 +467,7 @@ def forward_worker(
                 if t0 and states.size:
                     place = (b * chunks + t0 // steps - 1) * size
                     for n in range(size):
-                        _store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
+                        store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
                 _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
                 _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
                 _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
@@ -433,23 +475,23 @@ def forward_worker(
                 start = (b * length + t0) * channels + d0
                 _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
             for n in range(size if last.size else 0):
-                _store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
+                store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
 
 
 @jit()
 def _prepare_dy(b, t0, steps, d0, width, start, channels, z, fixed, grad, rows, dz):
     """dy = dout · SiLU(z) for a chunk, and dz = dout · (y + D·u) · SiLU'(z)."""
     for t in range(steps):
-        _load(rows, t, _DY, grad[0], _place(grad, b, t0 + t, d0), width)
+        load(rows, t, _DY, grad[0], _place(grad, b, t0 + t, d0), width)
         if z[0].size:
-            _load(rows, t, _DDT, z[0], _place(z, b, t0 + t, d0), width)  # this slot and the next are not in use yet
+            load(rows, t, _DDT, z[0], _place(z, b, t0 + t, d0), width)  # this slot and the next are not in use yet
             for d in range(LANES):
                 gate, dy = rows[t, _DDT + d], rows[t, _DY + d]
                 y = rows[t, _Y + d] + fixed[_SKIP, d] * rows[t, _X + d]
                 s = sigmoid(gate)
                 rows[t, _DDU + d] = dy * y * s * (ONE + gate * (ONE - s))
                 rows[t, _DY + d] = dy * gate * s
-            _store(rows, t, _DDU, dz, start + t * channels, width)
+            store(rows, t, _DDU, dz, start + t * channels, width)
 
 
 @jit()
@@ -466,17 +508,16 @@ def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals)
                 rows[t, _DDT + d] *= rows[t, _SLOPE + d]
         for d in range(LANES):
             totals[_BIAS, d] += rows[t, _DDT + d]
-        _store(rows, t, _Y, du, start + t * channels, width)
+        store(rows, t, _Y, du, start + t * channels, width)
 
 
 @jit("reassoc")
-def _finish_ddelta(b, t0, steps, width, start, channels, segment, sizes, delta, fixed, rows, ddelta, totals):
+def _finish_ddelta(b, t0, steps, width, start, layer, rank, channels, strides, delta, fixed, rows, ddelta, totals):
     """ddelta of a chunk to where it belongs: as it is, or through Δ's weight to the R numbers it came from."""
-    batch, length, rank = sizes[0], sizes[1], sizes[4]
     for t in range(steps):
         if rank == 0:
-            _store(rows, t, _DDT, ddelta, start + t * channels, width)
-        place, target = _place(delta, b, t0 + t, 0), ((segment * batch + b) * length + t0 + t) * rank
+            store(rows, t, _DDT, ddelta, start + t * channels, width)
+        place, target = _place(delta, b, t0 + t, 0), layer * strides[0] + (t0 + t) * strides[2]
         for r in range(rank):
             factor, dot = delta[0][place + r * delta[1][2]], ZERO
             for d in range(LANES):
@@ -486,36 +527,39 @@ def _finish_ddelta(b, t0, steps, width, start, channels, segment, sizes, delta, 
 
 
 @jit()
-def _add_sums(size, rank, d0, width, cells, totals, sums):
+def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
     """A block's sums over its steps into the worker's: N rows of dA, N of the weight, dD, d(delta_bias), R of low."""
-    d0 = np.uintp(d0)
     for n in range(size):
         for d in range(width):
-            sums[n, d0 + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
-            sums[size + n, d0 + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DW + d]
+            sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
+            sums[np.uintp((size + n) * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DW + d]
     for d in range(width):
-        sums[2 * size, d0 + np.uintp(d)] += totals[_SKIP, d]
-        sums[2 * size + 1, d0 + np.uintp(d)] += totals[_BIAS, d]
+        sums[np.uintp(2 * size * channels + d0) + np.uintp(d)] += totals[_SKIP, d]
+        sums[np.uintp((2 * size + 1) * channels + d0) + np.uintp(d)] += totals[_BIAS, d]
     for r in range(rank):
         for d in range(width):
-            sums[2 * size + 2 + r, d0 + np.uintp(d)] += totals[_LOW + r, d]
+            sums[np.uintp((2 * size + 2 + r) * channels + d0) + np.uintp(d)] += totals[_LOW + r, d]
 
 
 @jit()
-def backward_worker(
-    worker, workers, segments, blocks, steps, sizes, strides, u, delta, bm, cm, z, a, low, weight, skip, bias,
-    softplus, plain, grad, states, du, ddelta, dz, db, dc, sums, scratch,
-):  # fmt: skip
-    """Backward pass of one worker's share; arguments as in `forward_worker`, the last row of strides is grad's.
+def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
+    """Backward pass of one worker's share; arguments as in `forward_worker`.
 
-    db, dc and, with a rank, ddelta have a layer per segment, sums one per worker.
+    After scratch stand grad (with strides), states, du, ddelta, dB, dC, dz and sums. The last three rows of strides are
+    those of ddelta, dB and dC: from layer to layer (segment · B + b), group to group, and step to step.
     """
     batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
-    groups_b, groups_c = sizes[5], sizes[6]
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
-    u, delta, bm, cm, z = (u, strides[0]), (delta, strides[1]), (bm, strides[2]), (cm, strides[3]), (z, strides[4])
-    grad = (grad, strides[5])
-    rows, cells, fixed, b_values, c_values, room = _rooms(scratch[worker], steps, pairs, rank, _BACKWARD)
+    u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
+    cm, z, grad = (memory(places, 3), strides[3]), (memory(places, 4), strides[4]), (memory(places, 11), strides[5])
+    a, low, weight, skip, bias = (
+        memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
+    )  # fmt: skip
+    states, du, dz = memory(places, 12), memory(places, 13), memory(places, 17)
+    ddelta, db, dc = memory(places, 14), memory(places, 15), memory(places, 16)
+    sums = _own(memory(places, 18), worker, workers)
+    room = _own(memory(places, 10), worker, workers)
+    rows, cells, fixed, b_values, c_values, room = _rooms(room, steps, pairs, rank, _BACKWARD)
     totals, db_values, dc_values, history = _more_rooms(room, steps, pairs, rank)
     for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
         b, segment = item // segments, item % segments
@@ -531,7 +575,7 @@ def backward_worker(
                 for n in range(size):
                     p, slot = n // 2, n % 2 * CELL + _H
                     if chunk:
-                        _load(cells, p, slot, states, (place + n) * channels + d0, width)
+                        load(cells, p, slot, states, (place + n) * channels + d0, width)
                     else:
                         for d in range(LANES):
                             cells[p, slot + d] = ZERO
@@ -543,11 +587,17 @@ def backward_worker(
                 _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
                 _reverse(count, weight.size > 0, rows, cells, b_values, c_values, history, db_values, dc_values)
                 layer = segment * batch + b
-                _add_scalars(t0, count, size, db_values, db, (layer * groups_b + group_b) * length * size)
-                _add_scalars(t0, count, size, dc_values, dc, (layer * groups_c + group_c) * length * size)
+                _add_scalars(
+                    t0, count, size, db_values, db, layer * strides[7, 0] + group_b * strides[7, 1], strides[7]
+                )
+                _add_scalars(
+                    t0, count, size, dc_values, dc, layer * strides[8, 0] + group_c * strides[8, 1], strides[8]
+                )
                 _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
-                _finish_ddelta(b, t0, count, width, start, channels, segment, sizes, delta, fixed, rows, ddelta, totals)
-            _add_sums(size, rank, d0, width, cells, totals, sums[worker])
+                _finish_ddelta(
+                    b, t0, count, width, start, layer, rank, channels, strides[6], delta, fixed, rows, ddelta, totals
+                )
+            _add_sums(size, rank, channels, d0, width, cells, totals, sums)
 
 
 @jit(parallel=True)

@@ -64,9 +64,8 @@ class _Mixer(torch.autograd.Function):
         rows, raw, u, narrow, states, z, in_proj, taps, conv_bias, x_proj, dt_weight, dt_bias, A, D = ctx.saved_tensors
         tokens, channels = len(rows), u.shape[2]
         inputs = _scan_inputs(u, z, narrow, dt_weight, dt_bias, A, D)
-        du, ddt, dA, dB, dC, dlow, _, dD, dgate, dbias = scan_backward(inputs, ctx.plan, dy, states)
-        dz = dgate if ctx.gated else dz.contiguous()
-        dnarrow = torch.cat([ddt, dB[:, 0].transpose(1, 2), dC[:, 0].transpose(1, 2)], dim=-1).view(tokens, -1)
+        du, dnarrow, dA, _, _, dlow, _, dD, dgate, dbias = scan_backward(inputs, ctx.plan, dy, states)
+        dz, dnarrow = dgate if ctx.gated else dz.contiguous(), dnarrow.view(tokens, -1)
         du.view(tokens, channels).addmm_(dnarrow, x_proj)
         draw, dconv, dconv_bias = conv_backward(raw, taps, conv_bias, du)
         draw, dz = draw.view(tokens, channels), dz.view(tokens, channels)
