@@ -9,8 +9,9 @@ Glossary: B rows, L positions, E = d_inner channels, K taps of the kernel.
 import numba
 import torch
 
-from mambanorm.ssm.cpu import backward_once, run, scan_threads
+from mambanorm.ssm.cpu import run, scan_threads
 from mambanorm.ssm.kernels import ONE, jit, sigmoid
+from mambanorm.ssm.once import backward_once
 
 
 def conv_silu_cpu(u, weight, bias):

@@ -21,7 +21,6 @@ Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and resul
 `selective_scan_fn`); storing chunk starts and recomputing is the paper's recomputation, section 3.3.2.
 """
 
-import functools
 import math
 import os
 import sys
@@ -33,10 +32,10 @@ import numba
 import numpy as np
 import torch
 from numba.core import event
-from torch.autograd.function import once_differentiable
 
 from mambanorm.ssm import kernels
 from mambanorm.ssm.kernels import LANES
+from mambanorm.ssm.once import backward_once
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
 
@@ -198,23 +197,6 @@ def _common(plan, u, delta, A, B, C, weight, D, z, bias, softplus):
         plan.segments, plan.blocks, STEPS, _strides(*strided), *map(_flat, strided),
         scaled, weight, _vector(D), _vector(bias), softplus,
     )  # fmt: skip
-
-
-def backward_once(backward):
-    """Decorator of a backward pass without a second derivative: asking for one is an error, never silently nothing.
-
-    torch's own once_differentiable refuses only where the incoming gradient has a graph; a loss that is linear in the
-    result has none, and its second derivative would miss the kernel without a word.
-    """
-    once = once_differentiable(backward)
-
-    @functools.wraps(backward)
-    def checked(ctx, *grads):
-        if torch.is_grad_enabled():
-            grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
-        return once(ctx, *grads)
-
-    return checked
 
 
 class _Scan(torch.autograd.Function):
