@@ -53,10 +53,15 @@ def selective_scan(
 
 
 def conv_silu(u, weight, bias):
-    """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, else plain.
+    """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, by torch's
+    kernel on CUDA, else plain.
 
     u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E).
     """
+    if u.device.type == "cuda":
+        from mambanorm.ssm.gpu import conv_silu_gpu
+
+        return conv_silu_gpu(u, weight, bias)
     if u.device.type == "cpu" and u.numel() and {u.dtype, weight.dtype, bias.dtype} == {torch.float32}:
         from mambanorm.ssm.conv import conv_silu_cpu
 
