@@ -5,8 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 os.environ["MAMBANORM_SCALE"] = "smoke"
+if not torch.cuda.is_available():  # before triton is imported: its kernels then run in NumPy, on the CPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 # test processes side by side share one store: what one notebook has trained, the next need not
 os.environ.setdefault("MAMBANORM_TEST_RUNS", tempfile.mkdtemp(prefix="mambanorm-test-runs-"))
 os.environ["MAMBANORM_RUNS_DIR"] = os.environ["MAMBANORM_TEST_RUNS"]

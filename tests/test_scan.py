@@ -447,7 +447,7 @@ BAD = {
     "B is None": {"B": None},
     "z is on meta": {"z": torch.ones(2, 5, 65, device="meta")},
     "did you mean 'reference'": {"backend": "referense"},
-    "not available in this version": {"backend": "triton"},
+    "backend 'triton' takes.*float64": {"backend": "triton", "u": torch.ones(2, 5, 65, dtype=torch.float64)},
     "mamba_ssm.*CUDA": {"backend": "mamba_ssm"},
     "backend 'cpu' takes.*float64": {"backend": "cpu", "u": torch.ones(2, 5, 65, dtype=torch.float64)},
 }

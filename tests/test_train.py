@@ -457,7 +457,7 @@ def test_environment_yml_lists_what_pyproject_lists():
     names = {re.split(r"[<>=\[]", line)[0] for line in wanted}
     conda = {"pytorch": "torch"}  # the only one that conda-forge calls by another name
     dependencies = (ROOT / "environment.yml").read_text().split("dependencies:")[1]
-    lines = re.findall(r"^  - ([a-z0-9-]+)(>=[\d.]+)?$", dependencies, re.MULTILINE)
+    lines = re.findall(r"^ +- ([a-z0-9-]+)(>=[\d.]+)?(?:; .*)?$", dependencies, re.MULTILINE)
     listed = {conda.get(name, name): bound for name, bound in lines if name not in ("python", "pip")}
     assert set(listed) == names
     for line in wanted:

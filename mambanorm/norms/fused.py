@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.ssm.cpu import backward_once, run, scan_threads
+from mambanorm.ssm.cpu import run, scan_threads
 from mambanorm.ssm.kernels import ONE, ZERO, jit, sigmoid
+from mambanorm.ssm.once import backward_once
 
 _f = np.float32
 _TWO = _f(2)

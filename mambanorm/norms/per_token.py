@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.ssm.cpu import backward_once, run, scan_threads
+from mambanorm.ssm.cpu import run, scan_threads
 from mambanorm.ssm.kernels import ONE, ZERO, jit, sigmoid
+from mambanorm.ssm.once import backward_once
 
 _f = np.float32
 

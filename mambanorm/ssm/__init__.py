@@ -8,8 +8,10 @@ back end        file                                  where it works
 ``reference``   `mambanorm/ssm/reference.py`          every device; float64 or float32; a loop to read
 ``cpu``         `mambanorm/ssm/cpu.py`                CPU; float32 (bfloat16 and half are computed in float32)
 ``mamba_ssm``   `mambanorm/ssm/gpu.py`                CUDA, if the package mamba-ssm is installed; N up to 256
-``triton``      reserved                              not available in this version
+``triton``      `mambanorm/ssm/triton_scan.py`        CUDA, if the package triton is installed; the state in float32
 ==============  ====================================  =============================================================
+
+"auto" takes on the CPU `cpu`, on CUDA the first of `mamba_ssm`, `triton` and `reference` that works, else `reference`.
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
 size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
@@ -23,8 +25,9 @@ from mambanorm.errors import unknown
 
 __all__ = ["BACKENDS", "conv_silu", "scan_backend", "selective_scan", "set_threads"]
 
-BACKENDS = ("auto", "reference", "cpu", "mamba_ssm")
-_CPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
+_KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MAMBA_SSM_STATES = 256  # the largest N of its kernel
 
 
 def selective_scan(
@@ -53,10 +56,15 @@ def selective_scan(
 
 
 def conv_silu(u, weight, bias):
-    """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, else plain.
+    """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, by torch's
+    kernel on CUDA, else plain.
 
     u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E).
     """
+    if u.device.type == "cuda":
+        from mambanorm.ssm.gpu import conv_silu_gpu
+
+        return conv_silu_gpu(u, weight, bias)
     if u.device.type == "cpu" and u.numel() and {u.dtype, weight.dtype, bias.dtype} == {torch.float32}:
         from mambanorm.ssm.conv import conv_silu_cpu
 
@@ -67,17 +75,11 @@ def conv_silu(u, weight, bias):
 
 
 def scan_backend(tensor):
-    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm" or "reference".
+    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm", "triton" or "reference".
 
-    "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the reference.
+    "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the next one.
     """
-    if tensor.device.type == "cpu" and tensor.dtype in _CPU_DTYPES:
-        return "cpu"
-    if tensor.device.type == "cuda" and tensor.dtype in _CPU_DTYPES:
-        from mambanorm.ssm import gpu
-
-        return "mamba_ssm" if gpu.available() else "reference"
-    return "reference"
+    return _fastest(tensor)
 
 
 def set_threads(n):
@@ -104,39 +106,64 @@ def _implementation(name):
         from mambanorm.ssm.gpu import scan_mamba_ssm
 
         return scan_mamba_ssm
+    if name == "triton":
+        from mambanorm.ssm.triton_scan import scan_triton
+
+        return scan_triton
     from mambanorm.ssm.reference import scan_reference
 
     return scan_reference
 
 
+def _fastest(u, state=1):
+    """The fastest back end that takes u and N = `state`."""
+    if u.dtype not in _KERNEL_DTYPES or u.device.type not in ("cpu", "cuda"):
+        return "reference"
+    if u.device.type == "cpu":
+        return "cpu"
+    from mambanorm.ssm import gpu, triton_scan
+
+    if gpu.available() and state <= _MAMBA_SSM_STATES:
+        return "mamba_ssm"
+    return "triton" if triton_scan.obstacle("cuda") is None else "reference"
+
+
 def _choose(backend, u, state):
     """The back end to use for u with N = `state`; ValueError if the one named is unknown or does not fit."""
-    if backend == "triton":
-        raise ValueError("backend 'triton' is not available in this version; use 'auto', 'mamba_ssm' or 'reference'")
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     if backend == "auto":
-        name = scan_backend(u)
-        return "reference" if name == "mamba_ssm" and state > 256 else name
+        return _fastest(u, state)
     where = f"{u.dtype} on {u.device}"
-    if backend == "cpu" and (u.device.type != "cpu" or u.dtype not in _CPU_DTYPES):
+    if backend == "cpu" and (u.device.type != "cpu" or u.dtype not in _KERNEL_DTYPES):
         raise ValueError(
             f"backend 'cpu' takes float32, bfloat16 or float16 on the CPU, given {where}; use 'auto' or 'reference'"
         )
     if backend == "mamba_ssm":
         _check_mamba_ssm(u, state, where)
+    if backend == "triton":
+        _check_triton(u, where)
     return backend
 
 
 def _check_mamba_ssm(u, state, where):
     from mambanorm.ssm import gpu
 
-    if u.device.type != "cuda" or u.dtype not in _CPU_DTYPES:
+    if u.device.type != "cuda" or u.dtype not in _KERNEL_DTYPES:
         raise ValueError(f"backend 'mamba_ssm' takes float32, bfloat16 or float16 on CUDA, given {where}; use 'auto'")
-    if state > 256:
-        raise ValueError(f"backend 'mamba_ssm' takes N up to 256, given N = {state}; use 'reference'")
+    if state > _MAMBA_SSM_STATES:
+        raise ValueError(f"backend 'mamba_ssm' takes N up to {_MAMBA_SSM_STATES}, given N = {state}; use 'auto'")
     if not gpu.available():
         raise ValueError("backend 'mamba_ssm' needs the package mamba-ssm, which cannot be imported; use 'auto'")
+
+
+def _check_triton(u, where):
+    from mambanorm.ssm import triton_scan
+
+    if u.dtype not in _KERNEL_DTYPES:
+        raise ValueError(f"backend 'triton' takes float32, bfloat16 or float16, given {where}; use 'auto'")
+    if (obstacle := triton_scan.obstacle(u.device.type)) is not None:
+        raise ValueError(f"backend 'triton' {obstacle}; given {where}, use 'auto'")
 
 
 def _check_arguments(u, delta, A, B, C, D, z, delta_bias):

@@ -11,8 +11,9 @@ import numba
 import numpy as np
 import torch
 
-from mambanorm.ssm.cpu import backward_once, places, run, scan_threads
+from mambanorm.ssm.cpu import places, run, scan_threads
 from mambanorm.ssm.kernels import LANES, ONE, ZERO, add_product, jit, load, memory, sigmoid, store
+from mambanorm.ssm.once import backward_once
 
 
 def conv_silu_cpu(u, weight, bias):

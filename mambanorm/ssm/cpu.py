@@ -35,10 +35,10 @@ import numpy as np
 import torch
 from numba.core import event
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mambanorm.ssm import kernels
 from mambanorm.ssm.kernels import LANES
+from mambanorm.ssm.once import backward_once
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
 
@@ -296,23 +296,6 @@ def scan_backward(inputs, plan, grad, states):
 def _add(partial):
     """The sum over the first axis: of segments or workers, in a fixed order."""
     return partial.sum(0) if len(partial) > 1 else partial[0]
-
-
-def backward_once(backward):
-    """Decorator of a backward pass without a second derivative: asking for one is an error, never silently nothing.
-
-    torch's own once_differentiable refuses only where the incoming gradient has a graph; a loss that is linear in the
-    result has none, and its second derivative would miss the kernel without a word.
-    """
-    once = once_differentiable(backward)
-
-    @functools.wraps(backward)
-    def checked(ctx, *grads):
-        if torch.is_grad_enabled():
-            grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
-        return once(ctx, *grads)
-
-    return checked
 
 
 class _Scan(torch.autograd.Function):

@@ -1,7 +1,7 @@
-"""The selective scan on CUDA: a thin way into mamba-ssm's kernel, if that package can be imported.
+"""CUDA with other people's kernels: mamba-ssm's scan, if that package can be imported, and torch's convolution.
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, z gate.
+size, A decay rate, z gate; E = d_inner channels of the convolution, K its taps.
 
 Source: state-spaces/mamba `ops/selective_scan_interface.py`. Its kernel wants N ≤ 256, float32 A, D and delta_bias,
 delta, z, and B and C that vary in time in u's dtype, and one number of groups for B and C.
@@ -10,6 +10,8 @@ delta, z, and B and C that vary in time in u's dtype, and one number of groups f
 import functools
 import importlib
 import math
+
+import torch.nn.functional as F
 
 
 @functools.cache
@@ -47,3 +49,13 @@ def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
         u, delta.to(u.dtype), A.float(), B, C, D, z, delta_bias, delta_softplus, return_last_state=True
     )
     return out, last.detach() if want_last else None
+
+
+def conv_silu_gpu(u, weight, bias):
+    """SiLU(causal_conv(u, weight, bias)) by torch's depthwise convolution; shapes as there, (B, L, E).
+
+    Two launches where the plain lines take about ten, and autocast knows it: u comes out in bfloat16, for the scan.
+    """
+    taps, length = weight.shape[-1], u.shape[1]
+    y = F.conv1d(u.transpose(1, 2), weight, bias, groups=u.shape[2], padding=taps - 1)[..., :length]  # (B, E, L)
+    return F.silu(y).transpose(1, 2)

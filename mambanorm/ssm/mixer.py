@@ -17,7 +17,8 @@ Source: Gu & Dao 2023, "Mamba", figure 3 and section 3.3; what is joined is what
 import torch
 
 from mambanorm.ssm.conv import conv_backward, conv_forward, taps_of
-from mambanorm.ssm.cpu import Inputs, backward_once, scan_backward, scan_forward
+from mambanorm.ssm.cpu import Inputs, scan_backward, scan_forward
+from mambanorm.ssm.once import backward_once
 
 
 def mixer_cpu(h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D, gated):

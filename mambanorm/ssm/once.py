@@ -1,0 +1,23 @@
+"""A backward pass that can be differentiated once: what every hand-written kernel of this package has."""
+
+import functools
+
+import torch
+from torch.autograd.function import once_differentiable
+
+
+def backward_once(backward):
+    """Decorator of a backward pass without a second derivative: asking for one is an error, never silently nothing.
+
+    torch's own once_differentiable refuses only where the incoming gradient has a graph; a loss that is linear in the
+    result has none, and its second derivative would miss the kernel without a word.
+    """
+    once = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def checked(ctx, *grads):
+        if torch.is_grad_enabled():
+            grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
+        return once(ctx, *grads)
+
+    return checked

@@ -1,0 +1,444 @@
+"""Claims about the Triton scan: its kernels equal the reference, whatever the shapes, layouts and options.
+
+Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it), one operation at a time in NumPy: the
+sizes here are small. With a GPU the same tests run there.
+
+Glossary: B batch, L length, D channels, N state size, G groups; see `mambanorm/ssm/reference.py` for the equations.
+"""
+
+import math
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from test_scan import FLOATS, error, example, leaves
+
+import mambanorm as mn
+from mambanorm.ssm import gpu, scan_backend, selective_scan, triton_scan
+from mambanorm.ssm.triton_scan import Plan, obstacle
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")
+
+
+def on_device(arguments):
+    return {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+
+
+def scan(arguments, **options):
+    return selective_scan(**arguments, **options, backend="triton")
+
+
+def compare(ours, theirs, forward, backward):
+    """Results, last states and every gradient of two sets of leaves, the second one through the reference."""
+    out, last = scan(ours, return_last_state=True)
+    expected, expected_last = selective_scan(**theirs, return_last_state=True, backend="reference")
+    direction = torch.randn(expected.shape, dtype=expected.dtype)
+    out.backward(direction.to(out))
+    expected.backward(direction)
+    errors = {"out": error(out.detach().cpu(), expected.detach()), "last": error(last.cpu(), expected_last)}
+    grads = {name: error(ours[name].grad.cpu(), theirs[name].grad) for name in FLOATS if ours[name] is not None}
+    assert max(errors.values()) <= forward, errors
+    assert max(grads.values()) <= backward, grads
+
+
+def assert_equals_reference(arguments, forward=1e-5, backward=2e-5):
+    """triton in float32 against the reference in float64, as close as the CPU kernel is."""
+    compare(leaves(on_device(arguments)), leaves(arguments, torch.float64), forward, backward)
+
+
+# ------------------------------------------------------------------------------------------ equality with the reference
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9, 17, 32, 33, 40, 41])  # chunks of 4 up to 32, then of 8
+def test_triton_equals_reference_at_every_length(length):
+    assert_equals_reference(example(batch=1, channels=3, length=length))
+
+
+@pytest.mark.parametrize(("batch", "channels"), [(1, 1), (1, 7), (3, 2), (1, 16), (2, 17), (1, 45)])
+def test_triton_equals_reference_at_every_width(batch, channels):
+    assert_equals_reference(example(batch=batch, channels=channels, length=6))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 16, 33])
+def test_triton_equals_reference_at_every_state_size(size):
+    assert_equals_reference(example(length=6, size=size))
+
+
+@pytest.mark.parametrize("b", [0, 2, 3, "constant"])
+@pytest.mark.parametrize("c", [0, 2, 3, "constant"])
+def test_triton_equals_reference_for_every_form_of_B_and_C(b, c):
+    assert_equals_reference(example(batch=1, channels=6, length=5, b=b, c=c))
+
+
+@pytest.mark.parametrize(("batch", "b", "c"), [(2, 2, 2), (1, 3, 2), (1, 0, 2), (1, 2, "constant")])
+def test_a_group_of_several_blocks_is_added_up(batch, b, c):
+    assert_equals_reference(example(batch=batch, channels=108, length=3, b=b, c=c))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("softplus", [False, True])
+def test_triton_equals_reference_with_every_option(skip, gate, bias, softplus):
+    assert_equals_reference(example(batch=1, length=6, skip=skip, gate=gate, bias=bias, softplus=softplus))
+
+
+@pytest.mark.parametrize("length", [128, 256, 512, 1024, 2048, 4096] if DEVICE == "cuda" else [128])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_triton_passes_upstreams_acceptance_grid(length, groups):
+    torch.manual_seed(0)
+    batch, dim, size = 2, 4, 8
+    full, vary = (batch, dim, length), (batch, groups, size, length)
+    u, z, B, C, D = (torch.randn(shape) for shape in (full, full, vary, vary, (dim,)))
+    A, delta, delta_bias = -0.5 * torch.rand(dim, size), 0.5 * torch.rand(full), 0.5 * torch.rand(dim)
+    arguments = dict(u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, delta_bias=delta_bias, delta_softplus=True)
+    out, last = scan(on_device(arguments), return_last_state=True)
+    expected, expected_last = selective_scan(**arguments, return_last_state=True, backend="reference")
+    torch.testing.assert_close(out.cpu(), expected, rtol=6e-4, atol=2e-3)
+    torch.testing.assert_close(last.cpu(), expected_last, rtol=6e-4, atol=2e-3)
+
+
+def test_softplus_keeps_the_digits_of_small_steps():
+    delta = torch.linspace(-15, 30, 16 * 12).view(1, 16, 12)
+    arguments = example(batch=1, channels=16, length=12, gate=False, bias=False, skip=False)
+    arguments |= {"delta": delta, "A": torch.full((16, 3), -1e9), "B": torch.ones(16, 3), "C": torch.ones(16, 3) / 3}
+    arguments["u"] = torch.ones_like(delta)  # the state forgets at once: out = softplus(delta)
+    expected = torch.nn.functional.softplus(delta.double())
+    assert (scan(on_device(arguments)).cpu() / expected - 1).abs().max() < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------------- low precision
+@pytest.mark.parametrize(("dtype", "ulp"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-10)])
+def test_low_precision_inputs_are_computed_in_float32_and_cast_back(dtype, ulp):
+    """The same inputs in float32 and in `dtype` differ only by the cast of what comes out.
+
+    A cast is off by half a unit in the last place, by a whole one in Triton's interpreter, which cuts bfloat16 off
+    where a GPU rounds. The gradients follow with the same bound: each is cast once, at its end.
+    """
+    low = {k: v.to(dtype) if isinstance(v, torch.Tensor) else v for k, v in example(length=9).items()}
+    ours, theirs = leaves(on_device(low), dtype), leaves(low, torch.float64)
+    compare(ours, theirs, ulp, ulp)
+    out, last = scan(ours, return_last_state=True)
+    assert out.dtype == dtype
+    assert last.dtype == torch.float32
+    assert all(ours[name].grad.dtype == dtype for name in FLOATS)
+
+
+def test_every_argument_may_have_its_own_dtype_as_under_autocast():
+    """Projections come in bfloat16, parameters in float32; here with values that bfloat16 holds exactly."""
+    arguments = {k: v.bfloat16().float() if isinstance(v, torch.Tensor) else v for k, v in example(length=6).items()}
+    dtypes = dict(u=torch.float32, delta=torch.bfloat16, B=torch.bfloat16, C=torch.float16, z=torch.bfloat16)
+    arguments["C"] = arguments["C"].half().float()
+    ours = leaves(on_device(arguments))
+    for name, dtype in dtypes.items():
+        ours[name] = ours[name].detach().to(dtype).requires_grad_()
+    compare(ours, leaves(arguments, torch.float64), 1e-5, 2**-7)  # bfloat16 gradients: see above
+
+
+# -------------------------------------------------------------------------------------------------------- inf and NaN
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_a_non_finite_input_reaches_the_result_as_in_the_reference(name, value):
+    arguments = example(batch=1, channels=3, length=5)
+    arguments[name].view(-1)[arguments[name].numel() // 2] = value
+    with np.errstate(all="ignore"):
+        ours = scan(on_device(arguments), return_last_state=True)
+    theirs = selective_scan(**arguments, return_last_state=True, backend="reference")
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.isinf().cpu(), b.isinf())
+        assert torch.equal(a.isnan().cpu(), b.isnan())
+
+
+@pytest.mark.parametrize("name", ["u", "delta", "B", "C", "grad"])
+def test_an_infinity_in_the_last_step_stays_one_and_makes_no_nan_of_what_lies_beyond_the_lanes(name):
+    """Nothing here cancels: all is positive. D = 3 and N = 3 fill tiles of 4 and 4, and 0·∞ in a lane is NaN."""
+    arguments = example(batch=1, channels=3, length=6, gate=False) | {"direction": torch.ones(1, 3, 6)}
+    arguments |= {k: v.abs() for k, v in arguments.items() if k in ("u", "B", "C", "D", "delta_bias")}
+    arguments[name if name != "grad" else "direction"][..., -1] = math.inf
+    found = []
+    for place, backend in ((on_device, "triton"), (dict, "reference")):
+        inputs = leaves(place(arguments))
+        direction = inputs.pop("direction").detach()
+        with np.errstate(all="ignore"):
+            out, last = selective_scan(**inputs, return_last_state=True, backend=backend)
+            out.backward(direction)
+        found.append([out.detach(), last, *(inputs[k].grad for k in FLOATS if inputs[k] is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours.isinf().cpu(), theirs.isinf())
+        assert torch.equal(ours.isnan().cpu(), theirs.isnan())
+
+
+@pytest.mark.parametrize("rate", [2.0, 88.5, 90.0])
+def test_a_growing_state_overflows_where_the_reference_does(rate):
+    arguments = example(batch=1, channels=3, length=60, softplus=False, bias=False)
+    arguments |= {"A": torch.full((3, 3), rate), "delta": torch.ones(1, 3, 60)}
+    with np.errstate(all="ignore"):
+        ours = scan(on_device(arguments), return_last_state=True)
+    theirs = selective_scan(**arguments, return_last_state=True, backend="reference")
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.isfinite().cpu(), b.isfinite())
+    assert not theirs[0].isfinite().all()
+
+
+def surrounded_by_nan(tensor):
+    """The same values as a view into a larger tensor whose every other element is NaN."""
+    room = tensor.new_full([n + 3 for n in tensor.shape], math.nan)
+    view = room[tuple(slice(1, 1 + n) for n in tensor.shape)]
+    view.copy_(tensor)
+    return view
+
+
+def results(arguments, backward=True):
+    """Result, last state and all gradients."""
+    inputs = [arguments[name].requires_grad_() for name in FLOATS]
+    out, last = scan(arguments, return_last_state=True)
+    return [out, last, *(torch.autograd.grad(out.square().sum(), inputs) if backward else ())]
+
+
+def test_lanes_beyond_the_inputs_read_nothing_and_add_nothing():
+    """D = 5 and N = 3 fill tiles of 8 and 4; a NaN lies wherever a mask is missing."""
+    arguments = on_device(example(length=6, b=0, c=0))
+    expected = results(leaves(arguments))
+    room = {k: surrounded_by_nan(v) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    for a, b in zip(results(room), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_every_buffer_is_written_before_it_is_read(monkeypatch):
+    arguments = on_device(example(length=6, b=1, c="constant"))
+    expected = results(leaves(arguments))
+
+    make = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: make(*a, **k).fill_(math.nan))
+    found = results(leaves(arguments))
+    monkeypatch.undo()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+# ---------------------------------------------------------------------------------------------------- layout and memory
+LAYOUTS = {
+    # as the block calls it: transposed (B, L, ·) tensors, cut out of wider ones
+    "transposed": lambda x: torch.stack([x, x], -1).permute(0, 2, 3, 1).flatten(2).transpose(1, 2)[:, ::2],
+    "every other step": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "broadcast along the batch": lambda x: x[:1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_strides_are_taken_without_a_copy(layout, monkeypatch):
+    arguments = on_device(example(length=6))
+    arguments |= {name: LAYOUTS[layout](arguments[name]) for name in ("u", "delta", "z", "B", "C")}
+    expected = scan({k: v.contiguous() if torch.is_tensor(v) else v for k, v in arguments.items()})
+    seen, launch = set(), triton_scan._launch
+
+    def spy(kernel, plan, softplus, u, *rest):
+        flat = [x for part in rest for x in (part if isinstance(part, tuple) else [part])]
+        seen.update(x.data_ptr() for x in flat if torch.is_tensor(x))
+        launch(kernel, plan, softplus, u, *rest)
+
+    monkeypatch.setattr(triton_scan, "_launch", spy)
+    assert not any(arguments[name].is_contiguous() for name in ("u", "delta", "z", "B", "C"))
+    assert torch.equal(scan(arguments), expected)
+    assert {arguments[name].data_ptr() for name in FLOATS} <= seen
+
+
+def test_results_and_gradients_come_back_in_the_layout_of_the_kernel():
+    arguments = leaves(on_device(example(length=6)))
+    out = scan(arguments)
+    grads = torch.autograd.grad(out.sum(), [arguments[name] for name in ("u", "delta", "z")])
+    assert all(x.transpose(1, 2).is_contiguous() for x in (out, *grads))
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"), [((16, 1024, 128, 16), 0.19), ((64, 1024, 512, 16), 0.13), ((32, 4096, 512, 16), 0.1)]
+)
+def test_extra_memory_is_a_small_share_of_the_states(shape, share):
+    """(B, L, D, N). Where the batch is small, blocks are narrow, which costs more partial sums of dB and dC."""
+    assert Plan(*shape).extra_bytes <= share * 4 * math.prod(shape)
+
+
+def test_the_plan_promises_what_is_allocated(monkeypatch):
+    allocated, make = [], torch.Tensor.new_empty
+
+    def count(tensor, *shape, **options):
+        made = make(tensor, *shape, **options)
+        allocated.append(made.nbytes)
+        return made
+
+    arguments = leaves(on_device(example(channels=40, length=17)))
+    monkeypatch.setattr(torch.Tensor, "new_empty", count)
+    scan(arguments).sum().backward()
+    monkeypatch.undo()
+    rows = 4 * arguments["u"].nbytes  # out, du, ddelta, dz
+    assert sum(allocated) - rows == Plan(2, 17, 40, 3).extra_bytes
+
+
+def test_blocks_are_narrower_where_the_batch_leaves_a_gpu_idle():
+    assert Plan(64, 1024, 512, 16).block == 32
+    assert Plan(8, 1024, 512, 16).block == 16
+    assert Plan(8, 1024, 5, 16).block == 8
+    assert Plan(64, 1024, 768, 16, groups_b=32).block == 32  # 24 channels a group
+    for plan in (Plan(1, 1, 96, 16, 2, 3), Plan(64, 9, 105, 3, 5, 3)):
+        assert plan.blocks * plan.block >= plan.channels
+        assert plan.blocks % (plan.groups_b * plan.groups_c // math.gcd(plan.groups_b, plan.groups_c)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ gradients
+def test_only_the_gradients_asked_for_are_computed():
+    for name in FLOATS:
+        arguments = on_device(example(length=3, b=0, c="constant"))
+        arguments[name].requires_grad_()
+        scan(arguments).sum().backward()
+        assert [key for key in FLOATS if arguments[key].grad is not None] == [name]
+
+
+def test_last_state_carries_no_gradient_and_is_left_out_if_not_wanted():
+    arguments = leaves(on_device(example(length=3)))
+    out, last = scan(arguments, return_last_state=True)
+    assert out.requires_grad
+    assert not last.requires_grad
+    assert triton_scan.scan_triton(**arguments, want_last=False)[1] is None
+
+
+def test_a_second_derivative_is_refused():
+    arguments = leaves(on_device(example(length=3)))
+    for loss in (lambda out: out.sum(), lambda out: out.square().sum()):
+        (grad,) = torch.autograd.grad(loss(scan(arguments)), arguments["u"], create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            grad.sum().backward()
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "None>SSM>GN"])
+def test_a_block_computes_the_same_with_triton_as_with_the_reference(arm):
+    found = []
+    for backend in ("triton", "reference"):
+        torch.manual_seed(0)
+        n1, n2 = mn.Arm.parse(arm)
+        block = mn.MambaBlock(8, n1, n2, d_state=4, scan_backend=backend).to(DEVICE)
+        y = block(torch.randn(2, 5, 8, device=DEVICE))
+        y.square().sum().backward()
+        found.append([y, *(p.grad for p in block.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        assert error(ours.detach(), theirs.detach().double()) < 2e-5
+
+
+def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(monkeypatch):
+    """The block as CUDA runs it, with the convolution that it takes there: what goes into the scan, and what comes out.
+
+    Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to 2^-8 each, as
+    Triton's interpreter cuts off where a GPU rounds: 5 % in all.
+    """
+    seen, ours = {}, triton_scan.scan_triton
+
+    def spy(u, delta, A, B, C, D, z, bias, *rest):
+        named = dict(u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, bias=bias)
+        seen.update({name: value.dtype for name, value in named.items()})
+        return ours(u, delta, A, B, C, D, z, bias, *rest)
+
+    monkeypatch.setattr(mn.block, "conv_silu", gpu.conv_silu_gpu)
+    monkeypatch.setattr(triton_scan, "scan_triton", spy)
+    torch.manual_seed(0)
+    block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
+    x = torch.randn(2, 5, 8, device=DEVICE)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=enabled):
+            y = block(x)
+        found.append([y - x, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
+    low = {"u", "delta", "B", "C", "z"}
+    assert seen == {name: torch.bfloat16 if name in low else torch.float32 for name in seen}
+    for full, half in zip(*found, strict=True):
+        assert half.dtype == torch.float32
+        assert error(half.detach(), full.detach().double()) < 0.05
+
+
+# ------------------------------------------------------------------------------------------------- back ends and errors
+@pytest.fixture
+def fresh():
+    """`obstacle` remembers its answers; tests that change the world start and leave without."""
+    obstacle.cache_clear()
+    yield
+    obstacle.cache_clear()
+
+
+CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)  # all that the choice looks at
+
+
+@pytest.mark.parametrize(
+    ("mamba_ssm", "triton", "chosen"),
+    [(True, True, "mamba_ssm"), (True, False, "mamba_ssm"), (False, True, "triton"), (False, False, "reference")],
+)
+def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, chosen, monkeypatch):
+    monkeypatch.setattr(gpu, "available", lambda: mamba_ssm)
+    monkeypatch.setattr(triton_scan, "obstacle", lambda device: None if triton else "is missing")
+    assert scan_backend(CUDA) == chosen
+    assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
+    assert mn.ssm._choose("auto", CUDA, 256) == chosen
+    assert mn.ssm._choose("auto", CUDA, 257) == ("triton" if triton else "reference")
+
+
+def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
+    with pytest.raises(ValueError, match=r"takes float32, bfloat16 or float16, given torch.float64 on cpu"):
+        selective_scan(**leaves(example(length=3), torch.float64), backend="triton")
+    monkeypatch.setattr(triton_scan, "_interpreted", lambda: False)
+    with pytest.raises(ValueError, match=r"'triton' runs on CUDA.*TRITON_INTERPRET=1.*given torch.float32 on cpu"):
+        selective_scan(**example(length=3), backend="triton")
+    if DEVICE == "cpu":
+        assert "cannot start here" in obstacle("cuda")
+        assert "C compiler" in obstacle("cuda")
+
+
+def test_a_missing_package_is_named(monkeypatch, fresh):
+    monkeypatch.setitem(sys.modules, "triton.language", None)  # what an import of it then raises is ImportError
+    with pytest.raises(ValueError, match="needs the package triton, which cannot be imported.*pip install triton"):
+        selective_scan(**example(length=3), backend="triton")
+
+
+# ------------------------------------------------------------------------------------------------ the compiler, no GPU
+COMPILE = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from mambanorm.ssm import triton_scan
+from test_scan import example, leaves
+
+class Driver:  # all that compiling asks a driver for; a device of its own for each capability
+    def get_current_device(self): return capability
+    def get_current_stream(self, device): return 0
+    def get_current_target(self): return GPUTarget("cuda", capability, 32)
+
+def compile_only(kernel, plan, softplus, u, *arguments):
+    launch(Recorder(kernel), plan, softplus, u, *arguments)
+
+class Recorder:
+    def __init__(self, kernel): self.kernel = kernel
+    def __getitem__(self, grid):
+        def warm_up(*arguments, **options):
+            made.append(self.kernel.warmup(*arguments, grid=grid, **options))
+        return warm_up
+
+triton.runtime.driver.set_active(Driver())
+made, launch = [], triton_scan._launch
+triton_scan._launch = compile_only
+forms = [dict(b=2, c=1, channels=64, size=16), dict(b="constant", c=0, size=1, channels=1, length=1)]
+forms += [dict(skip=False, gate=False, bias=False, softplus=False), dict(c="constant", batch=40, channels=256, size=64)]
+for capability in (80, 90):
+    for form, dtype in zip(forms, (torch.float32, torch.bfloat16, torch.float16, torch.float32)):
+        arguments = leaves(example(**form), dtype)
+        triton_scan.scan_triton(**arguments)[0].sum().backward()
+print(*(f"sm_{kernel.metadata.target.arch} {len(kernel.asm['cubin']) > 1000}" for kernel in made), sep=chr(10))
+"""
+
+
+def test_the_kernels_compile_for_nvidia_gpus(tmp_path):
+    """The interpreter forgives what the compiler does not; the compiler needs no GPU. From source to machine code."""
+    keep = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = keep | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
+    command = [sys.executable, "-c", COMPILE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == ["sm_80 True"] * 8 + ["sm_90 True"] * 8
