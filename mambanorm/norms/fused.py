@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.ssm.cpu import run, scan_threads
-from mambanorm.ssm.kernels import ONE, ZERO, jit, sigmoid
+from mambanorm.norms.per_token import in_order
+from mambanorm.ssm.cpu import places, run, scan_threads
+from mambanorm.ssm.kernels import ONE, ZERO, jit, memory, sigmoid
 from mambanorm.ssm.once import backward_once
 
 _f = np.float32
-_TWO = _f(2)
+_TWO, _u = _f(2), np.uintp
 
 
 def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,85 +48,105 @@ def centre_scale(
     return (y, same) if fork else y
 
 
+# All arrays are flat memory, offsets unsigned: see per_token.py. A row's (B, D) numbers start at `own`, a step at `at`.
 @jit()
-def _moments_worker(worker, workers, x, lengths, m, v):
-    batch, channels = x.shape[0], x.shape[2]
-    rest = np.empty(channels, np.float32)
+def _moments_worker(worker, workers, batch, length, channels, lengths, places):
+    """places: x, and the results m and v, which start at zero."""
+    x, m, v = memory(places, 0), memory(places, 1), memory(places, 2)
+    mean, rest, square = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
-        n, mean, square = lengths[b], m[b], v[b]
+        n, own = lengths[b], _u(b * channels)
+        mean[:] = ZERO
+        rest[:] = ZERO
+        square[:] = ZERO
         for t in range(n):
-            row = x[b, t]
+            at = _u((b * length + t) * channels)
             for d in range(channels):
-                mean[d] += row[d]
+                mean[d] += x[at + _u(d)]
         for d in range(channels):
             mean[d] /= _f(n)
-        rest[:] = ZERO
         for t in range(n):  # a second pass, centred: no digits are lost at a mean far above the spread,
-            row = x[b, t]
+            at = _u((b * length + t) * channels)
             for d in range(channels):
-                c = row[d] - mean[d]
+                c = x[at + _u(d)] - mean[d]
                 rest[d] += c
                 square[d] += c * c
         for d in range(channels):  # and what the first pass has lost of the mean is put back
             c = rest[d] / _f(n)
-            mean[d] += c
-            square[d] = square[d] / _f(n) - c * c
+            m[own + _u(d)] = mean[d] + c
+            v[own + _u(d)] = square[d] / _f(n) - c * c
 
 
 @jit()
-def _moments_grad_worker(worker, workers, x, lengths, m, dm, dv, passed, dx):
-    """dx = passed + (dm + 2·dv·(x − m)) / n at the valid positions; `passed` alone at the others."""
-    batch, channels = x.shape[0], x.shape[2]
+def _moments_grad_worker(worker, workers, batch, length, channels, lengths, places):
+    """places: x, m, dm, dv, passed, and the result: dx = passed + (dm + 2·dv·(x − m)) / n, at the padding passed."""
+    x, m, dm = memory(places, 0), memory(places, 1), memory(places, 2)
+    dv, passed, dx = memory(places, 3), memory(places, 4), memory(places, 5)
+    shift, slope = np.empty(channels, np.float32), np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
-        n, mean, gm, gv = lengths[b], m[b], dm[b], dv[b]
-        for t in range(x.shape[1]):
-            row, out, more = x[b, t], dx[b, t], passed[b, t]
-            if t >= n:
-                out[:] = more
-                continue
-            for d in range(channels):
-                out[d] = more[d] + (gm[d] + _TWO * gv[d] * (row[d] - mean[d])) / _f(n)
-
-
-@jit()
-def _apply_worker(worker, workers, x, gate, mean, scale, shift, y):
-    batch, channels = x.shape[0], x.shape[2]
-    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
-        mu, s = mean[b], scale[b]
-        for t in range(x.shape[1]):
-            row, out = x[b, t], y[b, t]
-            for d in range(channels):
-                out[d] = (row[d] - mu[d]) * s[d] + shift[d]
-            if gate.size:
-                z = gate[b, t]
+        n, own = lengths[b], _u(b * channels)
+        for d in range(channels):
+            slope[d] = _TWO * dv[own + _u(d)] / _f(n)
+            shift[d] = dm[own + _u(d)] / _f(n)
+        for t in range(length):
+            at = _u((b * length + t) * channels)
+            if t < n:
                 for d in range(channels):
-                    out[d] *= z[d] * sigmoid(z[d])
+                    dx[at + _u(d)] = passed[at + _u(d)] + (shift[d] + slope[d] * (x[at + _u(d)] - m[own + _u(d)]))
+            else:
+                for d in range(channels):
+                    dx[at + _u(d)] = passed[at + _u(d)]
 
 
 @jit()
-def _apply_grad_worker(worker, workers, x, gate, mean, scale, shift, grad, passed, dx, dgate, sum_g, sum_gx):
-    """dx = g·scale + passed, dgate, and per row and channel Σ_l g and Σ_l g·(x − mean); g is grad · SiLU(gate)."""
-    batch, channels = x.shape[0], x.shape[2]
-    g = np.empty(channels, np.float32)
+def _apply_worker(worker, workers, batch, length, channels, places):
+    """places: x, gate, mean, scale, shift, and the result y."""
+    x, z, mean = memory(places, 0), memory(places, 1), memory(places, 2)
+    scale, shift, y = memory(places, 3), memory(places, 4), memory(places, 5)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
-        mu, s, total, weighted = mean[b], scale[b], sum_g[b], sum_gx[b]
-        for t in range(x.shape[1]):
-            row, out = x[b, t], dx[b, t]
-            g[:] = grad[b, t]
-            if gate.size:
-                z, target = gate[b, t], dgate[b, t]
-                for d in range(channels):
-                    p = sigmoid(z[d])
-                    target[d] = g[d] * ((row[d] - mu[d]) * s[d] + shift[d]) * p * (ONE + z[d] * (ONE - p))
-                    g[d] *= z[d] * p
+        own = _u(b * channels)
+        for t in range(length):
+            at = _u((b * length + t) * channels)
             for d in range(channels):
-                out[d] = g[d] * s[d]
+                y[at + _u(d)] = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
+            if z.size:
+                for d in range(channels):
+                    gate = z[at + _u(d)]
+                    y[at + _u(d)] *= gate * sigmoid(gate)
+
+
+@jit()
+def _apply_grad_worker(worker, workers, batch, length, channels, places):
+    """places: x, gate, mean, scale, shift, grad, passed (may be nothing), and the results dx = g·scale + passed, dgate,
+    and per row and channel Σ_l g and Σ_l g·(x − mean), where g is grad · SiLU(gate)."""
+    x, z, mean, scale = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    shift, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
+    dz, sum_g, sum_gx = memory(places, 8), memory(places, 9), memory(places, 10)
+    g, total, weighted = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        own = _u(b * channels)
+        total[:] = ZERO
+        weighted[:] = ZERO
+        for t in range(length):
+            at = _u((b * length + t) * channels)
+            for d in range(channels):
+                g[d] = grad[at + _u(d)]
+            if z.size:
+                for d in range(channels):
+                    gate, p = z[at + _u(d)], sigmoid(z[at + _u(d)])
+                    y = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
+                    dz[at + _u(d)] = g[d] * y * p * (ONE + gate * (ONE - p))
+                    g[d] *= gate * p
+            for d in range(channels):
+                dx[at + _u(d)] = g[d] * scale[own + _u(d)]
                 total[d] += g[d]
-                weighted[d] += g[d] * (row[d] - mu[d])
+                weighted[d] += g[d] * (x[at + _u(d)] - mean[own + _u(d)])
             if passed.size:
-                more = passed[b, t]
                 for d in range(channels):
-                    out[d] += more[d]
+                    dx[at + _u(d)] += passed[at + _u(d)]
+        for d in range(channels):
+            sum_g[own + _u(d)] = total[d]
+            sum_gx[own + _u(d)] = weighted[d]
 
 
 @jit(parallel=True)
@@ -152,9 +173,9 @@ def _apply_backward(workers, arguments):
         _apply_grad_worker(worker, workers, *arguments)
 
 
-def _start(parallel, serial, batch: int, *tensors: Tensor) -> None:
+def _start(parallel, serial, shape, tensors: list[Tensor], *more) -> None:
     """Runs a kernel over the rows of the batch; each row is one worker's, so results do not depend on the threads."""
-    run(parallel, serial, min(scan_threads(), batch), tuple(tensor.numpy() for tensor in tensors))
+    run(parallel, serial, min(scan_threads(), shape[0]), (*shape, *more, places(tensors)))
 
 
 class _Moments(torch.autograd.Function):
@@ -162,31 +183,32 @@ class _Moments(torch.autograd.Function):
     def forward(ctx, x, lengths):
         rows = x.detach().contiguous()
         B, L, D = x.shape
-        n = torch.full((B,), L) if lengths is None else lengths.long()
-        m, v = torch.zeros(B, D), torch.zeros(B, D)
-        _start(_moments_forward, _moments_worker, B, rows, n, m, v)
-        ctx.save_for_backward(rows, n, m)
+        ctx.lengths = np.full(B, L) if lengths is None else lengths.numpy().astype(np.int64)
+        m, v = torch.empty(B, D), torch.empty(B, D)
+        _start(_moments_forward, _moments_worker, x.shape, [rows, m, v], ctx.lengths)
+        ctx.save_for_backward(rows, m)
         return m[:, None], v[:, None], x.view_as(x)
 
     @staticmethod
     @backward_once
     def backward(ctx, dm, dv, passed):
-        x, n, m = ctx.saved_tensors
-        dm, dv = (g.expand(len(x), 1, x.shape[2])[:, 0].contiguous() for g in (dm, dv))
+        x, m = ctx.saved_tensors
+        dm, dv = (g.expand(len(x), 1, x.shape[2]).contiguous() for g in (dm, dv))
         dx = torch.empty_like(x)
-        _start(_moments_backward, _moments_grad_worker, len(x), x, n, m, dm, dv, passed.contiguous(), dx)
+        tensors = [x, m, dm, dv, passed.contiguous(), dx]
+        _start(_moments_backward, _moments_grad_worker, x.shape, tensors, ctx.lengths)
         return dx, None
 
 
 class _CentreScale(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, mean, scale, shift, gate):
-        rows, z = _contiguous(x), _contiguous(gate)
+        rows, z = in_order(x), in_order(gate)
         B, _, D = x.shape
         mu, s = (_per_row(t, B, D) for t in (mean, scale))
-        beta = torch.zeros(D) if shift is None else shift.detach().contiguous()
+        beta = torch.zeros(D) if shift is None else in_order(shift)
         y = torch.empty_like(rows)
-        _start(_apply_forward, _apply_worker, B, rows, z, mu, s, beta, y)
+        _start(_apply_forward, _apply_worker, x.shape, [rows, z, mu, s, beta, y])
         ctx.save_for_backward(rows, z, mu, s, beta)
         ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
         ctx.set_materialize_grads(False)
@@ -198,17 +220,12 @@ class _CentreScale(torch.autograd.Function):
         if grad is None:
             return passed, None, None, None, None
         x, z, mu, s, beta = ctx.saved_tensors
-        dx, dz, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(z), torch.zeros_like(mu), torch.zeros_like(mu)
-        given = x, z, mu, s, beta, grad.contiguous(), _contiguous(passed)
-        _start(_apply_backward, _apply_grad_worker, len(x), *given, dx, dz, sum_g, sum_gx)
+        dx, dz, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(z), torch.empty_like(mu), torch.empty_like(mu)
+        tensors = [x, z, mu, s, beta, in_order(grad), in_order(passed), dx, dz, sum_g, sum_gx]
+        _start(_apply_backward, _apply_grad_worker, x.shape, tensors)
         parts = (-sum_g * s, sum_gx, sum_g)  # of mean, scale and shift, each (B, D)
         parts = (None if shape is None else _to_shape(p, shape) for p, shape in zip(parts, ctx.shapes))
         return dx, *parts, dz if z.numel() else None
-
-
-def _contiguous(x: Tensor | None) -> Tensor:
-    """(B, L, D) laid out in order; None as nothing."""
-    return torch.empty(0, 0, 0) if x is None else x.detach().contiguous()
 
 
 def _per_row(t: Tensor | None, B: int, D: int) -> Tensor:

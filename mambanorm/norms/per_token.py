@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.ssm.cpu import run, scan_threads
-from mambanorm.ssm.kernels import ONE, ZERO, jit, sigmoid
+from mambanorm.ssm.cpu import places, run, scan_threads
+from mambanorm.ssm.kernels import ONE, ZERO, jit, memory, sigmoid
 from mambanorm.ssm.once import backward_once
 
 _f = np.float32
@@ -42,35 +42,39 @@ def token_norm(x, weight, bias, eps, centred=True, groups=1, gate=None, fork=Fal
     return (y, same) if fork else y
 
 
-# Loops run from 0 over slices: for an index that could be negative the compiler would gather instead of load.
+# Arrays are flat memory and offsets unsigned: for an index that could be negative the compiler would gather instead of
+# load, and a slice would cost Numba two atomic updates of a reference count.
+_u = np.uintp
+
+
 @jit("reassoc")
-def _sums(x, centre):
+def _sums(x, start, width, centre):
     """Σ (x − centre) and Σ (x − centre)²; only here, and in `_dots`, may the compiler reorder a sum."""
     total, squares = ZERO, ZERO
-    for d in range(x.size):
-        c = x[d] - centre
+    for d in range(width):
+        c = x[start + _u(d)] - centre
         total += c
         squares += c * c
     return total, squares
 
 
 @jit("reassoc")
-def _dots(g, x, mean, scale):
+def _dots(g, x, start, width, mean, scale):
     """Σ g and Σ g·x̂."""
     total, weighted = ZERO, ZERO
-    for d in range(x.size):
+    for d in range(width):
         total += g[d]
-        weighted += g[d] * (x[d] - mean)
+        weighted += g[d] * (x[start + _u(d)] - mean)
     return total, weighted * scale
 
 
 @jit()
-def _statistics(x, eps, centred):
+def _statistics(x, start, width, eps, centred):
     """Mean (0 where it is not taken out) and 1/√(variance + ε); centred in a second pass, so no digits are lost."""
-    n, mean = _f(x.size), ZERO
+    n, mean = _f(width), ZERO
     if centred:
-        mean = _sums(x, ZERO)[0] / n
-    rest, squares = _sums(x, mean)
+        mean = _sums(x, start, width, ZERO)[0] / n
+    rest, squares = _sums(x, start, width, mean)
     var = squares / n
     if centred:
         mean += rest / n
@@ -79,59 +83,61 @@ def _statistics(x, eps, centred):
 
 
 @jit()
-def _forward_worker(worker, workers, x, z, gamma, beta, eps, centred, groups, y, stats):
-    tokens, channels = x.shape
-    width = channels // groups
+def _forward_worker(worker, workers, tokens, groups, width, eps, centred, places):
+    """places: x, gate, γ, β, y, and the statistics (tokens, groups, 2)."""
+    x, z, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    y, stats = memory(places, 4), memory(places, 5)
     for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
         for k in range(groups):
-            part = slice(k * width, (k + 1) * width)
-            row, out, weight, shift = x[t, part], y[t, part], gamma[part], beta[part]
-            mean, scale = _statistics(row, eps, centred)
-            stats[t, k, 0], stats[t, k, 1] = mean, scale
+            low, start, place = _u(k * width), _u((t * groups + k) * width), _u(2 * (t * groups + k))
+            mean, scale = _statistics(x, start, width, eps, centred)
+            stats[place], stats[place + _u(1)] = mean, scale
             for d in range(width):
-                out[d] = (row[d] - mean) * scale * weight[d] + shift[d]
-        if z.size:
-            gate, out = z[t], y[t]
-            for d in range(channels):
-                out[d] *= gate[d] * sigmoid(gate[d])
-
-
-@jit()
-def _ungate(x, gate, weight, shift, mean, scale, g, dgate):
-    """g = g·SiLU(gate) in place, and dgate = g·y·SiLU'(gate), y recomputed."""
-    for d in range(g.size):
-        s = sigmoid(gate[d])
-        y = (x[d] - mean) * scale * weight[d] + shift[d]
-        dgate[d] = g[d] * y * s * (ONE + gate[d] * (ONE - s))
-        g[d] *= gate[d] * s
-
-
-@jit()
-def _backward_worker(worker, workers, x, z, gamma, beta, centred, groups, stats, grad, passed, dx, dz, sums):
-    """dx, dz, and per worker the sums of dγ (`sums[0]`) and dβ (`sums[1]`); `passed` joins dx if there is one."""
-    tokens, channels = x.shape
-    width = channels // groups
-    g = np.empty(width, np.float32)
-    for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
-        for k in range(groups):
-            part = slice(k * width, (k + 1) * width)
-            row, out, weight, mean, scale = x[t, part], dx[t, part], gamma[part], stats[t, k, 0], stats[t, k, 1]
-            dgamma, dbeta = sums[worker, 0, part], sums[worker, 1, part]
-            g[:] = grad[t, part]
+                y[start + _u(d)] = (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
             if z.size:
-                _ungate(row, z[t, part], weight, beta[part], mean, scale, g, dz[t, part])
+                for d in range(width):
+                    gate = z[start + _u(d)]
+                    y[start + _u(d)] *= gate * sigmoid(gate)
+
+
+@jit()
+def _ungate(x, z, gamma, beta, start, low, mean, scale, g, dz):
+    """g = g·SiLU(gate) in place, and dz = g·y·SiLU'(gate), y recomputed."""
+    for d in range(g.size):
+        gate, y = z[start + _u(d)], (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
+        s = sigmoid(gate)
+        dz[start + _u(d)] = g[d] * y * s * (ONE + gate * (ONE - s))
+        g[d] *= gate * s
+
+
+@jit()
+def _backward_worker(worker, workers, tokens, groups, width, centred, places):
+    """places: x, gate, γ, β, the statistics, grad, the gradient passed on with x if there is one, and the results dx,
+    dgate and per worker the sums of dγ and dβ."""
+    x, z, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    stats, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
+    dz, sums = memory(places, 8), memory(places, 9)
+    g, dgamma = np.empty(width, np.float32), _u(worker * 2 * groups * width)
+    dbeta = dgamma + _u(groups * width)
+    for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
+        for k in range(groups):
+            low, start, place = _u(k * width), _u((t * groups + k) * width), _u(2 * (t * groups + k))
+            mean, scale = stats[place], stats[place + _u(1)]
             for d in range(width):
-                dbeta[d] += g[d]
-                dgamma[d] += g[d] * ((row[d] - mean) * scale)
-                g[d] *= weight[d]
-            total, weighted = _dots(g, row, mean, scale)
+                g[d] = grad[start + _u(d)]
+            if z.size:
+                _ungate(x, z, gamma, beta, start, low, mean, scale, g, dz)
+            for d in range(width):
+                sums[dbeta + low + _u(d)] += g[d]
+                sums[dgamma + low + _u(d)] += g[d] * ((x[start + _u(d)] - mean) * scale)
+                g[d] *= gamma[low + _u(d)]
+            total, weighted = _dots(g, x, start, width, mean, scale)
             total, weighted = (total / _f(width) if centred else ZERO), weighted / _f(width)
             for d in range(width):
-                out[d] = scale * (g[d] - total - (row[d] - mean) * scale * weighted)
+                dx[start + _u(d)] = scale * (g[d] - total - (x[start + _u(d)] - mean) * scale * weighted)
             if passed.size:
-                more = passed[t, part]
                 for d in range(width):
-                    out[d] += more[d]
+                    dx[start + _u(d)] += passed[start + _u(d)]
 
 
 @jit(parallel=True)
@@ -151,14 +157,13 @@ class _TokenNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, z, eps, centred, groups):
-        rows, gate = _rows(x), _rows(z)
-        tokens = len(rows)
-        ctx.cut, ctx.form = min(scan_threads(), tokens), (bool(centred), groups)
+        given = [in_order(t) for t in (x, z, weight, bias)]
+        tokens = x.shape[0] * x.shape[1]
+        ctx.cut = tokens, groups, x.shape[2] // groups
+        ctx.workers, ctx.centred = min(scan_threads(), tokens), bool(centred)
         y, stats = torch.empty(x.shape), torch.empty(tokens, groups, 2)
-        affine = weight.detach().contiguous(), bias.detach().contiguous()
-        given = _arrays(rows, gate, *affine)
-        run(_forward, _forward_worker, ctx.cut, (*given, _f(eps), *ctx.form, *_arrays(y.view(rows.shape), stats)))
-        ctx.save_for_backward(rows, gate, *affine, stats)
+        run(_forward, _forward_worker, ctx.workers, (*ctx.cut, _f(eps), ctx.centred, places([*given, y, stats])))
+        ctx.save_for_backward(*given, stats)
         ctx.set_materialize_grads(False)
         return y, x.view_as(x)
 
@@ -167,21 +172,14 @@ class _TokenNorm(torch.autograd.Function):
     def backward(ctx, grad, passed):
         if grad is None:
             return passed, *[None] * 6
-        rows, gate, weight, bias, stats = ctx.saved_tensors
-        dx, dz, sums = torch.empty(grad.shape), torch.empty_like(gate), torch.zeros(ctx.cut, 2, rows.shape[1])
-        arguments = (
-            *_arrays(rows, gate, weight, bias), *ctx.form,
-            *_arrays(stats, _rows(grad), _rows(passed), dx.view(rows.shape), dz, sums),
-        )  # fmt: skip
-        run(_backward, _backward_worker, ctx.cut, arguments)
+        given = ctx.saved_tensors
+        dx, dz, sums = torch.empty(grad.shape), torch.empty_like(given[1]), torch.zeros(ctx.workers, 2, grad.shape[2])
+        tensors = [*given, in_order(grad), in_order(passed), dx, dz, sums]
+        run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
         sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
-        return dx, sums[0], sums[1], dz.view(grad.shape) if gate.numel() else None, None, None, None
+        return dx, sums[0], sums[1], dz if dz.numel() else None, None, None, None
 
 
-def _rows(x: Tensor | None) -> Tensor:
-    """(B, L, D) as (B·L, D); None as nothing."""
-    return torch.empty(0, 0) if x is None else x.detach().contiguous().view(-1, x.shape[-1])
-
-
-def _arrays(*tensors):
-    return tuple(tensor.numpy() for tensor in tensors)
+def in_order(x: Tensor | None) -> Tensor:
+    """A tensor laid out in order; None as nothing."""
+    return torch.empty(0) if x is None else x.detach().contiguous()
