@@ -66,6 +66,8 @@ def _ready(case: Case, limits: Limits) -> tuple[dict, Plan | None]:
     try:
         bind = prepare(case)
         seconds = judge(bind, case.batch, case.length, limits) if case.may_be_slow else 0.0
+        if seconds > limits.budget and not limits.full:  # it may only have been a busy moment
+            seconds = min(seconds, judge(bind, case.batch, case.length, limits))
         if seconds > limits.budget and not limits.full:
             note = f"about {seconds:,.0f} s a run, the budget is {limits.budget:g} s: --full measures it"
             return row | {"status": "skipped", "note": note}, None

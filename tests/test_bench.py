@@ -226,6 +226,16 @@ def test_a_short_case_is_judged_by_itself(monkeypatch):
     assert clock.asked == [timing.SHORTEST, 64]
 
 
+def test_a_busy_moment_alone_does_not_skip_a_case(monkeypatch):
+    judged = iter([156.0, 2.0])
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
+    monkeypatch.setattr(timing, "judge", lambda *_: next(judged))
+    (row,) = timing.measure(
+        Group("step", "g", (Case("step", "mambapy", 16, 512, 128),)), Limits(budget=20, weigh=False)
+    )
+    assert (row["status"], row["repeats"]) == ("ok", 9)
+
+
 def test_our_own_cases_are_timed_as_often_as_asked_for_without_being_judged(monkeypatch):
     monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
     monkeypatch.setattr(timing, "judge", lambda *_: pytest.fail("judged"))
