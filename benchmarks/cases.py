@@ -82,8 +82,10 @@ class Sizes:
 def scan(sizes: Sizes, threads: int) -> list[Group]:
     groups = []
     for shape in sizes.scan:
-        for kind, title in (("scan", "forward + backward"), ("scan forward", "forward")):
-            cases = tuple(Case(kind, name, *shape, threads=threads) for name in ("ours", *SCAN_PEERS, "reference"))
+        passes = {"scan": ("ours", *SCAN_PEERS, "reference"), "scan forward": ("ours", *SCAN_PEERS)}
+        for kind, names in passes.items():
+            title = "forward + backward" if kind == "scan" else "forward"
+            cases = tuple(Case(kind, name, *shape, threads=threads) for name in names)
             groups.append(Group("scan", f"{title}, {sign(shape)}", cases))
     return groups
 

@@ -1,4 +1,4 @@
-"""What one case takes in memory: the growth of the peak during one step, in a process of its own.
+"""What one case takes in memory: the growth of the peak during one run, in a process of its own; and how long it took.
 
     python -m benchmarks.memory '{"kind": "step", "name": "ours", "batch": 32, "length": 256, "width": 64}'
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import psutil
 import torch
@@ -22,17 +23,18 @@ from mambanorm.ssm import set_threads
 TINY = 16  # positions of the warm-up
 
 
-def peak_mb(case: Case) -> float:
-    """Growth of resident memory during one run of a case, at its highest, in MB (10⁶ bytes)."""
+def weigh(case: Case) -> tuple[float, float]:
+    """Growth of resident memory during one run of a case, at its highest, in MB (10⁶ bytes), and the run's seconds."""
     set_threads(case.threads)
     warm_up()
     bind = prepare(case)
     bind(max(2, case.threads), TINY)()  # rows enough for the kernels of several threads
     run = bind(case.batch, case.length)
     memory = PeakMemory(torch.device("cpu"))
+    start = time.perf_counter()
     run()
-    grown = memory.sample()
-    return grown if memory.marked else max(grown, (lifetime_peak() - memory.start) / 1e6)
+    seconds, grown = time.perf_counter() - start, memory.sample()
+    return grown if memory.marked else max(grown, (lifetime_peak() - memory.start) / 1e6), seconds
 
 
 def lifetime_peak() -> int:
@@ -47,4 +49,4 @@ def lifetime_peak() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(peak_mb(Case(**json.loads(sys.argv[1])))))
+    print(json.dumps(weigh(Case(**json.loads(sys.argv[1])))))

@@ -3,7 +3,7 @@
 A peer, and the reference loop, first runs at an eighth and at a quarter of its length; what it would take at its own is
 judged from these. One that would take longer than the budget is skipped, with that as its reason, unless everything is
 asked for; then it runs once. What the memory of a case is, a child process finds out before anything is timed here: if
-a case needs more than there is, only the child dies.
+a case needs more than there is, only the child dies, and if it takes longer than was judged, that is known in time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mambanorm.config import ROOT
 from mambanorm.ssm import set_threads
 
 SHORTEST = 16  # lengths below this are not worth judging by
+START_S = 60  # a child process may take this long to import and to compile
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,16 @@ class Limits:
     budget: float = 25.0
     full: bool = False
     weigh: bool = True
+
+    def forbid(self, seconds: float) -> bool:
+        return seconds > self.budget and not self.full
+
+
+class TooSlow(Exception):
+    """A case that does not fit into the budget."""
+
+    def __init__(self, takes: str, limits: Limits):
+        super().__init__(f"{takes} a run, the budget is {limits.budget:g} s: --full measures it")
 
 
 @dataclass(frozen=True)
@@ -66,14 +77,16 @@ def _ready(case: Case, limits: Limits) -> tuple[dict, Plan | None]:
     try:
         bind = prepare(case)
         seconds = judge(bind, case.batch, case.length, limits) if case.may_be_slow else 0.0
-        if seconds > limits.budget and not limits.full:  # it may only have been a busy moment
+        if limits.forbid(seconds):  # it may only have been a busy moment
             seconds = min(seconds, judge(bind, case.batch, case.length, limits))
-        if seconds > limits.budget and not limits.full:
-            note = f"about {seconds:,.0f} s a run, the budget is {limits.budget:g} s: --full measures it"
-            return row | {"status": "skipped", "note": note}, None
-        if limits.weigh and case.has_weight:
-            row["peak_mb"] = weigh(case)
+        if limits.weigh and case.has_weight and not limits.forbid(seconds):
+            row["peak_mb"], alone = weigh(case, limits)
+            seconds = max(seconds, alone) if case.may_be_slow else seconds
+        if limits.forbid(seconds):
+            raise TooSlow(f"about {seconds:,.0f} s", limits)
         return row, Plan(bind(case.batch, case.length), *repeats(seconds, limits))
+    except TooSlow as slow:
+        return row | {"status": "skipped", "note": str(slow)}, None
     except Missing as missing:
         return row | {"status": "missing", "note": str(missing)}, None
     except Exception as error:
@@ -93,7 +106,7 @@ def judge(bind: Bind, batch: int, length: int, limits: Limits) -> float:
     if lengths[0] < SHORTEST:
         return seconds_of(bind(batch, length))
     first = seconds_of(bind(batch, lengths[0]))
-    if 8 * first > limits.budget and not limits.full:
+    if limits.forbid(8 * first):
         return 8 * first  # even if it only grew with the length
     second = seconds_of(bind(batch, lengths[1]))
     power = min(max(math.log(second / first, lengths[1] / lengths[0]), 1.0), 2.0)
@@ -146,11 +159,18 @@ def with_ratios(rows: list[dict]) -> list[dict]:
     return rows
 
 
-def weigh(case: Case) -> float:
-    """Peak memory of one run in MB, from a child process. ChildProcessError if the child did not come through."""
+def weigh(case: Case, limits: Limits) -> tuple[float, float]:
+    """Peak memory of one run in MB and its seconds, from a child process.
+
+    Raises TooSlow if the child is far above the budget, ChildProcessError if it did not come through.
+    """
+    patience = START_S + 2 * limits.budget if case.may_be_slow and not limits.full else None
     command = [sys.executable, "-m", "benchmarks.memory", json.dumps(asdict(case))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience)
+    except subprocess.TimeoutExpired:
+        raise TooSlow(f"more than {2 * limits.budget:g} s", limits) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise ChildProcessError(f"the process that weighs {case.name} at {case.shape} did not come through: {last}")
-    return float(done.stdout.strip().splitlines()[-1])
+    return tuple(json.loads(done.stdout.strip().splitlines()[-1]))

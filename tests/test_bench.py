@@ -236,6 +236,21 @@ def test_a_busy_moment_alone_does_not_skip_a_case(monkeypatch):
     assert (row["status"], row["repeats"]) == ("ok", 9)
 
 
+def test_a_peer_that_proves_slower_than_judged_while_it_is_weighed_is_not_timed(monkeypatch):
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: pytest.fail("run"))
+    monkeypatch.setattr(timing, "judge", lambda *_: 3.0)
+    monkeypatch.setattr(timing, "weigh", lambda *_: (1589.0, 39.0))
+    (row,) = timing.measure(Group("step", "g", (Case("step", "transformers", 32, 256, 64),)), Limits(budget=20))
+    assert (row["status"], row["peak_mb"], row["median_ms"]) == ("skipped", 1589.0, None)
+    assert "about 39 s a run, the budget is 20 s" in row["note"]
+
+
+def test_a_child_far_above_the_budget_is_stopped(monkeypatch):
+    monkeypatch.setattr(timing, "START_S", 0.0)
+    with pytest.raises(timing.TooSlow, match="more than 0.02 s a run, the budget is 0.01 s"):
+        timing.weigh(Case("step", "mambapy", 1, 16, 16), Limits(budget=0.01))
+
+
 def test_our_own_cases_are_timed_as_often_as_asked_for_without_being_judged(monkeypatch):
     monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
     monkeypatch.setattr(timing, "judge", lambda *_: pytest.fail("judged"))
@@ -378,12 +393,12 @@ def test_a_run_of_one_section_weighs_in_child_processes_and_leaves_the_whole_one
 
 def test_a_child_that_does_not_come_through_is_an_error_with_its_last_line():
     with pytest.raises(ChildProcessError, match="KeyError: 'stap'"):
-        timing.weigh(Case("stap", "ours", 1, 16, 16))
+        timing.weigh(Case("stap", "ours", 1, 16, 16), Limits())
 
 
 def test_memory_grows_by_what_is_made():
     """A norm makes an output and a gradient; None makes neither."""
-    plain, normed = (memory.peak_mb(Case("norm", name, 64, 256, 64, threads=1)) for name in ("None", "LN"))
+    (plain, _), (normed, _) = (memory.weigh(Case("norm", name, 64, 256, 64, threads=1)) for name in ("None", "LN"))
     assert normed > plain + 4 * 64 * 256 * 64 / 1e6
 
 
