@@ -10,7 +10,7 @@ help:
 	@echo "make test    install, run every test and every notebook (at scale smoke)"
 	@echo "make lab     install, open the notebooks in JupyterLab"
 	@echo "make setup   install only"
-	@echo "make bench   install, measure the scan against its peers"
+	@echo "make bench   install, measure scan, step and norms beside their peers (10 minutes)"
 	@echo "make notebooks  execute the committed notebooks in place, at scale quick"
 	@echo "make lint    ruff check and format check"
 
@@ -37,7 +37,7 @@ lab: setup
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
-	$(BIN)/python benchmarks/scan.py
+	$(BIN)/mambanorm bench
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""The command line: `mambanorm study | sweep | train | tasks | runs`.
+"""The command line: `mambanorm study | sweep | train | tasks | runs | bench`.
 
 Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
 not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
@@ -192,6 +192,25 @@ def run_runs(options: argparse.Namespace) -> int:
 SHOWN = 40
 
 
+def run_bench(options: argparse.Namespace) -> int:
+    from mambanorm.config import ROOT
+
+    if not (ROOT / "benchmarks" / "run.py").is_file():
+        raise ValueError(f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project")
+    if str(ROOT) not in sys.path:  # the benchmarks stand beside the package, not in it
+        sys.path.insert(0, str(ROOT))
+    from benchmarks.run import bench
+    from benchmarks.timing import Limits
+
+    only = [name for part in options.only for name in part] if options.only else None
+    limits = Limits(options.repeats, options.budget, full=options.full)
+    try:
+        return bench(only, limits, threads=options.threads, out_dir=options.out)
+    except KeyboardInterrupt:
+        _say("interrupted: nothing was written")
+        return 130
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # what is printed
 
@@ -313,6 +332,22 @@ def _workers(text: str) -> int | str:
     return int(text)
 
 
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
 def _address(text: str) -> str:
     if not re.fullmatch(r"\w+://.+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no address of a scheduler, such as tcp://10.0.0.1:8786")
@@ -408,6 +443,19 @@ def _add_runs(command: Parser) -> None:
     command.add_argument("--csv", metavar="FILE", help="write every run and every column to a file instead")
 
 
+def _add_bench(command: Parser) -> None:
+    sections = "only these sections: scan, step, norms, length, state, threads"
+    command.add_argument("--only", type=_list, nargs="+", metavar="SECTION", help=sections)
+    repeats = "times each case is timed (default: 11)"
+    command.add_argument("--repeats", type=_positive, default=11, metavar="N", help=repeats)
+    budget = "seconds a peer may take in one size; else it runs less often, or is skipped (default: 25)"
+    command.add_argument("--budget", type=_seconds, default=25.0, metavar="S", help=budget)
+    command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
+    threads = "threads, at most the cores (default: 2)"
+    command.add_argument("--threads", type=_positive, default=2, metavar="N", help=threads)
+    command.add_argument("--out", metavar="DIR", help="where the results go (default: benchmarks/results)")
+
+
 COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
     "study": (
         _add_study,
@@ -437,4 +485,10 @@ COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
     ),
     "tasks": (_add_tasks, run_tasks, "list the tasks and the scales", ["", "--prepare listops --scale quick"]),
     "runs": (_add_runs, run_runs, "list the stored runs", ["", "--tasks digits --scale quick", "--csv runs.csv"]),
+    "bench": (
+        _add_bench,
+        run_bench,
+        "measure scan, step and norms beside a floor and beside their peers",
+        ["", "--only step,length", "--only scan --repeats 5 --out /tmp/bench", "--full"],
+    ),
 }

@@ -5,6 +5,7 @@
     comparisons.py   the 6×6 grid, curves, paired differences: from the run frame and its tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
+    speed.py         what a training step costs: from the frame of `mambanorm bench`
     style.py         colours, sizes, captions: the palette is keyed by the names of the registry
 
 Every function returns a matplotlib Figure that a notebook displays as the value of a cell.
@@ -21,6 +22,7 @@ from mambanorm.figures.diagnostics import (
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_patterns
 from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
+from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
 
 __all__ = [
@@ -40,10 +42,12 @@ __all__ = [
     "fig_part_norms",
     "fig_patterns",
     "fig_position",
+    "fig_scaling",
     "fig_sigma1",
     "fig_single_vs_best",
     "fig_singular_values",
     "fig_sites",
+    "fig_speed",
     "fig_token_norms",
     "fig_type",
     "norm_colour",

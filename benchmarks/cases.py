@@ -1,0 +1,171 @@
+"""What is measured: each section is a list of groups, each group a list of cases that are timed in turn.
+
+scan      the selective scan alone, forward and with its backward pass
+step      a whole training step: forward, backward, AdamW; 4 layers
+norms     each norm at each site of a block, and each norm alone
+length    our step from 64 to 8,192 positions, with as many tokens a batch and with one row
+state     our step with 16, 32 and 64 states
+threads   the step with one thread and with two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mambanorm import NORMS
+from mambanorm.errors import unknown
+
+STEP_PEERS = ("mambapy", "transformers", "transformers+mambapy")
+SCAN_PEERS = ("mambapy",)
+NAIVE = "naive mixture"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One implementation at one size. `kind` and `name` say what `peers.prepare` builds."""
+
+    kind: str  # scan | scan forward | step | block | norm
+    name: str
+    batch: int
+    length: int
+    width: int
+    state: int = 16
+    layers: int = 4
+    threads: int = 2
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.length, self.width, self.state
+
+    @property
+    def is_peer(self) -> bool:
+        """True if it is somebody else's code: its failure is a result, ours is an error."""
+        return self.name in (*STEP_PEERS, *SCAN_PEERS)
+
+    @property
+    def may_be_slow(self) -> bool:
+        """True if it is judged before it is timed; our own cases are always timed as often as asked for."""
+        return self.is_peer or self.name == "reference"
+
+    @property
+    def has_weight(self) -> bool:
+        """The floor works in matrices that are there already: its memory says nothing."""
+        return self.name != "floor" and self.kind != "scan forward"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that are timed in turn, so that a busy moment meets all of them; with one number of threads."""
+
+    section: str
+    title: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a run, (B, L, D) unless said otherwise. The defaults are what the targets are about."""
+
+    scan: tuple = ((16, 256, 128), (8, 1024, 128))
+    step: tuple = ((64, 64, 32), (32, 256, 64), (16, 512, 128))
+    block: tuple = (32, 256, 64)  # norms at their sites
+    norm: tuple = (32, 256, 128)  # norms alone
+    lengths: tuple = (64, 256, 512, 1024, 2048, 4096, 8192)
+    tokens: int = 16384  # B·L of the first half of the length section
+    width: int = 64  # its D
+    states: tuple = (16, 32, 64)
+    middle: tuple = (32, 256, 64)  # of the sections state and threads
+    layers: int = 4
+
+
+def scan(sizes: Sizes, threads: int) -> list[Group]:
+    groups = []
+    for shape in sizes.scan:
+        passes = {"scan": ("ours", *SCAN_PEERS, "reference"), "scan forward": ("ours", *SCAN_PEERS)}
+        for kind, names in passes.items():
+            title = "forward + backward" if kind == "scan" else "forward"
+            cases = tuple(Case(kind, name, *shape, threads=threads) for name in names)
+            groups.append(Group("scan", f"{title}, {sign(shape)}", cases))
+    return groups
+
+
+def step(sizes: Sizes, threads: int) -> list[Group]:
+    common = dict(layers=sizes.layers, threads=threads)
+    return [
+        Group(
+            "step", sign(shape), tuple(Case("step", name, *shape, **common) for name in ("floor", "ours", *STEP_PEERS))
+        )
+        for shape in sizes.step
+    ]
+
+
+def norms(sizes: Sizes, threads: int) -> list[Group]:
+    """The arm is the notation here too: `GN>SSM>None` is GN before the SSM, `None>SSM>GN` behind it."""
+    some = [name for name in NORMS if name != "None"]
+    places = {"before the SSM": "{}>SSM>None", "after the SSM": "None>SSM>{}"}
+    groups = []
+    for place, arm in places.items():
+        arms = ["None>SSM>None", *(arm.format(name) for name in some)]
+        cases = tuple(Case("block", name, *sizes.block, threads=threads) for name in arms)
+        groups.append(Group("norms", f"one block, norm {place}, {sign(sizes.block)}", cases))
+    alone = tuple(Case("norm", name, *sizes.norm, threads=threads) for name in (*some, NAIVE))
+    return [*groups, Group("norms", f"the norm alone, {sign(sizes.norm)}", alone)]
+
+
+def length(sizes: Sizes, threads: int) -> list[Group]:
+    """All lengths of a row are one group: they are compared with one another."""
+    rows = {f"{sizes.tokens:,} tokens a batch": lambda n: max(1, sizes.tokens // n), "one row": lambda n: 1}
+    common = dict(layers=sizes.layers, threads=threads)
+    return [
+        Group("length", title, tuple(Case("step", "ours", rows_at(n), n, sizes.width, **common) for n in sizes.lengths))
+        for title, rows_at in rows.items()
+    ]
+
+
+def state(sizes: Sizes, threads: int) -> list[Group]:
+    common = dict(layers=sizes.layers, threads=threads)
+    return [
+        Group(
+            "state",
+            f"{sign(sizes.middle)}, N = {n}",
+            tuple(Case("step", name, *sizes.middle, n, **common) for name in ("floor", "ours")),
+        )
+        for n in sizes.states
+    ]
+
+
+def threads(sizes: Sizes, most: int) -> list[Group]:
+    names = ("floor", "ours", "mambapy")
+    return [
+        Group(
+            "threads",
+            sign(sizes.middle),
+            tuple(Case("step", name, *sizes.middle, layers=sizes.layers, threads=n) for name in names),
+        )
+        for n in sorted({1, most})
+    ]
+
+
+SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
+    "scan": scan,
+    "step": step,
+    "norms": norms,
+    "length": length,
+    "state": state,
+    "threads": threads,
+}
+
+
+def groups(only: Iterable[str] | None, sizes: Sizes, threads: int) -> list[Group]:
+    """The groups of the sections asked for, or of all. ValueError for an unknown one, with the nearest."""
+    wanted = list(SECTIONS if only is None else dict.fromkeys(only))
+    for name in wanted:
+        if name not in SECTIONS:
+            raise unknown("section", name, SECTIONS)
+    return [group for name in wanted for group in SECTIONS[name](sizes, threads)]
+
+
+def sign(shape: Iterable[int]) -> str:
+    """(32, 256, 64) → "(32, 256, 64)", as it stands in titles and tables."""
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,450 @@
+"""Claims about the benchmarks: they build and count what they say, and say what is missing. Nothing is timed here."""
+
+import dataclasses
+import json
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mambanorm as mn
+from benchmarks import cases, memory, peers, run, table, timing
+from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
+from benchmarks.timing import Limits, Plan
+from mambanorm.cli import main
+
+TINY = Sizes(
+    scan=((2, 8, 4),),
+    step=((2, 8, 16), (2, 128, 16)),
+    block=(2, 8, 16),
+    norm=(2, 8, 16),
+    lengths=(8, 16),
+    tokens=32,
+    width=16,
+    states=(2, 4),
+    middle=(2, 8, 16),
+    layers=1,
+)
+QUICK = Limits(repeats=1, budget=1e6, weigh=False)
+
+
+@pytest.fixture(autouse=True)
+def same_threads():
+    before = torch.get_num_threads()
+    yield
+    mn.ssm.set_threads(before)
+
+
+@pytest.fixture
+def no_peers(monkeypatch):
+    for module in ("mambapy.mamba", "mambapy.pscan", "transformers.models.mamba", "transformers"):
+        monkeypatch.setitem(sys.modules, module, None)  # what Python does for a module that cannot be imported
+
+
+# ------------------------------------------------------------------------------------------------------------ the floor
+
+
+class Products(TorchDispatchMode):
+    """Records the sizes (m, k, n) of every matrix product."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten.mm:
+            self.sizes.append((*args[0].shape, args[1].shape[1]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("width", "state"), [(32, 16), (64, 16), (128, 16), (64, 64), (16, 3)])
+def test_the_floors_matrices_are_the_linear_weights_of_every_block(width, state):
+    model = peers.ours(Case("step", "ours", 1, 1, width, state))
+    assert len(model.blocks) == 4
+    for block in model.blocks:
+        linear = {name: tuple(m.weight.shape) for name, m in block.named_children() if isinstance(m, nn.Linear)}
+        assert linear == peers.gemms(width, state)
+
+
+def test_the_floor_multiplies_each_matrix_forward_and_for_both_gradients():
+    tokens, layers = 6, 3
+    with Products() as seen:
+        peers.prepare(Case("step", "floor", 2, 3, 16, 4, layers=layers))(2, 3)()
+    expected = []
+    for n_out, n_in in peers.gemms(16, 4).values():
+        expected += [(tokens, n_in, n_out), (tokens, n_out, n_in), (n_out, tokens, n_in)] * layers
+    assert sorted(seen.sizes) == sorted(expected)
+
+
+# ------------------------------------------------------------------------------------------------------------ the peers
+
+
+def as_ours(state, prefix):
+    """A peer's weights under our names: its layers.i become blocks.i, stem and head keep theirs."""
+    blocks = {f"blocks.{key.removeprefix(prefix)}": value for key, value in state.items() if key.startswith(prefix)}
+    return blocks | {key: value for key, value in state.items() if key.startswith(("stem.", "head."))}
+
+
+@pytest.mark.parametrize("name", cases.STEP_PEERS)
+def test_a_peer_with_our_weights_gives_our_logits(name):
+    for package in {"mambapy": ("mambapy",), "transformers": ("transformers",)}.get(name, ("mambapy", "transformers")):
+        pytest.importorskip(package, reason=f"{package} is in the bench extra")
+    case = Case("step", name, 2, 16, 32, 4, layers=2)
+    torch.manual_seed(1)
+    peer, ours = peers.MODELS[name](case), peers.ours(case)
+    state = as_ours(peer.state_dict(), "layers.layers.")
+    if "transformers" in name:
+        sizes = dict(in_features=1, d_model=32, n_layers=2, d_state=4)
+        ours = mn.SequenceClassifier(peers.CLASSES, final_norm="RMSN", **sizes)
+        state["final_norm.weight"] = peer.state_dict()["layers.norm_f.weight"]
+    ours.load_state_dict(state)
+    x = torch.randn(2, 16, 1)
+    torch.testing.assert_close(peer(x), ours(x), rtol=1e-4, atol=1e-5)
+
+
+def test_mambapys_scan_and_the_reference_equal_ours():
+    pytest.importorskip("mambapy", reason="mambapy is in the bench extra")
+    torch.manual_seed(1)
+    inputs = peers.scan_inputs(2, 24, 6, 3)
+    results = [peers.SCANS[name]()(*inputs) for name in ("ours", "reference", "mambapy")]
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_naive_mixture_is_normvary_forward_backward_and_in_its_running_statistics():
+    torch.manual_seed(0)
+    naive, norm = peers.NaiveMixture(8).double(), mn.create_norm("NormVary", 8).double()
+    with torch.no_grad():
+        for p in naive.parameters():
+            p.copy_(torch.randn(p.shape))
+    norm.load_state_dict(naive.state_dict())
+    x, direction = torch.randn(3, 7, 8).double().requires_grad_(), torch.randn(3, 7, 8).double()
+    torch.testing.assert_close(naive(x), norm(x))
+    torch.testing.assert_close(naive.running_var, norm.running_var)
+    names = [name for name, _ in naive.named_parameters()]
+    pairs = [
+        torch.autograd.grad((module(x) * direction).sum(), [x, *map(module.get_parameter, names)])
+        for module in (naive, norm)
+    ]
+    for theirs, ours in zip(*pairs, strict=True):
+        torch.testing.assert_close(theirs, ours)
+
+
+def test_a_step_trains(monkeypatch):
+    losses, loss_of = [], peers.F.cross_entropy
+
+    def watched(*arguments):
+        losses.append(loss_of(*arguments))
+        return losses[-1]
+
+    monkeypatch.setattr(peers.F, "cross_entropy", watched)
+    step = peers.prepare(Case("step", "ours", 4, 8, 16, 4, layers=1))(4, 8)
+    for _ in range(40):
+        step()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ the rows
+
+
+def test_a_missing_peer_is_a_row_that_says_so_and_how_to_get_it(no_peers):
+    (group,) = cases.step(dataclasses.replace(TINY, step=((2, 8, 16),)), threads=1)
+    rows = {row["name"]: row for row in timing.measure(group, QUICK)}
+    assert list(rows) == ["floor", "ours", *cases.STEP_PEERS]
+    for name in cases.STEP_PEERS:
+        assert rows[name]["status"] == "missing"
+        assert 'pip install -e ".[bench]"' in rows[name]["note"]
+        assert rows[name]["median_ms"] is None
+    assert rows["ours"]["status"] == "ok"
+    assert set(rows["ours"]["ratios"]) == {"floor"}
+    text = table.as_text(table.table(list(rows.values())))
+    assert "mambapy" in text
+    assert "missing: no mambapy here" in text
+
+
+def test_a_peer_that_fails_is_a_row_and_ours_is_an_error(monkeypatch):
+    def broken(case):
+        raise RuntimeError("of another version")
+
+    monkeypatch.setattr(peers, "MODELS", dict.fromkeys(peers.MODELS, broken))
+    peer, ours = (Group("step", "g", (Case("step", name, 2, 8, 16),)) for name in ("mambapy", "ours"))
+    (row,) = timing.measure(peer, QUICK)
+    assert (row["status"], row["note"]) == ("failed", "RuntimeError: of another version")
+    with pytest.raises(RuntimeError, match="of another version"):
+        timing.measure(ours, QUICK)
+
+
+def test_a_case_above_the_budget_is_skipped_with_its_estimate_unless_everything_is_asked_for(monkeypatch):
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
+    monkeypatch.setattr(timing, "judge", lambda *_: 156.0)
+    group = Group("step", "g", (Case("step", "transformers", 16, 512, 128),))
+    (row,) = timing.measure(group, Limits(budget=20, weigh=False))
+    assert row["status"] == "skipped"
+    assert "about 156 s a run, the budget is 20 s" in row["note"]
+    (row,) = timing.measure(group, Limits(budget=20, full=True, weigh=False))
+    assert (row["status"], row["repeats"]) == ("ok", 1)
+
+
+class Clock:
+    """Stands for the clock and for what it times: a run of L positions takes `seconds(L)`."""
+
+    def __init__(self, monkeypatch, seconds):
+        self.asked, self.seconds = [], seconds
+        monkeypatch.setattr(timing, "seconds_of", lambda run: run())
+
+    def bind(self, batch, length):
+        self.asked.append(length)
+        return lambda: self.seconds(length)
+
+
+@pytest.mark.parametrize("power", [1.0, 1.5, 2.0])
+def test_the_time_of_a_case_is_judged_by_two_shorter_ones(power, monkeypatch):
+    clock = Clock(monkeypatch, lambda length: float(length) ** power)
+    assert timing.judge(clock.bind, 8, 1024, Limits(full=True)) == pytest.approx(1024.0**power)
+    assert clock.asked == [timing.SHORTEST, 128, 256]
+
+
+def test_growth_is_judged_to_lie_between_the_length_and_its_square(monkeypatch):
+    for power, expected in ((0.1, 4 * 256**0.1), (3.0, 16 * 256.0**3)):
+        clock = Clock(monkeypatch, lambda length, power=power: float(length) ** power)
+        assert timing.judge(clock.bind, 8, 1024, Limits(full=True)) == pytest.approx(expected)
+
+
+def test_a_case_that_is_hopeless_at_an_eighth_is_not_tried_at_a_quarter(monkeypatch):
+    clock = Clock(monkeypatch, lambda length: 10.0)
+    assert timing.judge(clock.bind, 8, 1024, Limits(budget=20)) == 80.0
+    assert clock.asked == [timing.SHORTEST, 128]
+
+
+def test_a_short_case_is_judged_by_itself(monkeypatch):
+    clock = Clock(monkeypatch, float)
+    assert timing.judge(clock.bind, 8, 64, Limits()) == 64.0
+    assert clock.asked == [timing.SHORTEST, 64]
+
+
+def test_a_busy_moment_alone_does_not_skip_a_case(monkeypatch):
+    judged = iter([156.0, 2.0])
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
+    monkeypatch.setattr(timing, "judge", lambda *_: next(judged))
+    (row,) = timing.measure(
+        Group("step", "g", (Case("step", "mambapy", 16, 512, 128),)), Limits(budget=20, weigh=False)
+    )
+    assert (row["status"], row["repeats"]) == ("ok", 9)
+
+
+def test_a_peer_that_proves_slower_than_judged_while_it_is_weighed_is_not_timed(monkeypatch):
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: pytest.fail("run"))
+    monkeypatch.setattr(timing, "judge", lambda *_: 3.0)
+    monkeypatch.setattr(timing, "weigh", lambda *_: (1589.0, 39.0))
+    (row,) = timing.measure(Group("step", "g", (Case("step", "transformers", 32, 256, 64),)), Limits(budget=20))
+    assert (row["status"], row["peak_mb"], row["median_ms"]) == ("skipped", 1589.0, None)
+    assert "about 39 s a run, the budget is 20 s" in row["note"]
+
+
+def test_a_child_far_above_the_budget_is_stopped(monkeypatch):
+    monkeypatch.setattr(timing, "START_S", 0.0)
+    with pytest.raises(timing.TooSlow, match="more than 0.02 s a run, the budget is 0.01 s"):
+        timing.weigh(Case("step", "mambapy", 1, 16, 16), Limits(budget=0.01))
+
+
+def test_our_own_cases_are_timed_as_often_as_asked_for_without_being_judged(monkeypatch):
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
+    monkeypatch.setattr(timing, "judge", lambda *_: pytest.fail("judged"))
+    cases_ = tuple(Case("step", name, 16, 512, 128) for name in ("floor", "ours"))
+    rows = timing.measure(Group("step", "g", cases_), Limits(repeats=7, budget=1e-9, weigh=False))
+    assert [row["repeats"] for row in rows] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count", "warm"),
+    [(0.0, 11, True), (0.01, 11, True), (2.0, 6, True), (7.4, 1, True), (10.0, 1, False), (99.0, 1, False)],
+)
+def test_repeats_and_the_warm_up_stay_within_the_budget(seconds, count, warm):
+    assert timing.repeats(seconds, Limits(repeats=11, budget=15)) == (count, warm)
+
+
+def test_cases_run_in_turn_and_those_with_fewer_repeats_drop_out():
+    calls = []
+    plans = [
+        Plan(lambda: calls.append("a"), 3, True),
+        Plan(lambda: calls.append("b"), 1, False),
+        Plan(lambda: calls.append("c"), 2, True),
+    ]
+    taken = timing.in_turn(plans)
+    assert "".join(calls) == "ac" + "abc" + "ac" + "a"
+    assert [len(times) for times in taken] == [3, 1, 2]
+
+
+def planted(monkeypatch, group, seconds):
+    """The rows of a group whose cases take the seconds given, without running anything."""
+    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
+    monkeypatch.setattr(timing, "judge", lambda *_: 0.001)
+    monkeypatch.setattr(timing, "in_turn", lambda plans: seconds)
+    return timing.measure(group, QUICK)
+
+
+def test_medians_quartiles_and_ratios_of_planted_times(monkeypatch):
+    group = Group("step", "g", tuple(Case("step", name, 32, 256, 64) for name in ("floor", "ours", "mambapy")))
+    rows = planted(monkeypatch, group, [[0.040] * 5, [0.09, 0.08, 0.10, 0.07, 0.30], [1.8]])
+    _, ours, peer = rows
+    assert ours["median_ms"] == pytest.approx(90)
+    assert (ours["low_ms"], ours["high_ms"]) == pytest.approx((80, 100))
+    assert ours["times_ms"] == pytest.approx([90, 80, 100, 70, 300])
+    assert ours["us_per_token"] == pytest.approx(90_000 / 8192)
+    assert ours["ratios"] == pytest.approx({"floor": 2.25, "mambapy": 0.05})
+    assert peer["ratios"] == pytest.approx({"floor": 45, "ours": 20})
+    assert (peer["low_ms"], peer["repeats"]) == (None, 1)
+    lines = table.table(rows)
+    assert lines[0] == ["", "ms", "quartiles", "÷ floor", "÷ ours", "peak MB", "runs"]
+    assert lines[2] == ["ours", "90.0", "80.0–100", "2.25×", "1.00×", "", "5"]
+    assert lines[3] == ["mambapy", "1,800", "", "45.0×", "20.0×", "", "1"]
+    found = {one["target"]: one for one in table.verdicts(rows)}
+    assert len(found) == 2
+    assert found["step by its floor, (32, 256, 64)"]["reached"] is True
+    assert found["mambapy's step by ours, (32, 256, 64)"]["measured"] == pytest.approx(20)
+    slower = [ours | {"ratios": {"floor": 2.5}}]
+    assert [one["reached"] for one in table.verdicts(slower)] == [False]
+
+
+def length_rows(us, kb, group="16,384 tokens a batch"):
+    shapes = [[16384 // n, n, 64, 16] for n in (256, 512, 2048, 8192)]
+    common = dict(section="length", name="ours", group=group, threads=2, ratios={}, status="ok", note="")
+    times = dict(repeats=3, median_ms=100.0, low_ms=90.0, high_ms=110.0, peak_mb=10.0)
+    return [
+        common | times | {"shape": shape, "us_per_token": a, "kb_per_token": b}
+        for shape, a, b in zip(shapes, us, kb, strict=True)
+    ]
+
+
+def test_the_cost_per_token_is_judged_from_512_positions_on():
+    rows = length_rows([50.0, 10.0, 12.0, 14.0], [9.0, 4.0, 8.0, 4.0])
+    found = {one["target"]: one for one in table.verdicts(rows)}
+    place = "per token from length 512 to 8192, tokens fixed"
+    time, memory = found[f"time {place}"], found[f"peak memory {place}"]
+    assert (time["measured"], time["reached"]) == (pytest.approx(1.4), True)
+    assert (memory["measured"], memory["reached"]) == (pytest.approx(2.0), False)
+    assert table.verdicts(rows[:-1]) == []  # without 8,192 it says nothing
+
+
+def test_every_target_is_about_a_case_that_is_measured():
+    measured = {(g.section, c.name, c.shape) for g in cases.groups(None, Sizes(), 2) for c in g.cases}
+    for shape in (table.SMALL, table.MIDDLE, table.LARGE):
+        assert {("step", name, shape) for name in ("floor", "ours", "mambapy")} <= measured
+    assert {("scan", name, table.SCAN) for name in ("ours", "mambapy")} <= measured
+    assert {("norms", name, table.NORM) for name in ("LN", "NormVary", NAIVE)} <= measured
+    assert {512, 8192} <= set(Sizes().lengths)
+
+
+def test_every_norm_stands_at_each_site_and_alone():
+    before, after, alone = cases.norms(Sizes(), 2)
+    some = [name for name in mn.NORMS if name != "None"]
+    assert [mn.Arm.parse(case.name).n1 for case in before.cases] == ["None", *some]
+    assert [mn.Arm.parse(case.name).n2 for case in after.cases] == ["None", *some]
+    assert [case.name for case in alone.cases] == [*some, NAIVE]
+
+
+def test_threads_are_one_and_as_many_as_there_are():
+    assert [[case.threads for case in group.cases] for group in cases.threads(Sizes(), 2)] == [[1] * 3, [2] * 3]
+    assert len(cases.threads(Sizes(), 1)) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ the run
+
+
+def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
+    code = run.bench(limits=QUICK, threads=1, out_dir=tmp_path, sizes=TINY)
+    assert code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"cpu.json", "cpu.md", "cpu-speed.png", "cpu-scaling.png"}
+    result = json.loads((tmp_path / "cpu.json").read_text())
+    assert list(result["head"]) == ["command", "date", "machine", "threads", "commit", "versions", "took"]
+    assert f"torch {torch.__version__.split('+')[0]}" in result["head"]["versions"]
+    assert "mambapy" in result["head"]["versions"]
+    frame = pd.DataFrame(result["rows"])
+    assert list(dict.fromkeys(frame.section)) == list(SECTIONS)
+    assert len(frame) == sum(len(group.cases) for group in cases.groups(None, TINY, 1))
+    assert set(frame.status) <= {"ok", "missing"}
+    own = frame[~frame.name.isin(cases.STEP_PEERS)]
+    assert (own.median_ms > 0).all()
+    assert (frame.threads == 1).all()
+    page, printed = (tmp_path / "cpu.md").read_text(), capsys.readouterr().out
+    for heading in ("step · (2, 8, 16) · 1 thread", "norms · one block, norm before the SSM, (2, 8, 16) · 1 thread"):
+        assert heading in page
+        assert heading in printed
+    for picture in ("cpu-speed.png", "cpu-scaling.png"):
+        assert picture in page
+        assert Image.open(tmp_path / picture).width > 900
+
+
+def test_a_run_of_one_section_weighs_in_child_processes_and_leaves_the_whole_one_alone(tmp_path):
+    (tmp_path / "cpu.json").write_text("a whole run")
+    sizes = dataclasses.replace(TINY, states=(4,), middle=(64, 128, 32))
+    assert run.bench(["state"], dataclasses.replace(QUICK, weigh=True), threads=1, out_dir=tmp_path, sizes=sizes) == 0
+    assert (tmp_path / "cpu.json").read_text() == "a whole run"
+    rows = {row["name"]: row for row in json.loads((tmp_path / "cpu-state.json").read_text())["rows"]}
+    assert rows["floor"]["peak_mb"] is None
+    activation = 4 * 64 * 128 * 64 / 1e6  # one float32 tensor (B, L, E)
+    assert 2 * activation < rows["ours"]["peak_mb"] < 40 * activation
+    assert rows["ours"]["kb_per_token"] == pytest.approx(1e3 * rows["ours"]["peak_mb"] / (64 * 128))
+
+
+def test_a_child_that_does_not_come_through_is_an_error_with_its_last_line():
+    with pytest.raises(ChildProcessError, match="KeyError: 'stap'"):
+        timing.weigh(Case("stap", "ours", 1, 16, 16), Limits())
+
+
+def test_memory_grows_by_what_is_made():
+    """A norm makes an output and a gradient; None makes neither."""
+    (plain, _), (normed, _) = (memory.weigh(Case("norm", name, 64, 256, 64, threads=1)) for name in ("None", "LN"))
+    assert normed > plain + 4 * 64 * 256 * 64 / 1e6
+
+
+# ----------------------------------------------------------------------------------------------------- the command line
+
+
+def test_the_command_hands_its_options_on(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(run, "bench", lambda only, limits, **rest: seen.update(only=only, limits=limits, **rest) or 0)
+    argv = ["bench", "--only", "scan,step", "length", "--repeats", "3", "--budget", "2.5", "--full", "--threads", "1"]
+    assert main(argv) == 0
+    assert seen["only"] == ["scan", "step", "length"]
+    assert seen["limits"] == Limits(repeats=3, budget=2.5, full=True)
+    assert (seen["threads"], seen["out_dir"]) == (1, None)
+    assert main(["bench"]) == 0
+    assert (seen["only"], seen["limits"]) == (None, Limits())
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["--only", "lenght"], "did you mean 'length'"),
+        (["--repeats", "0"], "'0' is no whole number from 1"),
+        (["--budget", "-1"], "'-1' is no number of seconds above 0"),
+        (["--threads", "two"], "'two' is no whole number from 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys):
+    assert main(["bench", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert hint in err
+
+
+def test_without_a_checkout_the_command_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("mambanorm.config.ROOT", tmp_path)
+    assert main(["bench"]) == 2
+    assert "bench runs from a checkout of the project" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_writes_nothing(monkeypatch, tmp_path, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "measure", interrupt)
+    assert main(["bench", "--out", str(tmp_path / "new")]) == 130
+    assert "nothing was written" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
