@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from mambanorm.errors import unknown
 from mambanorm.norms.base import SequenceNorm, check_groups
 from mambanorm.norms.classic import batch_count
-from mambanorm.norms.moments import Moments, channel_moments, fusible, pool_batch, pool_channels, spread
+from mambanorm.norms.moments import Moments, channel_moments, fusible, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
-from mambanorm.ssm.once import backward_once
 
 STATISTICS = ("total", "literal")
 
@@ -79,7 +78,9 @@ class NormVary(SequenceNorm):
         if self.training:
             batch_count(x, lengths, "NormVary")
         if fusible(x):
-            mean, var = _Mix.apply(moments.m, moments.v, *self.mixture(), moments.count, self)
+            from mambanorm.norms.mixture import mixed_statistics  # Numba takes a moment to import
+
+            mean, var = mixed_statistics(self, moments)
         else:
             mean, var = mix(*self.mixture(), *self.member_statistics(moments))
         return moments.x, mean, var
@@ -103,10 +104,14 @@ class NormVary(SequenceNorm):
             mean, var = pool_batch(moments)
         else:
             mean, var = moments.m.mean(0, keepdim=True), moments.v.mean(0, keepdim=True)
-        with torch.no_grad():
-            self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_(var.view(-1).to(self.running_var.dtype), self.momentum)
+        self.track(mean, var)
         return mean, var
+
+    @torch.no_grad()
+    def track(self, mean: Tensor, var: Tensor) -> None:
+        """Eq. 15–16: the running statistics follow those of the batch."""
+        self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(var.view(-1).to(self.running_var.dtype), self.momentum)
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, groups={self.groups}, statistics={self.statistics!r}"
@@ -116,53 +121,6 @@ def mix(w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: li
     """μ = Σ_i w^μ_i μ_i and σ² = Σ_i w^σ_i σ²_i (Eq. 13)."""
     mean = sum(w * s for w, s in zip(w_mean, means, strict=True) if s is not None)
     return mean, sum(w * s for w, s in zip(w_var, variances, strict=True))
-
-
-class _Mix(torch.autograd.Function):
-    """`mix` of the members' statistics as one node of the graph, with its derivative by hand.
-
-    Autograd would keep a hundred nodes for numbers that fit in a cache line each. With P the pooling of a member (an
-    average over its set, given back to every channel of it), p = dL/dμ and q = dL/dσ²:
-
-        dL/dm = Σ_i w^μ_i Pᵢᵀp + Σ_i 2·w^σ_i (m − μ_i)·Pᵢᵀq,   dL/dv = Σ_i w^σ_i Pᵢᵀq
-
-    (m for m − μ_i in RMSN, which takes no mean out; no second term where `literal` leaves the means' variance out).
-    The tests hold it against the float64 graph of the plain lines.
-    """
-
-    @staticmethod
-    def forward(ctx, m, v, w_mean, w_var, count, norm):
-        means, variances = norm.member_statistics(Moments(m, m, v, count))
-        ctx.count, ctx.groups, ctx.training = count, norm.groups, norm.training
-        ctx.total = norm.statistics == "total"
-        ctx.save_for_backward(m, w_mean, w_var, *means[:-1], *variances)
-        return mix(w_mean, w_var, means, variances)
-
-    @staticmethod
-    @backward_once
-    def backward(ctx, p, q):
-        m, w_mean, w_var, *saved = ctx.saved_tensors
-        means, variances = saved[:4], saved[4:]
-        B, _, D = m.shape
-        share = ctx.count / ctx.count.sum() if ctx.total and not isinstance(ctx.count, int) else 1 / B
-
-        def over_groups(t: Tensor) -> Tensor:
-            return spread(t.view(B, 1, ctx.groups, -1).mean(-1, keepdim=True), B, D, ctx.groups)
-
-        q_row = q.mean(-1, keepdim=True)  # LN's and RMSN's pooling
-        pooled = [over_groups(p), p, p.mean(-1, keepdim=True)], [over_groups(q), q, q_row]
-        dm = sum(w * t for w, t in zip(w_mean[1:4], pooled[0], strict=True)) + 2 * w_var[4] * m * q_row
-        dv = sum(w * t for w, t in zip(w_var[1:4], pooled[1], strict=True)) + w_var[4] * q_row
-        dm = dm + 2 * w_var[1] * (m - means[1]) * pooled[1][0]
-        if ctx.total:
-            dm = dm + 2 * w_var[3] * (m - means[3]) * q_row
-        if ctx.training:  # in eval BN's statistics are constants
-            q_batch = share * q.sum(0, keepdim=True)
-            dm, dv = dm + w_mean[0] * share * p.sum(0, keepdim=True), dv + w_var[0] * q_batch
-            if ctx.total:
-                dm = dm + 2 * w_var[0] * (m - means[0]) * q_batch
-        dw_mean = torch.stack([*((p * s).sum() for s in means), p.new_zeros(())])
-        return dm, dv, dw_mean, torch.stack([(q * s).sum() for s in variances]), None, None
 
 
 @register_norm(
