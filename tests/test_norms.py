@@ -9,6 +9,7 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.norms import PAPER_NORMS
+from mambanorm.norms.catalog import norm_costs
 
 B, L, D, G, EPS = 5, 7, 8, 4, 1e-5
 ALONG_L = ("IN", "GN", "LN-DL", "RMSN-DL", "BN", "NormVary", "NormVary-fixed")
@@ -452,3 +453,16 @@ def test_a_norm_of_ones_own_is_one_decorated_class():
             mn.register_norm("Half", equation="", source="", axes=(), causal=True, learnable="")(Half)
     finally:
         del mn.NORMS["Half"]
+
+
+def test_the_cost_table_has_a_row_a_norm_with_measured_times_and_what_each_keeps():
+    table = norm_costs(rows=2, length=8, channels=16, repeats=3).set_index("norm")
+    assert set(table.index) == set(mn.NORMS)
+    assert table.loc["LN", "ratio"] == 1
+    assert table.ms.is_monotonic_increasing
+    assert (table.ms > 0).all()
+    assert ((table.low <= table.ratio) & (table.ratio <= table.high)).all()
+    assert ((table.overhead_low <= table.overhead) & (table.overhead <= table.overhead_high)).all()
+    assert (table.parameters["RMSN"], table.parameters["LN"], table.buffers["BN"]) == (64, 128, 128)
+    assert table.loc["None", "overhead"] == 0
+    assert table.claimed["RMSN"].startswith("+2–3 %")
