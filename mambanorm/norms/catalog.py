@@ -49,7 +49,7 @@ GUIDE_CLAIMS = {
 
 
 def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
-    """What each norm costs on this machine, cheapest first; times are forward plus backward on (rows, length, channels).
+    """What each norm costs on this machine, cheapest first; forward plus backward on (rows, length, channels).
 
     Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and buffers; overhead, by
     how much the norm as N1 makes a Mamba block of that width slower than none does (a fraction, with its quartiles);
