@@ -10,7 +10,7 @@ help:
 	@echo "make test    install, run every test and every notebook (at scale smoke)"
 	@echo "make lab     install, open the notebooks in JupyterLab"
 	@echo "make setup   install only"
-	@echo "make bench   install, measure scan, step and norms beside their peers (10 minutes)"
+	@echo "make bench   install, measure scan, step and norms beside their peers (12 minutes)"
 	@echo "make notebooks  execute the committed notebooks in place, at scale quick"
 	@echo "make lint    ruff check and format check"
 

@@ -172,10 +172,10 @@ def warm_up() -> None:
     """
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
-        block = MambaBlock(2, "RMSN", "IN")
+        block = MambaBlock(4, "RMSN", "NormVary")
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        block(torch.ones(2, 2, 2)).sum().backward()  # two rows, so that two threads have work
+        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
     torch.set_num_threads(before)
 
 

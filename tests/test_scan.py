@@ -410,6 +410,19 @@ def test_one_compiled_variant_serves_every_layout_and_option():
     assert len(kernels.run_forward.signatures) == len(kernels.run_backward.signatures) == 1
 
 
+def test_the_first_scan_leaves_torchs_number_of_threads_alone():
+    """Numba sets OpenMP's count for the whole process when it starts; found by a program that had asked torch for one."""
+    code = """
+import torch
+torch.set_num_threads(1)
+from mambanorm.ssm import selective_scan
+u, m = torch.zeros(2, 64, 3), torch.ones(64, 4)
+selective_scan(u, u, m, torch.ones(2, 4, 3), torch.ones(2, 4, 3), backend="cpu")
+assert torch.get_num_threads() == 1, torch.get_num_threads()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_threads_below_one_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
         set_threads(0)

@@ -4,14 +4,16 @@ Map of the file
 ---------------
 1. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
 2. `scan_threads`, `set_numba_threads`, `run`   the number of threads; starting one kernel at a time, not in silence
-3. `_Scan`, `scan_cpu`   the autograd function and the way from mamba-ssm's layout to the kernel's
+3. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout, and what is done with them
+4. `_Scan`, `scan_cpu`   the autograd function and the way from mamba-ssm's layout to the kernel's
 
 The kernels themselves are in `mambanorm/ssm/kernels.py`.
 
 How it works. The channel axis is contiguous, so the inner loop runs over a block of `LANES` channels while B and C are
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass
 keeps h every `STEPS` steps, and the backward pass goes from the last chunk to the first and recomputes the inside of
-a chunk in a small buffer per worker. Every worker owns a fixed range of work and its own partial sums, added up in
+a chunk in a small buffer per worker. Two state indices go through the loops together, which halves the traffic between
+registers and cache; where every state decays, the exponential needs no guard against overflow. Every worker owns a fixed range of work and its own partial sums, added up in
 a fixed order: the same inputs with the same number of threads give the same bits.
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step

@@ -3,13 +3,14 @@
 Map of the file
 ---------------
 1. `_exp2`, `_softplus`, `sigmoid`   elementary functions that LLVM can vectorise (llvmlite has no vector math library)
-2. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
-3. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
+2. `memory`, `load`, `store`, `add_product`   blocks of LANES numbers between tensors and a worker's buffers
+3. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
+4. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
 
 What calls them, and how the work is cut up, is in `mambanorm/ssm/cpu.py`, with the glossary and the source.
 
-All that is compiled stays in this one file: Numba's disk cache notices a change of the file that a kernel stands in,
-but not of another one whose functions it has taken in.
+Numba's disk cache notices a change of the file that a kernel stands in, but not of another one whose functions it has
+taken in: whoever changes 1 or 2 empties the `__pycache__` of `ssm` and `norms` too.
 """
 
 import math
@@ -28,9 +29,7 @@ _DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))  # per
 _FORWARD, _BACKWARD = 4 * LANES, 8 * LANES
 _A, _W, _H, _G, _DA, _DW = (k * LANES for k in range(6))  # per state index; _G holds dL/dh
 CELL = 6 * LANES  # a row of cells holds two of them, since the loops take two state indices at a time
-_A0, _AH0, _A1, _AH1 = (
-    k * LANES for k in range(4)
-)  # per step and pair in the history: exp(Δ·A), and that times h_(t-1)
+_A0, _AH0, _A1, _AH1 = (k * LANES for k in range(4))  # history, per step and pair: exp(Δ·A), and that times h_(t-1)
 HISTORY = 4 * LANES
 _BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _LOW on the R rows of Δ's weight
 
