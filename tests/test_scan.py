@@ -411,7 +411,7 @@ def test_one_compiled_variant_serves_every_layout_and_option():
 
 
 def test_the_first_scan_leaves_torchs_number_of_threads_alone():
-    """Numba sets OpenMP's count for the whole process when it starts; found by a program that had asked torch for one."""
+    """Numba sets OpenMP's count for the whole process when it starts; a program that had asked torch for 1 got 2."""
     code = """
 import torch
 torch.set_num_threads(1)

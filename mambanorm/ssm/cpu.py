@@ -13,8 +13,9 @@ How it works. The channel axis is contiguous, so the inner loop runs over a bloc
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass
 keeps h every `STEPS` steps, and the backward pass goes from the last chunk to the first and recomputes the inside of
 a chunk in a small buffer per worker. Two state indices go through the loops together, which halves the traffic between
-registers and cache; where every state decays, the exponential needs no guard against overflow. Every worker owns a fixed range of work and its own partial sums, added up in
-a fixed order: the same inputs with the same number of threads give the same bits.
+registers and cache; where every state decays, the exponential needs no guard against overflow. Every worker owns a
+fixed range of work and its own partial sums, added up in a fixed order: the same inputs with the same number of threads
+give the same bits.
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
 size, A decay rate, B_t and C_t input and output vectors, z gate, h state. Row: all channels of one step.
@@ -161,7 +162,7 @@ class _Announce(event.Listener):
     def on_start(self, event):
         if not _Announce.said:
             _Announce.said = True
-            print("mambanorm: compiling the CPU kernels, once (about 30 s) …", file=sys.stderr, flush=True)
+            print("mambanorm: compiling the CPU kernels, once (about a minute) …", file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass
