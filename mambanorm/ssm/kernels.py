@@ -68,7 +68,7 @@ def _bits_to_float(typingctx, x):
 
 
 _f = np.float32
-ZERO, ONE, _HALF, _TWO = _f(0), _f(1), _f(0.5), _f(2)
+ZERO, ONE, _TWO = _f(0), _f(1), _f(2)
 _EXP_MAX, _EXP_MIN = _f(128), _f(-126)
 _ROUND = _f(1.5 * 2**23 + 126)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
 _SHIFT = np.int32(23)
@@ -442,7 +442,7 @@ def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
 def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
     """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
 
-    sizes: B, L, D, N, R and the groups of B and of C. places: u, delta, B, C, z (with a row of strides each), A, low,
+    sizes: B, L, D, N, R. places: u, delta, B, C, z (with a row of strides each), A, low,
     weight, D, bias, scratch, and then the results out, last and states, in order.
     """
     batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
