@@ -7,6 +7,7 @@ The one way through the house:
 
 from mambanorm.arms import PRESETS, Arm
 from mambanorm.block import MambaBlock
+from mambanorm.claims import CLAIMS, Verdict, chosen_lr, judge, needed, verdict_table, with_summaries
 from mambanorm.config import RunConfig, base_config, grid, study
 from mambanorm.diagnostics import record, token_norms
 from mambanorm.models import SequenceClassifier
@@ -20,6 +21,7 @@ from mambanorm.train import RunResult, train
 __version__ = "0.1.0"
 
 __all__ = [
+    "CLAIMS",
     "NORMS",
     "PRESETS",
     "TASKS",
@@ -29,12 +31,16 @@ __all__ = [
     "RunConfig",
     "RunResult",
     "SequenceClassifier",
+    "Verdict",
     "base_config",
+    "chosen_lr",
     "create_norm",
     "find_run",
     "grid",
+    "judge",
     "load_runs",
     "load_task",
+    "needed",
     "record",
     "register_norm",
     "register_task",
@@ -45,4 +51,6 @@ __all__ = [
     "sweep",
     "token_norms",
     "train",
+    "verdict_table",
+    "with_summaries",
 ]

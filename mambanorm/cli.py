@@ -1,4 +1,4 @@
-"""The command line: `mambanorm study | sweep | train | tasks | runs | bench`.
+"""The command line: `mambanorm study | verdicts | sweep | train | tasks | runs | bench`.
 
 Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
 not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
@@ -75,7 +75,7 @@ def run_sweep(options: argparse.Namespace) -> int:
     from mambanorm import arms as lists
     from mambanorm import config
     from mambanorm.errors import unknown
-    from mambanorm.sweep import plural, sweep
+    from mambanorm.sweep import sweep
 
     grids = {
         "type": lists.TYPE_ARMS,
@@ -94,10 +94,33 @@ def run_sweep(options: argparse.Namespace) -> int:
         return 0
     frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     _print_arms(frame)
+    return _report_failed(frame)
+
+
+def _report_failed(frame: Any) -> int:
+    """Exit code 1 and a line on stderr if some runs could not be trained."""
+    from mambanorm.sweep import plural
+
     failed = frame[frame["status"] == "failed"]
     if len(failed):
         _say(f"{len(failed)} of {plural(len(frame), 'run')} could not be trained; the first: {failed['error'].iloc[0]}")
     return int(len(failed) > 0)
+
+
+def run_verdicts(options: argparse.Namespace) -> int:
+    from mambanorm import claims, config
+
+    ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
+    scale = config.check_scale(options.scale) if options.scale else config.default_scale()
+    asked = dict(seeds=options.seeds, tasks=_check_tasks(options.tasks or ["digits"]), scale=scale)
+    if options.dry_run:
+        _announce(claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir), options)
+        return 0
+    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    frame = claims.train_verdicts(ids, **asked, **engine)
+    for name in ids:
+        print(claims.describe(claims.judge(name, frame, scale=scale)))
+    return _report_failed(frame)
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -411,6 +434,12 @@ def _add_study(command: Parser) -> None:
     command.add_argument("--out", metavar="DIR", help="where the report goes (default: reports/<scale>)")
 
 
+def _add_verdicts(command: Parser) -> None:
+    command.add_argument("--claims", type=_list, metavar="IDS", help="only these: H1s,H3s (default: all)")
+    _add_common(command)
+    _add_training(command)
+
+
 def _add_sweep(command: Parser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument(
@@ -462,6 +491,12 @@ COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
         run_study,
         "train what is missing, execute the notebooks and write the report",
         ["", "--scale smoke --out /tmp/report", "--seeds 8 --dry-run", "--notebooks 03,05_combination --tasks digits"],
+    ),
+    "verdicts": (
+        _add_verdicts,
+        run_verdicts,
+        "train what the claims of the paper lack and print a verdict for each",
+        ["--seeds 8 --tasks digits", "--seeds 3 --dry-run", "--claims H1s,H3s --tasks digits,listops"],
     ),
     "sweep": (
         _add_sweep,

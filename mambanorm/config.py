@@ -48,6 +48,7 @@ class RunConfig:
     schedule: str = "cosine_warmup"
     warmup_steps: int = 20
     batch_size: int = 64
+    train_rows: int = 0  # only the first so many rows of the training split, 0 = all: the data-size axis of H9…H11
     steps: int = 200
     eval_every: int = 25
     precision: str = "float32"
@@ -78,7 +79,7 @@ class RunConfig:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
             object.__setattr__(self, name, float(value))
-        for name in ("seed", "warmup_steps"):
+        for name in ("seed", "warmup_steps", "train_rows"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
@@ -125,7 +126,7 @@ SCALES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "quick": {
         "*": dict(d_state=8),  # half of mamba-ssm's, for time: the scan is half of a step
-        "digits": dict(lr=4e-3, steps=150, batch_size=64, eval_every=25),
+        "digits": dict(lr=1e-2, steps=100, batch_size=32, eval_every=25),
         "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
     },
     "lab": {
@@ -154,6 +155,8 @@ SEEDS: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
 """Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""
 
 STUDY_TASKS = ("digits", "listops")
+VISION_TASKS: tuple[str, ...] = ()
+"""Tasks on which the vision claims are judged; every other task is a sequence."""
 
 
 def default_scale() -> str:
@@ -205,26 +208,70 @@ def grid(
     return list({config.run_id: config for config in configs}.values())
 
 
-DEPTHS = {"smoke": (1, 2, 3, 4), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
+DEPTHS = {"smoke": (1, 2, 4, 5), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
 """Figure 9 shows four layers, too few to call growth exponential (I5)."""
 
+FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
+"""The small end of the data-size axis: `train_rows` of the runs that ask whether H9…H11 hang on the amount of data."""
 
-def depth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Figure 9's four arms (none, before, after, both) with one norm, at each depth, on digits."""
+
+def depth_runs(
+    scale: str,
+    norm: str = "BN",
+    seeds: int | Iterable[int] = 1,
+    depths: Sequence[int] | None = None,
+    **changes: Any,
+) -> list[RunConfig]:
+    """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
     steps = {"smoke": 4, "quick": 30}.get(scale, 1_000)
     four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
-    runs = [
-        grid(four, scale=scale, seeds=seeds, n_layers=n, steps=steps, eval_every=max(steps // 3, 1))
-        for n in DEPTHS[scale]
-    ]
-    return [config for group in runs for config in group]
+    changes = dict(steps=steps, eval_every=max(steps // 3, 1)) | changes
+    depths = DEPTHS[scale] if depths is None else depths
+    return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
 
 
-def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """Figure 10: settings at which a model without norms fails within seconds (I12), and normalized controls there."""
-    failing = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
-    changes = dict(n_layers=16, lr=2e-2, steps=40, eval_every=10) if scale != "smoke" else dict(lr=2e-2)
-    return grid(failing, scale=scale, seeds=seeds, **changes)
+FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
+FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there (I12)
+
+
+def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
+    """No norm at all over depth × learning rate, and at the middle depth with few training rows: how often does it end
+    non-finite?"""
+    depths = FAILURE_DEPTHS[scale]
+    cells = [dict(n_layers=n, lr=lr) for n in depths for lr in FAILURE_LRS]
+    cells += [dict(n_layers=depths[len(depths) // 2], lr=lr, train_rows=FEW_ROWS[scale]) for lr in FAILURE_LRS]
+    return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
+
+
+def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """Figure 10: the deepest and fastest cell of `failure_runs`, where a model without norms fails within seconds, and
+    normalized controls there."""
+    arms = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
+    cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
+    return _short_runs(arms, scale, seeds, **cell)
+
+
+def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
+    """A run that fails does so within its first steps."""
+    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10)
+    return grid(arms, scale=scale, seeds=seeds, **steps | changes)
+
+
+TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
+"""Seeds of the verdicts that no test uses: the learning rate is chosen on the first, "the best of" on the second."""
+
+LR_FACTORS = (0.4, 1.0, 2.5)
+"""The learning rates that every arm of a verdict may choose from, as multiples of the task's own at its scale."""
+
+
+def lr_grid(task: str, scale: str | None = None) -> tuple[float, ...]:
+    """The learning rates tried for every arm, the smallest first; the scale's own is one of them."""
+    return tuple(scaled_lr(task, scale, factor) for factor in LR_FACTORS)
+
+
+def scaled_lr(task: str, scale: str | None, factor: float) -> float:
+    """A multiple of the task's learning rate, to three digits."""
+    return float(f"{factor * base_config(task, scale).lr:.3g}")
 
 
 def study(

@@ -181,7 +181,12 @@ def _looks_whole(path: Path) -> bool:
 
 def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
     """The stored run of a config, or None. One that an older SCHEMA or an edit has made another run is not it."""
-    return _read(runs_dir(directory) / config.run_id)
+    return stored_run(config.run_id, directory)
+
+
+def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | None:
+    """The stored run of that id, or None; for the ids of a run frame."""
+    return _read(runs_dir(directory) / run_id)
 
 
 def load_runs(

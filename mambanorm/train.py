@@ -86,7 +86,8 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
     tokens, start = 0, time.perf_counter()
 
     log.snapshot(0)
-    for step, rows in enumerate(batch_order(config, len(data.train)), start=1):
+    rows_used = min(config.train_rows or len(data.train), len(data.train))
+    for step, rows in enumerate(batch_order(config, rows_used), start=1):
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * schedule(step, config)

@@ -1,0 +1,34 @@
+"""The paper's claims as hypotheses, and a verdict for each from a run frame.
+
+comparisons.py   what is compared: weighted sums of arms
+hypotheses.py    CLAIMS: each claim as data, its thresholds written before any run
+evidence.py      the runs that a claim rests on, looked up in a run frame; the tuned learning rates
+summaries.py     what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
+inference.py     intervals and tests for a handful of seeds
+measures.py      claim and evidence → effects with intervals
+verdict.py       … → a Verdict
+training.py      trains what the claims lack
+"""
+
+from mambanorm.claims.evidence import chosen_lr, missing, needed
+from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
+from mambanorm.claims.summaries import with_summaries
+from mambanorm.claims.training import describe, train_verdicts, verdict_runs
+from mambanorm.claims.verdict import VERDICTS, Verdict, judge, verdict_table
+
+__all__ = [
+    "CLAIMS",
+    "VERDICTS",
+    "Claim",
+    "Verdict",
+    "chosen_lr",
+    "describe",
+    "find_claim",
+    "judge",
+    "missing",
+    "needed",
+    "train_verdicts",
+    "verdict_runs",
+    "verdict_table",
+    "with_summaries",
+]

@@ -1,0 +1,135 @@
+"""What the paper's claims compare: weighted sums of arms, the side that the paper says is better with positive weights.
+
+types_against_none, type_against_each          §4.2
+after_against_before, interactions             §4.3
+combinations_against_type, marginal_means, spreads    §4.4
+normvary_steps                                 §4.5
+growth, spectra                                §4.6
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mambanorm.arms import NORM_CHOICES, Arm
+
+NONE = "None>SSM>None"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A weighted sum of arms: {"None>SSM>GN": 1, "GN>SSM>None": -1}. `threshold` None = the claim's own."""
+
+    name: str
+    weights: Mapping[str, float]
+    group: str = ""
+    column: str = "score"  # of the run frame, as evidence.py reads it
+    threshold: float | None = None
+
+
+def pair(n1: str, n2: str) -> str:
+    return str(Arm(n1, n2))
+
+
+def minus(better: str, worse: str, **options) -> Comparison:
+    """One arm minus another."""
+    name = f"{Arm.parse(better).label} − {Arm.parse(worse).label}"
+    return Comparison(name, {better: 1.0, worse: -1.0}, **options)
+
+
+def types_against_none() -> tuple[Comparison, ...]:
+    return tuple(minus(pair(n, n), NONE) for n in NORM_CHOICES)
+
+
+def type_against_each(best: str) -> tuple[Comparison, ...]:
+    return tuple(minus(pair(best, best), pair(n, n)) for n in NORM_CHOICES if n != best)
+
+
+def after_against_before() -> tuple[Comparison, ...]:
+    return tuple(minus(pair("None", n), pair(n, "None")) for n in NORM_CHOICES)
+
+
+def interactions(largest: str) -> tuple[Comparison, ...]:
+    """(after − before) of one norm minus (after − before) of each other."""
+    own = {pair("None", largest): 1.0, pair(largest, "None"): -1.0}
+    return tuple(
+        Comparison(f"effect of after: {largest} − {n}", own | {pair("None", n): -1.0, pair(n, "None"): 1.0})
+        for n in NORM_CHOICES
+        if n != largest
+    )
+
+
+def combinations_against_type() -> tuple[Comparison, ...]:
+    """For each N2 the four other norms before it against N2 on both sides; one a group is chosen (Figure 7)."""
+    return tuple(
+        minus(pair(n1, n2), pair(n2, n2), group=f"best→{n2} − {n2}→{n2}")
+        for n2 in NORM_CHOICES
+        for n1 in NORM_CHOICES
+        if n1 != n2
+    )
+
+
+def _over_n1() -> dict[str, dict[str, float]]:
+    """N2 → its mean over the four other norms before it, without None and without itself (Figure 8)."""
+    return {n2: {pair(n1, n2): 0.25 for n1 in NORM_CHOICES if n1 != n2} for n2 in NORM_CHOICES}
+
+
+def _less(more: Mapping[str, float], less: Mapping[str, float]) -> dict[str, float]:
+    return dict(more) | {arm: -weight for arm, weight in less.items()}
+
+
+def marginal_means(best: str) -> tuple[Comparison, ...]:
+    """The mean of one N2 minus the mean of each other."""
+    means = _over_n1()
+    others = [n2 for n2 in NORM_CHOICES if n2 != best]
+    return tuple(Comparison(f"mean of ·→{best} − mean of ·→{n2}", _less(means[best], means[n2])) for n2 in others)
+
+
+def spreads(narrowest: str) -> tuple[Comparison, ...]:
+    """The arms of each other N2 with positive weights, those of one N2 with negative."""
+    means = _over_n1()
+    others = [n2 for n2 in NORM_CHOICES if n2 != narrowest]
+    return tuple(
+        Comparison(f"spread of ·→{n2} − spread of ·→{narrowest}", _less(means[n2], means[narrowest])) for n2 in others
+    )
+
+
+def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
+    """The paper's step, and what tells NormVary's share of it from N2's and from mere mixing (I7)."""
+    before, after = Arm.parse(original)
+    steps = [(pair("NormVary", n2), original), (pair("NormVary", n2), pair(before, n2))]
+    if after != n2:
+        steps.append((pair("NormVary", after), original))
+    steps.append((pair("NormVary", n2), pair("NormVary-fixed", n2)))
+    return tuple(minus(*step) for step in dict.fromkeys(steps))
+
+
+FLAT = 0.25
+"""Decades of ‖y‖ in 8 blocks: below it (a factor of 1.8) outputs are flat, above it they grow."""
+
+
+def growth(norm: str = "BN") -> tuple[Comparison, ...]:
+    """§4.6 and Figure 9, part by part; the last line is "the scale disparity is further reduced"."""
+    none, before, after, both = (pair(*n) for n in (("None", "None"), (norm, "None"), ("None", norm), (norm, norm)))
+    label = {arm: Arm.parse(arm).label for arm in (none, before, after, both)}
+    return (
+        Comparison(f"{label[none]} grows", {none: 1.0}, column="growth", threshold=FLAT),
+        Comparison(f"{label[before]} grows", {before: 1.0}, column="growth", threshold=FLAT),
+        Comparison(f"{label[none]} exponentially (AIC)", {none: 1.0}, column="law", threshold=0.0),
+        Comparison(f"{label[before]} exponentially (AIC)", {before: 1.0}, column="law", threshold=0.0),
+        Comparison(f"{label[after]} flat", {after: -1.0}, column="steepness", threshold=-FLAT),
+        Comparison(f"{label[both]} flat", {both: -1.0}, column="steepness", threshold=-FLAT),
+        Comparison(
+            f"{label[both]} flatter than {label[after]}", {after: 1.0, both: -1.0}, column="steepness", threshold=0.0
+        ),
+    )
+
+
+def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
+    """What the failing run's singular values do in the second half of its life, minus the control's at those steps."""
+    own = {NONE: 1.0, control: -1.0}
+    return (
+        Comparison("rise of the variance, against the control", own, column="sigma_rise"),
+        Comparison("deepest minus first block, against the control", own, column="sigma_trend"),
+    )

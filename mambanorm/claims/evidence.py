@@ -1,0 +1,234 @@
+"""The runs that a claim rests on: which they are, which of them a run frame lacks, and their numbers seed by seed.
+
+    needed      claim, seeds, tasks, scale → the configs: tune, select and test runs
+    missing     those of them that a frame does not hold
+    chosen_lr   the learning rate of an arm: the best validation accuracy over the two tune seeds
+    Evidence    a run frame, looked up by run_id: what a run *is* decides, never where its row stands or which other
+                runs (of notebooks, of other depths) the frame holds besides
+
+Every arm of a claim gets the same grid of learning rates. Tune, select and test seeds do not overlap (RunConfig.role).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.claims.hypotheses import Claim, find_claim
+from mambanorm.config import (
+    DEPTHS,
+    FEW_ROWS,
+    SELECT_SEEDS,
+    TUNE_SEEDS,
+    VISION_TASKS,
+    RunConfig,
+    base_config,
+    check_scale,
+    check_seeds,
+    default_scale,
+    depth_runs,
+    failing_runs,
+    failure_runs,
+    grid,
+    lr_grid,
+)
+from mambanorm.tables import check_frame
+
+FIXED_TASK = "digits"  # where the runs of config.depth_runs, failing_runs and failure_runs stand
+LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role")
+
+
+def tasks_of(claim: Claim, tasks: Iterable[str]) -> list[str]:
+    """Those of the tasks that the claim is about."""
+    if claim.runs != "tuned":
+        return [task for task in dict.fromkeys(tasks) if task == FIXED_TASK]
+    return [task for task in dict.fromkeys(tasks) if (task in VISION_TASKS) == (claim.kind == "vision")]
+
+
+def variants(claim: Claim, scale: str) -> tuple[str, ...]:
+    """The settings at which a claim of §4.6 is asked; the first decides, the others are told beside it."""
+    few = f"with {FEW_ROWS[scale]} training rows"
+    shallow, deep = (f"with {n} blocks" for n in DEPTHS[scale][-2:])
+    return {"depth": (deep, shallow, f"{shallow} and {few[5:]}"), "failing": ("with all rows", few)}.get(
+        claim.runs, ("",)
+    )
+
+
+def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0) -> list[RunConfig]:
+    """The configs of a claim whose learning rate is part of the question: depth, failing or failure runs."""
+    seeds, few = list(seeds), FEW_ROWS[scale]
+    if claim.runs == "depth":
+        depth, rows = ((-1, 0), (-2, 0), (-2, few))[variant]
+        return depth_runs(scale, "BN", seeds, [DEPTHS[scale][depth]], train_rows=rows)
+    if claim.runs == "failing":
+        return [c for c in failing_runs(scale, seeds, (0, few)[variant]) if c.arm in claim.arms]
+    both = failure_runs(scale, seeds) + failing_runs(scale, seeds)
+    return list({config.run_id: config for config in both}.values())  # they share a cell
+
+
+def needed(
+    claim_id: str | Claim,
+    seeds: int | Iterable[int] | None = 8,
+    tasks: Iterable[str] | None = None,
+    scale: str | None = None,
+    frame: pd.DataFrame | None = None,
+) -> list[RunConfig]:
+    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for.
+
+    Test and select runs stand at the learning rate that the tune runs of `frame` choose. Without a frame, or before
+    an arm is tuned, the scale's own stands in its place: the number of runs is the same, their ids may not be. Tune
+    first, then ask again. ValueError for test seeds from 100 on, which tune or select.
+    """
+    claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
+    seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, [FIXED_TASK] if tasks is None else tasks)
+    if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:
+        raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on tune and select")
+    if claim.runs != "tuned":
+        asked = range(len(variants(claim, scale)) if tasks else 0)
+        return [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
+    evidence = Evidence(frame, scale)
+    configs = []
+    for task in tasks:
+        for lr in lr_grid(task, scale):
+            configs += grid(claim.arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)
+        later = [*seeds, *(SELECT_SEEDS if claim.select else ())]
+        for arm in claim.arms:
+            configs += grid([arm], [task], scale=scale, seeds=later, lr=evidence.lr(task, arm))
+    return configs
+
+
+def missing(
+    claim_id: str | Claim,
+    frame: pd.DataFrame,
+    seeds: int | Iterable[int] | None = 8,
+    tasks: Iterable[str] | None = None,
+    scale: str | None = None,
+) -> list[RunConfig]:
+    """Those of `needed` that the frame does not hold; a failed run is not held."""
+    held = set(Evidence(frame, scale).runs.index)
+    return [config for config in needed(claim_id, seeds, tasks, scale, frame) if config.run_id not in held]
+
+
+def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = None) -> float:
+    """The learning rate of the grid with the best mean validation accuracy over the tune seeds; the smaller of equals.
+
+    A diverged run counts as chance. ValueError if a tune run is missing: a choice among some would not be a fair one.
+    """
+    evidence = Evidence(frame, scale)
+    by_lr = evidence.tuning(task, arm)
+    if by_lr.isna().any():
+        absent = ", ".join(f"{lr:g}" for lr in by_lr.index[by_lr.isna()])
+        raise ValueError(
+            f"arm {arm} is not tuned on task {task!r} at scale {evidence.scale}: learning rates {absent} need the "
+            f"seeds {', '.join(map(str, TUNE_SEEDS))} (see mambanorm.needed)"
+        )
+    return float(by_lr.idxmax())
+
+
+@lru_cache(maxsize=100_000)
+def _run_id(task: str, scale: str, arm: str, seed: int, lr: float) -> str:
+    return base_config(task, scale, arm=arm, seed=seed, lr=lr).run_id
+
+
+@lru_cache(maxsize=1_000)
+def _fixed_ids(claim_id: str, scale: str, seed: int, variant: int) -> dict[str, str]:
+    return {config.arm: config.run_id for config in fixed_runs(find_claim(claim_id), scale, [seed], variant)}
+
+
+class Evidence:
+    """A run frame as `judge` reads it: `runs` by run_id, with the columns
+
+    score, validation   100 × accuracy, of a diverged run chance (validation: of its best step)
+    growth, law         decades in 8 blocks and AIC margin of the exponential; steepness = |growth|
+    sigma_rise, sigma_trend, unevenness
+
+    The last two lines are those of summaries.with_summaries; NaN where the frame has not got them. ValueError for a
+    frame that mixes scales unless `scale` names one, or that holds two results of one run.
+    """
+
+    def __init__(self, frame: pd.DataFrame | None, scale: str | None = None, variant: int = 0, mode: str = "train"):
+        frame = pd.DataFrame(columns=LOOKED_AT) if frame is None or frame.empty else frame
+        if len(frame):
+            check_frame(frame, LOOKED_AT)
+        self.scale, self.variant = self._scale(frame, scale), variant
+        runs = frame[(frame.scale == self.scale) & frame.status.isin(["ok", "diverged"])]
+        if runs.run_id.duplicated().any():
+            runs = runs.drop_duplicates(["run_id", "status", "test_accuracy", "best_val_accuracy"])
+            if (twice := runs.run_id.duplicated()).any():
+                raise ValueError(f"the frame holds two different results of run {runs.run_id[twice].iloc[0]}: keep one")
+        self.runs = self._columns(runs.set_index("run_id"), mode)
+        self.tasks = sorted(set(runs.task))
+        self.test_seeds = sorted({int(seed) for seed in runs.seed[runs.role == "test"]})
+        self._rates: dict[tuple[str, str], pd.Series] = {}
+
+    @staticmethod
+    def _scale(frame: pd.DataFrame, scale: str | None) -> str:
+        if scale is not None:
+            return check_scale(scale)
+        scales = sorted(set(frame.scale))
+        if len(scales) > 1:
+            raise ValueError(f"the frame mixes the scales {' and '.join(scales)}: name one with scale=")
+        return scales[0] if scales else default_scale()
+
+    @staticmethod
+    def _columns(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
+        diverged = (runs.status == "diverged").to_numpy()
+        chance = runs.chance.to_numpy(float)
+        facts = {
+            "diverged": diverged.astype(float),
+            "score": 100 * np.where(diverged, chance, runs.test_accuracy.to_numpy(float)),
+            "validation": 100 * np.where(diverged, chance, runs.best_val_accuracy.to_numpy(float)),
+        }
+        stored = {"growth": f"growth_{mode}", "law": f"law_{mode}"}
+        for name in ("growth", "law", "sigma_rise", "sigma_trend", "unevenness"):
+            column = stored.get(name, name)
+            facts[name] = runs[column].to_numpy(float) if column in runs else np.full(len(runs), np.nan)
+        facts["steepness"] = np.abs(facts["growth"])
+        return pd.DataFrame(facts, index=runs.index)
+
+    def _at(self, ids: Sequence[Sequence[str]], column: str) -> np.ndarray:
+        """That column of the runs with these ids, in the shape of `ids`; NaN where there is no such run."""
+        places = self.runs.index.get_indexer(np.ravel(ids))
+        values = np.append(self.runs[column].to_numpy(), np.nan)  # the last is what place −1 takes
+        return values[places].reshape(np.shape(ids))
+
+    def tuning(self, task: str, arm: str) -> pd.Series:
+        """Validation accuracy by learning rate, mean over the tune seeds; NaN where one of them is missing."""
+        if (task, arm) not in self._rates:
+            rates = lr_grid(task, self.scale)
+            ids = [[_run_id(task, self.scale, arm, seed, lr) for seed in TUNE_SEEDS] for lr in rates]
+            self._rates[task, arm] = pd.Series(self._at(ids, "validation").mean(axis=1), index=rates)
+        return self._rates[task, arm]
+
+    def lr(self, task: str, arm: str) -> float:
+        """The chosen learning rate, or the scale's own while the arm is not tuned."""
+        by_lr = self.tuning(task, arm)
+        return base_config(task, self.scale).lr if by_lr.isna().any() else float(by_lr.idxmax())
+
+    def untuned(self, task: str, arms: Iterable[str]) -> list[str]:
+        return [arm for arm in arms if self.tuning(task, arm).isna().any()]
+
+    def table(self, claim: Claim, task: str, column: str = "score", seeds: Sequence[int] | None = None) -> pd.DataFrame:
+        """seed × arm of the claim's runs, test seeds unless told otherwise; NaN where there is no such run."""
+        seeds = self.test_seeds if seeds is None else list(seeds)
+        if claim.runs == "tuned":
+            rates = {arm: self.lr(task, arm) for arm in claim.arms}
+            ids = [[_run_id(task, self.scale, arm, seed, lr) for arm, lr in rates.items()] for seed in seeds]
+        else:
+            ids = [[_fixed_ids(claim.id, self.scale, seed, self.variant)[arm] for arm in claim.arms] for seed in seeds]
+        values = self._at(ids, column) if seeds else np.empty((0, len(claim.arms)))
+        return pd.DataFrame(values, index=seeds, columns=list(claim.arms))
+
+    def tune_table(self, claim: Claim, task: str, lr: float) -> pd.DataFrame:
+        """seed × arm of the validation accuracy at one learning rate for all arms, on the tune seeds."""
+        ids = [[_run_id(task, self.scale, arm, seed, lr) for arm in claim.arms] for seed in TUNE_SEEDS]
+        return pd.DataFrame(self._at(ids, "validation"), index=list(TUNE_SEEDS), columns=list(claim.arms))
+
+    def counts(self, configs: Iterable[RunConfig]) -> tuple[int, int]:
+        """How many of these runs diverged, and how many of them there are."""
+        found = self._at([config.run_id for config in configs], "diverged")
+        found = found[np.isfinite(found)]
+        return int(found.sum()), len(found)

@@ -1,0 +1,306 @@
+"""The paper's claims as data: what each says, where, and what would have to be seen for it to hold.
+
+A claim is a list of comparisons, each a weighted sum of arms that the paper says is large: `None→GN − GN→None`. Every
+threshold stands here, before any run. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only);
+`mambanorm.claims.judge` turns a claim and a run frame into a verdict.
+
+    runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the deepest
+                models of Figure 9 ("depth"), the settings that fail ("failing", Figure 10), depth × rate ("failure")
+    measure     "contrast": the weighted sum, seed by seed; "spread": that of the mean distance from the median;
+                "failure": the rate of non-finite ends
+    select      "best": of each group one comparison is chosen on the select seeds; "rival": the select seeds name the
+                hardest one, whose interval is the claim's effect
+    correction  "simultaneous": Bonferroni over the claim's comparisons; "each": an intersection–union test, which
+                needs none to find that all hold (that one fails is simultaneous all the same)
+
+Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mambanorm.arms import NORM_CHOICES, Arm
+from mambanorm.claims.comparisons import (
+    FLAT,
+    NONE,
+    Comparison,
+    after_against_before,
+    combinations_against_type,
+    growth,
+    interactions,
+    marginal_means,
+    minus,
+    normvary_steps,
+    pair,
+    spectra,
+    spreads,
+    type_against_each,
+    types_against_none,
+)
+from mambanorm.errors import unknown
+from mambanorm.paper import TASKS as PAPER_TASKS
+
+SMALLEST_EFFECT = 1.0
+"""The smallest effect of interest of every accuracy claim, in percentage points."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of the paper; every field but the last few is a sentence or a number of the verdict table."""
+
+    id: str
+    words: str  # the paper's, in ours
+    where: str
+    quantity: str
+    test: str
+    direction: str
+    paper: str
+    comparisons: tuple[Comparison, ...]
+    threshold: float = SMALLEST_EFFECT
+    unit: str = "pp"
+    runs: str = "tuned"
+    measure: str = "contrast"
+    select: str = ""
+    correction: str = "simultaneous"
+    main: str = ""  # the comparison that decides; "" = every one must hold
+    reference: str = ""  # whose rate of divergence the others are compared with
+    paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "sequence" if self.id.endswith("s") else "vision"
+
+    @property
+    def printed_on(self) -> str:
+        return self.paper_task or PAPER_TASKS[self.kind]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Every arm the claim compares, once each."""
+        return tuple(dict.fromkeys(arm for comparison in self.comparisons for arm in comparison.weights))
+
+    @property
+    def m(self) -> int:
+        """How many comparisons there are to correct for; of a group only one is made."""
+        names = [comparison.group or comparison.name for comparison in self.comparisons]
+        return len(set(names)) if self.select == "best" else len(names)
+
+    def threshold_of(self, comparison: Comparison) -> float:
+        return self.threshold if comparison.threshold is None else comparison.threshold
+
+
+def find_claim(claim_id: str | Claim) -> Claim:
+    """The claim of that id. ValueError for an unknown one."""
+    if isinstance(claim_id, Claim):
+        return claim_id
+    if claim_id not in CLAIMS:
+        raise unknown("claim", claim_id, CLAIMS)
+    return CLAIMS[claim_id]
+
+
+T_SIMULTANEOUS = "paired t over shared seeds, Bonferroni simultaneous intervals"
+
+
+def _h1(claim_id: str, best: str) -> Claim:
+    return Claim(
+        id=claim_id,
+        words="The same norm before and after the SSM beats no norm at all, whichever norm it is.",
+        where="§4.2, Figure 5",
+        quantity="test accuracy of N→N minus None→None, for each of five norms; rates of divergence beside it",
+        test=f"{T_SIMULTANEOUS}; Fisher's exact test for divergence",
+        direction="N→N above None→None",
+        paper={"GN": "7.0 → 68.8 % (GN), 58.9 % (LN)", "LN": "10.7 → 86.6 % (LN), 86.3 % (GN)"}[best],
+        comparisons=types_against_none(),
+        reference=NONE,
+        note="the paper says so of an appropriate norm; here each of the five has to hold",
+    )
+
+
+def _h2(claim_id: str, best: str) -> Claim:
+    return Claim(
+        id=claim_id,
+        words=f"{best}→{best} is the best single type.",
+        where="§4.2, Figure 5",
+        quantity=f"test accuracy of {best}→{best} minus each other type",
+        test=f"{T_SIMULTANEOUS}; the effect is that against the best rival of the select seeds",
+        direction=f"{best}→{best} above every other",
+        paper={"GN": "GN 68.8 %, next LN 58.9 %", "LN": "LN 86.6 %, next GN 86.3 %"}[best],
+        comparisons=type_against_each(best),
+        select="rival",
+        note={"LN": "the paper's own lead is 0.3 points, below the smallest effect of interest"}.get(best, ""),
+    )
+
+
+def _h3(claim_id: str, best: str) -> Claim:
+    own = {"GN": "BN +0.0 and IN −3.9", "LN": "RMSN −2.1 and LN +0.2"}[best]
+    return Claim(
+        id=claim_id,
+        words="A norm after the SSM beats the same norm before it, for every norm.",
+        where="§4.3, Table 1, Figure 6",
+        quantity="test accuracy of None→N minus N→None, for each of five norms",
+        test="paired t over shared seeds; intersection–union: every norm has to pass, uncorrected",
+        direction="after above before",
+        paper={"GN": "+49.6 points with GN", "LN": "+20.7 points with GN"}[best],
+        comparisons=after_against_before(),
+        correction="each",
+        note=f"the paper says “generally”; its own Table 1 has {own}",
+    )
+
+
+def _h4(claim_id: str, best: str) -> Claim:
+    return Claim(
+        id=claim_id,
+        words="What is gained by standing after instead of before the SSM is largest for GN.",
+        where="§4.3, Table 1",
+        quantity="(None→GN − GN→None) minus (None→N − N→None), for each other norm",
+        test=T_SIMULTANEOUS,
+        direction="GN's gain above every other's",
+        paper={"GN": "+49.6 (GN), next +2.0 (LN)", "LN": "+20.7 (GN), but BN +47.3"}[best],
+        comparisons=interactions("GN"),
+        note={"LN": "in the paper's own Table 1 BN gains more than GN: +47.3 points"}.get(best, ""),
+    )
+
+
+def _h5(claim_id: str, best: str) -> Claim:
+    return Claim(
+        id=claim_id,
+        words="With the norm after the SSM fixed, the best other norm before it beats the same norm before it.",
+        where="§4.4, Figure 7",
+        quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen on the validation of the select seeds",
+        test=T_SIMULTANEOUS,
+        direction="combination above single type, for every N2",
+        paper={"GN": "BN→BN 41.4 → LN→BN 52.1 %", "LN": "BN→BN 74.6 → RMSN→BN 87.3 %"}[best],
+        comparisons=combinations_against_type(),
+        select="best",
+        note="the paper picks the best of four on the results it reports",
+    )
+
+
+def _h6(claim_id: str, best: str) -> Claim:
+    return Claim(
+        id=claim_id,
+        words=f"{best} is the best norm after the SSM: the highest mean over the other norms before it.",
+        where="§4.4, Figure 8",
+        quantity=f"mean test accuracy over the four other N1, of N2 = {best} minus each other N2",
+        test=f"{T_SIMULTANEOUS}; the effect is that against the best rival of the select seeds",
+        direction=f"N2 = {best} above every other N2",
+        paper="no number printed",
+        comparisons=marginal_means(best),
+        select="rival",
+    )
+
+
+def _h7(claim_id: str, best: str) -> Claim:
+    return Claim(
+        id=claim_id,
+        words=f"{best} after the SSM also has the narrowest spread over the norms before it.",
+        where="§4.4, Figure 8",
+        quantity=f"mean |accuracy − median| over the four N1, of each other N2 minus that of {best}, seed by seed",
+        test=f"Brown–Forsythe's deviations, {T_SIMULTANEOUS}; the classical test beside it",
+        direction=f"every other N2 spreads wider than {best}",
+        paper="no number printed",
+        comparisons=spreads(best),
+        threshold=0.5,
+        measure="spread",
+        note="threshold: half a point of mean deviation, half the smallest effect of an accuracy",
+    )
+
+
+def _h8(claim_id: str, best: str) -> Claim:
+    original = {"GN": "RMSN>SSM>None", "LN": "LN>SSM>LN"}[best]
+    steps = normvary_steps(best, original)
+    return Claim(
+        id=claim_id,
+        words=f"NormVary→{best} beats the original {Arm.parse(original).label}.",
+        where="§4.5, Table 2",
+        quantity="test accuracy, the proposal minus the original; the other rows tell NormVary's share from N2's",
+        test=T_SIMULTANEOUS,
+        direction="proposal above original",
+        paper={"GN": "ListOps 37.90 → 40.27 %", "LN": "no row of Table 2 is named vision (I4)"}[best],
+        comparisons=steps,
+        main=steps[0].name,
+        paper_task={"GN": "ListOps"}.get(best, ""),
+        note={"GN": "N1 and N2 change at once (I7): only the main row is the paper's claim"}.get(best, ""),
+    )
+
+
+def _inside() -> list[Claim]:
+    """H9…H12, the intuitive explanation: on sequences only, as in the paper."""
+    return [
+        Claim(
+            id="H9s",
+            words="Without normalization training consistently ends in infinite values.",
+            where="§4.6",
+            quantity="share of None→None runs that end non-finite, at each depth × learning rate",
+            test="exact (Clopper–Pearson) intervals, simultaneous over the cells; Fisher against normalized controls",
+            direction="above one half in every cell",
+            paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
+            comparisons=(Comparison("None→None ends non-finite", {NONE: 1.0}),),
+            threshold=50.0,
+            unit="% of runs",
+            runs="failure",
+            measure="failure",
+            reference=NONE,
+            note="threshold: consistently means more often than not, at every depth and learning rate tried",
+        ),
+        Claim(
+            id="H10s",
+            words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps them flat; "
+            "one on both sides is flattest.",
+            where="§4.6, Figure 9",
+            quantity="decades of the median token's ‖y‖₂ in 8 blocks (BN, train mode, deepest models); "
+            "AIC of the best other law minus that of the exponential",
+            test="t-intervals of per-seed slopes and AIC margins, simultaneous over seven parts",
+            direction=f"growth above {FLAT} decades in 8 blocks without N2, exponential by AIC; below it with N2",
+            paper="Figure 9, no number printed",
+            comparisons=growth(),
+            threshold=FLAT,
+            unit="decades in 8 blocks (or AIC)",
+            runs="depth",
+            note="the paper draws 4 layers, too few to tell an exponential from another law (I5)",
+        ),
+        Claim(
+            id="H11s",
+            words="Before a run fails the variance of out_proj's singular values rises, most in the deepest blocks.",
+            where="§4.6, Figure 10",
+            quantity="log₁₀ of the variance at the last finite step over that half way, mean over blocks and last "
+            "minus first block, None→None minus the control RMSN→None of the same seed at the same steps",
+            test=T_SIMULTANEOUS,
+            direction="failing run above its control, deepest block above the first",
+            paper="Figure 10, no number printed",
+            comparisons=spectra(),
+            threshold=0.041,
+            unit="log₁₀ of the variance",
+            runs="failing",
+            note="threshold: log₁₀ 1.1, a variance one tenth larger; only seeds whose no-norm run failed can tell",
+        ),
+        Claim(
+            id="H12s",
+            words="A norm after the SSM evens out the weight norms of the blocks over depth.",
+            where="§1, §5, Appendix B",
+            quantity="log₁₀ of largest over smallest block (L2 norm of all its weights) after training, "
+            "None→None minus None→N",
+            test=T_SIMULTANEOUS,
+            direction="more even with a norm after, for each of five norms",
+            paper="no number printed",
+            comparisons=tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES),
+            threshold=0.021,
+            unit="log₁₀ of the ratio",
+            note="threshold: log₁₀ 1.05, a ratio one twentieth smaller",
+        ),
+    ]
+
+
+ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
+"""(id, the norm that the paper recommends after the SSM) → Claim: sequence and vision differ in that norm only."""
+
+CLAIMS: dict[str, Claim] = {
+    claim.id: claim
+    for claim in [
+        *(make(f"H{i}s", "GN") for i, make in enumerate(ACCURACY, start=1)),
+        *_inside(),
+        *(make(f"H{i}v", "LN") for i, make in enumerate(ACCURACY, start=1)),
+    ]
+}

@@ -1,0 +1,180 @@
+"""One claim on one task → its comparisons as rows: effect, intervals, threshold, and whether it holds or fails.
+
+contrast    the weighted sum of arms, seed by seed: paired t
+spread      the same of |accuracy − median| over the arms (Brown–Forsythe's deviations)
+failure     rates, exact intervals
+selected    which comparison of a group is made, or which is the hardest rival: the select seeds say so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import groupby
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.arms import Arm
+from mambanorm.claims.comparisons import Comparison
+from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.hypotheses import Claim
+from mambanorm.claims.inference import (
+    brown_forsythe,
+    clopper_pearson,
+    deviations,
+    fisher,
+    sign_flip_interval,
+    simultaneous,
+    t_interval,
+)
+from mambanorm.config import SELECT_SEEDS, failing_runs, failure_runs
+from mambanorm.paper import paper_values
+
+Row = dict[str, object]
+STATES = ("fails", "open", "holds")
+
+
+def rows_of(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Row], str]:
+    """The comparisons as rows, and the name of the one that is the hardest rival ("" if the claim has none).
+
+    A comparison for which there is nothing at all has n = 0.
+    """
+    if claim.measure == "failure":
+        return failure_rows(claim, evidence, task), ""
+    comparisons, rival = selected(claim, evidence, task)
+    tables = {column: evidence.table(claim, task, column) for column in {c.column for c in comparisons}}
+    measure = MEASURES[claim.measure]
+    return [row(claim, task, c, measure(tables[c.column], c).dropna()) for c in comparisons], rival
+
+
+def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series) -> Row:
+    """One comparison from its per-seed values."""
+    facts = dict(task=task, comparison=comparison.name, effect=float(values.mean()), n=len(values))
+    low, high = t_interval(values, simultaneous(claim.m))
+    each_low, each_high = t_interval(values)
+    facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high)
+    facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison))
+    return judged(claim, facts | dict(per_seed=values.tolist()))
+
+
+def judged(claim: Claim, facts: Row) -> Row:
+    """Adds `state`, and `main`: whether the row takes part in the decision."""
+    low = facts["each_low"] if claim.correction == "each" else facts["low"]
+    state = "holds" if low > facts["threshold"] else "fails" if facts["high"] < facts["threshold"] else "open"
+    return facts | dict(state=state, main=claim.main in ("", facts["comparison"]))
+
+
+def by_sign_flip(claim: Claim, rows: list[Row]) -> list[Row] | None:
+    """The rows with inverted sign-flip intervals; None where there are too few seeds for such an interval."""
+    again = []
+    for facts in rows:
+        low, high = sign_flip_interval(facts["per_seed"], simultaneous(claim.m))
+        if not np.isfinite(low):
+            return None
+        each_low, each_high = sign_flip_interval(facts["per_seed"])
+        again.append(judged(claim, facts | dict(low=low, high=high, each_low=each_low, each_high=each_high)))
+    return again
+
+
+def contrast(table: pd.DataFrame, comparison: Comparison) -> pd.Series:
+    """The weighted sum of the arms by seed; NaN where one of them has no run with that seed."""
+    arms = list(comparison.weights)
+    if not arms:
+        return pd.Series(np.nan, index=table.index)
+    return pd.Series(table[arms].to_numpy() @ np.array(list(comparison.weights.values())), index=table.index)
+
+
+def spread(table: pd.DataFrame, comparison: Comparison) -> pd.Series:
+    """Mean |y − median| over the arms with a positive weight minus the same over those with a negative one, by seed."""
+    wide, narrow = sides(comparison)
+    gap = deviations(table[wide].to_numpy(), axis=1) - deviations(table[narrow].to_numpy(), axis=1)
+    return pd.Series(gap, index=table.index)
+
+
+def sides(comparison: Comparison) -> tuple[list[str], list[str]]:
+    """The arms with positive and those with negative weight."""
+    weights = comparison.weights.items()
+    return [arm for arm, weight in weights if weight > 0], [arm for arm, weight in weights if weight < 0]
+
+
+MEASURES: dict[str, Callable[[pd.DataFrame, Comparison], pd.Series]] = {"contrast": contrast, "spread": spread}
+
+
+def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparison], str]:
+    """The comparisons that are made, and the hardest rival, both by validation on the select seeds, all of which it
+    takes: a group that lacks one is made as an empty comparison of the group's name."""
+    if not claim.select:
+        return list(claim.comparisons), ""
+    table = evidence.table(claim, task, "validation", SELECT_SEEDS)
+    means = {c.name: contrast(table, c).mean(skipna=False) for c in claim.comparisons}
+    if claim.select == "rival":
+        known = all(np.isfinite(mean) for mean in means.values())
+        return list(claim.comparisons), min(means, key=means.get) if known else ""
+    made = []
+    for group, members in groupby(claim.comparisons, key=lambda c: c.group):
+        members = list(members)
+        known = all(np.isfinite(means[c.name]) for c in members)
+        made.append(max(members, key=lambda c: means[c.name]) if known else Comparison(group, {}))
+    return made, ""
+
+
+def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
+    """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
+    cells: dict[tuple[int, float], list] = {}
+    for config in failure_runs(evidence.scale, evidence.test_seeds or [0]):
+        cells.setdefault((config.n_layers, config.lr), []).append(config)
+    rows = []
+    for (depth, lr), configs in cells.items():
+        k, n = evidence.counts(configs)
+        facts = dict(task=task, comparison=f"None→None, {depth} blocks, lr {lr:g}", effect=100 * k / n if n else np.nan)
+        low, high, each_low, each_high = (np.nan,) * 4
+        if n:
+            low, high = (100 * end for end in clopper_pearson(k, n, simultaneous(len(cells))))
+            each_low, each_high = (100 * end for end in clopper_pearson(k, n))
+        facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high, n=n, threshold=claim.threshold)
+        rows.append(judged(claim, facts | dict(paper=np.nan, per_seed=[100.0] * k + [0.0] * (n - k))))
+    return rows
+
+
+def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
+    """One row an arm: how many of its runs diverged, the exact interval of the rate, and Fisher's p against the claim's
+    reference arm (NaN without one). For H9 the arms are the controls at the settings that fail."""
+    if claim.measure == "failure":
+        counts: dict[str, tuple[int, int]] = {}
+        runs = sorted(failing_runs(evidence.scale, evidence.test_seeds or [0]), key=lambda c: c.arm)
+        counts = {arm: evidence.counts(mine) for arm, mine in groupby(runs, key=lambda c: c.arm)}
+    else:
+        table = evidence.table(claim, task, "diverged")
+        counts = {arm: (int(table[arm].sum()), int(table[arm].count())) for arm in claim.arms}
+    rows = []
+    for arm, (k, n) in counts.items():
+        low, high = clopper_pearson(k, n) if n else (np.nan, np.nan)
+        other_k, other_n = counts.get(claim.reference, (0, 0))
+        p = fisher(k, n, other_k, other_n) if n and other_n and arm != claim.reference else np.nan
+        rows.append(dict(task=task, arm=arm, diverged=k, n=n, rate=k / n if n else np.nan, low=low, high=high, p=p))
+    return rows
+
+
+def classical_spread(claim: Claim, evidence: Evidence, task: str) -> float:
+    """p of the unpaired Brown–Forsythe test over all runs, one group an N2; NaN where a run is missing."""
+    table = evidence.table(claim, task).dropna()
+    columns: dict[str, list[str]] = {}
+    for arm in claim.arms:
+        columns.setdefault(Arm.parse(arm).n2, []).append(arm)
+    return brown_forsythe(*(table[arms].to_numpy().ravel() for arms in columns.values())) if len(table) else np.nan
+
+
+@lru_cache(maxsize=16)
+def _printed(kind: str, task: str) -> dict[str, float]:
+    values = paper_values(kind)
+    return dict(values[values.task == task].set_index("arm").accuracy)
+
+
+def printed(claim: Claim, comparison: Comparison) -> float:
+    """The same weighted sum of the paper's numbers, in points; NaN if it does not print them all."""
+    accuracy = _printed(claim.kind, claim.printed_on)
+    plain = claim.measure == "contrast" and comparison.column == "score" and comparison.weights
+    if not plain or not all(arm in accuracy for arm in comparison.weights):
+        return float("nan")
+    return round(100 * sum(weight * accuracy[arm] for arm, weight in comparison.weights.items()), 4)

@@ -1,0 +1,121 @@
+"""What a stored run says of its inside, as a few numbers: the columns of the run frame that H10, H11 and H12 rest on.
+
+Nothing is trained: checkpoints are run forward on one batch, diagnostics are read. A column is NaN where a run is not
+one that its claim looks at.
+
+    growth_train, growth_eval   decades of the median token's ‖y‖₂ in 8 blocks, by mode (depth runs)
+    law_train, law_eval         AIC of the best other law minus that of the exponential: above 0 = exponential
+    sigma_rise, sigma_trend     log₁₀ of the variance of out_proj's singular values, from half way to the last finite
+                                step of the no-norm run of the same seed: mean over the blocks; last minus first block
+    unevenness                  log₁₀ of the largest over the smallest block, each the L2 norm of all its weights
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.claims.comparisons import NONE
+from mambanorm.claims.evidence import Evidence, fixed_runs, variants
+from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.config import RunConfig
+from mambanorm.diagnostics import growth_fits, norms_by_depth, sigma_history
+from mambanorm.runs import StoredRun, find_run, stored_run
+from mambanorm.tasks import load_task
+from mambanorm.train import build_model
+
+COLUMNS = ("growth_train", "growth_eval", "law_train", "law_eval", "sigma_rise", "sigma_trend", "unevenness")
+ROWS = 64  # of the training split, the batch that the checkpoints are run on
+FLOAT32_DECADES = 38.0
+EXPONENTIAL = "exponential (log y ~ l)"
+
+
+def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
+    """The run frame with the columns of this module, read from the store. A run whose checkpoint or diagnostics were
+    deleted keeps NaN there, and a warning names it."""
+    facts = {run_id: {} for run_id in frame.run_id}
+    for scale in frame.scale.unique():
+        seeds = Evidence(frame, scale).test_seeds
+        for config in _all_variants("H10s", scale, seeds):
+            _add(facts, config.run_id, runs_dir, growth_facts)
+        for config in _all_variants("H11s", scale, seeds):
+            partner = find_run(config.but(arm=NONE), runs_dir)
+            _add(facts, config.run_id, runs_dir, lambda run, partner=partner: sigma_facts(run, partner))
+    for run_id in frame.run_id[frame.arm.isin(CLAIMS["H12s"].arms)]:
+        _add(facts, run_id, runs_dir, weight_facts)
+    added = pd.DataFrame.from_dict(facts, orient="index").reindex(columns=COLUMNS).astype(float)
+    return frame.drop(columns=[name for name in COLUMNS if name in frame]).join(added, on="run_id")
+
+
+def _all_variants(claim_id: str, scale: str, seeds: list[int]) -> list[RunConfig]:
+    claim = CLAIMS[claim_id]
+    return [c for i, _ in enumerate(variants(claim, scale)) for c in fixed_runs(claim, scale, seeds, i)]
+
+
+def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read: Callable[[StoredRun], dict]) -> None:
+    """Reads one run of the frame, if the store has it whole."""
+    run = stored_run(run_id, directory) if run_id in facts else None
+    if run is None:
+        return
+    try:
+        facts[run_id] |= read(run)
+    except ValueError as error:  # its checkpoint or its diagnostics were deleted to save space
+        warnings.warn(str(error), stacklevel=3)
+
+
+def growth_facts(run: StoredRun) -> dict[str, float]:
+    """How the outputs of the blocks grow with depth, from the checkpoint, in train and in eval mode."""
+    config = run.config
+    data = load_task(config.task, config.scale, config.seed)
+    inputs, lengths, _ = data.train.batch(slice(0, ROWS))
+    model = build_model(config, data)
+    model.load_state_dict(run.checkpoint)
+    tokens = norms_by_depth({config.arm: model}, inputs, lengths).query("site == 'residual'")
+    facts = {}
+    for mode, mine in tokens.groupby("mode"):
+        median = mine.l2.fillna(np.inf).groupby(mine.depth).median()
+        facts[f"growth_{mode}"], facts[f"law_{mode}"] = growth_law(median)
+    return facts
+
+
+def growth_law(median: pd.Series) -> tuple[float, float]:
+    """Decades in 8 blocks, and the AIC margin of the exponential law, of a positive quantity by depth.
+
+    A block that is not finite counts as growth over float32's whole range, and its law cannot be told (0).
+    """
+    if not np.isfinite(median).all():
+        return 8 * FLOAT32_DECADES / len(median), 0.0
+    log_y = np.log10(median)
+    fits = growth_fits(log_y.index, log_y).set_index("law")
+    margin = fits.aic.drop(EXPONENTIAL).min() - fits.aic[EXPONENTIAL]
+    return float(8 * fits.slope[EXPONENTIAL]), float(margin)
+
+
+def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
+    """How far the variance of out_proj's singular values rises in the second half of the failing run's life, in this
+    run. Empty if that run did not fail: there is then no failure to look back from."""
+    if failing is None or failing.facts["status"] != "diverged":
+        return {}
+    end = log_variance(failing)[0][-1]
+    steps, variance = log_variance(run)
+    rise = np.array([np.interp(end, steps, block) - np.interp(end / 2, steps, block) for block in variance.T])
+    depth = np.linspace(0, 1, len(rise))
+    trend = np.polyfit(depth, rise, 1)[0] if len(rise) > 1 else 0.0
+    return dict(sigma_rise=float(rise.mean()), sigma_trend=float(trend))
+
+
+def log_variance(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
+    """The steps that a run kept with finite weights (T,), and log₁₀ of the variance within each block (T, blocks)."""
+    steps, sigma = sigma_history(run.diagnostics)
+    finite = np.isfinite(sigma).all(axis=(1, 2))
+    return steps[finite], np.log10(sigma[finite].var(axis=2))
+
+
+def weight_facts(run: StoredRun) -> dict[str, float]:
+    """How uneven the blocks' weight norms are at the last snapshot."""
+    blocks = np.linalg.norm(run.diagnostics["part_norms"][-1], axis=1)  # (layers,)
+    return dict(unevenness=float(np.log10(blocks.max() / blocks.min())))

@@ -1,0 +1,84 @@
+"""From nothing to the verdicts: tune, choose the learning rates, train the rest, read the inside.
+
+verdict_runs    the configs of several claims, once each
+train_verdicts  trains what is missing in two sweeps, for the second needs what the first has tuned → the run frame
+describe        a verdict in a few lines of text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.claims.evidence import needed
+from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.summaries import with_summaries
+from mambanorm.claims.verdict import Verdict
+from mambanorm.config import RunConfig, default_scale
+from mambanorm.runs import load_runs
+from mambanorm.sweep import plural, sweep
+from mambanorm.tables import points
+
+SEEDS = 8
+"""Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
+
+
+def verdict_runs(
+    claims: Iterable[str] | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    scale: str | None = None,
+    runs_dir: str | Path | None = None,
+) -> list[RunConfig]:
+    """The configs that the claims need (None = all claims, 8 seeds, digits), tuning first.
+
+    Test and select runs stand at the learning rates that the stored tune runs choose; of an arm that is not tuned yet
+    at the scale's own, so that their number is known before anything is trained.
+    """
+    scale = default_scale() if scale is None else scale
+    seeds, tasks = SEEDS if seeds is None else seeds, ["digits"] if tasks is None else list(tasks)
+    seeds = seeds if isinstance(seeds, int) else list(seeds)
+    tuned = load_runs(runs_dir, scale=scale, role="tune")
+    configs = [c for claim in (CLAIMS if claims is None else claims) for c in needed(claim, seeds, tasks, scale, tuned)]
+    return sorted({c.run_id: c for c in configs}.values(), key=lambda c: c.role != "tune")
+
+
+def train_verdicts(
+    claims: Iterable[str] | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    scale: str | None = None,
+    runs_dir: str | Path | None = None,
+    **engine: Any,
+) -> pd.DataFrame:
+    """Trains what the claims lack and returns their run frame with its summaries; `engine` = sweep's scheduler,
+    workers, client, progress. Rows of runs that could not be trained have status "failed"."""
+    asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
+    sweep([c for c in verdict_runs(claims, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
+    return with_summaries(sweep(verdict_runs(claims, **asked), runs_dir=runs_dir, **engine), runs_dir)
+
+
+def describe(verdict: Verdict) -> str:
+    """The verdict, its number and what to know of it, a few lines."""
+    claim = verdict.claim
+    lines = [f"{claim.id:<5}{verdict.verdict:<14}{claim.words} ({claim.where})"]
+    if verdict.decided_by:
+        lines.append(
+            f"     {verdict.decided_by}: {amount(verdict)}, {plural(verdict.n_seeds, 'seed')}, {verdict.fidelity}"
+        )
+    return "\n".join(lines + [f"     · {caveat}" for caveat in verdict.caveats])
+
+
+def amount(verdict: Verdict) -> str:
+    """`+2.3 points [0.4, 4.2]`, or the effect in the claim's own unit."""
+    low, high = verdict.ci
+    if verdict.unit == "pp":
+        return points(verdict.effect, low, high)
+    interval = f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else ""
+    return f"{verdict.effect:.3g}{interval} {verdict.unit}".replace("-", "−")
