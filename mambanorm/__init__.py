@@ -12,6 +12,7 @@ from mambanorm.config import RunConfig, base_config, grid, study
 from mambanorm.diagnostics import record, token_norms
 from mambanorm.models import SequenceClassifier
 from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
+from mambanorm.recorded import check_source
 from mambanorm.runs import find_run, load_runs, save_run
 from mambanorm.ssm import scan_backend, selective_scan
 from mambanorm.sweep import sweep
@@ -33,6 +34,7 @@ __all__ = [
     "SequenceClassifier",
     "Verdict",
     "base_config",
+    "check_source",
     "chosen_lr",
     "create_norm",
     "find_run",

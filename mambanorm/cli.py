@@ -1,4 +1,4 @@
-"""The command line: `mambanorm study | verdicts | sweep | train | tasks | runs | bench`.
+"""The command line: `mambanorm study | verdicts | record | sweep | train | tasks | runs | bench`.
 
 Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
 not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
@@ -95,6 +95,22 @@ def run_sweep(options: argparse.Namespace) -> int:
     frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     _print_arms(frame)
     return _report_failed(frame)
+
+
+def run_record(options: argparse.Namespace) -> int:
+    from mambanorm import claims, config
+    from mambanorm.recorded import describe_recorded, recorded
+
+    scale = config.check_scale(options.scale) if options.scale else config.default_scale()
+    tasks = _check_tasks(options.tasks or config.STUDY_TASKS)
+    asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
+    if options.dry_run:
+        _announce(claims.recorded_configs(scale, **asked), options)
+        return 0
+    engine = dict(scheduler=options.scheduler, workers=options.workers)
+    path = claims.record(scale, **asked, path=options.out, **engine)
+    print(f"{path}: {describe_recorded(recorded(scale))}")
+    return 0
 
 
 def _report_failed(frame: Any) -> int:
@@ -440,6 +456,12 @@ def _add_verdicts(command: Parser) -> None:
     _add_training(command)
 
 
+def _add_record(command: Parser) -> None:
+    command.add_argument("--out", metavar="FILE", help="where the frame goes (default: data/results/<scale>.parquet)")
+    _add_common(command)
+    _add_training(command)
+
+
 def _add_sweep(command: Parser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument(
@@ -497,6 +519,12 @@ COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
         run_verdicts,
         "train what the claims of the paper lack and print a verdict for each",
         ["--seeds 8 --tasks digits", "--seeds 3 --dry-run", "--claims H1s,H3s --tasks digits,listops"],
+    ),
+    "record": (
+        _add_record,
+        run_record,
+        "train all that the study and the verdicts need and record the run frame",
+        ["--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"],
     ),
     "sweep": (
         _add_sweep,

@@ -4,7 +4,7 @@
 
 What a notebook brings along for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
 starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
-tagged `thumbnail` (else the first picture counts).
+tagged `thumbnail` (else the first picture counts); a code cell tagged `first` whose HTML stands above all cards.
 
 Map
     NotebookOutcome           one executed notebook: how it went and what its card shows
@@ -48,6 +48,7 @@ class NotebookOutcome:
     question: str = ""
     answer: str = ""
     thumbnail: bytes | None = None  # PNG
+    first: str = ""  # HTML that the index shows above the cards
     failed_cell: int | None = None  # the number in its brackets: [5]
     failed_source: str = ""  # first lines
     error: str = ""  # name and message
@@ -88,6 +89,9 @@ def read_outcome(path: Path) -> NotebookOutcome:
         html=page if page.exists() else None,
         **_heading(nb, path.stem),
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
+        first="\n".join(
+            o.data["text/html"] for o in _outputs(_tagged(cells, "first")) if "text/html" in o.get("data", {})
+        ),
         thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
         **_failure(cells, run.get("crash", "")),
     )
@@ -194,10 +198,17 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
         facts="".join(
             f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in (facts or {}).items()
         ),
+        first="".join(f'<section class="first">{_first(outcome)}</section>' for outcome in outcomes if outcome.first),
         cards="\n".join(_card(outcome, out_dir) for outcome in outcomes),
     )
     write_text(out_dir / "index.html", page)
     return out_dir / "index.html"
+
+
+def _first(outcome: NotebookOutcome) -> str:
+    """A notebook's own HTML, under a heading that leads to it."""
+    link = _attribute(outcome.html.name) if outcome.html else "#" + _attribute(outcome.name)
+    return f'<h2><a href="{link}">{html.escape(outcome.title)}</a></h2>{outcome.first}'
 
 
 def _card(outcome: NotebookOutcome, out_dir: Path) -> str:
@@ -323,6 +334,10 @@ dl {
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 2px 0 0; font-size: 14.5px; line-height: 1.45; overflow-wrap: anywhere; }
 
+.first {
+  margin: 0 0 36px; padding: 18px 22px 8px; overflow-x: auto;
+  background: var(--card); border: 1px solid var(--line); border-radius: 14px;
+}
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 350px), 1fr)); gap: 26px; }
 article {
   display: flex; flex-direction: column; overflow: hidden; scroll-margin-top: 20px;
@@ -373,6 +388,7 @@ h2 a { color: inherit; }
 Each card is one notebook, executed from top to bottom: its question, the answer that these very runs give, and the way
 there.</p>
 <p class="status $state">$status</p>
+$first
 <dl>$facts</dl>
 <section class="cards">
 $cards

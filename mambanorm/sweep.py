@@ -25,6 +25,7 @@ from mambanorm.block import warm_up
 from mambanorm.config import RunConfig
 from mambanorm.errors import unknown
 from mambanorm.machine import cores
+from mambanorm.recorded import check_source, describe_recorded, recorded_runs
 from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, save_run
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.ssm import set_threads
@@ -46,9 +47,11 @@ def sweep(
     workers: int | str = "auto",
     runs_dir: str | Path | None = None,
     progress: bool = True,
+    source: str | None = "trained",
 ) -> pd.DataFrame:
     """Trains the runs that the store lacks and returns the run frame of all the configs, in their order.
 
+    `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
     A run that could not be trained has status "failed" and its reason in `error`; it is not stored, so the next sweep
     tries it again. Raises ValueError for an unknown task before anything starts.
     """
@@ -56,6 +59,10 @@ def sweep(
     for config in configs:
         if config.task not in TASKS:
             raise unknown("task", config.task, TASKS)
+    if check_source(source) == "recorded":
+        frame = recorded_runs(configs)
+        print(describe_recorded(frame))
+        return frame
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     failed = {}

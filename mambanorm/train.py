@@ -30,7 +30,7 @@ from mambanorm.norms.base import is_norm
 from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Split, TaskData, load_task
 
-EVAL_BATCH = 256
+EVAL_BATCH = 64  # what fits the second-level cache beside the weights: a quarter faster than 256
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
 
 

@@ -13,7 +13,8 @@ training.py      trains what the claims lack
 from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.training import describe, train_verdicts, verdict_runs
+from mambanorm.claims.table import verdict_html
+from mambanorm.claims.training import describe, record, recorded_configs, train_verdicts, verdict_runs
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge, verdict_table
 
 __all__ = [
@@ -21,13 +22,18 @@ __all__ = [
     "VERDICTS",
     "Claim",
     "Verdict",
+    "against_chosen",
     "chosen_lr",
     "describe",
     "find_claim",
     "judge",
     "missing",
     "needed",
+    "ranking",
+    "record",
+    "recorded_configs",
     "train_verdicts",
+    "verdict_html",
     "verdict_runs",
     "verdict_table",
     "with_summaries",

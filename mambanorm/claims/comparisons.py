@@ -16,6 +16,17 @@ from mambanorm.arms import NORM_CHOICES, Arm
 
 NONE = "None>SSM>None"
 
+UNITS = {
+    "score": "pp",
+    "growth": "decades in 8 blocks",
+    "steepness": "decades in 8 blocks",
+    "law": "AIC",
+    "sigma_rise": "log₁₀ of the variance",
+    "sigma_trend": "log₁₀ of the variance",
+    "unevenness": "log₁₀ of the ratio",
+}
+"""Column of the evidence → unit of a comparison in it; pp are percentage points."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -26,6 +37,10 @@ class Comparison:
     group: str = ""
     column: str = "score"  # of the run frame, as evidence.py reads it
     threshold: float | None = None
+
+    @property
+    def unit(self) -> str:
+        return UNITS[self.column]
 
 
 def pair(n1: str, n2: str) -> str:

@@ -34,6 +34,7 @@ from mambanorm.config import (
     failure_runs,
     grid,
     lr_grid,
+    tune_runs,
 )
 from mambanorm.tables import check_frame
 
@@ -92,8 +93,7 @@ def needed(
     evidence = Evidence(frame, scale)
     configs = []
     for task in tasks:
-        for lr in lr_grid(task, scale):
-            configs += grid(claim.arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)
+        configs += tune_runs(claim.arms, task, scale)
         later = [*seeds, *(SELECT_SEEDS if claim.select else ())]
         for arm in claim.arms:
             configs += grid([arm], [task], scale=scale, seeds=later, lr=evidence.lr(task, arm))
@@ -131,6 +131,13 @@ def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = N
 @lru_cache(maxsize=100_000)
 def _run_id(task: str, scale: str, arm: str, seed: int, lr: float) -> str:
     return base_config(task, scale, arm=arm, seed=seed, lr=lr).run_id
+
+
+@lru_cache(maxsize=100_000)
+def _tune_ids(task: str, scale: str, arm: str) -> dict[float, list[str]]:
+    """Learning rate → the ids of its tune runs."""
+    runs = tune_runs([arm], task, scale)
+    return {lr: [config.run_id for config in runs if config.lr == lr] for lr in lr_grid(task, scale)}
 
 
 @lru_cache(maxsize=1_000)
@@ -198,9 +205,8 @@ class Evidence:
     def tuning(self, task: str, arm: str) -> pd.Series:
         """Validation accuracy by learning rate, mean over the tune seeds; NaN where one of them is missing."""
         if (task, arm) not in self._rates:
-            rates = lr_grid(task, self.scale)
-            ids = [[_run_id(task, self.scale, arm, seed, lr) for seed in TUNE_SEEDS] for lr in rates]
-            self._rates[task, arm] = pd.Series(self._at(ids, "validation").mean(axis=1), index=rates)
+            ids = _tune_ids(task, self.scale, arm)
+            self._rates[task, arm] = pd.Series(self._at(list(ids.values()), "validation").mean(axis=1), index=list(ids))
         return self._rates[task, arm]
 
     def lr(self, task: str, arm: str) -> float:
@@ -213,19 +219,29 @@ class Evidence:
 
     def table(self, claim: Claim, task: str, column: str = "score", seeds: Sequence[int] | None = None) -> pd.DataFrame:
         """seed × arm of the claim's runs, test seeds unless told otherwise; NaN where there is no such run."""
-        seeds = self.test_seeds if seeds is None else list(seeds)
         if claim.runs == "tuned":
-            rates = {arm: self.lr(task, arm) for arm in claim.arms}
-            ids = [[_run_id(task, self.scale, arm, seed, lr) for arm, lr in rates.items()] for seed in seeds]
-        else:
-            ids = [[_fixed_ids(claim.id, self.scale, seed, self.variant)[arm] for arm in claim.arms] for seed in seeds]
-        values = self._at(ids, column) if seeds else np.empty((0, len(claim.arms)))
-        return pd.DataFrame(values, index=seeds, columns=list(claim.arms))
+            return self.tuned_table(claim.arms, task, column, seeds)
+        seeds = self.test_seeds if seeds is None else list(seeds)
+        ids = [[_fixed_ids(claim.id, self.scale, seed, self.variant)[arm] for arm in claim.arms] for seed in seeds]
+        return self._table(ids, column, seeds, claim.arms)
+
+    def tuned_table(
+        self, arms: Sequence[str], task: str, column: str = "score", seeds: Sequence[int] | None = None
+    ) -> pd.DataFrame:
+        """seed × arm of the runs at each arm's chosen learning rate."""
+        seeds = self.test_seeds if seeds is None else list(seeds)
+        rates = {arm: self.lr(task, arm) for arm in arms}
+        ids = [[_run_id(task, self.scale, arm, seed, lr) for arm, lr in rates.items()] for seed in seeds]
+        return self._table(ids, column, seeds, arms)
+
+    def _table(self, ids: list[list[str]], column: str, seeds: list[int], arms: Sequence[str]) -> pd.DataFrame:
+        values = self._at(ids, column) if seeds else np.empty((0, len(arms)))
+        return pd.DataFrame(values, index=seeds, columns=list(arms))
 
     def tune_table(self, claim: Claim, task: str, lr: float) -> pd.DataFrame:
         """seed × arm of the validation accuracy at one learning rate for all arms, on the tune seeds."""
-        ids = [[_run_id(task, self.scale, arm, seed, lr) for arm in claim.arms] for seed in TUNE_SEEDS]
-        return pd.DataFrame(self._at(ids, "validation"), index=list(TUNE_SEEDS), columns=list(claim.arms))
+        ids = [_tune_ids(task, self.scale, arm)[lr] for arm in claim.arms]
+        return pd.DataFrame(self._at(ids, "validation").T, index=list(TUNE_SEEDS), columns=list(claim.arms))
 
     def counts(self, configs: Iterable[RunConfig]) -> tuple[int, int]:
         """How many of these runs diverged, and how many of them there are."""

@@ -58,19 +58,24 @@ class Claim:
     paper: str
     comparisons: tuple[Comparison, ...]
     threshold: float = SMALLEST_EFFECT
-    unit: str = "pp"
     runs: str = "tuned"
     measure: str = "contrast"
     select: str = ""
     correction: str = "simultaneous"
     main: str = ""  # the comparison that decides; "" = every one must hold
     reference: str = ""  # whose rate of divergence the others are compared with
+    needs_grid: bool = False  # every pair of norms, not only single ones and types
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
     note: str = ""
 
     @property
     def kind(self) -> str:
         return "sequence" if self.id.endswith("s") else "vision"
+
+    @property
+    def unit(self) -> str:
+        """Of its first comparison; those of H10 have two."""
+        return "% of runs" if self.measure == "failure" else self.comparisons[0].unit
 
     @property
     def printed_on(self) -> str:
@@ -173,6 +178,7 @@ def _h5(claim_id: str, best: str) -> Claim:
         direction="combination above single type, for every N2",
         paper={"GN": "BN→BN 41.4 → LN→BN 52.1 %", "LN": "BN→BN 74.6 → RMSN→BN 87.3 %"}[best],
         comparisons=combinations_against_type(),
+        needs_grid=True,
         select="best",
         note="the paper picks the best of four on the results it reports",
     )
@@ -188,6 +194,7 @@ def _h6(claim_id: str, best: str) -> Claim:
         direction=f"N2 = {best} above every other N2",
         paper="no number printed",
         comparisons=marginal_means(best),
+        needs_grid=True,
         select="rival",
     )
 
@@ -202,6 +209,7 @@ def _h7(claim_id: str, best: str) -> Claim:
         direction=f"every other N2 spreads wider than {best}",
         paper="no number printed",
         comparisons=spreads(best),
+        needs_grid=True,
         threshold=0.5,
         measure="spread",
         note="threshold: half a point of mean deviation, half the smallest effect of an accuracy",
@@ -239,7 +247,6 @@ def _inside() -> list[Claim]:
             paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
             comparisons=(Comparison("None→None ends non-finite", {NONE: 1.0}),),
             threshold=50.0,
-            unit="% of runs",
             runs="failure",
             measure="failure",
             reference=NONE,
@@ -257,7 +264,6 @@ def _inside() -> list[Claim]:
             paper="Figure 9, no number printed",
             comparisons=growth(),
             threshold=FLAT,
-            unit="decades in 8 blocks (or AIC)",
             runs="depth",
             note="the paper draws 4 layers, too few to tell an exponential from another law (I5)",
         ),
@@ -272,7 +278,6 @@ def _inside() -> list[Claim]:
             paper="Figure 10, no number printed",
             comparisons=spectra(),
             threshold=0.041,
-            unit="log₁₀ of the variance",
             runs="failing",
             note="threshold: log₁₀ 1.1, a variance one tenth larger; only seeds whose no-norm run failed can tell",
         ),
@@ -287,7 +292,6 @@ def _inside() -> list[Claim]:
             paper="no number printed",
             comparisons=tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES),
             threshold=0.021,
-            unit="log₁₀ of the ratio",
             note="threshold: log₁₀ 1.05, a ratio one twentieth smaller",
         ),
     ]

@@ -54,7 +54,7 @@ def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series) -> R
     low, high = t_interval(values, simultaneous(claim.m))
     each_low, each_high = t_interval(values)
     facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high)
-    facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison))
+    facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison), unit=comparison.unit)
     return judged(claim, facts | dict(per_seed=values.tolist()))
 
 
@@ -132,7 +132,9 @@ def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
         if n:
             low, high = (100 * end for end in clopper_pearson(k, n, simultaneous(len(cells))))
             each_low, each_high = (100 * end for end in clopper_pearson(k, n))
-        facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high, n=n, threshold=claim.threshold)
+        facts |= dict(
+            low=low, high=high, each_low=each_low, each_high=each_high, n=n, threshold=claim.threshold, unit=claim.unit
+        )
         rows.append(judged(claim, facts | dict(paper=np.nan, per_seed=[100.0] * k + [0.0] * (n - k))))
     return rows
 

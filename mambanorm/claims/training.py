@@ -2,6 +2,7 @@
 
 verdict_runs    the configs of several claims, once each
 train_verdicts  trains what is missing in two sweeps, for the second needs what the first has tuned → the run frame
+recorded_configs, record    the same with the runs of the study → data/results
 describe        a verdict in a few lines of text
 """
 
@@ -18,7 +19,8 @@ from mambanorm.claims.evidence import needed
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
-from mambanorm.config import RunConfig, default_scale
+from mambanorm.config import STUDY_TASKS, RunConfig, default_scale, leaves_grid_out, study
+from mambanorm.recorded import recorded_path, write_recorded
 from mambanorm.runs import load_runs
 from mambanorm.sweep import plural, sweep
 from mambanorm.tables import points
@@ -34,16 +36,17 @@ def verdict_runs(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
     runs_dir: str | Path | None = None,
+    tuned: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
     """The configs that the claims need (None = all claims, 8 seeds, digits), tuning first.
 
-    Test and select runs stand at the learning rates that the stored tune runs choose; of an arm that is not tuned yet
-    at the scale's own, so that their number is known before anything is trained.
+    Test and select runs stand at the learning rates that the tune runs of `tuned` (None = those of the store) choose;
+    of an arm that is not tuned yet at the scale's own, so that their number is known before anything is trained.
     """
     scale = default_scale() if scale is None else scale
     seeds, tasks = SEEDS if seeds is None else seeds, ["digits"] if tasks is None else list(tasks)
     seeds = seeds if isinstance(seeds, int) else list(seeds)
-    tuned = load_runs(runs_dir, scale=scale, role="tune")
+    tuned = load_runs(runs_dir, scale=scale, role="tune") if tuned is None else tuned
     configs = [c for claim in (CLAIMS if claims is None else claims) for c in needed(claim, seeds, tasks, scale, tuned)]
     return sorted({c.run_id: c for c in configs}.values(), key=lambda c: c.role != "tune")
 
@@ -62,6 +65,43 @@ def train_verdicts(
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
     sweep([c for c in verdict_runs(claims, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
     return with_summaries(sweep(verdict_runs(claims, **asked), runs_dir=runs_dir, **engine), runs_dir)
+
+
+def recorded_configs(
+    scale: str | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    runs_dir: str | Path | None = None,
+    tuned: pd.DataFrame | None = None,
+) -> list[RunConfig]:
+    """What recorded results hold (None = the environment's scale, 8 seeds, the study's tasks): the runs of the study
+    and of the verdicts, tuning first. On a task that leaves the grid out at that scale, claims that need it are not
+    asked."""
+    scale, seeds = default_scale() if scale is None else scale, SEEDS if seeds is None else seeds
+    tasks = list(STUDY_TASKS if tasks is None else tasks)
+    configs = []
+    for task in tasks:
+        claims = [name for name, claim in CLAIMS.items() if not (claim.needs_grid and leaves_grid_out(task, scale))]
+        configs += verdict_runs(claims, seeds=seeds, tasks=[task], scale=scale, runs_dir=runs_dir, tuned=tuned)
+    configs += [config for runs in study(scale, tasks, seeds).values() for config in runs]
+    return sorted({c.run_id: c for c in configs}.values(), key=lambda c: c.role != "tune")
+
+
+def record(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
+    """Trains `recorded_configs` and writes the recorded results of a scale; returns their path. `asked`: its keywords
+    and sweep's scheduler, workers, client, progress. RuntimeError, and nothing written, if a run could not be trained.
+    """
+    engine = {name: asked.pop(name) for name in ("scheduler", "workers", "client", "progress") if name in asked}
+    runs_dir = asked.get("runs_dir")
+    sweep([c for c in recorded_configs(scale, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
+    configs = recorded_configs(scale, **asked)
+    frame = with_summaries(sweep(configs, runs_dir=runs_dir, **engine), runs_dir)
+    if failed := int((frame.status == "failed").sum()):
+        raise RuntimeError(f"{plural(failed, 'run')} could not be trained: nothing is recorded")
+    path = recorded_path(scale) if path is None else Path(path)
+    write_recorded(frame, configs, path)
+    return path
 
 
 def describe(verdict: Verdict) -> str:

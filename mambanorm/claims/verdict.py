@@ -35,7 +35,7 @@ from mambanorm.tables import SKETCH_BELOW
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "sketch", "not run")
 FULL_SEEDS = 8
-COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "state", "main", "paper"]
+COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "main", "paper"]
 COLUMNS += ["each_low", "each_high", "per_seed"]
 
 __all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "verdict_table"]
@@ -60,14 +60,13 @@ class Verdict:
     scale: str
     tasks: tuple[str, ...]
     decided_by: str  # the comparison, and its task where there are several
-    paper: float
+    paper: float  # the same in the paper's numbers, NaN if it does not print them
+    threshold: float
+    unit: str
+    per_seed: tuple[float, ...]
     by_task: dict[str, str]
     rows: pd.DataFrame
     divergence: pd.DataFrame
-
-    @property
-    def unit(self) -> str:
-        return self.claim.unit
 
     @property
     def fidelity(self) -> str:
@@ -119,10 +118,11 @@ class Finding:
 def judge_task(claim: Claim, evidence: Evidence, task: str) -> Finding:
     rows, rival = measures.rows_of(claim, evidence, task)
     found = [row for row in rows if row["n"]]
+    gaps = lacking(claim, evidence, task)
     diverged = measures.divergence(claim, evidence, task)
     if not found:
-        return Finding(task, "not run", [], None, [], diverged)
-    gaps, untuned = lacking(claim, evidence, task), _untuned(claim, evidence, task)
+        return Finding(task, "not run", [], None, gaps, diverged)
+    untuned = _untuned(claim, evidence, task)
     whole = len(found) == len(rows) and (rival or claim.select != "rival") and not untuned
     enough = min(row["n"] for row in found) >= SKETCH_BELOW
     verdict = decide(found, rival) if whole and enough else "sketch"
@@ -161,7 +161,7 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
     several = len(counted) > 1
     caveats += [f"{f.task}: {text}" if several else text for f in counted for text in f.caveats]
     if not counted:
-        caveats.append(_why_not_run(claim, evidence))
+        caveats += [text for f in findings for text in f.caveats] or [_why_not_run(claim, evidence)]
     deciding = min((f.decisive for f in counted), key=_strength, default=None)
     rows = pd.DataFrame([row for f in findings for row in f.rows]).reindex(columns=COLUMNS)
     name = "" if deciding is None else deciding["comparison"] + (f" on {deciding['task']}" if several else "")
@@ -176,6 +176,9 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
         tasks=tuple(f.task for f in counted),
         decided_by=name,
         paper=np.nan if deciding is None else deciding["paper"],
+        threshold=claim.threshold if deciding is None else deciding["threshold"],
+        unit=claim.unit if deciding is None else deciding["unit"],
+        per_seed=() if deciding is None else tuple(deciding["per_seed"]),
         by_task={f.task: f.verdict for f in findings},
         rows=rows,
         divergence=pd.DataFrame([row for f in findings for row in f.divergence]),
@@ -282,7 +285,7 @@ def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], v
         made = {row["comparison"] for row in rows if row["main"]}
         comparisons = [c for c in claim.comparisons if c.name in made]
         holds = [f"{lr:g}" for lr in grid if _holds_at(claim, comparisons, evidence.tune_table(claim, task, lr))]
-        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')}, one rate for all arms)"
+        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')} at half the steps, one rate for all arms)"
         if made and len(holds) == 1:
             texts.append(f"holds only at learning rate {holds[0]} of {len(grid)} {where}")
         texts += [f"holds at no single learning rate {where}"] * (not holds and verdict == "reproduced")
@@ -311,6 +314,6 @@ def verdict_table(
     for claim_id in CLAIMS if claims is None else claims:
         v = judge(claim_id, frame, scale=scale, tasks=tasks)
         facts = dict(id=v.claim.id, claim=v.claim.words, verdict=v.verdict, effect=v.effect, low=v.ci[0], high=v.ci[1])
-        facts |= dict(unit=v.unit, threshold=v.claim.threshold, decided_by=v.decided_by, paper=v.paper, seeds=v.n_seeds)
+        facts |= dict(unit=v.unit, threshold=v.threshold, decided_by=v.decided_by, paper=v.paper, seeds=v.n_seeds)
         rows.append(facts | dict(fidelity=v.fidelity, caveats="; ".join(v.caveats)))
     return pd.DataFrame(rows)

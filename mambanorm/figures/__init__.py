@@ -6,6 +6,7 @@
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     speed.py         what a training step costs: from the frame of `mambanorm bench`
+    verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
     style.py         colours, sizes, captions: the palette is keyed by the names of the registry
 
 Every function returns a matplotlib Figure that a notebook displays as the value of a cell.
@@ -24,12 +25,14 @@ from mambanorm.figures.diagrams import fig_axes, fig_block, fig_patterns
 from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
+from mambanorm.figures.verdicts import fig_claim, fig_verdicts
 
 __all__ = [
     "PALETTE",
     "example_batch",
     "fig_axes",
     "fig_block",
+    "fig_claim",
     "fig_costs",
     "fig_curves",
     "fig_effect",
@@ -50,5 +53,6 @@ __all__ = [
     "fig_speed",
     "fig_token_norms",
     "fig_type",
+    "fig_verdicts",
     "norm_colour",
 ]
