@@ -7,9 +7,12 @@ summaries.py     what stored checkpoints and diagnostics add to the frame (growt
 inference.py     intervals and tests for a handful of seeds
 measures.py      claim and evidence → effects with intervals
 verdict.py       … → a Verdict
-training.py      trains what the claims lack
+training.py      trains what the claims lack, and the recorded results
+choice.py        which arm to take, and how sure that is
+table.py         verdicts → an HTML table
 """
 
+from mambanorm.claims.choice import against_chosen, ranking
 from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.summaries import with_summaries
