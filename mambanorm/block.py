@@ -4,8 +4,8 @@
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
-Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, `delta` Δ,
-`A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
+Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
+`delta` Δ, `A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
 
 Step by step, for generation: `prefill` is `forward` that also hands out a BlockCache, `step` goes on from one.
 

@@ -159,6 +159,10 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
 
+EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
+NEEDED = "needed is the state dict of a whole Mamba-1 language model: join its shards first; Mamba-2 is another model"
+SHOWN = 5  # names of a kind in an error: enough to see what is wrong
+
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors` file or of one that torch has saved; nothing in the file is ever run.
@@ -196,9 +200,6 @@ def load_mamba_checkpoint(state_dict: Mapping[str, Tensor], **config: Any) -> La
     _check_tensors({_mamba_ssm_name(name): tensor for name, tensor in model.state_dict().items()}, state)
     model.load_state_dict(state)  # each block takes mamba-ssm's names itself
     return model
-
-
-EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 
 
 def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -244,10 +245,6 @@ def _shape(state: dict[str, Tensor], name: str, form: str) -> tuple[int, ...]:
     if state[name].dim() != form.count(",") + 1 or 0 in state[name].shape:
         raise ValueError(f"{name} has shape {tuple(state[name].shape)}, expected {form}; {NEEDED}")
     return tuple(state[name].shape)
-
-
-NEEDED = "needed is the state dict of a whole Mamba-1 language model: join its shards first, Mamba-2 is another model"
-SHOWN = 5  # names of a kind in an error: enough to see what is wrong
 
 
 def _check_tensors(expected: dict[str, Tensor], given: dict[str, Tensor]) -> None:
