@@ -46,7 +46,7 @@ class BlockCache:
     """All that a block keeps of the positions behind it, d_conv − 1 of them and one state, however long the text.
 
     conv (B, d_conv − 1, E): the last inputs of the convolution, zero before the first position. state (B, E, N): the
-    scan's h. A step puts new tensors in their place and writes into none: `copy.copy` is enough to go two ways from one.
+    scan's h. A step puts new tensors in their place and writes into none: `copy.copy` is enough to go two ways.
     """
 
     conv: Tensor

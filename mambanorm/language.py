@@ -101,7 +101,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def prefill(self, ids: Tensor) -> tuple[Tensor, list[BlockCache]]:
-        """Reads a prompt (B, L) by the parallel scan: logits (B, V) of what comes next, and the cache to step on from."""
+        """Reads a prompt (B, L) by the parallel scan: logits (B, V) of the next id, and the cache to step on from."""
         self._check(ids, 2)
         x, cache = self.backbone.embedding(ids), []
         for block in self.backbone.layers:
@@ -140,7 +140,7 @@ class LanguageModel(nn.Module):
         return torch.cat(ids, dim=1)
 
     def _check(self, ids: Tensor, dims: int) -> None:
-        """Raises ValueError unless ids are whole numbers in 0..V−1 (looked at on the CPU only), of so many dimensions."""
+        """Raises ValueError unless ids are whole numbers in 0..V−1 (looked at on the CPU only), in so many axes."""
         shape = "(B, L)" if dims == 2 else "(B,)"
         if not isinstance(ids, Tensor):
             raise ValueError(f"expected a tensor of token ids {shape}, got {ids!r}: text must be encoded first")
@@ -196,7 +196,9 @@ def load_mamba_checkpoint(state_dict: Mapping[str, Tensor], **config: Any) -> La
     if model.tie:
         state.setdefault(HEAD, state[EMBEDDING])
         if not torch.equal(state[HEAD], state[EMBEDDING]):
-            raise ValueError(f"tie=True, but {HEAD} differs from {EMBEDDING}: leave tie out, it is read off the tensors")
+            raise ValueError(
+                f"tie=True, but {HEAD} differs from {EMBEDDING}: leave tie out, it is read off the tensors"
+            )
     _check_tensors({_mamba_ssm_name(name): tensor for name, tensor in model.state_dict().items()}, state)
     model.load_state_dict(state)  # each block takes mamba-ssm's names itself
     return model
@@ -207,7 +209,9 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if not isinstance(state_dict, Mapping):
         raise ValueError(f"expected a state dict, names → tensors, got {state_dict!r}: use read_checkpoint(path) first")
     if others := [name for name, value in state_dict.items() if not isinstance(value, Tensor)]:
-        raise ValueError(f"a state dict maps names to tensors; other things are under {others[:4]}: pick the weights out")
+        raise ValueError(
+            f"a state dict maps names to tensors; other things are under {others[:4]}: pick the weights out"
+        )
     return {re.sub(r"^backbone\.embeddings\.", "backbone.embedding.", name): t for name, t in state_dict.items()}
 
 
@@ -223,7 +227,9 @@ def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
     d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
     if d_inner % d_model:
-        raise ValueError(f"E = {d_inner} is no multiple of D = {d_model}: a block here is a whole number of times wider")
+        raise ValueError(
+            f"E = {d_inner} is no multiple of D = {d_model}: a block here is a whole number of times wider"
+        )
     return dict(
         vocab_size=vocab_size,
         d_model=d_model,

@@ -303,7 +303,7 @@ def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
     assert not logits.requires_grad
     assert not model.step(tokens(B), cache).requires_grad
     half = language_model().bfloat16()
-    for logits, cache in (half.prefill(tokens(B, L)), (None, half.new_cache(B))):
+    for cache in (half.prefill(tokens(B, L))[1], half.new_cache(B)):
         assert cache[0].state.dtype == torch.float32
         assert half.step(tokens(B), cache).dtype == torch.bfloat16
         assert cache[0].state.dtype == torch.float32
@@ -387,7 +387,7 @@ def test_a_norm_that_sees_the_future_is_refused_wherever_it_stands(norm):
 def test_text_round_trips_and_every_character_is_in_the_alphabet():
     text = pydoc.load_text()
     assert len(text) > 200_000
-    assert "The \"for\" statement" in text
+    assert 'The "for" statement' in text
     ids = pydoc.encode(text)
     assert ids.dtype == torch.int64
     assert int(ids.max()) < len(pydoc.ALPHABET) == 96
@@ -419,7 +419,7 @@ def test_batches_are_windows_of_the_text_decided_by_the_seed():
     assert not torch.equal(first, other)
     assert (first.diff(dim=-1) == 1).all()
     assert (int(first.min()), int(first.max())) == (0, 49)  # the first and the last window come up
-    with pytest.raises(ValueError, match="from 1 to 49 for a text of 50"):
+    with pytest.raises(ValueError, match="from 1 to 49 for 50 characters"):
         next(pydoc.batches(ids, steps=1, batch_size=1, length=50, seed=0))
 
 

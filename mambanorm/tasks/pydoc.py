@@ -69,7 +69,7 @@ def split(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def batches(ids: Tensor, *, steps: int, batch_size: int, length: int, seed: int) -> Iterator[Tensor]:
-    """`steps` batches of windows (B, L + 1) at random places; the seed decides which. ValueError for too short a text."""
+    """`steps` batches of windows (B, L + 1) at random places that the seed decides. ValueError for too short a text."""
     places = windows(ids, length, stride=1)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
@@ -82,9 +82,8 @@ def windows(ids: Tensor, length: int, *, stride: int | None = None) -> Tensor:
     What no longer fills a window is left out. ValueError for a text that does not fill one.
     """
     if length < 1 or len(ids) < length + 1:
-        raise ValueError(
-            f"length must be a whole number from 1 to {len(ids) - 1} for a text of {len(ids)} characters, got {length!r}"
-        )
+        longest = len(ids) - 1
+        raise ValueError(f"length must be a whole number from 1 to {longest} for {len(ids)} characters, got {length!r}")
     return ids.unfold(0, length + 1, stride or length)
 
 
