@@ -42,7 +42,8 @@ def language_model(arm="RMSN>SSM>None", **options):
 
 def error(ours, theirs):
     """Largest difference relative to the largest value."""
-    return float((ours.double() - theirs.double()).abs().max() / theirs.double().abs().max())
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 # names and initial values
