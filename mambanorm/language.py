@@ -6,7 +6,7 @@ Every norm in it must be causal: statistics along L would see what is to be pred
 
     train, val = split(encode(load_text()))                                    # all four from mambanorm.tasks.pydoc
     model = LanguageModel(len(ALPHABET), d_model=64, n_layers=2)
-    curve = train_language_model(model, train, val)                            # a minute on two cores
+    curve = train_language_model(model, train, val)
     print(decode(model.generate(encode("The ")[None], 200, temperature=0.7)[0]))
 
 Map
