@@ -120,14 +120,15 @@ def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparis
 
 
 def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
-    cells: dict[tuple[int, float], list] = {}
+    """The share of non-finite ends in each cell of depth × learning rate (× few rows), in per cent."""
+    cells: dict[str, list] = {}
     for config in failure_runs(evidence.scale, evidence.test_seeds or [0]):
-        cells.setdefault((config.n_layers, config.lr), []).append(config)
+        few = f", {config.train_rows} training rows" * bool(config.train_rows)
+        cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}{few}", []).append(config)
     rows = []
-    for (depth, lr), configs in cells.items():
+    for name, configs in cells.items():
         k, n = evidence.counts(configs)
-        facts = dict(task=task, comparison=f"None→None, {depth} blocks, lr {lr:g}", effect=100 * k / n if n else np.nan)
+        facts = dict(task=task, comparison=name, effect=100 * k / n if n else np.nan)
         low, high, each_low, each_high = (np.nan,) * 4
         if n:
             low, high = (100 * end for end in clopper_pearson(k, n, simultaneous(len(cells))))
