@@ -240,12 +240,12 @@ FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "pape
 FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there (I12)
 
 
-def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """No norm at all over depth × learning rate, and at the middle depth with few training rows: how often does it end
-    non-finite?"""
+def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """No norm at all over depth × learning rate: how often does it end non-finite? With `train_rows` only at the middle
+    depth."""
     depths = FAILURE_DEPTHS[scale]
-    cells = [dict(n_layers=n, lr=lr) for n in depths for lr in FAILURE_LRS]
-    cells += [dict(n_layers=depths[len(depths) // 2], lr=lr, train_rows=FEW_ROWS[scale]) for lr in FAILURE_LRS]
+    depths = [depths[len(depths) // 2]] if train_rows else depths
+    cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
     return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
 
 

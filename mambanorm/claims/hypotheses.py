@@ -241,7 +241,7 @@ def _inside() -> list[Claim]:
             id="H9s",
             words="Without normalization training consistently ends in infinite values.",
             where="§4.6",
-            quantity="share of None→None runs that end non-finite, at each depth × learning rate, also with few rows",
+            quantity="share of None→None runs that end non-finite, at each depth × learning rate",
             test="exact (Clopper–Pearson) intervals; intersection–union: every cell has to pass; Fisher against "
             "normalized controls",
             direction="above one half in every cell",

@@ -28,7 +28,7 @@ from mambanorm.claims.inference import (
     simultaneous,
     t_interval,
 )
-from mambanorm.config import SELECT_SEEDS, failing_runs, failure_runs
+from mambanorm.config import FEW_ROWS, SELECT_SEEDS, failing_runs, failure_runs
 from mambanorm.paper import paper_values
 
 Row = dict[str, object]
@@ -120,11 +120,11 @@ def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparis
 
 
 def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """The share of non-finite ends in each cell of depth × learning rate (× few rows), in per cent."""
+    """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
     cells: dict[str, list] = {}
-    for config in failure_runs(evidence.scale, evidence.test_seeds or [0]):
-        few = f", {config.train_rows} training rows" * bool(config.train_rows)
-        cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}{few}", []).append(config)
+    few = FEW_ROWS[evidence.scale] if evidence.variant else 0
+    for config in failure_runs(evidence.scale, evidence.test_seeds or [0], few):
+        cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}", []).append(config)
     rows = []
     for name, configs in cells.items():
         k, n = evidence.counts(configs)
