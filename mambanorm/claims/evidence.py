@@ -88,7 +88,10 @@ def needed(
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on tune and select")
     if claim.runs != "tuned":
         asked = range(len(variants(claim, scale)) if tasks else 0)
-        return [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
+        found = [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
+        return list(
+            {config.run_id: config for config in found}.values()
+        )  # the controls of H9 are those of each variant
     evidence = Evidence(frame, scale)
     configs = []
     for task in tasks:
