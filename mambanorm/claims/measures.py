@@ -28,7 +28,7 @@ from mambanorm.claims.inference import (
     simultaneous,
     t_interval,
 )
-from mambanorm.config import SELECT_SEEDS, failing_runs, failure_runs
+from mambanorm.config import FEW_ROWS, SELECT_SEEDS, failing_runs, failure_runs
 from mambanorm.paper import paper_values
 
 Row = dict[str, object]
@@ -121,13 +121,14 @@ def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparis
 
 def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
-    cells: dict[tuple[int, float], list] = {}
-    for config in failure_runs(evidence.scale, evidence.test_seeds or [0]):
-        cells.setdefault((config.n_layers, config.lr), []).append(config)
+    cells: dict[str, list] = {}
+    few = FEW_ROWS[evidence.scale] if evidence.variant else 0
+    for config in failure_runs(evidence.scale, evidence.test_seeds or [0], few):
+        cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}", []).append(config)
     rows = []
-    for (depth, lr), configs in cells.items():
+    for name, configs in cells.items():
         k, n = evidence.counts(configs)
-        facts = dict(task=task, comparison=f"None→None, {depth} blocks, lr {lr:g}", effect=100 * k / n if n else np.nan)
+        facts = dict(task=task, comparison=name, effect=100 * k / n if n else np.nan)
         low, high, each_low, each_high = (np.nan,) * 4
         if n:
             low, high = (100 * end for end in clopper_pearson(k, n, simultaneous(len(cells))))

@@ -285,7 +285,7 @@ def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], v
         made = {row["comparison"] for row in rows if row["main"]}
         comparisons = [c for c in claim.comparisons if c.name in made]
         holds = [f"{lr:g}" for lr in grid if _holds_at(claim, comparisons, evidence.tune_table(claim, task, lr))]
-        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')} at half the steps, one rate for all arms)"
+        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')}, one rate for all arms)"
         if made and len(holds) == 1:
             texts.append(f"holds only at learning rate {holds[0]} of {len(grid)} {where}")
         texts += [f"holds at no single learning rate {where}"] * (not holds and verdict == "reproduced")
