@@ -259,9 +259,9 @@ def test_step_by_step_equals_the_parallel_forward_to_float32_rounding(sizes):
     model, ids = language_model("LN>SSM>RMSN", norm_options=None, **sizes), tokens(B, 40)
     whole = model(ids)
     logits, cache = model.prefill(ids[:, :9])
-    assert error(logits, whole[:, 8]) <= 2e-6
+    assert error(logits, whole[:, 8]) <= 1e-5
     for t in range(9, 40):
-        assert error(model.step(ids[:, t], cache), whole[:, t]) <= 2e-6
+        assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-5
 
 
 def test_a_block_steps_as_it_goes_forward_and_its_cache_does_not_grow():
@@ -295,7 +295,7 @@ def test_a_copied_cache_goes_its_own_way():
     other = [copy.copy(kept) for kept in cache]
     model.step(ids[:, 0], other)
     expected = model(torch.cat([ids, ids[:, 3:4]], 1))[:, -1]
-    assert error(model.step(ids[:, 3], cache), expected) <= 2e-6
+    assert error(model.step(ids[:, 3], cache), expected) <= 1e-5
 
 
 def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
