@@ -163,6 +163,7 @@ class Evidence:
         if len(frame):
             check_frame(frame, LOOKED_AT)
         self.scale, self.variant = self._scale(frame, scale), variant
+        self.families = 1  # tasks that share a verdict, and with it its 5 %
         runs = frame[(frame.scale == self.scale) & frame.status.isin(["ok", "diverged"])]
         if runs.run_id.duplicated().any():
             runs = runs.drop_duplicates(["run_id", "status", "test_accuracy", "best_val_accuracy"])
