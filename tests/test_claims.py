@@ -588,7 +588,8 @@ def test_summaries_say_of_a_stored_run_what_the_diagnostics_say(store):
     )
     row = frame.set_index("run_id").loc[deep.run_id]
     for mode in ("train", "eval"):
-        assert row[f"growth_{mode}"] == pytest.approx(table.decades_per_8[mode])
+        # the blocks run fused here, unfused while recorded: equal up to float32 rounding
+        assert row[f"growth_{mode}"] == pytest.approx(table.decades_per_8[mode], abs=1e-6)
         assert (row[f"law_{mode}"] > 0) == (table.law[mode] == summaries.EXPONENTIAL)
     verdicts = {name: judge(name, frame).verdict for name in ("H9s", "H10s", "H11s", "H12s")}
     assert verdicts["H9s"] == verdicts["H10s"] == "sketch"

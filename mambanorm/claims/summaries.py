@@ -84,7 +84,7 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
         with torch.no_grad():
             model.train(mode == "train")(inputs, lengths)
         tokens = [output.double().norm(dim=-1).nan_to_num(nan=np.inf) for output in outputs]
-        median = pd.Series([float(l2.median()) for l2 in tokens], range(1, len(tokens) + 1))
+        median = pd.Series([float(np.median(l2.cpu().numpy())) for l2 in tokens], range(1, len(tokens) + 1))
         facts[f"growth_{mode}"], facts[f"law_{mode}"] = growth_law(median)
     return facts
 
