@@ -18,8 +18,8 @@ from mambanorm.sweep import sweep
 from mambanorm.train import train
 
 ELSEWHERE = 0.05
-"""On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14 runs
-of digits differed by at most 0.003; other processors may differ more."""
+"""On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14
+runs of digits differed by at most 0.003; other processors may differ more."""
 
 
 @pytest.fixture(scope="module")
