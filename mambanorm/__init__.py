@@ -10,7 +10,8 @@ from mambanorm.block import MambaBlock
 from mambanorm.claims import CLAIMS, Verdict, chosen_lr, judge, needed, verdict_table, with_summaries
 from mambanorm.config import RunConfig, base_config, grid, study
 from mambanorm.diagnostics import record, token_norms
-from mambanorm.models import SequenceClassifier
+from mambanorm.language import read_checkpoint, train_language_model
+from mambanorm.models import LanguageModel, SequenceClassifier, load_mamba_checkpoint
 from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
 from mambanorm.recorded import check_source
 from mambanorm.runs import find_run, load_runs, save_run
@@ -27,6 +28,7 @@ __all__ = [
     "PRESETS",
     "TASKS",
     "Arm",
+    "LanguageModel",
     "MambaBlock",
     "NormVary",
     "RunConfig",
@@ -40,9 +42,11 @@ __all__ = [
     "find_run",
     "grid",
     "judge",
+    "load_mamba_checkpoint",
     "load_runs",
     "load_task",
     "needed",
+    "read_checkpoint",
     "record",
     "register_norm",
     "register_task",
@@ -53,6 +57,7 @@ __all__ = [
     "sweep",
     "token_norms",
     "train",
+    "train_language_model",
     "verdict_table",
     "with_summaries",
 ]

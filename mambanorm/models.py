@@ -1,4 +1,7 @@
-"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6)."""
+"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6).
+
+LanguageModel stands in language.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock, check_size
+from mambanorm.language import LanguageModel, load_mamba_checkpoint
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.moments import check_lengths, valid_positions
+
+__all__ = ["LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool"]
 
 
 class SequenceClassifier(nn.Module):
