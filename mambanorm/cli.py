@@ -99,7 +99,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def run_record(options: argparse.Namespace) -> int:
     from mambanorm import claims, config
-    from mambanorm.recorded import describe_recorded, recorded
+    from mambanorm.recorded import describe_recorded, read_results
 
     scale = config.check_scale(options.scale) if options.scale else config.default_scale()
     tasks = _check_tasks(options.tasks or config.STUDY_TASKS)
@@ -108,8 +108,12 @@ def run_record(options: argparse.Namespace) -> int:
         _announce(claims.recorded_configs(scale, **asked), options)
         return 0
     engine = dict(scheduler=options.scheduler, workers=options.workers)
-    path = claims.record(scale, **asked, path=options.out, **engine)
-    print(f"{path}: {describe_recorded(recorded(scale))}")
+    try:
+        path = claims.record(scale, **asked, path=options.out, **engine)
+    except RuntimeError as error:  # some runs could not be trained; the others are kept
+        _say(str(error))
+        return 1
+    print(f"{path}: {describe_recorded(read_results(path))}")
     return 0
 
 

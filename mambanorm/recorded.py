@@ -44,6 +44,11 @@ def recorded(scale: str | None = None) -> pd.DataFrame:
             f"there are no recorded results of scale {path.stem!r} (recorded: {there}): "
             f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
         )
+    return read_results(path)
+
+
+def read_results(path: str | Path) -> pd.DataFrame:
+    """The run frame that `write_recorded` wrote."""
     return pd.read_parquet(path)
 
 

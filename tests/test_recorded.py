@@ -100,6 +100,23 @@ def test_what_is_not_recorded_is_refused_with_what_there_is(results):
         mn.check_source("record")
 
 
+def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
+    results, store, tmp_path, capsys, monkeypatch
+):
+    few = mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)
+    monkeypatch.setattr(claims.training, "recorded_configs", lambda *_, **__: few)
+    asked = ["record", "--scale", "smoke", "--seeds", "1", "--workers", "0", "--out"]
+    assert main([*asked, str(tmp_path / "mine.parquet")]) == 0
+    assert recorded.read_results(tmp_path / "mine.parquet").arm.tolist() == ["None>SSM>BN"]
+    assert not recorded.recorded_path("smoke").exists()
+    few.append(few[0].but(arm="GN>SSM>GN", norm_options={"groups": 3}))
+    assert main([*asked, str(tmp_path / "none.parquet")]) == 1
+    said = capsys.readouterr().err
+    assert "groups may be one of" in said  # why, and that nothing was written
+    assert "1 run could not be trained: nothing is recorded" in said
+    assert not (tmp_path / "none.parquet").exists()
+
+
 def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     few = [*mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0, 100]), *mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)]
     monkeypatch.setattr(claims.training, "recorded_configs", lambda *_, **__: few)

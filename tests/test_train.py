@@ -126,6 +126,27 @@ def test_arms_of_a_seed_share_split_batches_and_schedule():
     assert np.array_equal(*labels)
 
 
+def test_train_rows_cuts_the_training_split_and_nothing_else(monkeypatch):
+    from mambanorm.tasks import Split, load_task
+
+    config, seen, batch = base_config("digits", "smoke", train_rows=12), [], Split.batch
+    rows_of_train = load_task("digits", "smoke", 0).train
+
+    def spy(split, rows):
+        if split is rows_of_train:
+            seen.extend(rows.tolist())
+        return batch(split, rows)
+
+    monkeypatch.setattr(Split, "batch", spy)
+    few = train(config)
+    assert len(seen) == config.steps * config.batch_size
+    assert set(seen) <= set(range(12))
+    seen.clear()
+    everything = train(config.but(train_rows=10**6))
+    assert max(seen) >= 12
+    assert np.array_equal(few.predictions["label"], everything.predictions["label"])
+
+
 def test_the_same_config_twice_is_bit_identical(result):
     again = train(result.config)
     assert again.curves.equals(result.curves)
