@@ -84,7 +84,7 @@ def _fold(verdict: Verdict) -> str:
     lines = {
         "Decided by": f"{verdict.decided_by}; {plural(verdict.n_seeds, 'seed')}; {verdict.fidelity}",
         "Measured": claim.quantity,
-        "Test": f"{claim.test}. Holds if {claim.direction}, by more than {_number(claim.threshold)} {verdict.unit}.",
+        "Test": f"{claim.test}. Holds if {claim.direction}, by more than {_number(verdict.threshold)} {verdict.unit}.",
         "The paper": f"{claim.where}: {claim.paper}.",
     }
     if not verdict.n_seeds:
