@@ -285,7 +285,7 @@ class ImageClassifier(nn.Module):
         if x.dim() != 4 or x.shape[-1] != self.in_channels or not x.is_floating_point():
             raise ValueError(f"expected images (B, H, W, {self.in_channels}), got {x.dtype} {tuple(x.shape)}")
         cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
-        if H % cell or W % cell or not x.numel():
+        if H % cell or W % cell:
             halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
             raise ValueError(
                 f"images of {H}×{W} pixels do not divide into patches of {self.patch}×{self.patch}{halvings}: "

@@ -188,8 +188,8 @@ def test_the_block_makes_no_tensor_of_all_states(monkeypatch):
 
 
 def test_block_passes_gradcheck_in_float64():
-    block = mn.VSSBlock(2, "LN", "RMSN", d_state=2).double()
-    x = sample(1, 2, 3, 2).double().requires_grad_()
+    block = mn.VSSBlock(3, "LN", "RMSN", d_state=2).double()
+    x = sample(1, 2, 3, 3).double().requires_grad_()
     assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
 
 
