@@ -10,7 +10,8 @@ from mambanorm.block import MambaBlock
 from mambanorm.claims import CLAIMS, Verdict, chosen_lr, judge, needed, verdict_table, with_summaries
 from mambanorm.config import RunConfig, base_config, grid, study
 from mambanorm.diagnostics import record, token_norms
-from mambanorm.models import ImageClassifier, SequenceClassifier
+from mambanorm.language import read_checkpoint, train_language_model
+from mambanorm.models import ImageClassifier, LanguageModel, SequenceClassifier, load_mamba_checkpoint
 from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
 from mambanorm.recorded import check_source
 from mambanorm.runs import find_run, load_runs, save_run
@@ -29,6 +30,7 @@ __all__ = [
     "TASKS",
     "Arm",
     "ImageClassifier",
+    "LanguageModel",
     "MambaBlock",
     "NormVary",
     "RunConfig",
@@ -45,9 +47,11 @@ __all__ = [
     "find_run",
     "grid",
     "judge",
+    "load_mamba_checkpoint",
     "load_runs",
     "load_task",
     "needed",
+    "read_checkpoint",
     "record",
     "register_norm",
     "register_task",
@@ -58,6 +62,7 @@ __all__ = [
     "sweep",
     "token_norms",
     "train",
+    "train_language_model",
     "verdict_table",
     "with_summaries",
 ]

@@ -4,8 +4,10 @@
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
-Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, `delta` Δ,
-`A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
+Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
+`delta` Δ, `A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
+
+Step by step, for generation: `prefill` is `forward` that also hands out a BlockCache, `step` goes on from one.
 
 A block runs one of two twins that give the same values: the fused one for float32 on the CPU; elsewhere and while
 diagnostics record the plain one, in which every site of SITES exists as a tensor. Parameter names and initial values
@@ -17,6 +19,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,16 +27,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import PRESETS, Arm
-from mambanorm.norms import check_options, create_norm, known_options, norm_name
+from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
 from mambanorm.norms.moments import fusible
 from mambanorm.ssm import conv_silu, selective_scan
+from mambanorm.ssm.reference import scan_step
 
-__all__ = ["PRESETS", "SITES", "Arm", "MambaBlock", "warm_up"]
+__all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock", "warm_up"]
 
 SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
 """What diagnostics can see of a block, in the order of computation."""
 
+NOT_YET = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
+
+
+@dataclass
+class BlockCache:
+    """All that a block keeps of the positions behind it, d_conv − 1 of them and one state, however long the text.
+
+    conv (B, d_conv − 1, E): the last inputs of the convolution, zero before the first position. state (B, E, N): the
+    scan's h. A step puts new tensors in their place and writes into none: `copy.copy` is enough to go two ways.
+    """
+
+    conv: Tensor
+    state: Tensor
 
 
 class MambaBlock(nn.Module):
@@ -78,7 +95,7 @@ class MambaBlock(nn.Module):
         with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
-        self.d_model = d_model
+        self.d_model, self.norm_names = d_model, (n1, n2)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self.scan_gates = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
         self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
@@ -142,8 +159,9 @@ class MambaBlock(nn.Module):
         dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
         return F.linear(dt, self.dt_proj.weight), B, C
 
-    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None) -> Tensor:
-        return selective_scan(
+    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None, last: bool = False):
+        """The scan, gated where z is given: y (B, L, E); with `last` (y, the state after the last position)."""
+        found = selective_scan(
             u.transpose(1, 2),
             delta.transpose(1, 2),
             -torch.exp(self.A_log),
@@ -153,8 +171,50 @@ class MambaBlock(nn.Module):
             z=None if z is None else z.transpose(1, 2),
             delta_bias=self.dt_proj.bias,
             delta_softplus=True,
+            return_last_state=last,
             backend=self.scan_backend,
-        ).transpose(1, 2)
+        )
+        return (found[0].transpose(1, 2), found[1]) if last else found.transpose(1, 2)
+
+    def new_cache(self, rows: int) -> BlockCache:
+        """The cache before the first position."""
+        weight = self.conv1d.weight  # (E, 1, K)
+        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32  # as the scan's last state
+        conv = weight.new_zeros(rows, weight.shape[-1] - 1, self.d_inner)
+        return BlockCache(conv, weight.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
+        """`forward(x)` of the first positions, (B, L, D) at once by the parallel scan, and the cache to step on from.
+
+        Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
+        """
+        check_causal(self.norm_names, NOT_YET)
+        raw, z = self.in_proj(self.n1(x)).chunk(2, dim=-1)  # (B, L, E)
+        u = self._convolve(raw)
+        y, state = self._scan(u, *self._select(u), last=True)
+        cache = BlockCache(F.pad(raw, (0, 0, self.conv1d.kernel_size[0] - 1, 0))[:, x.shape[1] :], state)
+        return x + self.out_proj(self.n2(y) * F.silu(z)), cache
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: BlockCache) -> Tensor:
+        """What `forward` gives at the next position, x (B, D) → (B, D); the cache moves on by one.
+
+        Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
+        """
+        check_causal(self.norm_names, NOT_YET)
+        fits = (len(cache.state), self.d_model)
+        if x.shape != fits:
+            raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
+        raw, z = self.in_proj(self.n1(x[:, None])).chunk(2, dim=-1)  # (B, 1, E)
+        window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E)
+        taps = self.conv1d.weight[:, 0].t()  # (K, E)
+        u = F.silu((window * taps).sum(1) + self.conv1d.bias)  # (B, E)
+        delta, B, C = self._select(u)
+        y, cache.state = scan_step(cache.state, u, delta, -torch.exp(self.A_log), B, C, self.D, self.dt_proj.bias)
+        cache.conv = window[:, 1:]
+        f = self.n2(y[:, None]) * F.silu(z)
+        return x + self.out_proj(f)[:, 0]
 
 
 def warm_up() -> None:

@@ -134,8 +134,9 @@ def run_verdicts(options: argparse.Namespace) -> int:
         return 0
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     frame = claims.train_verdicts(ids, **asked, **engine)
-    for name in ids:
-        print(claims.describe(claims.judge(name, frame, scale=scale)))
+    verdicts = [claims.judge(name, frame, scale=scale) for name in ids]
+    print("\n".join(map(claims.describe, verdicts)))
+    print("\n" + "\n".join(map(claims.one_line, verdicts)))
     return _report_failed(frame)
 
 

@@ -130,7 +130,7 @@ SCALES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "quick": {
         "*": dict(d_state=8),  # half of mamba-ssm's, for time: the scan is half of a step
-        "digits": dict(lr=1e-2, steps=120, batch_size=32, eval_every=30),
+        "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
         "digits_images": dict(**IMAGES, d_state=4, lr=1e-2, steps=60, batch_size=32, eval_every=20),
         "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
     },
@@ -240,7 +240,8 @@ def depth_runs(
     """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
     steps = {"smoke": 4, "quick": 24}.get(scale, 1_000)
     four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
-    changes = dict(steps=steps, eval_every=max(steps // 3, 1)) | changes
+    lr = min(base_config("digits", scale).lr, 4e-3)  # at which 24 blocks train, with norms or without
+    changes = dict(lr=lr, steps=steps, eval_every=max(steps // 3, 1)) | changes
     depths = DEPTHS[scale] if depths is None else depths
     return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
 
@@ -249,12 +250,12 @@ FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "pape
 FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there (I12)
 
 
-def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """No norm at all over depth × learning rate, and at the middle depth with few training rows: how often does it end
-    non-finite?"""
+def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """No norm at all over depth × learning rate: how often does it end non-finite? With `train_rows` only at the middle
+    depth."""
     depths = FAILURE_DEPTHS[scale]
-    cells = [dict(n_layers=n, lr=lr) for n in depths for lr in FAILURE_LRS]
-    cells += [dict(n_layers=depths[len(depths) // 2], lr=lr, train_rows=FEW_ROWS[scale]) for lr in FAILURE_LRS]
+    depths = [depths[len(depths) // 2]] if train_rows else depths
+    cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
     return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
 
 
@@ -285,12 +286,8 @@ def lr_grid(task: str, scale: str | None = None) -> tuple[float, ...]:
 
 
 def tune_runs(arms: Sequence[Arm | str], task: str, scale: str) -> list[RunConfig]:
-    """Every arm at every learning rate of the grid with the tune seeds, for half the steps: what tuning costs decides
-    how many test seeds a laptop has time for."""
-    steps = max(base_config(task, scale).steps // 2, 1)
-    return [
-        c for lr in lr_grid(task, scale) for c in grid(arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr, steps=steps)
-    ]
+    """Every arm at every learning rate of the grid, with the tune seeds."""
+    return [c for lr in lr_grid(task, scale) for c in grid(arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)]
 
 
 def scaled_lr(task: str, scale: str | None, factor: float) -> float:

@@ -43,6 +43,7 @@ from mambanorm import machine
 from mambanorm.config import ROOT, check_scale, check_seeds, default_scale, study
 from mambanorm.errors import unknown
 from mambanorm.page import NotebookOutcome, read_outcome, tags_of, to_html, write_index, write_text
+from mambanorm.recorded import check_source, recorded
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.sweep import missing_runs, spell, sweep
 from mambanorm.tasks import TASKS
@@ -111,6 +112,9 @@ def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> d
 def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:
     """How many runs were missing, and the ids of those that could not be trained."""
     missing = missing_runs((config for configs in plan.values() for config in configs), runs_dir)
+    if missing and check_source() == "recorded":  # the notebooks then read those, and train the few they need besides
+        held = set(recorded(missing[0].scale).run_id)
+        missing = [config for config in missing if config.run_id not in held]
     if not missing:
         return 0, set()
     frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)

@@ -426,7 +426,7 @@ def test_mixed_scales_and_contradicting_rows_are_refused():
         judge("H2", frame)
 
 
-def test_tasks_give_one_verdict_only_if_they_agree():
+def test_a_claim_about_every_task_needs_all_to_be_reproduced_and_one_to_be_contradicted():
     tasks, rng = ("digits", "listops"), np.random.default_rng(27)
     frame = plant(skeleton("H8s", 8, tasks), {"NormVary>SSM>GN": 12.0}, rng)
     lr = base_config("listops", SCALE).lr
@@ -438,6 +438,13 @@ def test_tasks_give_one_verdict_only_if_they_agree():
     split = judge("H8s", frame)
     assert split.by_task == {"digits": "reproduced", "listops": "contradicted"}
     assert split.verdict == "inconclusive"
+    both = split.rows[split.rows.task == "digits"].iloc[0]
+    assert (both.low, both.high) == pytest.approx(t_interval(both.per_seed, 1 - 0.05 / (2 * CLAIMS["H8s"].m)))
+    unsure = frame.copy()  # digits at the boundary: contradicted on ListOps alone
+    unsure.loc[(frame.task == "digits") & (frame.arm == "NormVary>SSM>GN"), "test_accuracy"] -= 0.11
+    third = judge("H8s", unsure)
+    assert third.by_task == {"digits": "inconclusive", "listops": "contradicted"}
+    assert third.verdict == "contradicted"
     assert judge("H8s", frame, tasks=["digits"]).verdict == "reproduced"
     few = judge("H8s", frame[~((frame.task == "listops") & frame.seed.isin(range(3, 8)))])
     assert (few.verdict, few.tasks) == ("reproduced", ("digits",))
@@ -581,7 +588,8 @@ def test_summaries_say_of_a_stored_run_what_the_diagnostics_say(store):
     )
     row = frame.set_index("run_id").loc[deep.run_id]
     for mode in ("train", "eval"):
-        assert row[f"growth_{mode}"] == pytest.approx(table.decades_per_8[mode])
+        # the blocks run fused here, unfused while recorded: equal up to float32 rounding
+        assert row[f"growth_{mode}"] == pytest.approx(table.decades_per_8[mode], abs=1e-6)
         assert (row[f"law_{mode}"] > 0) == (table.law[mode] == summaries.EXPONENTIAL)
     verdicts = {name: judge(name, frame).verdict for name in ("H9s", "H10s", "H11s", "H12s")}
     assert verdicts["H9s"] == verdicts["H10s"] == "sketch"

@@ -188,6 +188,17 @@ def test_a_run_that_cannot_be_trained_fails_its_notebook(small_study, tmp_path, 
 # the page
 
 
+def test_what_a_notebook_tags_as_first_stands_above_all_cards(notebooks, tmp_path):
+    table = "from IPython.display import HTML\nHTML('<table id=\"verdicts\"><tr><td>H1s</td></tr></table>')"
+    plain, first = notebooks("01_a", code("1 + 1")), notebooks("12_b", code(table, "first"))
+    outcomes = report.execute([plain, first], tmp_path / "out", {}, progress=False)
+    page = write_index(outcomes, tmp_path / "out").read_text()
+    top, cards = page.split('<section class="cards">')
+    assert "<td>H1s</td>" in top
+    assert 'href="12_b.html"' in top
+    assert "<td>H1s</td>" not in cards
+
+
 def test_the_page_shows_question_answer_thumbnail_and_failure(notebooks, tmp_path):
     answer = display("text/markdown", "**RMSN** wins, *clearly*: `84 %`, see [this](03_type.ipynb)")
     good = notebooks("01_a", code(display("image/png", png(20, 10))), code(display("image/png", png()), "thumbnail"))

@@ -53,9 +53,8 @@ def variants(claim: Claim, scale: str) -> tuple[str, ...]:
     """The settings at which a claim of §4.6 is asked; the first decides, the others are told beside it."""
     few = f"with {FEW_ROWS[scale]} training rows"
     shallow, deep = (f"with {n} blocks" for n in DEPTHS[scale][-2:])
-    return {"depth": (deep, shallow, f"{shallow} and {few[5:]}"), "failing": ("with all rows", few)}.get(
-        claim.runs, ("",)
-    )
+    depth = (deep, shallow, f"{shallow} and {few[5:]}")
+    return {"tuned": ("",), "depth": depth}.get(claim.runs, ("with all rows", few))
 
 
 def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0) -> list[RunConfig]:
@@ -66,7 +65,7 @@ def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0)
         return depth_runs(scale, "BN", seeds, [DEPTHS[scale][depth]], train_rows=rows)
     if claim.runs == "failing":
         return [c for c in failing_runs(scale, seeds, (0, few)[variant]) if c.arm in claim.arms]
-    both = failure_runs(scale, seeds) + failing_runs(scale, seeds)
+    both = failure_runs(scale, seeds, (0, few)[variant]) + failing_runs(scale, seeds)
     return list({config.run_id: config for config in both}.values())  # they share a cell
 
 
@@ -89,7 +88,10 @@ def needed(
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on tune and select")
     if claim.runs != "tuned":
         asked = range(len(variants(claim, scale)) if tasks else 0)
-        return [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
+        found = [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
+        return list(
+            {config.run_id: config for config in found}.values()
+        )  # the controls of H9 are those of each variant
     evidence = Evidence(frame, scale)
     configs = []
     for task in tasks:
@@ -161,6 +163,7 @@ class Evidence:
         if len(frame):
             check_frame(frame, LOOKED_AT)
         self.scale, self.variant = self._scale(frame, scale), variant
+        self.families = 1  # tasks that share a verdict, and with it its 5 %
         runs = frame[(frame.scale == self.scale) & frame.status.isin(["ok", "diverged"])]
         if runs.run_id.duplicated().any():
             runs = runs.drop_duplicates(["run_id", "status", "test_accuracy", "best_val_accuracy"])

@@ -68,6 +68,7 @@ def sign_flip_interval(values: Sequence[float], level: float = LEVEL) -> tuple[f
     return float(means[k - 1]), float(means[-k])
 
 
+@lru_cache(maxsize=4096)
 def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """The exact interval of a rate of which k of n were seen. ValueError for k outside 0…n or no trial."""
     if not 0 <= k <= n or n < 1:
@@ -76,6 +77,7 @@ def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]
     return float(interval.low), float(interval.high)
 
 
+@lru_cache(maxsize=4096)
 def fisher(k: int, n: int, other_k: int, other_n: int) -> float:
     """Two-sided p of Fisher's exact test that two rates, k of n and other_k of other_n, are one."""
     return float(stats.fisher_exact([[k, n - k], [other_k, other_n - other_k]]).pvalue)

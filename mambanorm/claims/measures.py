@@ -28,7 +28,7 @@ from mambanorm.claims.inference import (
     simultaneous,
     t_interval,
 )
-from mambanorm.config import SELECT_SEEDS, failing_runs, failure_runs
+from mambanorm.config import FEW_ROWS, SELECT_SEEDS, failing_runs, failure_runs
 from mambanorm.paper import paper_values
 
 Row = dict[str, object]
@@ -45,13 +45,14 @@ def rows_of(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Row], str
     comparisons, rival = selected(claim, evidence, task)
     tables = {column: evidence.table(claim, task, column) for column in {c.column for c in comparisons}}
     measure = MEASURES[claim.measure]
-    return [row(claim, task, c, measure(tables[c.column], c).dropna()) for c in comparisons], rival
+    m = claim.m * evidence.families
+    return [row(claim, task, c, measure(tables[c.column], c).dropna(), m) for c in comparisons], rival
 
 
-def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series) -> Row:
-    """One comparison from its per-seed values."""
+def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series, m: int) -> Row:
+    """One comparison of m from its per-seed values."""
     facts = dict(task=task, comparison=comparison.name, effect=float(values.mean()), n=len(values))
-    low, high = t_interval(values, simultaneous(claim.m))
+    low, high = t_interval(values, simultaneous(m))
     each_low, each_high = t_interval(values)
     facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high)
     facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison), unit=comparison.unit)
@@ -65,11 +66,11 @@ def judged(claim: Claim, facts: Row) -> Row:
     return facts | dict(state=state, main=claim.main in ("", facts["comparison"]))
 
 
-def by_sign_flip(claim: Claim, rows: list[Row]) -> list[Row] | None:
-    """The rows with inverted sign-flip intervals; None where there are too few seeds for such an interval."""
+def by_sign_flip(claim: Claim, rows: list[Row], m: int) -> list[Row] | None:
+    """The rows, of m comparisons, with inverted sign-flip intervals; None where there are too few seeds for one."""
     again = []
     for facts in rows:
-        low, high = sign_flip_interval(facts["per_seed"], simultaneous(claim.m))
+        low, high = sign_flip_interval(facts["per_seed"], simultaneous(m))
         if not np.isfinite(low):
             return None
         each_low, each_high = sign_flip_interval(facts["per_seed"])
@@ -121,13 +122,14 @@ def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparis
 
 def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
-    cells: dict[tuple[int, float], list] = {}
-    for config in failure_runs(evidence.scale, evidence.test_seeds or [0]):
-        cells.setdefault((config.n_layers, config.lr), []).append(config)
+    cells: dict[str, list] = {}
+    few = FEW_ROWS[evidence.scale] if evidence.variant else 0
+    for config in failure_runs(evidence.scale, evidence.test_seeds or [0], few):
+        cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}", []).append(config)
     rows = []
-    for (depth, lr), configs in cells.items():
+    for name, configs in cells.items():
         k, n = evidence.counts(configs)
-        facts = dict(task=task, comparison=f"None→None, {depth} blocks, lr {lr:g}", effect=100 * k / n if n else np.nan)
+        facts = dict(task=task, comparison=name, effect=100 * k / n if n else np.nan)
         low, high, each_low, each_high = (np.nan,) * 4
         if n:
             low, high = (100 * end for end in clopper_pearson(k, n, simultaneous(len(cells))))

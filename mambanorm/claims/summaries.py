@@ -18,18 +18,19 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mambanorm.claims.comparisons import NONE
 from mambanorm.claims.evidence import Evidence, fixed_runs, variants
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.config import RunConfig
-from mambanorm.diagnostics import growth_fits, norms_by_depth, sigma_history
+from mambanorm.diagnostics import blocks_of, growth_fits, sigma_history
 from mambanorm.runs import StoredRun, find_run, stored_run
 from mambanorm.tasks import load_task
 from mambanorm.train import build_model
 
 COLUMNS = ("growth_train", "growth_eval", "law_train", "law_eval", "sigma_rise", "sigma_trend", "unevenness")
-ROWS = 64  # of the training split, the batch that the checkpoints are run on
+ROWS = 32  # of the training split, the batch that the checkpoints are run on
 FLOAT32_DECADES = 38.0
 EXPONENTIAL = "exponential (log y ~ l)"
 
@@ -74,10 +75,16 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
     inputs, lengths, _ = data.train.batch(slice(0, ROWS))
     model = build_model(config, data)
     model.load_state_dict(run.checkpoint)
-    tokens = norms_by_depth({config.arm: model}, inputs, lengths).query("site == 'residual'")
+    outputs: list[torch.Tensor] = []  # of the blocks, which are their residual sites; `record` would unfuse them
+    for _, block in blocks_of(model):
+        block.register_forward_hook(lambda _block, _given, output: outputs.append(output))
     facts = {}
-    for mode, mine in tokens.groupby("mode"):
-        median = mine.l2.fillna(np.inf).groupby(mine.depth).median()
+    for mode in ("eval", "train"):  # in this order: train mode moves the running averages
+        outputs.clear()
+        with torch.no_grad():
+            model.train(mode == "train")(inputs, lengths)
+        tokens = [output.double().norm(dim=-1).nan_to_num(nan=np.inf) for output in outputs]
+        median = pd.Series([float(np.median(l2.cpu().numpy())) for l2 in tokens], range(1, len(tokens) + 1))
         facts[f"growth_{mode}"], facts[f"law_{mode}"] = growth_law(median)
     return facts
 

@@ -66,9 +66,17 @@ def _row(verdict: Verdict, beside: dict[str, str] | None) -> str:
     kind = "none" if verdict.verdict == "not run" else verdict.verdict
     summary = (
         f"<b>{claim.id}</b><i class='{kind}'>{verdict.verdict}</i>"
-        f"<span>{html.escape(claim.words)}</span><span class='num'>{html.escape(effect)}</span><span>{last}</span>"
+        f"<span>{html.escape(claim.words)}{_by_task(verdict)}</span>"
+        f"<span class='num'>{html.escape(effect)}</span><span>{last}</span>"
     )
     return f"<details><summary>{summary}</summary><div class='fold'>{_fold(verdict)}</div></details>"
+
+
+def _by_task(verdict: Verdict) -> str:
+    """What each task says, where there are several."""
+    if len(verdict.by_task) < 2:
+        return ""
+    return "<br><small>" + ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items()) + "</small>"
 
 
 def _fold(verdict: Verdict) -> str:

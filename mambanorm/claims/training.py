@@ -3,7 +3,7 @@
 verdict_runs    the configs of several claims, once each
 train_verdicts  trains what is missing in two sweeps, for the second needs what the first has tuned → the run frame
 recorded_configs, record    the same with the runs of the study → data/results
-describe        a verdict in a few lines of text
+describe, one_line         a verdict in a few lines of text, and in one
 """
 
 from __future__ import annotations
@@ -113,6 +113,12 @@ def describe(verdict: Verdict) -> str:
             f"     {verdict.decided_by}: {amount(verdict)}, {plural(verdict.n_seeds, 'seed')}, {verdict.fidelity}"
         )
     return "\n".join(lines + [f"     · {caveat}" for caveat in verdict.caveats])
+
+
+def one_line(verdict: Verdict) -> str:
+    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what it decided."""
+    found = f"{amount(verdict):<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
+    return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}".rstrip()
 
 
 def amount(verdict: Verdict) -> str:

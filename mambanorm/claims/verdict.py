@@ -10,8 +10,8 @@ mean with an interval, and every claim has a threshold that was written before a
     not run        nothing to compare
 
 Intervals are paired t at 95 %, simultaneous within the claim (Bonferroni over its comparisons) and not beyond it. A
-run that diverged is scored as chance and never left out; its rate stands beside. Several tasks give one verdict only
-if they agree.
+run that diverged is scored as chance and never left out; its rate stands beside. On several tasks, whose comparisons
+are then made all at once, a claim is reproduced if it is on each, contradicted if it is on one and reproduced on none.
 """
 
 from __future__ import annotations
@@ -90,6 +90,10 @@ def judge(
     claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks)
     findings = [judge_task(claim, evidence, task) for task in asked]
+    counted = [finding.task for finding in findings if finding.verdict in VERDICTS[:3]]
+    if len(counted) > 1:  # then their comparisons are all made at once
+        evidence.families = len(counted)
+        findings = [judge_task(claim, evidence, task) for task in asked]
     verdict = combine(claim, evidence, findings)
     if verdict.verdict not in VERDICTS[:3]:
         return verdict
@@ -151,11 +155,17 @@ def _strength(row: Row) -> tuple[int, float]:
 
 
 def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdict:
-    """One verdict from the tasks: those with a verdict of their own decide, and only if they agree."""
+    """One verdict from the tasks: those with a verdict of their own decide.
+
+    A claim is about every sequence (or image): reproduced if it is on each of them, contradicted if it is on one and
+    reproduced on none.
+    """
     ranks = [[f for f in findings if f.verdict in names] for names in (VERDICTS[:3], ("sketch",))]
     counted = next((rank for rank in ranks if rank), [])
     verdicts = list(dict.fromkeys(f.verdict for f in counted))
     verdict = "not run" if not counted else verdicts[0] if len(verdicts) == 1 else "inconclusive"
+    if "contradicted" in verdicts and "reproduced" not in verdicts:
+        verdict = "contradicted"
     caveats = [f"the tasks disagree: {', '.join(f'{f.task} {f.verdict}' for f in counted)}"] * (len(verdicts) > 1)
     caveats += [f"{f.task}: {f.verdict}, not counted" for f in findings if f not in counted and counted]
     several = len(counted) > 1
@@ -251,7 +261,7 @@ def _cautions(
     if verdict in VERDICTS[:3]:
         holding = sum(row["state"] == "holds" for row in rows)
         texts += [f"{holding} of {len(rows)} comparisons hold"] * (len(rows) > 1 and not claim.main)
-        texts += _by_sign_flip(claim, rows, rival, verdict)
+        texts += _by_sign_flip(claim, rows, rival, verdict, claim.m * evidence.families)
     if claim.measure == "spread":
         p = measures.classical_spread(claim, evidence, task)
         texts.append(f"classical Brown–Forsythe over all runs: p = {p:.2g}")
@@ -265,10 +275,10 @@ def divergence_text(row: Row) -> str:
     return f"{label(row['arm'])} diverged in {row['diverged']} of {plural(row['n'], 'run')} {interval}{against}"
 
 
-def _by_sign_flip(claim: Claim, rows: list[Row], rival: str, verdict: str) -> list[str]:
+def _by_sign_flip(claim: Claim, rows: list[Row], rival: str, verdict: str, m: int) -> list[str]:
     if claim.measure == "failure" or max(row["n"] for row in rows) > SIGN_FLIP_AT_MOST:
         return []
-    again = measures.by_sign_flip(claim, rows)
+    again = measures.by_sign_flip(claim, rows, m)
     other = verdict if again is None else decide(again, rival)
     return [f"by exact sign-flip intervals: {other}"] * (other != verdict)
 
@@ -285,7 +295,7 @@ def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], v
         made = {row["comparison"] for row in rows if row["main"]}
         comparisons = [c for c in claim.comparisons if c.name in made]
         holds = [f"{lr:g}" for lr in grid if _holds_at(claim, comparisons, evidence.tune_table(claim, task, lr))]
-        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')} at half the steps, one rate for all arms)"
+        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')}, one rate for all arms)"
         if made and len(holds) == 1:
             texts.append(f"holds only at learning rate {holds[0]} of {len(grid)} {where}")
         texts += [f"holds at no single learning rate {where}"] * (not holds and verdict == "reproduced")

@@ -26,13 +26,13 @@ STATE_COLOURS = {"holds": COMBINATION, "fails": NO_NORM, "open": SINGLE}
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
-    """The comparison that decides each claim, with its interval; accuracy claims share an axis, the others have their
-    own. A claim that was not run keeps its row, empty."""
-    shared = [v for v in verdicts if v.unit == "pp"]
-    own = [v for v in verdicts if v.unit != "pp"]
+    """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
+    its own. A claim may stand there once a task. One that was not run keeps its row, empty."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
-    panels = [shared] * bool(shared) + [[v] for v in own]
+    shared = [v for v in verdicts if v.unit == "pp"]
+    others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
+    panels = [shared] * bool(shared) + [[v for v in verdicts if v.claim.id == name] for name in others]
     heights = [0.75 + 0.34 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.7, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], panels, strict=True):
@@ -55,9 +55,14 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
             seeds = verdict.per_seed if verdict.claim.measure != "failure" else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
         ax.text(1.01, y, verdict.verdict, transform=ax.get_yaxis_transform(), va="center", color=colour, weight="bold")
-    ax.set_yticks(range(len(verdicts)), [f"{v.claim.id}  {v.decided_by or v.claim.direction}" for v in verdicts])
+    ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
     ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=_spelled(verdicts[0].unit))
     _upright(ax)
+
+
+def _label(verdict) -> str:
+    where = f"  ({verdict.tasks[0]})" if len(verdict.tasks) == 1 else ""
+    return f"{verdict.claim.id}  {verdict.decided_by or verdict.claim.direction}{where}"
 
 
 def _row(ax: Axes, y: float, effect, low, high, threshold, paper, colour: str, seeds: Sequence[float] = ()) -> None:

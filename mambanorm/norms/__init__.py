@@ -16,6 +16,7 @@ from mambanorm.norms.adaptive import NormVary
 from mambanorm.norms.registry import (
     NORMS,
     NormEntry,
+    check_causal,
     check_options,
     create_norm,
     known_options,
@@ -31,6 +32,7 @@ __all__ = [
     "PAPER_NORMS",
     "NormEntry",
     "NormVary",
+    "check_causal",
     "check_options",
     "create_norm",
     "known_options",

@@ -97,6 +97,21 @@ def check_options(names: Sequence[str | None], options: dict[str, Any] | None) -
             raise unknown(f"option of {', '.join(map(str, names))}", option, valid, TypeError)
 
 
+def check_causal(names: Sequence[str | None], reason: str) -> None:
+    """Raises ValueError for a norm whose output depends on later positions (I3), "which …": the reason against them.
+
+    BN is refused in eval too, where its running statistics look nowhere: the training behind them saw the future.
+    """
+    for name in map(norm_name, names):
+        if not NORMS[name].causal:
+            causal = ", ".join(entry.name for entry in NORMS.values() if entry.causal)
+            raise ValueError(
+                f"norm {name!r} sees the future: in training at least, its statistics over "
+                f"{' · '.join(NORMS[name].axes)} hold later positions, {reason}; "
+                f"choose a causal norm: {causal}"
+            )
+
+
 def check_values(options: dict[str, Any]) -> None:
     """Raises ValueError for an eps, momentum or number of groups that no norm could use."""
     for name in ("eps", "momentum"):

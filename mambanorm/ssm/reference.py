@@ -53,6 +53,17 @@ def scan_reference(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
     return out.to(u.dtype), h.detach() if want_last else None
 
 
+def scan_step(h, u, delta, A, B, C, D, delta_bias):
+    """One step of (1) to (3) from the state h (B, D, N), with softplus and D·u: u, delta (B, D); B, C (B, N).
+
+    Computes in h's dtype. Returns y (B, D) in u's dtype and the next h.
+    """
+    x, delta, A, B, C = (tensor.to(h.dtype) for tensor in (u, delta, A, B, C))
+    step = F.softplus(delta + delta_bias, threshold=20.0)[..., None]  # (B, D, 1)
+    h = torch.exp(step * A) * h + step * x[..., None] * B[:, None]
+    return ((C[:, None] * h).sum(-1) + D * x).to(u.dtype), h
+
+
 def causal_conv(u, weight, bias):
     """Depthwise convolution that looks back only: y_l = bias + Σ_k weight_k · u_(l−K+1+k), K taps.
 

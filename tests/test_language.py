@@ -1,0 +1,489 @@
+"""The language model is transformers' Mamba, takes its checkpoints, goes step by step, and sees no future."""
+
+import collections
+import copy
+import math
+import os
+import pickle
+import re
+
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm import block as block_module
+from mambanorm.block import BlockCache
+from mambanorm.language import bits, evaluate_bits
+from mambanorm.tasks import pydoc
+
+CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
+FUTURE = [name for name, entry in mn.NORMS.items() if not entry.causal]
+V, D, L, B = 23, 15, 13, 3
+FIVE = {"groups": 5}  # divides D and 2·D
+
+
+def tokens(*shape, vocab=V, seed=0):
+    return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def scramble(model, seed=0, scale=0.3):
+    """Every parameter anywhere but where it starts, so that none can be mistaken for another."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(scale * torch.randn(p.shape, generator=generator).to(p.dtype))
+    return model
+
+
+def language_model(arm="RMSN>SSM>None", **options):
+    torch.manual_seed(0)
+    return scramble(mn.LanguageModel(V, **{"d_model": D, "n_layers": 2, "arm": arm, "norm_options": FIVE} | options))
+
+
+def error(ours, theirs):
+    """Largest difference relative to the largest value."""
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+# names and initial values
+
+
+def test_parameters_are_named_as_in_mamba_ssm_up_to_norm_and_mixer():
+    model = mn.LanguageModel(V, d_model=D, n_layers=2)
+    mixer = ("A_log", "D", "in_proj.weight", "conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight")
+    block = ("n1.weight", "dt_proj.bias", "out_proj.weight", *mixer)
+    expected = {f"backbone.layers.{i}.{name}" for i in range(2) for name in block}
+    expected |= {"backbone.embedding.weight", "backbone.norm_f.weight", "lm_head.weight"}
+    assert set(model.state_dict()) == expected
+
+
+def test_the_head_is_tied_unless_asked_and_initial_values_are_mamba_ssm_s():
+    torch.manual_seed(0)
+    tied, free = (mn.LanguageModel(300, d_model=64, n_layers=4, tie=tie) for tie in (True, False))
+    assert tied.lm_head.weight is tied.backbone.embedding.weight
+    assert free.lm_head.weight is not free.backbone.embedding.weight
+    for model in (tied, free):
+        assert abs(model.backbone.embedding.weight.std() - 0.02) < 0.001
+        bound = 128**-0.5 / 2  # kaiming_uniform(√5) is U(±1/√fan_in), divided by √n_layers
+        assert 0.95 * bound < model.backbone.layers[0].out_proj.weight.abs().max() <= bound
+    assert 0.95 / 8 < free.lm_head.weight.abs().max() <= 1 / 8  # PyTorch's: U(±1/√64)
+
+
+def test_a_norm_shifts_no_initial_weight():
+    models = []
+    for arm, final_norm in (("RMSN>SSM>None", "RMSN"), ("None>SSM>LN", "None")):
+        torch.manual_seed(3)
+        models.append(mn.LanguageModel(V, d_model=D, n_layers=2, arm=arm, final_norm=final_norm).state_dict())
+    shared = models[0].keys() & models[1].keys()
+    assert len(shared) == 2 * 9 + 2
+    assert all(torch.equal(models[0][name], models[1][name]) for name in shared)
+
+
+def test_every_parameter_learns_and_diagnostics_see_every_block():
+    model, ids = language_model("LN>SSM>GN-token", tie=False), tokens(B, L)
+    bits(model, ids).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+    plain = model(ids)
+    with mn.record(model, ["scan"]) as seen:
+        torch.testing.assert_close(model(ids), plain, rtol=1e-5, atol=1e-5)
+    assert [name for name, *_ in seen.seen] == ["backbone.layers.0", "backbone.layers.1"]
+
+
+# beside transformers
+
+CONFIGS = [
+    dict(),
+    dict(hidden_size=33, state_size=5, time_step_rank=7, conv_kernel=3, vocab_size=61),
+    dict(hidden_size=20, expand=3, conv_kernel=2, num_hidden_layers=3, tie_word_embeddings=False),
+    dict(hidden_size=7, state_size=1, time_step_rank=1, conv_kernel=6, tie_word_embeddings=False, vocab_size=29),
+]
+
+
+def transformers_model(**differences):
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read on import: it may look for kernels to download
+    transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
+    transformers.logging.set_verbosity_error()  # that there is no fast path is known
+    sizes = dict(vocab_size=40, hidden_size=24, num_hidden_layers=2) | differences
+    none = dict(bos_token_id=None, eos_token_id=None)
+    torch.manual_seed(0)
+    return scramble(transformers.MambaForCausalLM(transformers.MambaConfig(**sizes, **none)).eval())
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_logits_and_greedy_text_are_those_of_transformers(config):
+    theirs = transformers_model(**config)
+    ours = mn.load_mamba_checkpoint(theirs.state_dict())
+    assert ours.tie == theirs.config.tie_word_embeddings
+    prompt = tokens(B, L, vocab=theirs.config.vocab_size)
+    with torch.no_grad():
+        assert error(ours(prompt), theirs(prompt).logits) <= 1e-5
+    written = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False)
+    assert written.shape == (B, L + 20)
+    assert torch.equal(ours.generate(prompt, 20), written)
+    assert len(set(written[:, L:].flatten().tolist())) > 3  # not one id for ever
+
+
+def test_transformers_epsilon_is_given_in_config_and_matters():
+    theirs, ids = transformers_model(layer_norm_epsilon=0.5), tokens(B, L)
+    with torch.no_grad():
+        ours = mn.load_mamba_checkpoint(theirs.state_dict(), norm_options={"eps": 0.5})
+        assert error(ours(ids), theirs(ids).logits) <= 1e-5
+        assert error(mn.load_mamba_checkpoint(theirs.state_dict())(ids), theirs(ids).logits) > 1e-3
+
+
+# checkpoints
+
+
+def as_mamba_ssm(model):
+    """Our weights as mamba-ssm names them."""
+
+    def renamed(name):
+        layer, own = re.match(r"(backbone\.layers\.\d+\.)?(.*)", name).groups()
+        if layer is None:
+            return own
+        return layer + (own.replace("n1.", "norm.") if own.startswith("n1.") else f"mixer.{own}")
+
+    return {renamed(name): tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "LN>SSM>None"])
+@pytest.mark.parametrize("tie", [True, False])
+def test_mamba_ssm_naming_loads_strictly_with_every_size_read_off_the_tensors(arm, tie):
+    sizes = dict(d_model=18, n_layers=11, d_state=3, d_conv=5, expand=3, dt_rank=4)  # more than ten layers
+    model = language_model(arm, final_norm=arm.split(">")[0], tie=tie, norm_options=None, **sizes)
+    state = torch.random.get_rng_state()
+    loaded = mn.load_mamba_checkpoint(as_mamba_ssm(model))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert str(loaded.arm) == arm
+    assert (loaded.lm_head.weight is loaded.backbone.embedding.weight) == tie
+    assert torch.equal(loaded(tokens(B, L)), model(tokens(B, L)))
+
+
+def test_a_tied_checkpoint_may_leave_the_head_out_and_half_precision_becomes_float32():
+    model = language_model()
+    state = {name: tensor.bfloat16() for name, tensor in as_mamba_ssm(model).items() if name != "lm_head.weight"}
+    loaded = mn.load_mamba_checkpoint(state)
+    assert loaded.tie
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+    assert torch.equal(loaded.lm_head.weight, state["backbone.embedding.weight"].float())
+
+
+def changed(**by_name):
+    """A sound checkpoint with some tensors replaced or, where None is given, left out; `__` in a name is a dot."""
+    state = as_mamba_ssm(language_model())
+    for name, tensor in by_name.items():
+        name = name.replace("__", ".")
+        state.pop(name, None)
+        if tensor is not None:
+            state[name] = tensor
+    return state
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "message"),
+    [
+        ({"backbone__layers__1__mixer__D": None}, {}, r"missing: backbone\.layers\.1\.mixer\.D \(30,\)"),
+        ({"backbone__norm_f__weight": None}, {}, r"missing: backbone\.norm_f\.weight \(15,\)"),
+        ({"backbone__layers__0__mixer__A_log": None}, {}, r"missing: .*mixer\.A_log \(E, N\).*Mamba-1"),
+        ({"backbone__embedding__weight": None}, {}, r"missing: backbone\.embedding\.weight \(V, D\)"),
+        ({"backbone__layers__1__mixer__in_proj__bias": torch.ones(60)}, {}, r"unexpected: .*in_proj\.bias \(60,\)"),
+        ({"backbone__norm_f__weight": torch.ones(14)}, {}, r"norm_f\.weight \(14,\), expected \(15,\)"),
+        ({"backbone__layers__0__mixer__A_log": torch.ones(31, 16)}, {}, r"E = 31 is no multiple of D = 15"),
+        ({"backbone__layers__0__mixer__A_log": torch.ones(30)}, {}, r"A_log has shape \(30,\), expected \(E, N\)"),
+        ({"lm_head__weight": torch.ones(V, D)}, {"tie": True}, r"lm_head\.weight differs.*leave tie out"),
+        ({"lm_head__weight": None}, {"tie": False}, r"missing: lm_head\.weight \(23, 15\)"),
+        ({}, {"d_state": 4}, r"mixer\.A_log \(30, 16\), expected \(30, 4\)"),
+        ({}, {"n_layers": 1}, r"unexpected: backbone\.layers\.1.*and 5 more"),
+        ({}, {"arm": "RMSN>SSM>LN"}, r"missing: backbone\.layers\.0\.n2\.weight"),
+        ({"step": 3}, {}, r"other things are under \['step'\]"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_says_what_was_expected(changes, config, message):
+    with pytest.raises(ValueError, match=message):
+        mn.load_mamba_checkpoint(changed(**changes), **config)
+
+
+def test_what_is_no_state_dict_is_refused():
+    with pytest.raises(ValueError, match="use read_checkpoint"):
+        mn.load_mamba_checkpoint("model.safetensors")
+    with pytest.raises(ValueError, match="given: nothing"):
+        mn.load_mamba_checkpoint({})
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_file_gives_the_tensors_that_were_saved(name, tmp_path):
+    from safetensors.torch import save_file
+
+    state = as_mamba_ssm(language_model())
+    (save_file if name.endswith("safetensors") else torch.save)(state, tmp_path / name)
+    read = mn.read_checkpoint(tmp_path / name)
+    assert read.keys() == state.keys()
+    assert all(torch.equal(read[key], state[key]) for key in state)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["MAMBANORM_TEST_BOMB"],)
+
+
+def test_a_file_that_would_run_code_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAMBANORM_TEST_BOMB", str(tmp_path / "exploded"))
+    torch.save({"backbone.embedding.weight": Bomb()}, tmp_path / "model.bin")
+    with pytest.raises(ValueError, match=r"model\.bin is no state dict.*safetensors"):
+        mn.read_checkpoint(tmp_path / "model.bin")
+    assert not (tmp_path / "exploded").exists()
+    pickle.loads(pickle.dumps(Bomb()))
+    assert (tmp_path / "exploded").exists()  # it would have
+
+
+# step by step
+
+
+@pytest.mark.parametrize("n2", CAUSAL)
+@pytest.mark.parametrize("n1", CAUSAL)
+def test_step_by_step_equals_the_parallel_forward_in_float64_for_every_causal_norm(n1, n2):
+    model = language_model(f"{n1}>SSM>{n2}", final_norm=n1, d_state=3, dt_rank=2).double()
+    ids = tokens(B, L)
+    whole = model(ids)
+    for read in (0, 1, 2, 7):  # shorter and longer than the convolution; 0: from the empty cache
+        logits, cache = model.prefill(ids[:, :read]) if read else (None, model.new_cache(B))
+        if read:
+            assert error(logits, whole[:, read - 1]) <= 1e-12
+        for t in range(read, L):
+            assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-12, (read, t)
+
+
+@pytest.mark.parametrize("sizes", [dict(), dict(d_conv=1, d_state=1), dict(d_conv=7, expand=3, dt_rank=5)])
+def test_step_by_step_equals_the_parallel_forward_to_float32_rounding(sizes):
+    model, ids = language_model("LN>SSM>RMSN", norm_options=None, **sizes), tokens(B, 40)
+    whole = model(ids)
+    logits, cache = model.prefill(ids[:, :9])
+    assert error(logits, whole[:, 8]) <= 1e-5
+    for t in range(9, 40):
+        assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-5
+
+
+def test_a_block_steps_as_it_goes_forward_and_its_cache_does_not_grow():
+    block = scramble(mn.MambaBlock(D, "RMSN", "GN-token", norm_options=FIVE, d_conv=3)).double()
+    x = torch.randn(B, L, D, generator=torch.Generator().manual_seed(1)).double()
+    y, cache = block.prefill(x[:, :4])
+    torch.testing.assert_close(y, block(x)[:, :4], rtol=1e-12, atol=1e-12)
+    for t in range(4, L):
+        torch.testing.assert_close(block.step(x[:, t], cache), block(x)[:, t], rtol=1e-12, atol=1e-12)
+        assert cache.conv.shape == (B, 2, 2 * D)
+        assert cache.state.shape == (B, 2 * D, 16)
+
+
+def test_a_prompt_is_read_by_one_parallel_scan_a_block(monkeypatch):
+    lengths = []
+
+    def counted(u, *rest, **options):
+        lengths.append(u.shape[-1])
+        return scan(u, *rest, **options)
+
+    scan = block_module.selective_scan
+    monkeypatch.setattr(block_module, "selective_scan", counted)
+    monkeypatch.setattr(mn.MambaBlock, "step", lambda *_: pytest.fail("read token by token"))
+    language_model().prefill(tokens(B, L))
+    assert lengths == [L, L]
+
+
+def test_a_copied_cache_goes_its_own_way():
+    model, ids = language_model(), tokens(B, L)
+    _, cache = model.prefill(ids)
+    other = [copy.copy(kept) for kept in cache]
+    model.step(ids[:, 0], other)
+    expected = model(torch.cat([ids, ids[:, 3:4]], 1))[:, -1]
+    assert error(model.step(ids[:, 3], cache), expected) <= 1e-5
+
+
+def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
+    model = language_model()
+    logits, cache = model.prefill(tokens(B, L))
+    assert not logits.requires_grad
+    assert not model.step(tokens(B), cache).requires_grad
+    half = language_model().bfloat16()
+    for cache in (half.prefill(tokens(B, L))[1], half.new_cache(B)):
+        assert cache[0].state.dtype == torch.float32
+        assert half.step(tokens(B), cache).dtype == torch.bfloat16
+        assert cache[0].state.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.step(tokens(B + 1), m.new_cache(B)), r"step takes \(B, D\) = \(3, 15\), got \(4, 15\)"),
+        (lambda m: m.step(tokens(B), m.new_cache(1)), r"step takes \(B, D\) = \(1, 15\), got \(3, 15\)"),
+        (lambda m: m.step(tokens(B, 1), m.new_cache(B)), r"token ids \(B,\)"),
+        (lambda m: m(tokens(L)), r"token ids \(B, L\).*got torch.int64 \(13,\)"),
+        (lambda m: m(torch.zeros(B, L)), r"token ids \(B, L\).*got torch.float32"),
+        (lambda m: m(tokens(B, L, vocab=99)), r"must lie in 0\.\.22, got"),
+        (lambda m: m.generate(tokens(B, 0), 3), "at least one"),
+        (lambda m: m.generate("The ", 3), "text must be encoded"),
+        (lambda m: m.generate(tokens(B, L), 0), "n must be a positive whole number"),
+        (lambda m: m.generate(tokens(B, L), 3, temperature=-1), "temperature must be 0"),
+    ],
+)
+def test_inputs_of_another_kind_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(language_model())
+
+
+# generation
+
+
+def test_greedy_text_is_what_the_whole_forward_finds_likeliest():
+    model, prompt = language_model(), tokens(B, 2)
+    written = model.generate(prompt, 9)
+    assert torch.equal(written[:, :2], prompt)
+    for t in range(2, 11):
+        assert torch.equal(model(written[:, :t])[:, -1].argmax(-1), written[:, t])
+
+
+def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():
+    model = language_model()
+    prompt = tokens(1, 5).expand(4000, 5)
+    first, again, other = (model.generate(prompt, 2, temperature=2.0, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    p = (model(prompt[:1])[0, -1] / 2.0).softmax(-1)
+    drawn = torch.bincount(first[:, 5], minlength=V) / len(first)
+    assert (drawn - p).abs().max() < 4 * 0.5 / math.sqrt(len(first))  # four standard errors at most
+    torch.manual_seed(5)
+    unseeded = [model.generate(prompt, 1, temperature=2.0) for _ in range(2)]
+    assert not torch.equal(*unseeded)
+
+
+# no future
+
+
+@pytest.mark.parametrize("norm", CAUSAL)
+def test_no_logit_sees_a_later_token(norm):
+    model, ids = language_model(f"{norm}>SSM>{norm}", final_norm=norm), tokens(B, L)
+    later = ids.clone()
+    later[:, 6:] = (ids[:, 6:] + 1) % V
+    torch.testing.assert_close(model(later)[:, :6], model(ids)[:, :6])
+    assert (model(later)[:, 6:] - model(ids)[:, 6:]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("norm", FUTURE)
+def test_a_norm_that_sees_the_future_is_refused_wherever_it_stands(norm):
+    axes = " · ".join(mn.NORMS[norm].axes)
+    why = rf"'{norm}' sees the future.*over {axes} hold later positions.*choose a causal norm: .*LN, RMSN.*GN-token"
+    for where in (dict(arm=f"{norm}>SSM>None"), dict(arm=f"RMSN>SSM>{norm}"), dict(final_norm=norm)):
+        with pytest.raises(ValueError, match=why):
+            mn.LanguageModel(V, d_model=16, n_layers=1, **where)
+    for norms in ((norm, "None"), ("RMSN", norm)):
+        block, x = mn.MambaBlock(16, *norms).eval(), torch.zeros(B, L, 16)  # BN too, although its mode is eval
+        with pytest.raises(ValueError, match=why):
+            block.step(x[:, 0], BlockCache(torch.zeros(B, 3, 32), torch.zeros(B, 32, 16)))
+        with pytest.raises(ValueError, match=why):
+            block.prefill(x)
+
+
+# a text to learn
+
+
+def test_text_round_trips_and_every_character_is_in_the_alphabet():
+    text = pydoc.load_text()
+    assert len(text) > 200_000
+    assert 'The "for" statement' in text
+    ids = pydoc.encode(text)
+    assert ids.dtype == torch.int64
+    assert int(ids.max()) < len(pydoc.ALPHABET) == 96
+    assert pydoc.decode(ids) == text
+    assert pydoc.decode(pydoc.encode("")) == ""
+
+
+@pytest.mark.parametrize("character", ["é", "\t"])
+def test_characters_and_ids_outside_the_alphabet_are_refused(character):
+    with pytest.raises(ValueError, match="unknown character"):
+        pydoc.encode(f"a{character}")
+    with pytest.raises(ValueError, match=r"0\.\.95, got 3\.\.96"):
+        pydoc.decode(torch.tensor([3, 96]))
+
+
+def test_train_and_validation_are_cut_by_position():
+    ids = torch.arange(1001)
+    train, val = pydoc.split(ids)
+    assert torch.equal(torch.cat([train, val]), ids)
+    assert len(val) == 100
+
+
+def test_batches_are_windows_of_the_text_decided_by_the_seed():
+    ids = torch.arange(50)
+    options = dict(steps=40, batch_size=5, length=7)
+    first, again, other = (torch.stack(list(pydoc.batches(ids, seed=seed, **options))) for seed in (3, 3, 4))
+    assert first.shape == (40, 5, 8)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert (first.diff(dim=-1) == 1).all()
+    assert (int(first.min()), int(first.max())) == (0, 49)  # the first and the last window come up
+    with pytest.raises(ValueError, match="from 1 to 49 for 50 characters"):
+        next(pydoc.batches(ids, steps=1, batch_size=1, length=50, seed=0))
+
+
+def test_validation_windows_predict_each_position_once():
+    found = pydoc.windows(torch.arange(23), 7)
+    assert found[:, 1:].flatten().tolist() == list(range(1, 22))  # a rest of one is left out
+    assert torch.equal(found[:, :-1] + 1, found[:, 1:])
+
+
+def test_unigram_entropy_is_computed_from_the_counts():
+    assert pydoc.unigram_entropy(pydoc.encode("aabb")) == 1
+    assert pydoc.unigram_entropy(pydoc.encode("aaaabbcd")) == 1.75
+    text = pydoc.load_text()[:5000]
+    shares = [n / len(text) for n in collections.Counter(text).values()]
+    assert pydoc.unigram_entropy(pydoc.encode(text)) == pytest.approx(-sum(p * math.log2(p) for p in shares))
+
+
+def test_bits_are_counted_against_the_next_token_over_the_whole_text():
+    class Next(torch.nn.Module):
+        """Gives the id after the one it reads the share p of the probability."""
+
+        def forward(self, ids, p=0.7):
+            logits = torch.full((*ids.shape, 4), math.log((1 - p) / 3))
+            return logits.scatter(-1, (ids[..., None] + 1) % 4, math.log(p))
+
+    ids = torch.arange(41) % 4
+    assert bits(Next(), ids.view(1, -1)).item() == pytest.approx(-math.log2(0.7), abs=1e-5)
+    model = mn.LanguageModel(4, d_model=8, n_layers=1).train()
+    torch.nn.init.zeros_(model.lm_head.weight)
+    assert evaluate_bits(model, ids, batch_size=3, length=9) == pytest.approx(2)  # uniform over four
+    assert model.training
+    model = language_model()
+    ids = tokens(95)
+    expected = bits(model, pydoc.windows(ids, 9)).item()
+    assert evaluate_bits(model, ids, batch_size=4, length=9) == pytest.approx(expected, rel=1e-5)  # a short last batch
+
+
+def test_a_few_steps_lower_the_loss_on_unseen_text_below_a_guess_by_frequency():
+    train, val = pydoc.split(pydoc.encode(pydoc.load_text()))
+    val = val[:3000]
+    options = dict(steps=60, batch_size=8, length=64, eval_every=30, lr=1e-2, progress=False)
+
+    def run(**more):
+        torch.manual_seed(0)
+        model = mn.LanguageModel(len(pydoc.ALPHABET), d_model=32, n_layers=1)
+        return mn.train_language_model(model, train, val, **options | more)
+
+    curve = run()
+    assert list(curve.columns) == ["step", "train_bits", "val_bits"]
+    assert list(curve.step) == list(range(1, 61))
+    assert list(curve.step[curve.val_bits.notna()]) == [30, 60]
+    assert curve.train_bits[0] == pytest.approx(math.log2(96), abs=0.5)  # it starts knowing nothing
+    at_30, at_60 = curve.val_bits.dropna()
+    assert at_60 < at_30
+    assert at_60 < pydoc.unigram_entropy(train)
+    short = dict(steps=3, eval_every=3)
+    assert run(**short).equals(run(**short))
+    assert not run(**short).equals(run(**short, seed=1))
+
+
+def test_training_shows_the_time_left_only_if_asked(capsys):
+    model, ids = language_model(), tokens(100)
+    mn.train_language_model(model, ids, ids, steps=2, length=9, progress=False)
+    assert capsys.readouterr().err == ""
+    mn.train_language_model(model, ids, ids, steps=2, length=9)
+    assert "language model" in capsys.readouterr().err
