@@ -1,6 +1,6 @@
 """Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6).
 
-LanguageModel stands in language.py.
+LanguageModel stands in language.py, ImageClassifier in vision.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from mambanorm.block import MambaBlock, check_size
 from mambanorm.language import LanguageModel, load_mamba_checkpoint
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.moments import check_lengths, valid_positions
+from mambanorm.vision import ImageClassifier
 
-__all__ = ["LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool"]
+__all__ = ["ImageClassifier", "LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool"]
 
 
 class SequenceClassifier(nn.Module):

@@ -9,7 +9,8 @@ Map
     register_task   how a task enters the registry, one of yours too
     load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
 
-Glossary: n = sequences in a split, B = sequences in a batch, L = positions, F = features a position.
+Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
+rows, columns and channels of an image.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from mambanorm.errors import unknown
 class Split:
     """One split, whole in memory.
 
-    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32.
-    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions.
+    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C) float32.
+    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
     ValueError where the three do not fit together.
     """
 
@@ -40,8 +41,11 @@ class Split:
     lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.dim() not in (2, 3):
-            raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are (n, L) and (n, L, F)")
+        if self.inputs.dim() not in (2, 3, 4):
+            allowed = "(n, L), (n, L, F) and (n, H, W, C)"
+            raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
+        if self.inputs.dim() == 4 and self.lengths is not None:
+            raise ValueError(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
         n, positions = self.inputs.shape[:2]
         for name in ("labels", "lengths"):
             tensor = getattr(self, name)
@@ -55,7 +59,8 @@ class Split:
         return len(self.labels)
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The picked rows, cut to the longest: inputs (B, L) int64 or (B, L, F), lengths (B,) or None, labels (B,).
+        """The picked rows, cut to the longest: inputs (B, L) int64, (B, L, F) or (B, H, W, C), lengths (B,) or None,
+        labels (B,).
 
         `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
         """
@@ -72,7 +77,8 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions."""
+    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
+    `in_channels` for images; an image is cut into squares of `patch`² pixels."""
 
     train: Split
     val: Split
@@ -80,11 +86,17 @@ class TaskData:
     n_classes: int
     vocab_size: int | None = None
     in_features: int | None = None
+    in_channels: int | None = None
+    patch: int = 1
 
     def __post_init__(self) -> None:
-        if (self.vocab_size is None) == (self.in_features is None):
-            given = f"vocab_size={self.vocab_size}, in_features={self.in_features}"
-            raise ValueError(f"{given}: give exactly one, vocab_size for token ids or in_features for real values")
+        ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
+        if sum(way is not None for way in ways.values()) != 1:
+            given = ", ".join(f"{name}={way}" for name, way in ways.items())
+            raise ValueError(
+                f"{given}: give exactly one, vocab_size for token ids, in_features for real values or in_channels for "
+                "images"
+            )
 
     @property
     def chance(self) -> float:
@@ -99,7 +111,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Task:
-    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for."""
+    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` (sequence | image) which models it is for."""
 
     name: str
     title: str
