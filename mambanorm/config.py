@@ -1,7 +1,7 @@
-"""What a run is: `RunConfig`, the scales, and the lists of runs that the study asks for.
+"""What a run is: `RunConfig`, and the lists of runs that the study asks for.
 
 A config states its defaults flat, with the reason beside each; a scale is a named set of differences and nothing
-else; an experiment is a visible list built by plain Python.
+else (`mambanorm/presets.py`); an experiment is a visible list built by plain Python.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from mambanorm.arms import AFTER_ARMS, BEFORE_ARMS, GRID_ARMS, NORMVARY_ARMS, NORMVARY_CORE_ARMS, TYPE_ARMS, Arm
 from mambanorm.errors import unknown
 from mambanorm.norms import norm_name
+from mambanorm.presets import BETAS, DEFAULT_BETAS, SCALES, SEEDS
 
 SCHEMA = 1
 """Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
@@ -95,6 +96,11 @@ class RunConfig:
         """What the seed is for: test (0…99), tune (100…199) or select (200…)."""
         return ("test", "tune", "select")[min(self.seed // 100, 2)]
 
+    @property
+    def betas(self) -> tuple[float, float]:
+        """AdamW's β₁ and β₂: PyTorch's, but for the tasks and scales of `presets.BETAS`."""
+        return BETAS.get((self.scale, self.task), DEFAULT_BETAS)
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
 
@@ -118,41 +124,6 @@ class RunConfig:
         """A copy with some fields changed. TypeError for an unknown field."""
         return RunConfig.from_dict({**asdict(self), **changes})
 
-
-# A scale is a named set of differences from RunConfig's defaults, per task; "*" stands for every task.
-SCALES: dict[str, dict[str, dict[str, Any]]] = {
-    "smoke": {
-        "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
-    },
-    "quick": {
-        "*": dict(d_state=8),  # half of mamba-ssm's, for time: the scan is half of a step
-        "digits": dict(lr=1e-2, steps=120, batch_size=32, eval_every=30),
-        "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
-    },
-    "lab": {
-        "digits": dict(d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
-        "listops": dict(
-            d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500, batch_size=32
-        ),
-    },
-    "paper": {
-        # no paper settings exist for digits: the widths of App. C on this kit's own small task
-        "digits": dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500),
-        # App. C.3: 4 layers, 128 wide, state 64, AdamW 1e-4, cosine with warm-up, batch 32, 30 epochs of 96,000 rows
-        "listops": dict(
-            d_model=128,
-            n_layers=4,
-            d_state=64,
-            lr=1e-4,
-            steps=90_000,
-            eval_every=3_000,
-            warmup_steps=2_000,
-            batch_size=32,
-        ),
-    },
-}
-SEEDS: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
-"""Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""
 
 STUDY_TASKS = ("digits", "listops")
 VISION_TASKS: tuple[str, ...] = ()
