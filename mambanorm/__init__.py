@@ -12,6 +12,8 @@ from mambanorm.config import RunConfig, base_config, grid, study
 from mambanorm.diagnostics import record, token_norms
 from mambanorm.models import SequenceClassifier
 from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
+from mambanorm.plan import plan, plan_table
+from mambanorm.presets import PAPER_SEED
 from mambanorm.recorded import check_source
 from mambanorm.runs import find_run, load_runs, save_run
 from mambanorm.ssm import scan_backend, selective_scan
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CLAIMS",
     "NORMS",
+    "PAPER_SEED",
     "PRESETS",
     "TASKS",
     "Arm",
@@ -43,6 +46,8 @@ __all__ = [
     "load_runs",
     "load_task",
     "needed",
+    "plan",
+    "plan_table",
     "record",
     "register_norm",
     "register_task",

@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog, record
 from mambanorm.models import SequenceClassifier
 from mambanorm.norms.base import is_norm
+from mambanorm.resume import Checkpoint
 from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Split, TaskData, load_task
 
@@ -71,9 +74,17 @@ class RunResult:
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
 
 
-def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None] | None = None) -> RunResult:
+def train(
+    config: RunConfig,
+    *,
+    on_step: Callable[[int, nn.Module, float], None] | None = None,
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_every_s: float = 300.0,
+) -> RunResult:
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
+    With `checkpoint_dir` the run goes on from the checkpoint that it finds there, to the same result bit for bit, and
+    leaves one every so many seconds (see `resume`); the seconds that a kill cost are not in `wall_s`.
     Raises ValueError for a config that cannot be run (unknown task, norm that does not fit); never for divergence.
     """
     device = machine.pick_device(config.device)
@@ -83,11 +94,15 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
     optimizer = build_optimizer(model, config)
     log, curve, best = WeightLog(model), [], Best()
     nonfinite_step = nonfinite_site = None
-    tokens, start = 0, time.perf_counter()
+    parts = dict(model=model, optimizer=optimizer, log=log, best=best, curve=curve)
+    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
+    tokens, earlier_s = checkpoint.load()
+    start, done = time.perf_counter() - earlier_s, len(curve)
 
-    log.snapshot(0)
+    if not done:
+        log.snapshot(0)
     rows_used = min(config.train_rows or len(data.train), len(data.train))
-    for step, rows in enumerate(batch_order(config, rows_used), start=1):
+    for step, rows in enumerate(islice(batch_order(config, rows_used), done, None), start=done + 1):
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * schedule(step, config)
@@ -112,6 +127,7 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
             best.offer(step, curve[-1]["val_accuracy"], model)
             log.snapshot(step)
             memory.sample()
+        checkpoint.offer(tokens, time.perf_counter() - start)
     wall_s = time.perf_counter() - start
 
     diverged = nonfinite_step is not None
@@ -175,7 +191,7 @@ def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
             spared = parameter.dim() < 2 or name.endswith("A_log") or id(parameter) in in_norms
             (keep if spared else decay).append(parameter)
     groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, fused=True)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
 def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
