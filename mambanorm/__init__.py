@@ -13,6 +13,8 @@ from mambanorm.diagnostics import record, token_norms
 from mambanorm.language import read_checkpoint, train_language_model
 from mambanorm.models import ImageClassifier, LanguageModel, SequenceClassifier, load_mamba_checkpoint
 from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
+from mambanorm.plan import plan, plan_table
+from mambanorm.presets import PAPER_SEED
 from mambanorm.recorded import check_source
 from mambanorm.runs import find_run, load_runs, save_run
 from mambanorm.ssm import scan_backend, selective_scan
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CLAIMS",
     "NORMS",
+    "PAPER_SEED",
     "PRESETS",
     "TASKS",
     "Arm",
@@ -51,6 +54,8 @@ __all__ = [
     "load_runs",
     "load_task",
     "needed",
+    "plan",
+    "plan_table",
     "read_checkpoint",
     "record",
     "register_norm",

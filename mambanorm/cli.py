@@ -1,4 +1,4 @@
-"""The command line: `mambanorm study | verdicts | record | sweep | train | tasks | runs | bench`.
+"""The command line: `mambanorm study | verdicts | record | sweep | train | tasks | runs | plan | bench`.
 
 Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
 not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
@@ -168,6 +168,7 @@ def _train(config, options: argparse.Namespace) -> str | None:
     from tqdm.auto import tqdm
 
     from mambanorm import save_run, sweep, train
+    from mambanorm.runs import resume_dir
 
     if options.scheduler:
         frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
@@ -176,10 +177,10 @@ def _train(config, options: argparse.Namespace) -> str | None:
 
         def show(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-            bar.update()
+            bar.update(step - bar.n)  # a run that goes on does not begin at 1
 
         try:
-            save_run(train(config, on_step=show), options.runs_dir)
+            save_run(train(config, on_step=show, checkpoint_dir=resume_dir(config, options.runs_dir)), options.runs_dir)
         except (RuntimeError, MemoryError) as error:
             return f"{type(error).__name__}: {error}"
     return None
@@ -234,6 +235,31 @@ def run_runs(options: argparse.Namespace) -> int:
 
 
 SHOWN = 40
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    from mambanorm import config, machine
+    from mambanorm.plan import plan_table, shape_of, table_text
+    from mambanorm.sweep import plural
+
+    scale = config.check_scale(options.scale) if options.scale else config.default_scale()
+    seeds = len(config.check_seeds(options.seeds, scale))
+    changes = parse_changes(options.set)
+    configs = [
+        config.base_config(task, scale, arm=arm, **changes)
+        for task in options.tasks or ["digits"]
+        for arm in options.arms
+    ]
+    for asked in configs:
+        shape_of(asked)  # an unknown task shall not cost the time of those before it
+    table = plan_table(configs, measured=options.measure)
+    print(table_text(table))
+    runs = f"{plural(len(configs) * seeds, 'run')} ({plural(seeds, 'seed')} each) at scale {scale}"
+    if not options.measure:
+        print(f"{runs}, not timed")
+        return 0
+    print(f"{runs}: {seeds * table['hours'].sum():,.3g} hours, one after another, on {machine.machine()}")
+    return 0
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -499,6 +525,16 @@ def _add_runs(command: Parser) -> None:
     command.add_argument("--csv", metavar="FILE", help="write every run and every column to a file instead")
 
 
+def _add_plan(command: Parser) -> None:
+    command.add_argument("--task", "--tasks", dest="tasks", type=_list, metavar="A,B", help="tasks (default: digits)")
+    arms = "arms, separated by commas (default: the original Mamba, RMSN>SSM>None)"
+    command.add_argument("--arm", "--arms", dest="arms", type=_list, default=["RMSN>SSM>None"], help=arms)
+    command.add_argument("--scale", help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)")
+    command.add_argument("--seeds", type=_seeds, metavar="N", help="seeds an arm (default: the scale's)")
+    command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")
+    _add_set(command)
+
+
 def _add_bench(command: Parser) -> None:
     sections = "only these sections: scan, step, norms, length, state, threads"
     command.add_argument("--only", type=_list, nargs="+", metavar="SECTION", help=sections)
@@ -553,6 +589,12 @@ COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
     ),
     "tasks": (_add_tasks, run_tasks, "list the tasks and the scales", ["", "--prepare listops --scale quick"]),
     "runs": (_add_runs, run_runs, "list the stored runs", ["", "--tasks digits --scale quick", "--csv runs.csv"]),
+    "plan": (
+        _add_plan,
+        run_plan,
+        "say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed now",
+        ["--task imdb --scale paper", '--task listops,cifar100 --arm "RMSN>SSM>GN" --scale paper --no-measure'],
+    ),
     "bench": (
         _add_bench,
         run_bench,

@@ -1,7 +1,7 @@
-"""What a run is: `RunConfig`, the scales, and the lists of runs that the study asks for.
+"""What a run is: `RunConfig`, and the lists of runs that the study asks for.
 
 A config states its defaults flat, with the reason beside each; a scale is a named set of differences and nothing
-else; an experiment is a visible list built by plain Python.
+else (`mambanorm/presets.py`); an experiment is a visible list built by plain Python.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from mambanorm.arms import AFTER_ARMS, BEFORE_ARMS, GRID_ARMS, NORMVARY_ARMS, NORMVARY_CORE_ARMS, TYPE_ARMS, Arm
 from mambanorm.errors import unknown
 from mambanorm.norms import norm_name
+from mambanorm.presets import BETAS, DEFAULT_BETAS, SCALES, SEEDS
 
 SCHEMA = 1
 """Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
@@ -25,6 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SCHEDULES = ("constant_warmup", "cosine_warmup")
 PRECISIONS = ("float32", "bf16")
+
+
+LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None")
+"""Fields younger than recorded runs: no part of a run_id while they have their default, so that those keep theirs."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,13 @@ class RunConfig:
     eval_every: int = 25
     precision: str = "float32"
     device: str = "auto"  # CUDA if there is one, else the CPU
+    micro_batch: int = 0  # rows of a forward pass, their gradients added up; 0 = the whole batch. What BN sees of it
+    down_sample: tuple[int, ...] = ()  # images: blocks, from 1, behind which they are halved and the width doubled
+    down_norm: str = "None"  # images: the norm of a halving
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
-        for name in ("stem_norm", "final_norm"):
+        for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
         for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in list(valid):
@@ -64,6 +72,7 @@ class RunConfig:
         if not isinstance(self.norm_options, dict):
             raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
         object.__setattr__(self, "norm_options", dict(self.norm_options))
+        object.__setattr__(self, "down_sample", tuple(self.down_sample))
         self._check_numbers()
 
     def __hash__(self) -> int:
@@ -79,7 +88,7 @@ class RunConfig:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
             object.__setattr__(self, name, float(value))
-        for name in ("seed", "warmup_steps", "train_rows"):
+        for name in ("seed", "warmup_steps", "train_rows", "micro_batch"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
@@ -87,13 +96,22 @@ class RunConfig:
     @property
     def run_id(self) -> str:
         """Hash of the canonical form and SCHEMA: the name of the run's folder."""
-        canonical = json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True)
+        values = asdict(self)
+        for name, default in LATER.items():
+            if values[name] == default:
+                del values[name]
+        canonical = json.dumps({"schema": SCHEMA, **values}, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @property
     def role(self) -> str:
-        """What the seed is for: test (0…99), tune (100…199) or select (200…)."""
-        return ("test", "tune", "select")[min(self.seed // 100, 2)]
+        """What the seed is for: tune (100…199), select (200…299) or test (0…99 and the rest, such as the paper's)."""
+        return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """AdamW's β₁ and β₂: PyTorch's, but for the tasks and scales of `presets.BETAS`."""
+        return BETAS.get((self.scale, self.task), DEFAULT_BETAS)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
@@ -118,51 +136,6 @@ class RunConfig:
         """A copy with some fields changed. TypeError for an unknown field."""
         return RunConfig.from_dict({**asdict(self), **changes})
 
-
-IMAGES = dict(arm="LN>SSM>LN", d_conv=3)
-"""What every image task differs in: the original VMamba's norms (§4.5) and its 3×3 convolution."""
-
-# A scale is a named set of differences from RunConfig's defaults, per task; "*" stands for every task.
-SCALES: dict[str, dict[str, dict[str, Any]]] = {
-    "smoke": {
-        "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
-        "digits_images": IMAGES,
-    },
-    "quick": {
-        "*": dict(d_state=8),  # half of mamba-ssm's, for time: the scan is half of a step
-        "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
-        "digits_images": dict(**IMAGES, lr=1e-2, steps=40, batch_size=32, eval_every=10),
-        "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
-    },
-    "lab": {
-        "digits": dict(d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
-        "digits_images": dict(**IMAGES, d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
-        "listops": dict(
-            d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500, batch_size=32
-        ),
-    },
-    "paper": {
-        # no paper settings exist for digits: the widths of App. C on this kit's own small task
-        "digits": dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500),
-        # nor for its images: VMamba-T has 96 channels at its first stage, state 16 and 15 blocks
-        "digits_images": dict(
-            **IMAGES, d_model=96, n_layers=15, d_state=16, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500
-        ),
-        # App. C.3: 4 layers, 128 wide, state 64, AdamW 1e-4, cosine with warm-up, batch 32, 30 epochs of 96,000 rows
-        "listops": dict(
-            d_model=128,
-            n_layers=4,
-            d_state=64,
-            lr=1e-4,
-            steps=90_000,
-            eval_every=3_000,
-            warmup_steps=2_000,
-            batch_size=32,
-        ),
-    },
-}
-SEEDS: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
-"""Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""
 
 STUDY_TASKS = ("digits", "listops")
 VISION_TASKS: tuple[str, ...] = ("digits_images",)

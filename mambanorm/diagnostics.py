@@ -10,7 +10,7 @@ Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -248,10 +248,17 @@ def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
     return sigma[np.abs(steps - step).argmin()]
 
 
+def spectra(weights: Sequence[Tensor]) -> np.ndarray:
+    """Singular values of each matrix, (layers, k); behind those of a smaller matrix, as down-sampling has, NaN."""
+    rows = [singular_values(weight) for weight in weights]
+    k = max(map(len, rows))
+    return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])
+
+
 def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
     """Variance of the singular values (layers, k): within a layer (mean over layers), between layers (of their means),
     and σ_1 of the first and the last block."""
-    within, between = float(sigma.var(axis=1).mean()), float(sigma.mean(axis=1).var())
+    within, between = float(np.nanvar(sigma, axis=1).mean()), float(np.nanmean(sigma, axis=1).var())
     return dict(within=within, between=between, sigma_1_first=float(sigma[0, 0]), sigma_1_last=float(sigma[-1, 0]))
 
 
@@ -304,7 +311,7 @@ class WeightLog:
         self.snapshots.append(
             {
                 "step": np.array(step),
-                "singular_values": np.stack([singular_values(block.out_proj.weight) for block in self.blocks]),
+                "singular_values": spectra([block.out_proj.weight for block in self.blocks]),
                 "part_norms": np.array([part_norms(block) for block in self.blocks]),
                 **({"mixture": np.stack(mixtures)} if mixtures else {}),
             }
@@ -316,9 +323,7 @@ class WeightLog:
         arrays = {key: np.stack([shot[key] for shot in self.snapshots]) for key in self.snapshots[0]}
         if self.ring:
             arrays["ring_step"] = np.array([step for step, _ in self.ring])
-            arrays["ring_singular_values"] = np.stack(
-                [np.stack([singular_values(weight) for weight in weights]) for _, weights in self.ring]
-            )
+            arrays["ring_singular_values"] = np.stack([spectra(weights) for _, weights in self.ring])
         return arrays
 
 

@@ -1,6 +1,7 @@
 """The run store: one folder a run, there whole or not at all.
 
     runs/<run_id>/config.json  result.json  curves.parquet  predictions.npz  diagnostics.npz  checkpoint.safetensors
+    runs/.resume-<run_id>/     where a long run that is under way keeps what it needs to go on; gone once it is stored
 
 A run is written into a temporary folder beside it and renamed last. A damaged folder is skipped with a warning that
 names it, and never deleted: should its run be trained anew, it is set aside as `<run_id>.damaged-1`.
@@ -38,12 +39,17 @@ COLUMNS = [
     *("threads", "backend", "versions", "git_commit", "machine"),
     *("best_step", "parameters", "d_model", "norm_options", "error"),
 ]
-UNFINISHED = ".unfinished-"
+UNFINISHED, RESUME = ".unfinished-", ".resume-"
 
 
 def runs_dir(path: str | Path | None = None) -> Path:
     """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` beside the package. Not created here."""
     return Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").resolve()
+
+
+def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
+    """Where `train` keeps the checkpoints of a run that is under way (see `resume`). Not created here."""
+    return runs_dir(directory) / f"{RESUME}{config.run_id}"
 
 
 @dataclass(frozen=True)
@@ -96,10 +102,16 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
-    """Writes a run and returns its folder. A whole one that is there already stays; OSError (a full disk, say) leaves
-    nothing half-written behind."""
+    """Writes a run and returns its folder; what it kept to go on from is deleted. A whole one that is there already
+    stays; OSError (a full disk, say) leaves nothing half-written behind."""
     store = runs_dir(directory)
     store.mkdir(parents=True, exist_ok=True)
+    final = _store(result, store)
+    shutil.rmtree(resume_dir(result.config, store), ignore_errors=True)
+    return final
+
+
+def _store(result: RunResult, store: Path) -> Path:
     final = store / result.config.run_id
     if _read(final) is not None:
         return final

@@ -26,7 +26,7 @@ from mambanorm.config import RunConfig
 from mambanorm.errors import unknown
 from mambanorm.machine import cores
 from mambanorm.recorded import check_source, describe_recorded, recorded_runs
-from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, save_run
+from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, resume_dir, save_run
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.ssm import set_threads
 from mambanorm.tasks import TASKS
@@ -84,11 +84,15 @@ def _frame(configs: list[RunConfig], failed: dict[str, dict], directory: str | P
 
 
 def run_one(config_json: str, directory: str, threads: int | None) -> str | None:
-    """Trains and stores one run, in whatever process it lands; returns the reason if it fails, else None."""
+    """Trains and stores one run, in whatever process it lands; returns the reason if it fails, else None.
+
+    A long run that a dying process left behind goes on from its last checkpoint.
+    """
     if threads is not None:
         set_threads(threads)
     try:
-        save_run(train(RunConfig.from_json(config_json)), directory)
+        config = RunConfig.from_json(config_json)
+        save_run(train(config, checkpoint_dir=resume_dir(config, directory)), directory)
     except Exception as error:  # a run that cannot be trained must not take the others with it
         traceback.print_exc(file=sys.stderr)
         return f"{type(error).__name__}: {error}"

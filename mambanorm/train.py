@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,13 +29,15 @@ from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog, record
 from mambanorm.models import ImageClassifier, SequenceClassifier
 from mambanorm.norms.base import is_norm
+from mambanorm.resume import Checkpoint
 from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Split, TaskData, load_task
 
 MODEL_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
 )  # fmt: skip
-"""What of a config a model takes as it is."""
+IMAGE_FIELDS = ("down_sample", "down_norm")
+"""What of a config a model takes as it is, and what models of images take besides."""
 
 EVAL_BATCH = 64  # what fits the second-level cache beside the weights: a quarter faster than 256
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
@@ -76,9 +80,17 @@ class RunResult:
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
 
 
-def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None] | None = None) -> RunResult:
+def train(
+    config: RunConfig,
+    *,
+    on_step: Callable[[int, nn.Module, float], None] | None = None,
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_every_s: float = 300.0,
+) -> RunResult:
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
+    With `checkpoint_dir` the run goes on from the checkpoint that it finds there, to the same result bit for bit, and
+    leaves one every so many seconds (see `resume`); the seconds that a kill cost are not in `wall_s`.
     Raises ValueError for a config that cannot be run (unknown task, norm that does not fit); never for divergence.
     """
     device = machine.pick_device(config.device)
@@ -88,21 +100,22 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
     optimizer = build_optimizer(model, config)
     log, curve, best = WeightLog(model), [], Best()
     nonfinite_step = nonfinite_site = None
-    tokens, start = 0, time.perf_counter()
+    parts = dict(model=model, optimizer=optimizer, log=log, best=best, curve=curve)
+    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
+    tokens, earlier_s = checkpoint.load()
+    start, done = time.perf_counter() - earlier_s, len(curve)
 
-    log.snapshot(0)
+    if not done:
+        log.snapshot(0)
     rows_used = min(config.train_rows or len(data.train), len(data.train))
-    for step, rows in enumerate(batch_order(config, rows_used), start=1):
+    for step, rows in enumerate(islice(batch_order(config, rows_used), done, None), start=done + 1):
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * schedule(step, config)
-        model.train()
-        with autocast(config, device):
-            loss = F.cross_entropy(model(inputs, lengths), labels)
         optimizer.zero_grad()
-        loss.backward()
+        loss = backward(model, inputs, lengths, labels, config)
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
-        curve.append({"step": step, "train_loss": loss.item(), "grad_norm": grad_norm, "lr": group["lr"]})
+        curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
         if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
             with autocast(config, device):
                 nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths)
@@ -117,6 +130,7 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
             best.offer(step, curve[-1]["val_accuracy"], model)
             log.snapshot(step)
             memory.sample()
+        checkpoint.offer(tokens, time.perf_counter() - start)
     wall_s = time.perf_counter() - start
 
     diverged = nonfinite_step is not None
@@ -151,13 +165,30 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
     )
 
 
+def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig) -> float:
+    """The mean loss of a batch; its gradients are added up over micro-batches, whose own statistics their norms see."""
+    size, total = config.micro_batch or len(labels), 0.0
+    model.train()
+    for start in range(0, len(labels), size):
+        part = slice(start, start + size)
+        with autocast(config, labels.device):
+            logits = model(inputs[part], None if lengths is None else lengths[part])
+            loss = F.cross_entropy(logits, labels[part]) * (len(labels[part]) / len(labels))
+        loss.backward()
+        total += loss.item()
+    return total
+
+
 def build_model(config: RunConfig, data: TaskData) -> SequenceClassifier | ImageClassifier:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
     options = {name: getattr(config, name) for name in MODEL_FIELDS}
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if data.in_channels is not None:
+            options |= {name: getattr(config, name) for name in IMAGE_FIELDS}
             return ImageClassifier(data.n_classes, in_channels=data.in_channels, patch=data.patch, **options)
+        if config.down_sample:
+            raise ValueError(f"down_sample={config.down_sample} halves images, and {config.task} has sequences")
         return SequenceClassifier(data.n_classes, vocab_size=data.vocab_size, in_features=data.in_features, **options)
 
 
@@ -179,7 +210,7 @@ def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
             spared = parameter.dim() < 2 or name.endswith(("A_log", "A_logs", "bias")) or id(parameter) in in_norms
             (keep if spared else decay).append(parameter)
     groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, fused=True)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
 def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:

@@ -12,7 +12,7 @@ import mambanorm as mn
 from mambanorm import tasks
 from mambanorm.block import SITES
 from mambanorm.config import SCALES, base_config
-from mambanorm.diagnostics import WeightLog, part_norms
+from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.norms import NORMS
 from mambanorm.ssm import cpu, cross
 from mambanorm.tasks import Split, TaskData, load_task
@@ -449,3 +449,16 @@ def test_token_norms_of_images_are_one_a_position(data):
     model = build_model(base_config("digits_images", "smoke"), data)
     frame = mn.token_norms(model, data.train.batch([0, 1])[0])
     assert len(frame) == 2 * 2 * 2 * 16  # images, sites, blocks, positions
+
+
+def test_a_run_may_halve_its_images_and_keeps_spectra_of_unequal_blocks():
+    config = base_config("digits_images", "smoke", down_sample=[1], down_norm="LN")
+    result = train(config)
+    assert result.status == "ok"
+    sigma = result.diagnostics["singular_values"]  # d_model 8 in the first block, 16 in the second
+    assert np.isnan(sigma[:, 0, 8:]).all()
+    assert np.isfinite(sigma[:, 0, :8]).all()
+    assert np.isfinite(sigma[:, 1]).all()
+    assert all(np.isfinite(value) for value in spectrum_spread(sigma[-1]).values())
+    with pytest.raises(ValueError, match=r"down_sample=\(1,\) halves images, and digits has sequences"):
+        train(base_config("digits", "smoke", down_sample=(1,)))

@@ -1,0 +1,198 @@
+"""The settings of every task at every scale: what a run has where nothing else is asked for.
+
+A scale is a named set of differences from `RunConfig`'s defaults, per task; "*" stands for every task.
+
+    smoke   seconds, for tests
+    quick   a laptop, minutes        quick and lab are scale-downs of ours, cut to fit the time; no more is claimed
+    lab     one GPU, hours
+    paper   Appendix C of the paper
+
+At paper a comment names what states the line: "C.4" the paragraph of Appendix C, "§4.1" the section, "VMamba" the
+default of its public code (`classification/config.py`), which C.1 takes over, and "ours" what the paper leaves out.
+
+Map
+    SCALES          scale → task → differences
+    SEEDS           how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
+    BETAS           AdamW's β₁, β₂ where they are not PyTorch's: fixed by scale and task, so every run_id tells them
+    epochs          epochs → batch size, steps and evaluations
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PAPER_SEED = 2222
+"""C.4: "The random seed was set to 2222." To use it: `grid(arms, ["imdb"], scale="paper", seeds=[PAPER_SEED])`."""
+
+DEFAULT_BETAS = (0.9, 0.999)  # PyTorch's
+BETAS: dict[tuple[str, str], tuple[float, float]] = {
+    ("paper", "pathfinder64"): (0.9, 0.95),  # C.6
+    ("paper", "pathfinder32"): (0.9, 0.95),  # ours: C.6's
+    ("paper", "pathfinder128"): (0.9, 0.95),  # ours: C.6's
+}
+
+
+def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
+    """`n` epochs as the fields of a config: batch size, steps (an epoch's remainder is dropped), an evaluation each."""
+    per_epoch = rows // batch
+    return dict(batch_size=batch, steps=n * per_epoch, eval_every=per_epoch)
+
+
+# fmt: off
+
+VISION = dict(arm="LN>SSM>LN", d_conv=3)
+"""What every image task differs in: the norms of the original VMamba (§4.5) and its 3×3 convolution."""
+
+# ---------------------------------------------------------------------------------------------- paper: Appendix C
+
+KERNEL = dict(d_conv=4, expand=2)  # C.3, C.4 and C.6 alike; ours where a paragraph leaves it out
+
+CIFAR = dict(
+    n_layers=4, d_model=64,                            # C.5
+    d_state=64, **KERNEL,                              # ours: C.5 gives none, C.3, C.4 and C.6 have these
+    lr=1e-3, weight_decay=0.1,                         # C.5
+    schedule="cosine_warmup", warmup_steps=2_000,      # C.5
+)
+
+PATHFINDER = dict(
+    n_layers=6, d_model=128,                           # C.6
+    d_state=64, **KERNEL,                              # C.6
+    lr=2e-4, weight_decay=0.05,                        # C.6; its betas are in BETAS
+    schedule="constant_warmup", warmup_steps=5_000,    # C.6
+    # C.6: 50 epochs of batch 32, "across 10 GPUs": 32 is taken as the whole batch, so that C.6's learning rate fits one
+    # machine. Rows are ours, for C.6 gives none: 80 % of the 200,000 images of the Long Range Arena.
+    # 160,000 rows / 32 = 5,000 steps an epoch, which is also the warm-up; × 50 = 250,000
+    **epochs(50, rows=160_000, batch=32),
+)
+
+VMAMBA = VISION | dict(  # C.1: VMamba's defaults, and VMamba's own value is its tiny model's
+    n_layers=15, d_model=96, down_sample=(2, 4, 13),   # VMamba: four stages of 2, 2, 9 and 2 blocks, the first 96 wide
+    d_state=16, expand=2,                              # VMamba
+    stem_norm="LN", down_norm="LN", final_norm="LN",   # VMamba: C.1 takes away FFN and LN inside the block alone
+    lr=1e-3, weight_decay=0.05,                        # VMamba: 5e-4 for every 512 images of a batch
+    schedule="cosine_warmup",                          # VMamba; ends at zero here, at 5e-6 there
+    # Left out: VMamba's augmentation, label smoothing, drop path, gradient clipping, mixed precision, which are no
+    # fields of a run.
+)
+
+PAPER: dict[str, dict[str, Any]] = {
+    # no paper settings exist for digits: the widths of App. C on this kit's own small task
+    "digits": dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=5_000, eval_every=250, warmup_steps=500),
+    # nor for its images: VMamba's first width and state
+    "digits_images": VISION | dict(d_model=96, n_layers=4, d_state=16, lr=1e-3, steps=5_000, eval_every=250,
+                                   warmup_steps=500),
+
+    "listops": dict(
+        n_layers=4, d_model=128, d_state=64, **KERNEL,     # C.3
+        lr=1e-4, schedule="cosine_warmup",                 # C.3
+        warmup_steps=2_000,                                # ours: C.3 gives none, C.4 and C.5 have 2,000
+        weight_decay=0.01,                                 # ours: C.3 gives none, PyTorch's default
+        # C.3: 30 epochs of batch 32; 96,000 rows (LRA) / 32 = 3,000 steps an epoch, × 30 = 90,000
+        **epochs(30, rows=96_000, batch=32),
+    ),
+
+    "imdb": dict(
+        n_layers=4, d_model=128, d_state=64, **KERNEL,     # C.4
+        lr=1e-4, weight_decay=0.1,                         # C.4
+        schedule="constant_warmup", warmup_steps=2_000,    # C.4; seed 2222 is PAPER_SEED
+        # C.4: 65 epochs of batch 32 over 25,000 reviews; 25,000 / 32 = 781 steps an epoch, × 65 = 50,765
+        **epochs(65, rows=25_000, batch=32),
+    ),
+
+    # C.5: 40 epochs of batch 50 over 50,000 images; 50,000 / 50 = 1,000 steps an epoch, × 40 = 40,000. Where a tenth of
+    # the images is held out for validation, the same steps are 44 epochs of the rest.
+    "cifar10": CIFAR | epochs(40, rows=50_000, batch=50),
+    "cifar100": CIFAR | epochs(40, rows=50_000, batch=50),
+    # ours: C.5's recipe, so that one image is seen as a sequence and as an image by models of one size
+    "cifar10_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
+    "cifar100_images": CIFAR | VISION | epochs(40, rows=50_000, batch=50),
+
+    "pathfinder64": PATHFINDER,
+    "pathfinder32": PATHFINDER,   # ours: the paper has no Pathfinder-32; C.6's recipe
+    "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
+
+    # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4): all of it is ours.
+    # 1,460 videos of split 1 / 32 = 45 steps an epoch, × 50 = 2,250
+    "breakfast": dict(
+        n_layers=4, d_model=128, d_state=64, **KERNEL,
+        lr=1e-4, weight_decay=0.1, schedule="cosine_warmup", warmup_steps=225,
+        **epochs(50, rows=1_460, batch=32),
+    ),
+
+    # §4.1: 1,300 images of each of 100 classes. 300 epochs and batch 8 × 128 are VMamba's: eight parts of 128 rows, as
+    # its eight GPUs see them.
+    # 130,000 / 1,024 = 126 steps an epoch, × 300 = 37,800; warm-up 20 epochs (VMamba) = 2,520
+    "imagenet100": VMAMBA | epochs(300, rows=130_000, batch=1_024) | dict(warmup_steps=20 * 126, micro_batch=128),
+    # C.1: "reduced from 300 to 100" epochs. 1,281,167 images / 1,024 = 1,251 steps an epoch, × 100 = 125,100;
+    # warm-up 20 epochs (VMamba) = 25,020
+    "imagenet1k": VMAMBA | epochs(100, rows=1_281_167, batch=1_024) | dict(warmup_steps=20 * 1_251, micro_batch=128),
+
+    # ours: not in the paper; C.5's recipe. 60,000 / 50 = 1,200 × 40 = 48,000; 73,257 / 50 = 1,465 × 40 = 58,600
+    "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
+    "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
+    "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
+}
+
+# ---------------------------------------------------------------------------------------------- our scale-downs
+
+HOURS = dict(d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=10_000, eval_every=500, warmup_steps=500,
+             batch_size=32)  # scaled down from Appendix C: half the width, a quarter of the state, fewer steps
+LAB: dict[str, dict[str, Any]] = {
+    "digits": dict(d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
+    "digits_images": VISION | dict(d_model=64, n_layers=8, lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
+    "listops": dict(d_model=64, n_layers=4, d_state=16, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500,
+                    batch_size=32),
+    "imdb": HOURS,
+    "cifar10": HOURS,
+    "cifar100": HOURS,
+    "cifar10_images": HOURS | VISION,
+    "cifar100_images": HOURS | VISION,
+    "pathfinder32": HOURS | dict(n_layers=6),
+    "pathfinder64": HOURS | dict(n_layers=6),
+    "pathfinder128": HOURS | dict(n_layers=6, batch_size=16),
+    "breakfast": HOURS | dict(steps=1_000, eval_every=50, warmup_steps=100, batch_size=16),
+    "imagenet100": HOURS | VISION | dict(batch_size=64, stem_norm="LN", final_norm="LN"),
+    "imagenet1k": HOURS | VISION | dict(batch_size=64, stem_norm="LN", final_norm="LN"),
+    "mnist": HOURS,
+    "fashion_mnist": HOURS,
+    "svhn": HOURS,
+}
+
+MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # scaled down to minutes a run, not tuned
+IMAGES = VISION | dict(batch_size=32, steps=200, eval_every=50)  # as images a row has few positions
+QUICK: dict[str, dict[str, Any]] = {
+    "*": dict(d_state=8),  # half of mamba-ssm's, for time: the scan is half of a step
+    "digits": dict(lr=1.5e-2, steps=80, batch_size=32, eval_every=20),
+    "digits_images": VISION | dict(lr=1e-2, steps=40, batch_size=32, eval_every=10),
+    "listops": dict(lr=4e-3, steps=600, n_layers=2, batch_size=32, eval_every=100),
+    "imdb": MINUTES,
+    "cifar10": MINUTES,
+    "cifar100": MINUTES,
+    "cifar10_images": IMAGES,
+    "cifar100_images": IMAGES,
+    "pathfinder32": MINUTES,
+    # small enough to try the way, too small to learn the task
+    "pathfinder64": MINUTES | dict(batch_size=8, steps=60, eval_every=30),
+    "pathfinder128": MINUTES | dict(batch_size=4, steps=20, eval_every=10, warmup_steps=5),
+    "breakfast": MINUTES | dict(batch_size=8, steps=60, eval_every=30),
+    "imagenet100": IMAGES | dict(batch_size=8, steps=60, eval_every=30, stem_norm="LN", final_norm="LN"),
+    "imagenet1k": IMAGES | dict(batch_size=8, steps=60, eval_every=30, stem_norm="LN", final_norm="LN"),
+    "mnist": MINUTES,
+    "fashion_mnist": MINUTES,
+    "svhn": MINUTES,
+}
+
+# fmt: on
+
+SCALES: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
+        **{f"{name}_images": VISION for name in ("digits", "cifar10", "cifar100")},
+        **{name: VISION for name in ("imagenet100", "imagenet1k")},
+    },
+    "quick": QUICK,
+    "lab": LAB,
+    "paper": PAPER,
+}
+SEEDS: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
+"""Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""

@@ -1,0 +1,160 @@
+"""What a plan counts is what a model does, and it needs no data."""
+
+import math
+from importlib import import_module
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import mambanorm as mn
+from mambanorm import cli
+from mambanorm.config import base_config
+from mambanorm.models import ImageClassifier, SequenceClassifier
+from mambanorm.plan import SHAPES, activation_floats, forward_flops, plan, plan_table, prefixed, shape_of, table_text
+from mambanorm.presets import PAPER
+from mambanorm.tasks import load_task
+
+plan_module = import_module("mambanorm.plan")  # mn.plan is the function
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+
+
+def counted(work) -> int:
+    """FLOPs of the matrix products of `work()`, by torch's own counter."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return sum(n for op, n in counter.get_flop_counts()["Global"].items() if op.__name__.split(".")[0] in PRODUCTS)
+
+
+@pytest.mark.parametrize("stem", [{"vocab_size": 7}, {"in_features": 3}])
+def test_flops_of_the_linear_layers_are_those_that_torch_counts(stem):
+    model = SequenceClassifier(5, d_model=12, n_layers=3, d_state=6, arm="LN>SSM>GN", **stem).double()
+    x = torch.randint(0, 7, (2, 11)) if "vocab_size" in stem else torch.randn(2, 11, 3, dtype=torch.float64)
+    assert forward_flops(model, 2, 11)["linear"] == counted(lambda: model(x))
+
+
+def test_a_training_step_takes_three_times_the_forward_pass():
+    model = SequenceClassifier(5, vocab_size=7, d_model=12, n_layers=2, d_state=6).double()
+    x, labels = torch.randint(0, 7, (2, 11)), torch.tensor([0, 1])
+    step = counted(lambda: F.cross_entropy(model(x), labels).backward())
+    assert step == 3 * forward_flops(model, 2, 11)["linear"]
+
+
+def test_flops_of_scan_and_convolution_follow_the_formula():
+    model = SequenceClassifier(5, vocab_size=7, d_model=12, n_layers=2, d_state=6, d_conv=3)
+    found = forward_flops(model, 4, 11)
+    assert found["scan"] == 2 * 4 * 11 * 24 * (7 * 6 + 3)
+    assert found["conv"] == 2 * 4 * 11 * 2 * 24 * 3
+
+
+def test_a_halving_of_the_image_leaves_a_quarter_of_the_positions():
+    sizes = dict(in_channels=3, d_model=20, n_layers=3, arm="LN>SSM>GN", d_state=6)
+    model = ImageClassifier(5, down_sample=(1, 2), **sizes).double()
+    x = torch.randn(2, 8, 8, 3, dtype=torch.float64)
+    found = forward_flops(model, 2, 64)
+    torch_counts_no_convolution = 2 * 2 * 64 * model.stem.weight.numel()
+    assert found["linear"] == counted(lambda: model(x)) + torch_counts_no_convolution
+    assert found["scan"] == sum(2 * 4 * 64 // 4**i * 2 * 20 * 2**i * (7 * 6 + 3) for i in range(3))
+    assert activation_floats(model, 2, 64) < activation_floats(ImageClassifier(5, **sizes), 2, 64)
+
+
+def test_parameters_are_those_of_the_model_that_is_trained():
+    config = base_config("digits", "smoke", arm="NormVary>SSM>GN")
+    found = plan(config, measured=False)
+    assert found["parameters"] == mn.train(config).parameters
+    assert found["weights_bytes"] == 4 * found["parameters"]
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "RMSN>SSM>GN", "LN>SSM>LN"])
+def test_activations_are_estimated_within_a_third(arm):
+    model, sizes = SequenceClassifier(5, vocab_size=7, d_model=48, n_layers=3, arm=arm), {}
+
+    def see(tensor):
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 4
+        kept.append(tensor)  # so that no two of them get the same address
+        return tensor
+
+    kept, own = [], {p.untyped_storage().data_ptr() for p in model.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(see, lambda tensor: tensor):
+        model(torch.randint(0, 7, (4, 512)))
+    saved = sum(size for place, size in sizes.items() if place not in own)
+    assert activation_floats(model, 4, 512) == pytest.approx(saved, rel=1 / 3)
+
+
+@pytest.mark.parametrize("task", PAPER)
+def test_every_paper_preset_can_be_planned_without_data(task, monkeypatch):
+    monkeypatch.setattr(plan_module, "load_task", lambda *_: pytest.fail("no data should be needed"))
+    found = plan(base_config(task, "paper"), measured=False)
+    assert found["parameters"] > 10_000
+    assert found["flops"] == found["steps"] * found["flops_per_step"]
+    assert found["tokens"] <= found["steps"] * base_config(task, "paper").batch_size * SHAPES[task].length
+    assert math.isnan(found["hours"])
+    assert found["bytes"] == sum(v for name, v in found.items() if name.endswith("_bytes"))
+
+
+@pytest.mark.parametrize("task", ["digits", "listops"])
+def test_the_table_of_shapes_agrees_with_the_data(task):
+    data, config = load_task(task, "smoke", 0), base_config(task, "smoke")
+    shape, real = shape_of(config), plan_module.shape_of_data(data)
+    assert (shape.n_classes, shape.length) == (real.n_classes, real.length)
+    assert (shape.vocab_size, shape.in_features) == (real.vocab_size, real.in_features)
+    assert shape.tokens == pytest.approx(real.tokens, rel=0.2)
+    assert shape.batch(3).shape == data.train.inputs[:3].shape
+
+
+def test_a_task_of_ones_own_is_looked_at():
+    @mn.register_task("bits", title="bits", source="this test")
+    def load(scale, seed):
+        x, y = torch.rand(20, 9, 2), torch.arange(20) % 3
+        splits = [mn.tasks.Split(x[:n], y[:n]) for n in (20, 6, 7)]
+        return mn.tasks.TaskData(*splits, n_classes=3, in_features=2)
+
+    try:
+        config = base_config("bits", "smoke")
+        assert plan(config, measured=False)["tokens"] == config.steps * config.batch_size * 9
+        assert shape_of(config).held_out == (6, 7)
+    finally:
+        del mn.TASKS["bits"]
+
+
+def test_a_measured_plan_has_the_hours_of_its_steps_and_evaluations():
+    config = base_config("digits", "smoke")
+    found = plan(config)
+    assert 0 < found["seconds_per_step"] < 10
+    assert found["hours"] * 3600 > config.steps * found["seconds_per_step"]
+
+
+def test_a_large_batch_is_timed_in_part_and_counted_whole(monkeypatch):
+    rows = []
+    monkeypatch.setattr(plan_module, "POSITIONS_TIMED", 3 * 64)
+    monkeypatch.setattr(plan_module, "_median_s", lambda work, _: 0.6)
+    monkeypatch.setattr(plan_module.Shape, "batch", lambda self, n: rows.append(n) or torch.zeros(n, 64, 1))
+    step_s, row_s = plan_module.measure(base_config("digits", "smoke", batch_size=30), SHAPES["digits"])
+    assert (rows, step_s, row_s) == ([3], pytest.approx(6.0), pytest.approx(0.2))
+
+
+def test_a_table_has_a_row_a_config():
+    table = plan_table([base_config(task, "paper") for task in ("imdb", "cifar10")], measured=False)
+    assert isinstance(table, pd.DataFrame)
+    assert list(table.task) == ["imdb", "cifar10"]
+    lines = table_text(table).splitlines()
+    assert len(lines) == 4
+    assert {line.count("|") for line in lines} == {11}
+
+
+def test_numbers_have_three_digits_and_a_prefix():
+    assert [prefixed(n) for n in (7, 999, 1_234, 5.67e15)] == ["7", "999", "1.23 k", "5.67 P"]
+
+
+def test_the_command_plans_tasks_and_refuses_unknown_ones(capsys):
+    asked = "plan --task imdb,listops --arm RMSN>SSM>GN --scale paper --seeds 2 --no-measure"
+    assert cli.main(asked.split()) == 0
+    out = capsys.readouterr().out
+    assert "| imdb | `RMSN>SSM>GN` |" in out
+    assert "4 runs (2 seeds each) at scale paper, not timed" in out
+    assert cli.main(["plan", "--task", "imbd", "--scale", "paper"]) == 2
+    assert "did you mean 'imdb'" in capsys.readouterr().err
+    assert cli.main(["plan", "--task", "digits", "--scale", "smoke", "--set", "steps=2"]) == 0
+    assert "hours, one after another, on" in capsys.readouterr().out
