@@ -8,8 +8,10 @@ Map
     Task, TASKS     a name, a title, a source and a load function; one file a task, registered where it is defined
     register_task   how a task enters the registry, one of yours too
     load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
+    prepare_task    name, scale: downloads or makes the data first
 
-Glossary: n = sequences in a split, B = sequences in a batch, L = positions, F = features a position.
+Glossary: n = sequences in a split, B = sequences in a batch, L = positions, F = features a position; H, W, C = height,
+width and channels of an image.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from mambanorm.errors import unknown
 class Split:
     """One split, whole in memory.
 
-    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32.
-    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions.
+    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
+    uint8 (0…255, which `batch` scales to 0…1).
+    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always do.
     ValueError where the three do not fit together.
     """
 
@@ -40,8 +43,9 @@ class Split:
     lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.dim() not in (2, 3):
-            raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are (n, L) and (n, L, F)")
+        if self.inputs.dim() not in (2, 3, 4) or (self.inputs.dim() == 4 and self.lengths is not None):
+            allowed = "(n, L) and (n, L, F), or (n, H, W, C) without lengths"
+            raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
         n, positions = self.inputs.shape[:2]
         for name in ("labels", "lengths"):
             tensor = getattr(self, name)
@@ -55,7 +59,8 @@ class Split:
         return len(self.labels)
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The picked rows, cut to the longest: inputs (B, L) int64 or (B, L, F), lengths (B,) or None, labels (B,).
+        """The picked rows, cut to the longest: inputs (B, L) int64, (B, L, F) or (B, H, W, C), lengths (B,) or None,
+        labels (B,).
 
         `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
         """
@@ -67,12 +72,15 @@ class Split:
         if self.lengths is not None:
             lengths = self.lengths[rows]
             inputs = inputs[:, : int(lengths.max())]
-        return ((inputs if inputs.is_floating_point() else inputs.long()), lengths, labels)
+        if not inputs.is_floating_point():
+            inputs = inputs.float() / 255 if inputs.dim() == 4 else inputs.long()
+        return inputs, lengths, labels
 
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions."""
+    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
+    `in_channels` for images."""
 
     train: Split
     val: Split
@@ -80,11 +88,14 @@ class TaskData:
     n_classes: int
     vocab_size: int | None = None
     in_features: int | None = None
+    in_channels: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.vocab_size is None) == (self.in_features is None):
-            given = f"vocab_size={self.vocab_size}, in_features={self.in_features}"
-            raise ValueError(f"{given}: give exactly one, vocab_size for token ids or in_features for real values")
+        names = ("vocab_size", "in_features", "in_channels")
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+            allowed = "vocab_size for token ids, in_features for real values or in_channels for images"
+            raise ValueError(f"{given}: give exactly one, {allowed}")
 
     @property
     def chance(self) -> float:
@@ -99,19 +110,23 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Task:
-    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for."""
+    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for: "sequence"
+    or "image". `prepare(scale)` brings what `load` needs, where that is more than `load` does by itself: a download."""
 
     name: str
     title: str
     source: str
     load: Callable[[str, int], TaskData]
     kind: str = "sequence"
+    prepare: Callable[[str], None] | None = None
 
 
 TASKS: dict[str, Task] = {}
 
 
-def register_task(name: str, *, title: str, source: str, kind: str = "sequence") -> Callable:
+def register_task(
+    name: str, *, title: str, source: str, kind: str = "sequence", prepare: Callable[[str], None] | None = None
+) -> Callable:
     """Decorator that enters `load(scale, seed) -> TaskData` under `name`; a taken name is a ValueError.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
@@ -123,17 +138,31 @@ def register_task(name: str, *, title: str, source: str, kind: str = "sequence")
             raise ValueError(
                 f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
             )
-        TASKS[name] = Task(name, title, source, load, kind)
+        TASKS[name] = Task(name, title, source, load, kind, prepare)
         return load
 
     return enter
+
+
+def prepare_task(name: str, scale: str) -> TaskData:
+    """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it with seed 0.
+
+    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call goes on.
+    """
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if TASKS[name].prepare is not None:
+        TASKS[name].prepare(scale)
+    return load_task(name, scale, 0)
 
 
 def load_task(name: str, scale: str, seed: int) -> TaskData:
     """The data of one task at one scale; the same arguments give the same data, on any machine.
 
     ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no whole number ≥ 0,
-    an empty split.
+    an empty split, data that are missing or damaged (with what to do).
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS)
@@ -168,4 +197,23 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
 # Last, because each of them registers itself in the TASKS above.
 from mambanorm.tasks import digits, listops  # noqa: E402
 
-__all__ = ["SCALES", "TASKS", "Split", "Task", "TaskData", "digits", "listops", "load_task", "register_task"]
+# isort: split
+from mambanorm.tasks import breakfast, imagenet, imdb, pathfinder, pixels  # noqa: E402
+
+__all__ = [
+    "SCALES",
+    "TASKS",
+    "Split",
+    "Task",
+    "TaskData",
+    "breakfast",
+    "digits",
+    "imagenet",
+    "imdb",
+    "listops",
+    "load_task",
+    "pathfinder",
+    "pixels",
+    "prepare_task",
+    "register_task",
+]
