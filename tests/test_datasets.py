@@ -30,7 +30,6 @@ from mambanorm.tasks import TASKS, Split, TaskData, breakfast, files, imagenet, 
 from mambanorm.tasks.files import Remote, fetch
 from mambanorm.tasks.images import Lazy, decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw
-from tests.follow import connected
 
 CACHES = [tasks._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
 
@@ -236,7 +235,23 @@ def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, mo
 # ---------------------------------------------------------------------------------------------- pathfinder
 
 
-@pytest.mark.parametrize("window", [32, 64, 128])
+def connected(picture, window):
+    """Whether dashes lead from disc to disc, told from the picture alone: is the best way's worst step a good one?
+
+    A dash is a bit of connected ink with a middle and a direction; a step from one to the next costs its gap and how
+    much the two directions turn away from it.
+    """
+    discs = find_discs(picture, DRAWINGS[window].marker_radius)
+    bits, n = ndimage.label(picture > 60, np.ones((3, 3)))
+    dashes = [np.argwhere(bits == i + 1) for i in range(n)]
+    costs = np.full((n, n), np.inf)
+    for i, j in itertools.permutations(range(n), 2):
+        costs[i, j] = step_cost(dashes[i], dashes[j])
+    first, last = (bits[y, x] - 1 for y, x in discs)
+    return worst_step(costs, first, last) < LIMITS[window]
+
+
+.mark.parametrize("window", [32, 64, 128])
 def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone(window):
     pictures, labels = draw(12, DRAWINGS[window], seed=3)
     again, same = draw(5, DRAWINGS[window], seed=3)
