@@ -71,25 +71,17 @@ class MambaBlock(nn.Module):
         self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv - 1)
         self.x_proj = nn.Linear(d_inner, self.dt_rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(self.dt_rank, d_inner)
-        self.A_log = nn.Parameter(torch.log(torch.arange(1.0, d_state + 1)).repeat(d_inner, 1))  # S4D-real
+        self.A_log = nn.Parameter(initial_A_log(d_inner, d_state))
         self.D = nn.Parameter(torch.ones(d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
-        self._init_dt()
+        init_dt(self.dt_proj.weight, self.dt_proj.bias)
         with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
         self.d_model = d_model
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self.scan_gates = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
-        self.n1_forks, self.n2_gates = _takes(self.n1, "fork"), _takes(self.n2, "gate")
-
-    def _init_dt(self) -> None:
-        """Δ's projection as mamba-ssm starts it: weights ± R^−½, bias so that softplus(bias) ~ log-uniform."""
-        nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
-        low, high = math.log(DT_MIN), math.log(DT_MAX)
-        dt = torch.exp(torch.rand(self.d_inner) * (high - low) + low).clamp(min=DT_FLOOR)
-        with torch.no_grad():
-            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         if x.dim() != 3 or x.shape[-1] != self.d_model:
@@ -170,13 +162,32 @@ def warm_up() -> None:
 
     Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
     """
+    from mambanorm.vision import VSSBlock  # which stands on this module
+
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
-        block = MambaBlock(4, "RMSN", "NormVary")
+        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
     for threads in (1, 2):
         torch.set_num_threads(threads)
         block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
+        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
     torch.set_num_threads(before)
+
+
+def init_dt(weight: Tensor, bias: Tensor) -> None:
+    """Δ's projection as mamba-ssm starts it, weight (…, E, R) and bias (…, E): weights ± R^−½, bias so that
+    softplus(bias) ~ log-uniform."""
+    reach = weight.shape[-1] ** -0.5
+    nn.init.uniform_(weight, -reach, reach)
+    low, high = math.log(DT_MIN), math.log(DT_MAX)
+    dt = torch.exp(torch.rand(bias.shape) * (high - low) + low).clamp(min=DT_FLOOR)
+    with torch.no_grad():
+        bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+
+
+def initial_A_log(channels: int, d_state: int) -> Tensor:
+    """log(−A) of S4D-real, (channels, N): every channel decays at the rates 1…N."""
+    return torch.log(torch.arange(1.0, d_state + 1)).repeat(channels, 1)
 
 
 def check_size(name: str, size: object) -> None:
@@ -185,7 +196,7 @@ def check_size(name: str, size: object) -> None:
         raise ValueError(f"{name} must be a positive whole number, got {size!r}")
 
 
-def _takes(norm: nn.Module, option: str) -> bool:
+def takes(norm: nn.Module, option: str) -> bool:
     """Whether a norm's call has this option, as this kit's own norms do; others are called as plain modules."""
     return option in inspect.signature(norm.forward).parameters
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mambanorm.block import SITES, MambaBlock
 from mambanorm.norms import NormVary
+from mambanorm.vision import VSSBlock
 
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),
@@ -29,10 +30,16 @@ BLOCK_PARTS = {
 }
 """The four parts whose weights Appendix B measures."""
 
+IMAGE_BLOCK_PARTS = BLOCK_PARTS | {
+    "conv1d": ("conv2d.weight", "conv2d.bias"),
+    "SSM": ("x_proj_weight", "dt_projs_weight", "dt_projs_bias", "A_logs", "Ds"),
+}
+"""The same parts of a VSS block."""
 
-def blocks_of(model: nn.Module) -> list[tuple[str, MambaBlock]]:
+
+def blocks_of(model: nn.Module) -> list[tuple[str, MambaBlock | VSSBlock]]:
     """Names and blocks in order of depth."""
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, MambaBlock)]
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, MambaBlock | VSSBlock)]
 
 
 class Recorder:
@@ -75,7 +82,7 @@ class Recorder:
 def record(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]:
     """Records the named sites of every block while open; the blocks run their unfused twin meanwhile.
 
-    Raises ValueError if the model has no Mamba block or a site is unknown.
+    Raises ValueError if the model has no Mamba or VSS block or a site is unknown.
     """
     sites = tuple(sites)
     unknown_sites = set(sites) - set(SITES)
@@ -83,7 +90,7 @@ def record(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]
         raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(SITES)}")
     blocks = blocks_of(model)
     if not blocks:
-        raise ValueError(f"{type(model).__name__} holds no MambaBlock: there is nothing to record")
+        raise ValueError(f"{type(model).__name__} holds no MambaBlock or VSSBlock: there is nothing to record")
     recorder = Recorder(sites)
     before = [block.observer for _, block in blocks]
     for depth, (name, block) in enumerate(blocks, start=1):
@@ -267,13 +274,11 @@ def weight_table(model: nn.Module, before: dict[str, Tensor] | None = None) -> p
     return pd.DataFrame(rows)
 
 
-def part_norms(block: MambaBlock) -> list[float]:
-    """L2 norms of in_proj, conv1d, SSM and out_proj (Appendix B), each over all the part's weights."""
+def part_norms(block: MambaBlock | VSSBlock) -> list[float]:
+    """L2 norms of in_proj, convolution, SSM and out_proj (Appendix B), each over all the part's weights."""
+    parts = IMAGE_BLOCK_PARTS if isinstance(block, VSSBlock) else BLOCK_PARTS
     parameters = dict(block.named_parameters())
-    return [
-        float(torch.stack([parameters[name].detach().norm() for name in names]).norm())
-        for names in BLOCK_PARTS.values()
-    ]
+    return [float(torch.stack([parameters[name].detach().norm() for name in names]).norm()) for names in parts.values()]
 
 
 class WeightLog:

@@ -1,4 +1,7 @@
-"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6)."""
+"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6).
+
+SequenceClassifier is here, ImageClassifier in vision.py.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock, check_size
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.moments import check_lengths, valid_positions
+from mambanorm.vision import ImageClassifier
+
+__all__ = ["ImageClassifier", "SequenceClassifier", "mean_pool"]
 
 
 class SequenceClassifier(nn.Module):

@@ -25,10 +25,15 @@ from torch import Tensor, nn
 from mambanorm import machine
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog, record
-from mambanorm.models import SequenceClassifier
+from mambanorm.models import ImageClassifier, SequenceClassifier
 from mambanorm.norms.base import is_norm
 from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Split, TaskData, load_task
+
+MODEL_FIELDS = (
+    "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
+)  # fmt: skip
+"""What of a config a model takes as it is."""
 
 EVAL_BATCH = 64  # what fits the second-level cache beside the weights: a quarter faster than 256
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
@@ -104,7 +109,7 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
             break
         optimizer.step()
         log.turn(step)
-        tokens += int(lengths.sum()) if lengths is not None else inputs.shape[0] * inputs.shape[1]
+        tokens += positions(inputs, lengths, data.patch)
         if on_step is not None:
             on_step(step, model, curve[-1]["train_loss"])
         if step % config.eval_every == 0 or step == config.steps:
@@ -146,24 +151,23 @@ def train(config: RunConfig, *, on_step: Callable[[int, nn.Module, float], None]
     )
 
 
-def build_model(config: RunConfig, data: TaskData) -> SequenceClassifier:
+def build_model(config: RunConfig, data: TaskData) -> SequenceClassifier | ImageClassifier:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
+    options = {name: getattr(config, name) for name in MODEL_FIELDS}
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return SequenceClassifier(
-            data.n_classes,
-            vocab_size=data.vocab_size,
-            in_features=data.in_features,
-            d_model=config.d_model,
-            n_layers=config.n_layers,
-            arm=config.arm,
-            stem_norm=config.stem_norm,
-            final_norm=config.final_norm,
-            d_state=config.d_state,
-            d_conv=config.d_conv,
-            expand=config.expand,
-            norm_options=config.norm_options,
-        )
+        if data.in_channels is not None:
+            return ImageClassifier(data.n_classes, in_channels=data.in_channels, patch=data.patch, **options)
+        return SequenceClassifier(data.n_classes, vocab_size=data.vocab_size, in_features=data.in_features, **options)
+
+
+def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
+    """How many positions the blocks see of a batch, padding left out."""
+    if lengths is not None:
+        return int(lengths.sum())
+    if inputs.dim() == 4:
+        return len(inputs) * (inputs.shape[1] // patch) * (inputs.shape[2] // patch)
+    return inputs.shape[0] * inputs.shape[1]
 
 
 def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
@@ -172,7 +176,7 @@ def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
     decay, keep = [], []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            spared = parameter.dim() < 2 or name.endswith("A_log") or id(parameter) in in_norms
+            spared = parameter.dim() < 2 or name.endswith(("A_log", "A_logs", "bias")) or id(parameter) in in_norms
             (keep if spared else decay).append(parameter)
     groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.lr, fused=True)

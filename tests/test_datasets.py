@@ -26,7 +26,7 @@ from PIL import Image
 
 from mambanorm import tasks, train
 from mambanorm.config import base_config
-from mambanorm.tasks import TASKS, Split, TaskData, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels
+from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels
 from mambanorm.tasks.files import Remote, fetch
 from mambanorm.tasks.images import Lazy, decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw
@@ -95,16 +95,9 @@ def test_absent_data_are_an_error_that_says_what_and_what_to_do(data, name):
     assert any(way in str(error.value) for way in ("--prepare", "Download", "Get ILSVRC"))
 
 
-def test_a_data_set_of_images_has_channels_and_no_lengths():
-    images, labels = torch.zeros(4, 6, 5, 3), torch.zeros(4, dtype=torch.int64)
-    split = Split(images, labels)
-    assert TaskData(split, split, split, n_classes=2, in_channels=3).in_channels == 3
-    with pytest.raises(ValueError, match="give exactly one"):
-        TaskData(split, split, split, n_classes=2, in_channels=3, in_features=3)
-    with pytest.raises(ValueError, match=r"\(n, H, W, C\) without lengths"):
-        Split(images, labels, torch.ones(4, dtype=torch.int64))
-    whole = Split((torch.arange(180).reshape(3, 4, 5, 3)).to(torch.uint8), labels[:3])
-    assert torch.equal(whole.batch([2])[0], torch.arange(120, 180).reshape(1, 4, 5, 3) / 255)
+def test_images_kept_as_bytes_are_minus_one_to_one_in_a_batch():
+    split = Split(torch.arange(180).reshape(3, 4, 5, 3).to(torch.uint8), torch.zeros(3, dtype=torch.int64))
+    assert torch.equal(split.batch([2])[0], torch.arange(120, 180).reshape(1, 4, 5, 3) / 127.5 - 1)
 
 
 def test_lazy_inputs_answer_as_the_tensor_would():
@@ -537,10 +530,11 @@ def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, mo
     assert not torch.equal(load_task(name, "smoke", 1).train.labels, loaded.train.labels)
 
 
-def test_cifar_trains_as_a_sequence(data):
+@pytest.mark.parametrize("task", ["cifar10", "cifar10_images"])
+def test_cifar_trains_as_a_sequence_and_as_images(data, task):
     put_parquet(data, "cifar10", "train", 100)
     put_parquet(data, "cifar10", "test", 40)
-    trains("cifar10")
+    trains(task)
 
 
 def whole_set(monkeypatch, data, name, n):
@@ -564,13 +558,13 @@ def test_cifar_at_paper_is_s4s_grey_sequence_and_split(data, monkeypatch):
     assert loaded.val.labels.tolist() == [rows[row]["label"] for row in order[27:]]
 
 
-def test_cifar_as_images_is_colour_in_zero_to_one(data, monkeypatch):
+def test_cifar_as_images_is_colour_in_minus_one_to_one(data, monkeypatch):
     _, test_file = whole_set(monkeypatch, data, "cifar100", 30)
     loaded = load_task("cifar100_images", "paper", 0)
     x, lengths, labels = loaded.test.batch([4, 2])
     row = torch.randperm(30, generator=torch.Generator().manual_seed(42))[4]
     one = pq.read_table(test_file).to_pylist()[row]
-    assert np.allclose(x[0], np.asarray(Image.open(io.BytesIO(one["img"]["bytes"]))) / 255, atol=1e-6)
+    assert np.allclose(x[0], np.asarray(Image.open(io.BytesIO(one["img"]["bytes"]))) / 127.5 - 1, atol=1e-6)
     assert (x.shape, x.dtype, lengths, labels[0].item()) == ((2, 32, 32, 3), torch.float32, None, one["fine_label"])
     assert (loaded.in_channels, loaded.n_classes) == (3, 100)
 
@@ -887,6 +881,7 @@ def test_imagenet_is_read_from_class_folders_when_a_batch_asks(data, monkeypatch
     assert len(opened) == 3
     assert (x.shape, x.dtype, lengths) == ((3, 32, 32, 3), torch.float32, None)
     assert x.mean((1, 2)).argmax(-1).tolist() == labels.tolist()
+    trains("imagenet1k")
 
 
 def test_a_picture_is_resized_and_cut_from_its_centre(tmp_path):

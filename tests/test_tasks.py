@@ -520,7 +520,9 @@ def test_changed_settings_have_a_cache_of_their_own(monkeypatch):
 
 
 def test_an_unknown_task_or_scale_names_the_valid_ones_and_the_nearest():
-    with pytest.raises(ValueError, match="unknown task 'digit': valid are digits, listops, .*; did you mean 'digits'"):
+    with pytest.raises(
+        ValueError, match="unknown task 'digit': valid are digits, digits_images, listops, .*; did you mean 'digits'"
+    ):
         load_task("digit", "smoke", 0)
     with pytest.raises(ValueError, match="unknown scale 'quik': .*did you mean 'quick'"):
         load_task("digits", "quik", 0)

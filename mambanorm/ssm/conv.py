@@ -22,7 +22,7 @@ def conv_silu_cpu(u, weight, bias):
 
 
 @jit()
-def _load_taps(w, bias, taps, channels, d0, width, fixed):
+def load_taps(w, bias, taps, channels, d0, width, fixed):
     """The block's bias in the first row, and its taps, a row each."""
     fixed[:] = ZERO
     load(fixed, 0, 0, bias, d0, width)
@@ -47,7 +47,7 @@ def _forward_worker(worker, workers, batch, length, channels, taps, places):
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         width = min(LANES, channels - d0)
-        _load_taps(w, bias, taps, channels, d0, width, fixed)
+        load_taps(w, bias, taps, channels, d0, width, fixed)
         ring[:] = ZERO
         for t in range(length):
             place = (b * length + t) * channels + d0
@@ -71,7 +71,7 @@ def _backward_worker(worker, workers, batch, length, channels, taps, places):
     for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
         b, d0 = item // blocks, item % blocks * LANES
         width = min(LANES, channels - d0)
-        _load_taps(w, bias, taps, channels, d0, width, fixed)
+        load_taps(w, bias, taps, channels, d0, width, fixed)
         ring[:] = ZERO
         back[:] = ZERO
         sums[:] = ZERO

@@ -215,7 +215,8 @@ def _strides(tensors):
 class Inputs(NamedTuple):
     """What a scan takes, in the kernel's layout: float32, (B, L, …) with contiguous channels.
 
-    `delta` is (B, L, D), or (B, L, R) beside its weight `low` (R, D): then Δ's projection is part of the kernel.
+    `delta` is (B, L, D), or (B, L, R) beside its weight `low` (R, D): then Δ's projection is part of the kernel. Where
+    B and C have G groups, each takes R numbers of its own, (B, L, R, G).
     """
 
     u: Tensor  # (B, L, D)
@@ -268,18 +269,19 @@ def scan_forward(inputs, plan, keep, want_last):
 def scan_backward(inputs, plan, grad, states):
     """Runs the backward kernel: the gradients in the order and shapes of `Inputs`, softplus left out.
 
-    With `low`, those of delta, B and C (one group each) come in one tensor (B, L, R + 2N), as one product made them;
-    it stands in delta's place.
+    With `low`, those of delta, B and C come in one tensor (B, L, G·(R + 2N)), group after group, as one product a group
+    made them; it stands in delta's place.
     """
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
     du = torch.empty(inputs.u.shape)
     dz = torch.empty(inputs.u.shape if inputs.z is not None else (0, 0, 0))
     if plan.rank:
-        width = plan.rank + 2 * size
+        own = plan.rank + 2 * size
+        width = plan.groups_b * own
         joint = torch.zeros(segments, batch, length, width)
         ddelta, db, dc = joint, joint[..., plan.rank :], joint[..., plan.rank + size :]
-        layers = [(length * width, 0, width, 0)] * 3
+        layers = [(length * width, own, width, 0)] * 3
     else:
         ddelta = torch.empty(1, batch, length, plan.channels)
         db, dc = (torch.zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))

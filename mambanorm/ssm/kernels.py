@@ -207,16 +207,16 @@ def _read_scalars(m, b, group, t0, steps, size, values):
 
 
 @jit()
-def _prepare(b, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slope):
+def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slope):
     """Fill u, Δ, Δ·u and, for the backward pass, `slope` = softplus' of a chunk: Δ = softplus(delta + bias).
 
-    With a rank the rows of delta hold R numbers, and delta is their product with the weight in `fixed`. Lanes past the
-    width keep u = 0, so their state stays 0.
+    With a rank the rows of delta hold R numbers for each group, and delta is their product with the weight in `fixed`.
+    Lanes past the width keep u = 0, so their state stays 0.
     """
     for t in range(steps):
         load(rows, t, _X, u[0], _place(u, b, t0 + t, d0), width)
         if rank:
-            start = _place(delta, b, t0 + t, 0)
+            start = _place(delta, b, t0 + t, group * delta[1][3])
             for d in range(LANES):
                 rows[t, _DT + d] = fixed[_BIAS, d]
             for r in range(rank):
@@ -469,7 +469,7 @@ def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, pla
                         store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
                 _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
                 _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
-                _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
+                _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
                 _advance(count, plain, rows, cells, b_values, c_values)
                 start = (b * length + t0) * channels + d0
                 _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
@@ -511,12 +511,15 @@ def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals)
 
 
 @jit("reassoc")
-def _finish_ddelta(b, t0, steps, width, start, layer, rank, channels, strides, delta, fixed, rows, ddelta, totals):
+def _finish_ddelta(
+    b, group, t0, steps, width, start, layer, rank, channels, strides, delta, fixed, rows, ddelta, totals
+):
     """ddelta of a chunk to where it belongs: as it is, or through Δ's weight to the R numbers it came from."""
     for t in range(steps):
         if rank == 0:
             store(rows, t, _DDT, ddelta, start + t * channels, width)
-        place, target = _place(delta, b, t0 + t, 0), layer * strides[0] + (t0 + t) * strides[2]
+        place = _place(delta, b, t0 + t, group * delta[1][3])
+        target = layer * strides[0] + group * strides[1] + (t0 + t) * strides[2]
         for r in range(rank):
             factor, dot = delta[0][place + r * delta[1][2]], ZERO
             for d in range(LANES):
@@ -580,7 +583,7 @@ def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, pl
                             cells[p, slot + d] = ZERO
                 _read_scalars(bm, b, group_b, t0, count, size, b_values)
                 _read_scalars(cm, b, group_c, t0, count, size, c_values)
-                _prepare(b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, True)
+                _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, True)
                 _replay(count, plain, rows, cells, b_values, c_values, history)
                 start = (b * length + t0) * channels + d0
                 _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
@@ -594,8 +597,9 @@ def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, pl
                 )
                 _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
                 _finish_ddelta(
-                    b, t0, count, width, start, layer, rank, channels, strides[6], delta, fixed, rows, ddelta, totals
-                )
+                    b, group_b, t0, count, width, start, layer, rank, channels, strides[6], delta, fixed, rows, ddelta,
+                    totals,
+                )  # fmt: skip
             _add_sums(size, rank, channels, d0, width, cells, totals, sums)
 
 

@@ -10,8 +10,8 @@ Map
     load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
     prepare_task    name, scale: downloads or makes the data first
 
-Glossary: n = sequences in a split, B = sequences in a batch, L = positions, F = features a position; H, W, C = height,
-width and channels of an image.
+Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
+rows, columns and channels of an image.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Split:
     """One split, whole in memory.
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
-    uint8 (0…255, which `batch` scales to 0…1).
-    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always do.
+    bytes 0…255, which a batch has as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
+    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
     ValueError where the three do not fit together.
     """
 
@@ -43,9 +43,11 @@ class Split:
     lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.dim() not in (2, 3, 4) or (self.inputs.dim() == 4 and self.lengths is not None):
-            allowed = "(n, L) and (n, L, F), or (n, H, W, C) without lengths"
+        if self.inputs.dim() not in (2, 3, 4):
+            allowed = "(n, L), (n, L, F) and (n, H, W, C)"
             raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
+        if self.inputs.dim() == 4 and self.lengths is not None:
+            raise ValueError(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
         n, positions = self.inputs.shape[:2]
         for name in ("labels", "lengths"):
             tensor = getattr(self, name)
@@ -73,14 +75,14 @@ class Split:
             lengths = self.lengths[rows]
             inputs = inputs[:, : int(lengths.max())]
         if not inputs.is_floating_point():
-            inputs = inputs.float() / 255 if inputs.dim() == 4 else inputs.long()
+            inputs = inputs.float() / 127.5 - 1 if inputs.dim() == 4 else inputs.long()
         return inputs, lengths, labels
 
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
     """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
-    `in_channels` for images."""
+    `in_channels` for images; an image is cut into squares of `patch`² pixels."""
 
     train: Split
     val: Split
@@ -89,13 +91,16 @@ class TaskData:
     vocab_size: int | None = None
     in_features: int | None = None
     in_channels: int | None = None
+    patch: int = 1
 
     def __post_init__(self) -> None:
-        names = ("vocab_size", "in_features", "in_channels")
-        if sum(getattr(self, name) is not None for name in names) != 1:
-            given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
-            allowed = "vocab_size for token ids, in_features for real values or in_channels for images"
-            raise ValueError(f"{given}: give exactly one, {allowed}")
+        ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
+        if sum(way is not None for way in ways.values()) != 1:
+            given = ", ".join(f"{name}={way}" for name, way in ways.items())
+            raise ValueError(
+                f"{given}: give exactly one, vocab_size for token ids, in_features for real values or in_channels for "
+                "images"
+            )
 
     @property
     def chance(self) -> float:

@@ -1,12 +1,14 @@
-"""Handwritten digits read pixel by pixel: the smallest real data set, and one that needs no download.
+"""Handwritten digits, as sequences of pixels and as images: the smallest real data set, and it needs no download.
 
-1,797 images of 8×8 pixels become sequences of L = 64 positions with F = 1 feature, row after row: the idea of
-"sequential MNIST" in small. Real data beside the synthetic ListOps: no padding, real-valued, ten balanced classes.
+- `digits`: 1,797 images of 8×8 pixels become sequences of L = 64 positions with F = 1 feature, row after row: the idea
+  of "sequential MNIST" in small. Real data beside the synthetic ListOps: no padding, real-valued, ten balanced classes.
+- `digits_images`: the same images in the same splits, left as images of one channel.
 
 Source: Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
 doi:10.24432/C50P49; the 1,797 images of its test part come with scikit-learn (`load_digits`).
 
-Map: load_digits_task(scale, seed) -> TaskData;  split_rows(labels, seed) -> the three stratified sets of rows.
+Map: load_digits_task, load_digits_images(scale, seed) -> TaskData;  split_rows(labels, seed) -> the three stratified
+sets of rows.
 """
 
 from __future__ import annotations
@@ -28,17 +30,32 @@ WHITE = 16  # a pixel counts the dark points of a 4×4 cell: 0…16
 )
 def load_digits_task(scale: str, seed: int) -> TaskData:
     """All 1,797 images (smoke: 200): inputs (n, 64, 1) float32 in [-1, 1], labels 0…9; the seed decides the split."""
-    # Imported here: scikit-learn takes a second, and only this task needs it.
+    return TaskData(*_splits(scale, seed, (64, 1)), n_classes=10, in_features=1)
+
+
+@register_task(
+    "digits_images",
+    title="Handwritten digits, 8×8, as images",
+    source="Alpaydin & Kaynak (1998), UCI, doi:10.24432/C50P49; scikit-learn load_digits",
+    kind="image",
+)
+def load_digits_images(scale: str, seed: int) -> TaskData:
+    """The images of `digits` in the very same splits: inputs (n, 8, 8, 1) float32 in [-1, 1], labels 0…9."""
+    return TaskData(*_splits(scale, seed, (8, 8, 1)), n_classes=10, in_channels=1)
+
+
+def _splits(scale: str, seed: int, shape: tuple[int, ...]) -> list[Split]:
+    """Train, validation and test, each image in this shape."""
+    # Imported here: scikit-learn takes a second, and only these tasks need it.
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     rows = np.arange(len(labels))
     if scale == "smoke":
         rows, _ = _stratified(rows, labels, len(rows) - SMOKE_ROWS, seed)
-    x = torch.tensor(images[rows] / (WHITE / 2) - 1, dtype=torch.float32).unsqueeze(-1)  # (n, 64, 1)
+    x = torch.tensor(images[rows] / (WHITE / 2) - 1, dtype=torch.float32).view(-1, *shape)
     y = torch.tensor(labels[rows], dtype=torch.int64)
-    train, val, test = (Split(x[part], y[part]) for part in split_rows(labels[rows], seed))
-    return TaskData(train, val, test, n_classes=10, in_features=1)
+    return [Split(x[part], y[part]) for part in split_rows(labels[rows], seed)]
 
 
 def split_rows(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

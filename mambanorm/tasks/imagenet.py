@@ -46,17 +46,18 @@ HOW = "Get ILSVRC 2012 from https://image-net.org (free for research, after regi
 
 @dataclass(frozen=True)
 class Scale:
-    """Rows and the pictures' edge in pixels."""
+    """Rows, the pictures' edge in pixels, and the edge of the squares that a model takes as one position."""
 
     sizes: Sizes
     edge: int
+    patch: int
 
 
 SETTINGS: dict[str, Scale] = {
-    "smoke": Scale(SMALL["smoke"], 32),
-    "quick": Scale(SMALL["quick"], 64),
-    "lab": Scale(ALL, 112),
-    "paper": Scale(ALL, 224),
+    "smoke": Scale(SMALL["smoke"], 32, 8),
+    "quick": Scale(SMALL["quick"], 64, 8),
+    "lab": Scale(ALL, 112, 8),
+    "paper": Scale(ALL, 224, 16),
 }
 
 
@@ -129,17 +130,17 @@ def open_picture(path: Path, edge: int) -> np.ndarray:
 
 
 def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
-    """The picked pictures (B, edge, edge, 3) float32 in [0, 1], read side by side."""
+    """The picked pictures (B, edge, edge, 3) float32 in [-1, 1], read side by side."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         pictures = list(pool.map(lambda row: open_picture(files[row], edge), rows.tolist()))
-    return torch.from_numpy(np.stack(pictures)).float().div_(255)
+    return torch.from_numpy(np.stack(pictures)).float().div_(127.5).sub_(1)
 
 
 # ---------------------------------------------------------------------------------------------- the tasks
 
 
 def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
-    """Colour photographs (n, edge, edge, 3) float32 in [0, 1], which stay in their files until a batch picks them.
+    """Colour photographs (n, edge, edge, 3) float32 in [-1, 1], which stay in their files until a batch picks them.
 
     Test is ImageNet's own val, validation a twentieth of train. At smoke and quick the seed decides which are taken.
     """
@@ -153,7 +154,7 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
         picked = [files[row] for row in rows.tolist()]
         shape = (len(picked), settings.edge, settings.edge, 3)
         splits.append(Split(Lazy(shape, partial(_read, picked, settings.edge)), torch.from_numpy(labels[rows])))
-    return TaskData(*splits, n_classes=len(classes), in_channels=3)
+    return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=settings.patch)
 
 
 register_task(

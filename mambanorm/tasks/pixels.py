@@ -5,9 +5,9 @@ Krizhevsky (2009), CIFAR. CIFAR as a sequence follows state-spaces/s4: grey, (x 
 a tenth of train for validation (seed 42).
 
 Map
-    PictureSet, SETS    where each set comes from and what its pictures are; checksums of the published files
-    SIZES, AVERAGED     rows and averaging at each scale
-    prepare             downloads the published files into data/<set>
+    PictureSet, SETS                where each set comes from and what its pictures are; checksums of the published files
+    SIZES, AVERAGED, PATCH          rows, averaging and patches at each scale
+    prepare                         downloads the published files into data/<set>
     load_sequence, load_pictures    the registered tasks
 
 Glossary: n pictures of edge×edge pixels; L = positions = (edge / averaging)².
@@ -32,7 +32,6 @@ from mambanorm.tasks.images import (
     block_mean,
     check_labels,
     decode,
-    from_bytes,
     parquet_files,
     read_idx,
     read_labels,
@@ -45,6 +44,10 @@ PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
 SIZES = SCALE_SIZES
 AVERAGED = {"smoke": 4, "quick": 2, "lab": 1, "paper": 1}
 """Sequences at smoke and quick read pictures averaged over blocks: 49 to 64 positions and 196 to 256."""
+
+
+PATCH = {"smoke": 8, "quick": 4, "lab": 2, "paper": 2}
+"""Pictures are cut into squares of patch² pixels: 16, 64 and 256 positions."""
 
 
 @dataclass(frozen=True)
@@ -243,9 +246,9 @@ def load_sequence(name: str, scale: str, seed: int) -> TaskData:
 
 
 def load_pictures(name: str, scale: str, seed: int) -> TaskData:
-    """Colour pictures (n, 32, 32, 3) float32 in [0, 1]. At smoke and quick the seed decides which are taken."""
-    splits = [Split(from_bytes(pictures), labels) for pictures, labels in _load(name, "RGB", scale, seed)]
-    return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3)
+    """Colour pictures (n, 32, 32, 3), bytes that a batch has as -1…1. At smoke and quick the seed decides which."""
+    splits = [Split(torch.from_numpy(pictures), labels) for pictures, labels in _load(name, "RGB", scale, seed)]
+    return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
 
 
 for _name, _set in SETS.items():

@@ -1,0 +1,451 @@
+"""The image block scans in four directions, is VMamba v0's without FFN, and its fused twin equals its plain one."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mambanorm as mn
+from mambanorm import tasks
+from mambanorm.block import SITES
+from mambanorm.config import SCALES, base_config
+from mambanorm.diagnostics import WeightLog, part_norms
+from mambanorm.norms import NORMS
+from mambanorm.ssm import cpu, cross
+from mambanorm.tasks import Split, TaskData, load_task
+from mambanorm.train import build_model, build_optimizer, find_nonfinite, positions, train
+from mambanorm.vision import PatchMerging
+
+B, D, H, W = 3, 8, 5, 7
+ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")
+
+
+def sample(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def paths(height, width):
+    """The pixels (row, column) in the order in which each direction meets them, written as loops."""
+    rows = [(y, x) for y in range(height) for x in range(width)]
+    columns = [(y, x) for x in range(width) for y in range(height)]
+    return rows, columns, rows[::-1], columns[::-1]
+
+
+def block_by_hand(block, x):
+    """The block's equations in plain torch: one direction, one pixel, one step of the state at a time."""
+    e, n, r, reach = block.d_inner, block.d_state, block.dt_rank, block.conv2d.kernel_size[0] // 2
+    batch, height, width, _ = x.shape
+    h = block.n1(x.flatten(1, 2)).view(x.shape)
+    raw, z = (h @ block.in_proj.weight.T).split(e, dim=-1)
+    u = torch.zeros(batch, height, width, e, dtype=x.dtype) + block.conv2d.bias
+    for dy in range(-reach, reach + 1):
+        for dx in range(-reach, reach + 1):
+            tap = block.conv2d.weight[:, 0, dy + reach, dx + reach]
+            shifted = F.pad(raw, (0, 0, reach, reach, reach, reach))
+            u = u + tap * shifted[:, reach + dy : reach + dy + height, reach + dx : reach + dx + width]
+    u, total = F.silu(u), {}
+    for g, path in enumerate(paths(height, width)):
+        own = slice(g * e, (g + 1) * e)
+        A, state = -torch.exp(block.A_logs[own]), 0
+        for y, x_ in path:
+            pixel = u[:, y, x_]
+            dt, B_, C = (pixel @ block.x_proj_weight[g].T).split([r, n, n], dim=-1)
+            delta = F.softplus(dt @ block.dt_projs_weight[g].T + block.dt_projs_bias[g])
+            state = torch.exp(delta[..., None] * A) * state + (delta * pixel)[..., None] * B_[:, None]
+            total[y, x_] = total.get((y, x_), 0) + (state * C[:, None]).sum(-1) + block.Ds[own] * pixel
+    f = block.n2(torch.stack([total[pixel] for pixel in paths(height, width)[0]], 1))
+    return x + ((f * F.silu(z.flatten(1, 2))) @ block.out_proj.weight.T).view(x.shape)
+
+
+# the scan in four directions
+
+
+@pytest.mark.parametrize("size", [(5, 7), (1, 4), (3, 1), (1, 1)])
+def test_cross_scan_meets_the_pixels_by_rows_by_columns_and_from_the_end(size):
+    x = sample(2, 3, *size)
+    four = mn.cross_scan(x)
+    assert four.shape == (2, 4, 3, size[0] * size[1])
+    for g, path in enumerate(paths(*size)):
+        assert torch.equal(four[:, g], torch.stack([x[:, :, row, column] for row, column in path], -1))
+
+
+@pytest.mark.parametrize("size", [(5, 7), (1, 4), (3, 1)])
+def test_merge_is_the_adjoint_of_scan(size):
+    x, y = sample(2, 3, *size).double(), sample(2, 4, 3, size[0] * size[1], seed=1).double()
+    torch.testing.assert_close((mn.cross_scan(x) * y).sum(), (x * mn.cross_merge(y, *size)).sum())
+    torch.testing.assert_close(mn.cross_merge(mn.cross_scan(x), *size), 4 * x)
+
+
+def test_flipping_or_transposing_the_image_permutes_the_directions():
+    x = sample(2, 3, H, W)
+    four = mn.cross_scan(x)
+    assert torch.equal(mn.cross_scan(x.flip(2, 3)), four[:, [2, 3, 0, 1]])
+    assert torch.equal(mn.cross_scan(x.transpose(2, 3)), four[:, [1, 0, 3, 2]])
+
+
+@pytest.mark.parametrize(("height", "width", "channels"), [(5, 7, 6), (1, 3, 65), (8, 8, 64), (4, 3, 130)])
+def test_fused_spread_and_merge_equal_their_twins(height, width, channels):
+    x, four = sample(2, height * width, channels), sample(2, height * width, 4, channels, seed=1)
+    image = x.transpose(1, 2).unflatten(2, (height, width))
+    assert torch.equal(cross.spread(x, (height, width)), mn.cross_scan(image).permute(0, 3, 1, 2))
+    merged = mn.cross_merge(four.permute(0, 2, 3, 1), height, width).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(cross.merge(four, (height, width)), merged)
+
+
+@pytest.mark.parametrize(("height", "width", "channels", "taps"), [(5, 7, 6, 3), (1, 2, 65, 5), (8, 8, 64, 3)])
+def test_fused_convolution_equals_its_twin_forward_and_backward(height, width, channels, taps):
+    conv = torch.nn.Conv2d(channels, channels, taps, groups=channels, padding=taps // 2).double()
+    u, grad = sample(2, height * width, channels), sample(2, height * width, 4, channels, seed=1)
+    flat, bias = conv.weight.detach().float().flatten(1).t().contiguous(), conv.bias.detach().float()
+    image = u.double().transpose(1, 2).unflatten(2, (height, width)).requires_grad_()
+    slow = mn.cross_scan(F.silu(conv(image))).permute(0, 3, 1, 2)
+    du, dweight, dbias = torch.autograd.grad((slow * grad).sum(), [image, conv.weight, conv.bias])
+    fast = cross.conv_forward(u, (height, width), flat, bias)
+    found = fast, *cross.conv_backward(u, (height, width), flat, bias, grad)
+    expected = slow, du.flatten(2).transpose(1, 2), dweight.flatten(1).t(), dbias
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.double() - theirs).abs().max() <= 3e-6 * max(float(theirs.abs().max()), 1.0)
+
+
+def test_each_direction_is_the_selective_scan_of_the_image_flattened_in_that_order():
+    block, u = mn.VSSBlock(D, d_state=3).double(), sample(2, 2 * D, H, W).double()
+    e, n, r = block.d_inner, 3, block.dt_rank
+    found = block._scan(mn.cross_scan(u))
+    for g, path in enumerate(paths(H, W)):
+        own = slice(g * e, (g + 1) * e)
+        line = torch.stack([u[:, :, row, column] for row, column in path], -1)
+        dt, B_, C = torch.einsum("bel,re->brl", line, block.x_proj_weight[g]).split([r, n, n], dim=1)
+        delta = torch.einsum("brl,er->bel", dt, block.dt_projs_weight[g])
+        A, bias = -torch.exp(block.A_logs[own]), block.dt_projs_bias[g]
+        alone = mn.selective_scan(line, delta, A, B_, C, block.Ds[own], delta_bias=bias, delta_softplus=True)
+        torch.testing.assert_close(found[:, g], alone)
+
+
+# the block
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("training", [True, False])
+def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, training):
+    block = mn.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference").double().train(training)
+    x, weight = sample(B, H, W, D).double().requires_grad_(), sample(B, H, W, D, seed=1).double()
+    leaves = [x, *block.parameters()]
+    found = [(y, *torch.autograd.grad((y * weight).sum(), leaves)) for y in (block(x), block_by_hand(block, x))]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [((B, H, W, 8), {}), ((1, 1, 3, 2), dict(d_state=1)), ((2, 9, 6, 36), dict(d_state=5, dt_rank=3, d_conv=5))],
+)
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, shape, sizes, threads):
+    if shape[3] % 4 and ("GN" in arm or "NormVary" in arm):
+        pytest.skip("two channels do not divide into four groups")
+    found, before = [], torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.manual_seed(0)
+            block = mn.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes).to(dtype)
+            x = sample(*shape).to(dtype).requires_grad_()
+            assert block._fusible(x) == (dtype == torch.float32)
+            y = block(x)
+            loss = (y * sample(*shape, seed=1).to(dtype)).sum()
+            found.append([y, *torch.autograd.grad(loss, [x, *block.parameters()])])
+    finally:
+        torch.set_num_threads(before)
+    for fused, plain in zip(*found, strict=True):
+        error = (fused.detach().double() - plain.detach()).abs().max()
+        assert error <= 2e-5 * max(1.0, plain.detach().abs().max()), (arm, error)
+
+
+def test_the_plain_twin_in_float32_is_one_call_of_the_fused_scan(monkeypatch):
+    block, x, calls, real = mn.VSSBlock(D), sample(B, H, W, D), [], cpu.scan_cpu
+    monkeypatch.setattr(cpu, "scan_cpu", lambda u, *rest: calls.append(tuple(u.shape)) or real(u, *rest))
+    with mn.record(block):
+        observed = block(x)
+    assert calls == [(B, 4 * 2 * D, H * W)]
+    block.scan_backend = "reference"
+    torch.testing.assert_close(observed, block(x), rtol=1e-5, atol=1e-5)
+
+
+def test_the_block_makes_no_tensor_of_all_states(monkeypatch):
+    """B·L·4E·N floats; what the kernels need besides inputs and results is what their plan says."""
+    block, plans, real = mn.VSSBlock(32, d_state=64), [], cross.scan_forward
+    monkeypatch.setattr(
+        cross, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
+    )
+    block(sample(4, 16, 16, 32)).sum().backward()
+    (plan,) = plans
+    assert (plan.channels, plan.groups_b, plan.groups_c, plan.rank) == (256, 4, 4, 2)
+    assert plan.extra_bytes < 0.1 * 4 * 4 * 256 * 256 * 64
+
+
+def test_block_passes_gradcheck_in_float64():
+    block = mn.VSSBlock(2, "LN", "RMSN", d_state=2).double()
+    x = sample(1, 2, 3, 2).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("training", [True, False])
+def test_every_norm_of_the_registry_stands_before_and_after(name, training):
+    block, x = mn.VSSBlock(D, name, name).train(training), sample(B, H, W, D).requires_grad_()
+    y = block(x)
+    y.square().sum().backward()
+    assert y.shape == x.shape
+    assert y.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in block.parameters() if p.requires_grad)
+
+
+def test_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative():
+    block, x = mn.VSSBlock(D), sample(B, H, W, D).requires_grad_()
+    first, second = (torch.autograd.grad(block(x).square().sum(), [x, *block.parameters()]) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    (gradient,) = torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.square().sum().backward()
+
+
+def test_a_vmamba_v0_block_loads_strictly():
+    block, e, r, n = mn.VSSBlock(16, d_state=5), 32, 1, 5
+    shapes = {
+        "ln_1.weight": (16,),
+        "ln_1.bias": (16,),
+        "self_attention.x_proj_weight": (4, r + 2 * n, e),
+        "self_attention.dt_projs_weight": (4, e, r),
+        "self_attention.dt_projs_bias": (4, e),
+        "self_attention.A_logs": (4 * e, n),
+        "self_attention.Ds": (4 * e,),
+        "self_attention.in_proj.weight": (2 * e, 16),
+        "self_attention.conv2d.weight": (e, 1, 3, 3),
+        "self_attention.conv2d.bias": (e,),
+        "self_attention.out_norm.weight": (e,),
+        "self_attention.out_norm.bias": (e,),
+        "self_attention.out_proj.weight": (16, e),
+    }
+    layer = {name: sample(*shape) for name, shape in shapes.items()}
+    block.load_state_dict(layer)
+    assert torch.equal(block.n2.bias, layer["self_attention.out_norm.bias"])
+    assert torch.equal(block.A_logs, layer["self_attention.A_logs"])
+
+
+def test_initial_values_are_vmamba_s_in_every_direction():
+    torch.manual_seed(0)
+    block = mn.VSSBlock(64)
+    torch.testing.assert_close(block.A_logs.exp(), torch.arange(1.0, 17).repeat(512, 1))
+    assert torch.equal(block.Ds, torch.ones(512))
+    dt = F.softplus(block.dt_projs_bias)
+    assert 1e-3 * 0.99 <= dt.min() <= dt.max() <= 0.1 * 1.01
+    assert (torch.log(dt).mean(1) - math.log(1e-2)).abs().max() < 0.4
+    assert not torch.equal(block.dt_projs_bias[0], block.dt_projs_bias[1])
+    assert 0.95 * 4**-0.5 < block.dt_projs_weight.abs().max() <= 4**-0.5
+    assert 0.99 * 128**-0.5 < block.x_proj_weight.abs().max() <= 128**-0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mn.VSSBlock(8, d_conv=4), "d_conv must be odd on images.*got 4"),
+        (lambda: mn.VSSBlock(8, d_state=0), "d_state must be a positive whole number"),
+        (lambda: mn.VSSBlock(8, "LM"), "unknown norm 'LM'"),
+        (lambda: mn.VSSBlock(8)(torch.zeros(2, 6, 8)), r"VSSBlock expects \(B, H, W, D\) with D = 8"),
+        (lambda: mn.VSSBlock(8)(torch.zeros(2, 2, 3, 7)), "VSSBlock expects"),
+        (lambda: mn.cross_scan(torch.zeros(2, 3, 4)), "cross_scan expects"),
+        (lambda: mn.cross_merge(torch.zeros(2, 4, 3, 11), 3, 4), "H·W = 12"),
+        (lambda: PatchMerging(4)(torch.zeros(1, 3, 4, 4)), "3×4 positions cannot be halved"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# recording
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_recording_changes_no_output_and_shows_every_site(arm):
+    block, x = mn.VSSBlock(D, *mn.Arm.parse(arm)).eval(), sample(B, H, W, D)
+    plain = block(x)
+    with mn.record(block) as seen:
+        observed = block(x)
+    torch.testing.assert_close(observed, plain, rtol=1e-5, atol=1e-5)
+    assert [site for _, _, site, _ in seen.seen] == list(SITES)
+    assert all(value.shape[:2] == (B, H * W) for _, _, _, value in seen.seen)
+    torch.testing.assert_close(seen.tensors("residual")[0].view(x.shape), observed)
+    assert {site: seen.tensors(site)[0].shape[2] for site in ("B", "delta", "scan")} == dict(
+        B=64, delta=8 * D, scan=2 * D
+    )
+
+
+# the model
+
+
+def model_of(**changes):
+    return mn.ImageClassifier(4, **(dict(in_channels=3, d_model=8, n_layers=2, d_state=2) | changes))
+
+
+def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
+    model = model_of(patch=2, arm="None>SSM>None", n_layers=1).eval()
+    x = sample(2, 6, 10, 3)
+    with mn.record(model) as seen:
+        logits = model(x)
+    cell = x[:, 2:4, 4:6].permute(0, 3, 1, 2).flatten(1)
+    stem = model.stem.weight.flatten(1)
+    torch.testing.assert_close(seen.tensors("x")[0][:, 5 + 2], cell @ stem.T + model.stem.bias)
+    torch.testing.assert_close(logits, model.head(seen.tensors("residual")[0].mean(1)), rtol=1e-4, atol=1e-5)
+
+
+def test_down_sampling_halves_the_image_doubles_the_width_and_has_no_norm_unless_asked():
+    model = model_of(n_layers=3, down_sample=(1,))
+    with mn.record(model) as seen:
+        model(sample(2, 4, 6, 3))
+    assert [tuple(x.shape) for x in seen.tensors("x")] == [(2, 24, 8), (2, 6, 16), (2, 6, 16)]
+    assert type(model.merging["1"].norm).__name__ == "NoNorm"
+    assert type(model_of(down_sample=(1,), down_norm="LN").merging["1"].norm).__name__ == "LayerNorm"
+
+
+def test_merging_lays_the_four_pixels_side_by_side_as_vmamba():
+    merging, x = PatchMerging(3), sample(2, 4, 6, 3)
+    joined = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]], -1)
+    torch.testing.assert_close(merging(x), joined @ merging.reduction.weight.T)
+
+
+def test_an_arm_is_exactly_what_it_says():
+    model = model_of(arm="None>SSM>None", down_sample=(1,))
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.LayerNorm | mn.norms.base.Norm)]
+    assert {type(m).__name__ for m in norms} == {"NoNorm"}
+    named = model_of(stem_norm="RMSN", final_norm="BN")
+    assert (type(named.stem_norm).__name__, type(named.final_norm).__name__) == ("RMSNorm", "BatchNorm")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: model_of()(torch.zeros(2, 4, 4, 1)), r"expected images \(B, H, W, 3\), got .*\(2, 4, 4, 1\)"),
+        (lambda: model_of()(torch.zeros(2, 4, 3)), "expected images"),
+        (lambda: model_of()(torch.zeros(2, 4, 4, 3, dtype=torch.long)), "expected images"),
+        (lambda: model_of(patch=2)(torch.zeros(2, 4, 5, 3)), "4×5 pixels do not divide into patches of 2×2"),
+        (lambda: model_of(patch=2, down_sample=(1,))(torch.zeros(2, 6, 4, 3)), "multiples of 4"),
+        (lambda: model_of()(torch.zeros(2, 4, 4, 3), torch.tensor([4, 4])), "images have no padding"),
+        (lambda: model_of(patch=0), "patch must be a positive whole number"),
+        (lambda: model_of(down_sample=(2,)), r"blocks among 1\.\.1, each once, got \(2,\)"),
+        (lambda: model_of(arm="LN>LN"), "N1>SSM>N2"),
+    ],
+)
+def test_images_and_sizes_that_do_not_fit_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# the task
+
+
+def test_digits_images_are_the_digits_in_the_very_same_splits():
+    for scale, seed in (("quick", 3), ("smoke", 0)):
+        flat, images = load_task("digits", scale, seed), load_task("digits_images", scale, seed)
+        for name in ("train", "val", "test"):
+            one, other = getattr(flat, name), getattr(images, name)
+            assert torch.equal(one.inputs.view(-1, 8, 8, 1), other.inputs)
+            assert torch.equal(one.labels, other.labels)
+    assert tasks.TASKS["digits_images"].kind == "image"
+    assert (images.in_channels, images.in_features, images.vocab_size, images.patch) == (1, None, None, 1)
+    inputs, lengths, _ = images.train.batch([2, 0])
+    assert lengths is None
+    assert torch.equal(inputs, images.train.inputs[[2, 0]])
+
+
+def test_images_have_no_lengths_and_a_task_one_kind_of_input():
+    images = Split(torch.zeros(2, 4, 4, 1), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="images have none"):
+        replace(images, lengths=torch.tensor([4, 4]))
+    with pytest.raises(ValueError, match="allowed are .*H, W, C"):
+        replace(images, inputs=torch.zeros(2, 4, 4, 1, 1))
+    with pytest.raises(ValueError, match="give exactly one"):
+        TaskData(images, images, images, n_classes=2, in_features=1, in_channels=1)
+
+
+# training
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_task("digits_images", "smoke", 0)
+
+
+def test_image_tasks_have_their_differences_at_every_scale():
+    for scale in SCALES:
+        config = base_config("digits_images", scale)
+        assert (config.arm, config.d_conv) == ("LN>SSM>LN", 3)
+
+
+def test_a_run_on_images_leaves_what_every_run_leaves():
+    result = train(base_config("digits_images", "smoke", arm="NormVary>SSM>LN"))
+    assert (result.status, result.steps) == ("ok", 4)
+    assert result.diagnostics["part_norms"].shape == (3, 2, 4)
+    assert result.diagnostics["singular_values"].shape == (3, 2, 8)
+    assert result.diagnostics["mixture"].shape == (3, 2, 2, 5)
+    assert np.isfinite(result.curves.grad_norm).all()
+
+
+def test_shared_parameters_start_equal_in_every_arm_and_differ_by_seed(data):
+    states = [build_model(base_config("digits_images", "smoke", arm=arm), data).state_dict() for arm in ARMS]
+    shared = [{k: v for k, v in state.items() if ".n1." not in k and ".n2." not in k} for state in states]
+    for other in shared[1:]:
+        assert other.keys() == shared[0].keys()
+        assert all(torch.equal(other[key], shared[0][key]) for key in other)
+    seed = build_model(base_config("digits_images", "smoke", seed=1), data).state_dict()
+    assert not torch.equal(seed["blocks.0.x_proj_weight"], shared[0]["blocks.0.x_proj_weight"])
+
+
+def test_no_weight_decay_on_a_logs_ds_biases_and_norm_parameters(data):
+    model = build_model(base_config("digits_images", "smoke", arm="NormVary>SSM>GN", weight_decay=0.3), data)
+    decay, keep = build_optimizer(model, base_config("digits_images", "smoke")).param_groups
+    name_of = {id(p): name for name, p in model.named_parameters()}
+    ends = ("proj.weight", "x_proj_weight", "dt_projs_weight", "conv2d.weight", "stem.weight", "head.weight")
+    assert {name_of[id(p)] for p in decay["params"]} == {name for name in name_of.values() if name.endswith(ends)}
+    assert len(decay["params"]) + len(keep["params"]) == len(name_of)
+
+
+def test_part_norms_are_of_every_weight_but_the_norms(data):
+    model = build_model(base_config("digits_images", "smoke"), data)
+    block = model.blocks[0]
+    own = [p for name, p in block.named_parameters() if not name.startswith(("n1.", "n2."))]
+    total = torch.stack([p.detach().norm() for p in own]).norm()
+    assert np.linalg.norm(part_norms(block)) == pytest.approx(float(total), rel=1e-6)
+    assert len(WeightLog(model).blocks) == 2
+
+
+def test_the_first_nonfinite_site_of_an_image_model_is_found(data):
+    model = build_model(base_config("digits_images", "smoke"), data)
+    with torch.no_grad():
+        model.blocks[1].conv2d.bias.fill_(float("inf"))
+    inputs, lengths, _ = data.train.batch([0, 1])
+    assert find_nonfinite(model, inputs, lengths) == "blocks.1.conv"
+
+
+def test_divergence_on_images_is_a_result():
+    config = base_config("digits_images", "smoke", arm="None>SSM>None", lr=1e6, steps=30, warmup_steps=0, n_layers=4)
+    result = train(config)
+    assert result.status == "diverged"
+    assert result.test_accuracy == result.chance
+    assert result.first_nonfinite_site
+
+
+def test_positions_are_those_the_blocks_see():
+    assert positions(torch.zeros(3, 8, 6, 1), None, 2) == 36
+    assert positions(torch.zeros(3, 8, 1), None, 1) == 24
+    assert positions(torch.zeros(3, 8), torch.tensor([8, 1, 2]), 1) == 11
+
+
+def test_token_norms_of_images_are_one_a_position(data):
+    model = build_model(base_config("digits_images", "smoke"), data)
+    frame = mn.token_norms(model, data.train.batch([0, 1])[0])
+    assert len(frame) == 2 * 2 * 2 * 64
