@@ -41,7 +41,9 @@ CLASS_LIST = Remote(
     "imagenet100.txt",
     "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397",
 )
-HOW = "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
+HOW = (
+    "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
+)
 
 
 @dataclass(frozen=True)

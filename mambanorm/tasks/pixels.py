@@ -252,9 +252,9 @@ def load_pictures(name: str, scale: str, seed: int) -> TaskData:
 
 
 for _name, _set in SETS.items():
-    register_task(
-        _name, title=f"{_set.title}, pixel by pixel", source=_set.source, prepare=partial(prepare, _name)
-    )(partial(load_sequence, _name))
+    register_task(_name, title=f"{_set.title}, pixel by pixel", source=_set.source, prepare=partial(prepare, _name))(
+        partial(load_sequence, _name)
+    )
 for _name in ("cifar10", "cifar100"):
     register_task(
         f"{_name}_images",

@@ -8,11 +8,11 @@ Map
     Drawing, DRAWINGS   the settings, by the window's edge in pixels
     draw                n pictures and labels: the same for the same seed, each picture independent of the others
     Brush               every dash there can be, drawn once; the kernels below only copy
-    _picture            one picture: _pair, _distractors, discs
+    _picture            one picture: seeds, growing snakes, distractors, discs
 
 Glossary: cell = a pixel as (y, x); L = paddle length, m = margin; head, tail = last and first cell of a dash; ink = a
 dash's picture; block = the cells that a dash and its margin keep free of others; pivot = the cell a dash swings around,
-L + m behind its head; mask = the cells blocked so far. A move by (d, θ) is ceil of (d·sin θ, d·cos θ).
+L + m behind its head; mask = how often each cell is blocked. A move by (d, θ) is ceil of (d·sin θ, d·cos θ).
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
-from mambanorm.errors import unknown
-
 FINE = 2  # dashes are drawn so many times larger and scaled down (Lanczos), which smooths their edges
+INK = 0.2  # how dark a cell must be to count as a dash's
 PADDING = 1  # cells at the edge that stay empty
-DRAWS = 3  # tries for one dash, and for the second seed, before the pair starts again
+DRAWS = 3  # tries for one dash, and for the second seed
 ATTEMPTS = 5  # of a distractor
-OVERLAP = 1.8  # masks are 0 or 1: what reaches this stands on something
-PATIENCE = 100_000  # pairs begun for one picture
+STUCK = 100  # times that snakes take dashes back before they start anew
+PATIENCE = 10_000  # starts of the pair of one picture
 
 
 @dataclass(frozen=True)
@@ -76,19 +75,22 @@ def draw(
     for i in tqdm(range(n), desc=f"Pathfinder {edge}", unit=" pictures", delay=2, mininterval=1):
         state = np.random.SeedSequence([seed, i]).generate_state(1, np.uint64)
         brush = make_brush(drawing, drawing.margins[int(_uniform(state) * len(drawing.margins))])
-        labels[i] = _picture(state, work, brush, *_numbers(drawing))
+        labels[i] = _picture(
+            state,
+            work,
+            *brush,
+            drawing.contour_length,
+            drawing.distractor_length,
+            drawing.distractors,
+            drawing.seed_distance,
+            drawing.snake_contrast,
+        )
         if labels[i] < 0:
             raise ValueError(f"no room for two snakes in {PATIENCE:,} tries: shorten or widen {drawing}")
         work -= work.min()
         np.rint(work * (255 / work.max()), out=work)
         pictures[i] = work
     return pictures, labels
-
-
-def _numbers(drawing: Drawing) -> tuple[int, int, int, int, float]:
-    """What the kernel needs besides the brush."""
-    lengths = drawing.contour_length, drawing.distractor_length, drawing.distractors
-    return (*lengths, drawing.seed_distance, drawing.snake_contrast)
 
 
 # ---------------------------------------------------------------------------------------------- the brush
@@ -98,14 +100,14 @@ class Brush(NamedTuple):
     """Tables over the A directions that a dash can have: 360 degrees, then the way to each candidate cell."""
 
     ink: np.ndarray  # (A, k, k) the dash that ends in the centre, with its contrast
-    block: np.ndarray  # (A, k, k) 1 where it or its margin lies
+    block: np.ndarray  # (A, M, 2) cells of the dash and its margin, from the head; short lists repeat their first cell
     tail: np.ndarray  # (A, 2) from the head to the tail
     back: np.ndarray  # (A, 2) from the head to the pivot
     ahead: np.ndarray  # (A, 2) from a pivot to the next one
     away: np.ndarray  # (360, 2) from the first seed's tail to the second's
     ring: np.ndarray  # (K, 2) candidates for a head, from the pivot
     bend: np.ndarray  # (A, K) how likely the direction turns into the candidate's
-    near: np.ndarray  # (P, 2) the margin around a cell
+    near: np.ndarray  # (1, P, 2) the margin around a cell
     disc: np.ndarray  # (Q, 2) a marker
 
 
@@ -133,14 +135,14 @@ def make_brush(drawing: Drawing, margin: int) -> Brush:
     ink = np.stack([_ink(drawing, margin, angle) for angle in angles])
     return Brush(
         ink=ink * np.float32(drawing.paddle_contrast),
-        block=np.stack([_dilated(one >= 0.2, _disc(margin)) for one in ink]),
+        block=_blocks(ink, _disc(margin)),
         tail=_move(length, angles + math.pi),
         back=_move(length + margin, angles + math.pi),
         ahead=_move(length + 2 * margin, angles),
         away=_move(drawing.seed_distance, degrees),
         ring=ring,
         bend=bend,
-        near=_disc(margin),
+        near=_disc(margin)[None],
         disc=_disc(drawing.marker_radius),
     )
 
@@ -159,16 +161,19 @@ def _ink(drawing: Drawing, margin: int, angle: float) -> np.ndarray:
     return np.asarray(Image.fromarray(fine).resize((k, k), Image.Resampling.LANCZOS)).clip(0, 1)
 
 
-def _dilated(cells: np.ndarray, disc: np.ndarray) -> np.ndarray:
-    """1 at every cell that the disc around a true cell reaches."""
-    out = np.zeros(cells.shape, np.float32)
-    for y, x in np.argwhere(cells):
-        out[y + disc[:, 0], x + disc[:, 1]] = 1
-    return out
+def _blocks(ink: np.ndarray, disc: np.ndarray) -> np.ndarray:
+    """(A, M, 2) every cell that the disc around a cell with ink reaches."""
+    reach, found = ink.shape[1] // 2, []
+    for one in ink:
+        cells = (np.argwhere(one >= INK) - reach)[:, None] + disc[None]
+        found.append(np.unique(cells.reshape(-1, 2), axis=0))
+    most = max(map(len, found))
+    return np.stack([np.concatenate([cells, cells[:1].repeat(most - len(cells), 0)]) for cells in found])
 
 
 # ---------------------------------------------------------------------------------------------- kernels
-# Positions are pairs of ints; a snake under way is `heads` (its cells and directions, a row a dash) and its pivot.
+# A snake is an array, a row a dash: head (y, x), direction, pivot (y, x). The mask counts the blocks on each cell, so that
+# a dash can be taken back. Arrays are passed one by one: numba takes minutes for the tuple.
 
 
 def _jit(function: Callable) -> Callable:
@@ -197,150 +202,117 @@ def _whole(state, n):
 
 
 @_jit
-def _stamp(target, patch, y, x):
-    """The larger of target and patch, the patch centred on (y, x)."""
-    reach = patch.shape[0] // 2
-    for i in range(max(0, reach - y), min(patch.shape[0], target.shape[0] + reach - y)):
-        for j in range(max(0, reach - x), min(patch.shape[1], target.shape[1] + reach - x)):
-            here = patch[i, j]
-            if here > target[y - reach + i, x - reach + j]:
-                target[y - reach + i, x - reach + j] = here
-
-
-@_jit
-def _fits(mask, block, y, x):
-    """Whether the block centred on (y, x) lies inside the window and stands on nothing."""
-    reach = block.shape[0] // 2
-    for i in range(block.shape[0]):
-        for j in range(block.shape[1]):
-            if block[i, j] > 0:
-                row, column = y - reach + i, x - reach + j
-                if row < 0 or column < 0 or row >= mask.shape[0] or column >= mask.shape[1]:
-                    return False
-                if mask[row, column] + block[i, j] >= OVERLAP:
-                    return False
-    return True
-
-
-@_jit
-def _free(mask, near, y, x):
-    """Whether the cell and its margin are inside the window and not blocked."""
-    for k in range(near.shape[0]):
-        row, column = y + near[k, 0], x + near[k, 1]
+def _fits(mask, cells, a, y, x):
+    """Whether the cells a around (y, x) lie inside the window and nothing blocks them."""
+    for i in range(cells.shape[1]):
+        row, column = y + cells[a, i, 0], x + cells[a, i, 1]
         if row < 0 or column < 0 or row >= mask.shape[0] or column >= mask.shape[1] or mask[row, column] > 0:
             return False
     return True
 
 
 @_jit
-def _begin(mask, heads, pivot, brush, y, x, angle):
-    """The first dash of a snake: its tail at (y, x)."""
-    heads[0, 0], heads[0, 1], heads[0, 2] = y - brush.tail[angle, 0], x - brush.tail[angle, 1], angle
-    pivot[0], pivot[1] = heads[0, 0] + brush.back[angle, 0], heads[0, 1] + brush.back[angle, 1]
-    return _fits(mask, brush.block[angle], heads[0, 0], heads[0, 1])
+def _block(mask, block, dash, by):
+    """Blocks a dash's cells (by = 1) or frees them again (by = −1)."""
+    for i in range(block.shape[1]):
+        mask[dash[0] + block[dash[2], i, 0], dash[1] + block[dash[2], i, 1]] += by
 
 
 @_jit
-def _extend(state, mask, heads, pivot, k, brush, weights):
-    """Dash k of a snake, or False where it finds no place; `mask` leaves out the dash before."""
-    angle = heads[k - 1, 2]
-    y, x = pivot[0] + brush.ahead[angle, 0], pivot[1] + brush.ahead[angle, 1]
-    total = 0.0
-    for j in range(brush.ring.shape[0]):
-        weights[j] = 0.0
-        if brush.bend[angle, j] > 0 and _free(mask, brush.near, y + brush.ring[j, 0], x + brush.ring[j, 1]):
-            weights[j] = brush.bend[angle, j]
+def _begin(mask, dash, y, x, angle, block, tail, back):
+    """The first dash of a snake, its tail at (y, x); whether it fits."""
+    dash[0], dash[1], dash[2] = y - tail[angle, 0], x - tail[angle, 1], angle
+    dash[3], dash[4] = dash[0] + back[angle, 0], dash[1] + back[angle, 1]
+    return _fits(mask, block, angle, dash[0], dash[1])
+
+
+@_jit
+def _extend(state, mask, last, new, block, ahead, ring, bend, near, weights):
+    """The dash after `last`, whose own cells are free meanwhile; whether there is a place for it."""
+    y, x, total = last[3] + ahead[last[2], 0], last[4] + ahead[last[2], 1], 0.0
+    for j in range(ring.shape[0]):
+        weights[j] = bend[last[2], j]
+        if weights[j] > 0 and not _fits(mask, near, 0, y + ring[j, 0], x + ring[j, 1]):
+            weights[j] = 0.0
         total += weights[j]
     if total <= 1e-9:
         return False
     for _ in range(DRAWS):
         left, chosen = _uniform(state) * total, 0
-        for j in range(brush.ring.shape[0]):
+        for j in range(ring.shape[0]):
             if weights[j] > 0:
                 chosen = j
                 left -= weights[j]
                 if left < 0:
                     break
-        head_y, head_x = y + brush.ring[chosen, 0], x + brush.ring[chosen, 1]
-        if _fits(mask, brush.block[360 + chosen], head_y, head_x):
-            heads[k, 0], heads[k, 1], heads[k, 2] = head_y, head_x, 360 + chosen
-            pivot[0], pivot[1] = y, x
+        if _fits(mask, block, 360 + chosen, y + ring[chosen, 0], x + ring[chosen, 1]):
+            new[0], new[1], new[2], new[3], new[4] = y + ring[chosen, 0], x + ring[chosen, 1], 360 + chosen, y, x
             return True
     return False
 
 
 @_jit
-def _seeds(state, mask, one, two, pivots, brush, seed_distance):
-    """The first dashes of both snakes, or False."""
-    edge, border = mask.shape[0], 2 * seed_distance
-    y, x, angle = border + _whole(state, edge - 2 * border), border + _whole(state, edge - 2 * border), 0
-    inside = False
-    for _ in range(100):  # the dash, not its margin, lies in the middle of the window
-        angle = _whole(state, 360)
-        head_y, head_x = y - brush.tail[angle, 0], x - brush.tail[angle, 1]
-        inside = border <= head_y < edge - border and border <= head_x < edge - border
-        if inside:
-            break
-        y, x = border + _whole(state, edge - 2 * border), border + _whole(state, edge - 2 * border)
-    if not inside or not _begin(mask, one, pivots[0], brush, y, x, angle):
-        return False
-    for _ in range(DRAWS):
-        way = _whole(state, 360)
-        y_two, x_two = y + brush.away[way, 0], x + brush.away[way, 1]
-        if _begin(mask, two, pivots[1], brush, y_two, x_two, _whole(state, 360)):
-            return True
-    return False
+def _grow(state, mask, snakes, block, ahead, ring, bend, near):
+    """Grows the snakes (S, length, 5) from their first dashes, in turns, and blocks their cells; or False.
 
-
-@_jit
-def _pair(state, empty, snakes, brush, seed_distance):
-    """Two snakes (2, length, 3) that grow in turns, or False where one of them is stuck.
-
-    `seen[s]` is what snake s must keep clear of: everything but its own last dash, which the next one comes close to.
+    A snake keeps clear of everything but its own last dash. Where one is stuck, all take back some dashes, as many as
+    chance says: to start anew each time, as the published generator does, would take a second for a picture.
     """
-    pivots, weights = np.zeros((2, 2), np.int64), np.zeros(brush.ring.shape[0])
-    if not _seeds(state, empty, snakes[0], snakes[1], pivots, brush, seed_distance):
-        return False
-    seen = np.empty((2, *empty.shape), np.float32)
-    for s in range(2):
-        seen[s] = empty
-    for s in range(2):
-        _stamp(seen[1 - s], brush.block[snakes[s, 0, 2]], snakes[s, 0, 0], snakes[s, 0, 1])
-    for k in range(1, snakes.shape[1]):
-        for s in range(2):
-            if not _extend(state, seen[s], snakes[s], pivots[s], k, brush, weights):
-                return False
-            last, new = snakes[s, k - 1], snakes[s, k]
-            _stamp(seen[s], brush.block[last[2]], last[0], last[1])
-            _stamp(seen[1 - s], brush.block[new[2]], new[0], new[1])
-    return True
-
-
-@_jit
-def _distractor(state, mask, heads, brush):
-    """A short snake anywhere, or False."""
-    pivot, weights, edge = np.zeros(2, np.int64), np.zeros(brush.ring.shape[0]), mask.shape[0]
-    placed = False
-    for _ in range(100):
-        placed = _begin(mask, heads, pivot, brush, _whole(state, edge), _whole(state, edge), _whole(state, 360))
-        if placed:
-            break
-    if not placed:
-        return False
-    seen = mask.copy()
-    for k in range(1, heads.shape[0]):
-        if not _extend(state, seen, heads, pivot, k, brush, weights):
+    weights, k, stuck = np.zeros(ring.shape[0]), 1, 0
+    for s in range(snakes.shape[0]):
+        _block(mask, block, snakes[s, 0], 1)
+    while k < snakes.shape[1]:
+        grown = 0
+        for s in range(snakes.shape[0]):
+            _block(mask, block, snakes[s, k - 1], -1)
+            found = _extend(state, mask, snakes[s, k - 1], snakes[s, k], block, ahead, ring, bend, near, weights)
+            _block(mask, block, snakes[s, k - 1], 1)
+            if not found:
+                break
+            _block(mask, block, snakes[s, k], 1)
+            grown += 1
+        if grown == snakes.shape[0]:
+            k += 1
+            continue
+        stuck += 1
+        first = 0 if stuck > STUCK else max(1, k - 1 - _whole(state, k))
+        for s in range(snakes.shape[0]):
+            for i in range(first, k + 1 if s < grown else k):
+                _block(mask, block, snakes[s, i], -1)
+        if first == 0:
             return False
-        _stamp(seen, brush.block[heads[k - 1, 2]], heads[k - 1, 0], heads[k - 1, 1])
+        k = first
     return True
 
 
 @_jit
-def _ink_in(picture, mask, heads, brush):
-    """A finished snake, drawn and blocked."""
-    for k in range(heads.shape[0]):
-        _stamp(picture, brush.ink[heads[k, 2]], heads[k, 0], heads[k, 1])
-        _stamp(mask, brush.block[heads[k, 2]], heads[k, 0], heads[k, 1])
+def _seeds(state, mask, one, two, block, tail, back, away, seed_distance):
+    """The first dashes of both snakes, the first one's in the middle of the window; or False."""
+    edge, border = mask.shape[0], 2 * seed_distance
+    for _ in range(100):
+        angle = _whole(state, 360)
+        y, x = border + _whole(state, edge - 2 * border), border + _whole(state, edge - 2 * border)
+        if not _begin(mask, one, y, x, angle, block, tail, back):
+            continue
+        if min(one[0], one[1]) < border or max(one[0], one[1]) >= edge - border:
+            continue
+        for _ in range(DRAWS):
+            way = _whole(state, 360)
+            if _begin(mask, two, y + away[way, 0], x + away[way, 1], _whole(state, 360), block, tail, back):
+                return True
+    return False
+
+
+@_jit
+def _paint(picture, ink, snake):
+    """The larger of picture and ink, dash by dash."""
+    reach = ink.shape[1] // 2
+    for k in range(snake.shape[0]):
+        for i in range(ink.shape[1]):
+            for j in range(ink.shape[2]):
+                y, x = snake[k, 0] - reach + i, snake[k, 1] - reach + j
+                if 0 <= y < picture.shape[0] and 0 <= x < picture.shape[1]:
+                    picture[y, x] = max(picture[y, x], ink[snake[k, 2], i, j])
 
 
 @_jit
@@ -349,35 +321,49 @@ def _mark(picture, disc, y, x):
     for k in range(disc.shape[0]):
         row, column = y + disc[k, 0], x + disc[k, 1]
         if 0 <= row < picture.shape[0] and 0 <= column < picture.shape[1]:
-            picture[row, column] = max(picture[row, column], 1)
+            picture[row, column] = max(picture[row, column], np.float32(1))
 
 
 @_jit
-def _picture(state, picture, brush, contour_length, distractor_length, distractors, seed_distance, snake_contrast):
+def _picture(
+    state, picture, ink, block, tail, back, ahead, away, ring, bend, near, disc,
+    contour_length, distractor_length, distractors, seed_distance, snake_contrast,
+):  # fmt: skip
     """One picture into `picture`; returns its label, or −1 where two snakes found no room."""
     label = _whole(state, 2)  # first, so that no picture's difficulty decides its label
-    mask = np.zeros(picture.shape, np.float32)
-    mask[:PADDING], mask[-PADDING:], mask[:, :PADDING], mask[:, -PADDING:] = 1, 1, 1, 1
-    snakes = np.zeros((2, contour_length, 3), np.int64)
+    mask, edge = np.zeros(picture.shape, np.int32), picture.shape[0]
+    for i in range(edge):
+        for j in range(PADDING):
+            mask[i, j], mask[i, edge - 1 - j], mask[j, i], mask[edge - 1 - j, i] = 1, 1, 1, 1
+    snakes = np.zeros((2, contour_length, 5), np.int64)
     tries = 0
-    while not _pair(state, mask, snakes, brush, seed_distance):
+    while True:
+        if _seeds(state, mask, snakes[0, 0], snakes[1, 0], block, tail, back, away, seed_distance) and _grow(
+            state, mask, snakes, block, ahead, ring, bend, near
+        ):
+            break
         tries += 1
         if tries >= PATIENCE:
             return -1
     picture[:] = 0
     for s in range(2):
-        _ink_in(picture, mask, snakes[s], brush)
-    short = np.zeros((distractor_length, 3), np.int64)
+        _paint(picture, ink, snakes[s])
+    short = np.zeros((1, distractor_length, 5), np.int64)
     for _ in range(distractors):
-        if mask.mean() > 0.99:
-            break
         for _ in range(ATTEMPTS):
-            if _distractor(state, mask, short, brush):
-                _ink_in(picture, mask, short, brush)
+            y, x, angle = _whole(state, edge), _whole(state, edge), _whole(state, 360)
+            for _ in range(100):
+                if _begin(mask, short[0, 0], y, x, angle, block, tail, back):
+                    break
+                y, x, angle = _whole(state, edge), _whole(state, edge), _whole(state, 360)
+            if not _begin(mask, short[0, 0], y, x, angle, block, tail, back):
+                continue
+            if _grow(state, mask, short, block, ahead, ring, bend, near):
+                _paint(picture, ink, short[0])
                 break
     picture *= np.float32(snake_contrast)
     s = _whole(state, 2)
     first, last = snakes[s, 0], snakes[s if label == 1 else 1 - s, contour_length - 1]
-    _mark(picture, brush.disc, first[0] + brush.tail[first[2], 0], first[1] + brush.tail[first[2], 1])
-    _mark(picture, brush.disc, last[0], last[1])
+    _mark(picture, disc, first[0] + tail[first[2], 0], first[1] + tail[first[2], 1])
+    _mark(picture, disc, last[0], last[1])
     return label
