@@ -184,7 +184,7 @@ def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Te
 
 
 def held_out_people(videos: list[str], seed: int) -> set[str]:
-    """A tenth of the people, at least one: cameras film the same breakfast, so videos alone would not be independent."""
+    """A tenth of the people, at least one: several cameras film one breakfast, so videos alone are not independent."""
     people = sorted({person(video) for video in videos})
     if len(people) < 2:
         raise ValueError(f"train has videos of {people} only: validation needs another person's")

@@ -78,8 +78,8 @@ def fetch(remote: Remote, folder: Path) -> Path:
         except (OSError, http.client.HTTPException) as error:
             if attempt == TRIES:
                 raise OSError(
-                    f"{remote.url} could not be downloaded ({error}): what has arrived is kept, so the same command goes "
-                    f"on from there; or put the file into {folder} yourself, as {remote.name}"
+                    f"{remote.url} could not be downloaded ({error}): what has arrived is kept, so the same command "
+                    f"goes on from there; or put the file into {folder} yourself, as {remote.name}"
                 ) from error
             time.sleep(attempt)
     try:

@@ -2,7 +2,8 @@
 
 Do the discs lie on the same snake? A snake grows dash by dash (a dash is a "paddle"); each turns a little from the one
 before, and none touches another. Written anew from the description of the published generator (Linsley et al. 2018,
-arXiv:1805.08315, code drewlinsley/pathfinder) with the settings of Long Range Arena (Tay et al. 2021, arXiv:2011.04006).
+arXiv:1805.08315, code drewlinsley/pathfinder) with the settings of Long Range Arena (Tay et al. 2021,
+arXiv:2011.04006). It differs in one way: where a snake is stuck, a few dashes are taken back, see `_grow`.
 
 Map
     Drawing, DRAWINGS   the settings, by the window's edge in pixels
@@ -172,8 +173,8 @@ def _blocks(ink: np.ndarray, disc: np.ndarray) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------------------- kernels
-# A snake is an array, a row a dash: head (y, x), direction, pivot (y, x). The mask counts the blocks on each cell, so that
-# a dash can be taken back. Arrays are passed one by one: numba takes minutes for the tuple.
+# A snake is an array, a row a dash: head (y, x), direction, pivot (y, x). The mask counts the blocks on each cell, so
+# that a dash can be taken back. Arrays are passed one by one: numba takes long to compile for the tuple.
 
 
 def _jit(function: Callable) -> Callable:
@@ -255,8 +256,8 @@ def _extend(state, mask, last, new, block, ahead, ring, bend, near, weights):
 def _grow(state, mask, snakes, block, ahead, ring, bend, near):
     """Grows the snakes (S, length, 5) from their first dashes, in turns, and blocks their cells; or False.
 
-    A snake keeps clear of everything but its own last dash. Where one is stuck, all take back some dashes, as many as
-    chance says: to start anew each time, as the published generator does, would take a second for a picture.
+    A snake keeps clear of everything but its own last dash. Where one is stuck, all take back a few dashes, by chance and
+    more with time: to start anew each time, as the published generator does, would take a second for a picture.
     """
     weights, k, stuck = np.zeros(ring.shape[0]), 1, 0
     for s in range(snakes.shape[0]):
@@ -275,7 +276,7 @@ def _grow(state, mask, snakes, block, ahead, ring, bend, near):
             k += 1
             continue
         stuck += 1
-        first = 0 if stuck > STUCK else max(1, k - 1 - _whole(state, k))
+        first = 0 if stuck > STUCK else max(1, k - 1 - _whole(state, 3 + stuck // 8))
         for s in range(snakes.shape[0]):
             for i in range(first, k + 1 if s < grown else k):
                 _block(mask, block, snakes[s, i], -1)
