@@ -155,7 +155,7 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
         files, labels = (train, train_labels) if i < 2 else (test, test_labels)
         picked = [files[row] for row in rows.tolist()]
         shape = (len(picked), settings.edge, settings.edge, 3)
-        splits.append(Split(Lazy(shape, partial(_read, picked, settings.edge)), torch.from_numpy(labels[rows])))
+        splits.append(Split(Lazy(shape, partial(_read, picked, settings.edge)), torch.from_numpy(labels[rows.numpy()])))
     return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=settings.patch)
 
 

@@ -10,7 +10,8 @@ Map
     prepare             downloads the published files into data/imdb
     load_imdb           the registered task
 
-Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 padding, 1 unknown, 2 `<eos>`.
+Glossary: n reviews, L = characters of the longest, `<eos>` included; ids as in ListOps: 0 = padding, 1 = unknown,
+2 = `<eos>`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def load_imdb(scale: str, seed: int) -> TaskData:
     for i, rows in enumerate(pick_splits(counts, settings.sizes, seed, "imdb", held_out)):
         texts, labels = (train, train_labels) if i < 2 else (test, test_labels)
         inputs, lengths = encode([texts[row] for row in rows.tolist()], ids, settings.l_max)
-        splits.append(Split(inputs, torch.from_numpy(labels[rows]), lengths))
+        splits.append(Split(inputs, torch.from_numpy(labels[rows.numpy()]), lengths))
     if settings.val_is_test:
         splits[1] = splits[2]
     return TaskData(*splits, n_classes=2, vocab_size=len(ids))

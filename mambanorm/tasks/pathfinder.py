@@ -198,7 +198,9 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
         counts.append(len(labels) - sum(counts))
     parts = pick(len(labels), counts, sizes.seed(seed), f"pathfinder{window}'s pool")
     factor = window // (settings.edge or window)
-    splits = [Split(as_sequences(block_mean(pictures[rows], factor)), torch.from_numpy(labels[rows])) for rows in parts]
+    splits = []
+    for rows in map(np.asarray, parts):
+        splits.append(Split(as_sequences(block_mean(pictures[rows], factor)), torch.from_numpy(labels[rows])))
     return TaskData(*splits, n_classes=2, in_features=1)
 
 

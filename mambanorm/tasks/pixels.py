@@ -5,7 +5,7 @@ Krizhevsky (2009), CIFAR. CIFAR as a sequence follows state-spaces/s4: grey, (x 
 a tenth of train for validation (seed 42).
 
 Map
-    PictureSet, SETS                where each set comes from and what its pictures are; checksums of the published files
+    PictureSet, SETS                where each set comes from, what its pictures are, checksums of its files
     SIZES, AVERAGED, PATCH          rows, averaging and patches at each scale
     prepare                         downloads the published files into data/<set>
     load_sequence, load_pictures    the registered tasks
@@ -217,6 +217,7 @@ def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray,
     rows_of_splits = pick_splits(counts, SIZES[scale], seed, name)
     for split, rows in zip(("train", "train", "test"), rows_of_splits, strict=True):
         pictures, labels = parts[split]
+        rows = rows.numpy()
         if not isinstance(pictures, np.ndarray):
             pictures = decode(pictures, rows.tolist(), one.edge, mode, f"{name}'s {split}")
         else:

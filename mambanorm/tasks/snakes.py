@@ -35,7 +35,7 @@ PADDING = 1  # cells at the edge that stay empty
 DRAWS = 3  # tries for one dash, and for the second seed
 ATTEMPTS = 5  # of a distractor
 STUCK = 100  # times that snakes take dashes back before they start anew
-PATIENCE = 10_000  # starts of the pair of one picture
+PATIENCE = 300  # starts of the pair of one picture
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,8 @@ def _extend(state, mask, last, new, block, ahead, ring, bend, near, weights):
 def _grow(state, mask, snakes, block, ahead, ring, bend, near):
     """Grows the snakes (S, length, 5) from their first dashes, in turns, and blocks their cells; or False.
 
-    A snake keeps clear of everything but its own last dash. Where one is stuck, all take back a few dashes, by chance and
-    more with time: to start anew each time, as the published generator does, would take a second for a picture.
+    A snake keeps clear of everything but its own last dash. Where one is stuck, all take back a few dashes, by chance
+    and more with time: to start anew each time, as the published generator does, would take a second for a picture.
     """
     weights, k, stuck = np.zeros(ring.shape[0]), 1, 0
     for s in range(snakes.shape[0]):
