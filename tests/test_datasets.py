@@ -230,22 +230,52 @@ def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, mo
 
 
 def connected(picture, window):
-    """Whether dashes lead from disc to disc, told from the picture alone: is the best way's worst step a good one?
+    """Whether dashes lead from disc to disc, told from the picture alone: is the worst step of the best way a good one?
 
-    A dash is a bit of connected ink with a middle and a direction; a step from one to the next costs its gap and how
-    much the two directions turn away from it.
+    A dash is a bit of connected ink with two ends and a direction. Steps are taken the cheapest first until the discs
+    hang together; a step costs its gap in pixels and how far it turns away from the two dashes.
     """
-    discs = find_discs(picture, DRAWINGS[window].marker_radius)
-    bits, n = ndimage.label(picture > 60, np.ones((3, 3)))
-    dashes = [np.argwhere(bits == i + 1) for i in range(n)]
-    costs = np.full((n, n), np.inf)
-    for i, j in itertools.permutations(range(n), 2):
-        costs[i, j] = step_cost(dashes[i], dashes[j])
-    first, last = (bits[y, x] - 1 for y, x in discs)
-    return worst_step(costs, first, last) < LIMITS[window]
+    ends, axes = dashes_and_discs(picture / 255, DRAWINGS[window].marker_radius)
+    n, way = len(ends), ends[:, None, :, None] - ends[None, :, None, :]  # (n, n, 2, 2, yx)
+    way = way.reshape(n, n, 4, 2)
+    nearest = np.hypot(way[..., 0], way[..., 1]).argmin(-1)
+    way = np.take_along_axis(way, nearest[..., None, None], 2)[:, :, 0]
+    gap = np.hypot(way[..., 0], way[..., 1])
+    sine = np.abs(way[..., 0] * axes[:, None, 1] - way[..., 1] * axes[:, None, 0]) / np.maximum(gap, 1e-9)
+    cost = gap + TURN[window] * (sine + sine.T)  # a disc has no direction: sine 0
+    groups = np.arange(n)
+    for step in np.argsort(cost, axis=None):
+        i, j = divmod(step, n)
+        groups[groups == groups[i]] = groups[j]
+        if groups[-1] == groups[-2]:
+            return cost[i, j] < LIMIT[window]
+    return False
 
 
-.mark.parametrize("window", [32, 64, 128])
+TURN, LIMIT = {32: 2.0, 64: 6.0}, {32: 4.5, 64: 6.5}
+
+
+def dashes_and_discs(grey, radius):
+    """(n, 2, 2) ends and (n, 2) directions of all dashes and, last, of the two discs, whose ends coincide."""
+    place, rest, found = np.indices(grey.shape), grey.copy(), []
+    solid = ndimage.minimum_filter(grey, footprint=np.hypot(*np.mgrid[-3:4, -3:4]) <= radius)
+    for _ in range(2):
+        y, x = np.unravel_index(solid.argmax(), grey.shape)
+        far = np.hypot(place[0] - y, place[1] - x)
+        solid[far <= radius], rest[far <= radius + 0.5] = 0, 0
+        found.append((np.array([[y, x], [y, x]], float), np.zeros(2)))
+    bits, n = ndimage.label(rest > 0.2, np.ones((3, 3)))
+    nodes = []
+    for cells in (np.argwhere(bits == i + 1) for i in range(n)):
+        middle = cells.mean(0)
+        axis = np.linalg.svd(cells - middle)[2][0] if len(cells) > 1 else np.zeros(2)
+        along = (cells - middle) @ axis
+        nodes.append((middle + np.outer([along.min(), along.max()], axis), axis))
+    ends, axes = zip(*nodes, *found, strict=True)
+    return np.array(ends), np.array(axes)
+
+
+@pytest.mark.parametrize("window", [32, 64, 128])
 def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone(window):
     pictures, labels = draw(12, DRAWINGS[window], seed=3)
     again, same = draw(5, DRAWINGS[window], seed=3)
