@@ -188,14 +188,15 @@ def _train(config, options: argparse.Namespace) -> str | None:
 
 def run_tasks(options: argparse.Namespace) -> int:
     from mambanorm import config
-    from mambanorm.tasks import TASKS, load_task
+    from mambanorm.tasks import TASKS, prepare_task
 
     if options.prepare:
         scale = options.scale or config.default_scale()
         for name in _check_tasks(options.prepare):
-            data = load_task(name, scale, 0)
+            data = prepare_task(name, scale)
             sizes = ", ".join(f"{len(getattr(data, split)):,} {split}" for split in ("train", "val", "test"))
-            print(f"{name} at scale {scale} is ready: {sizes} sequences, {data.n_classes} classes")
+            kind = "images" if TASKS[name].kind == "image" else "sequences"
+            print(f"{name} at scale {scale} is ready: {sizes} {kind}, {data.n_classes} classes")
         return 0
     for task in TASKS.values():
         print(f"{task.name}: {task.title}\n    source: {task.source}")
@@ -517,7 +518,8 @@ def _add_train(command: Parser) -> None:
 
 def _add_tasks(command: Parser) -> None:
     command.add_argument("--scale", help="only this scale")
-    command.add_argument("--prepare", type=_list, metavar="A,B", help="make or load the data of these tasks now")
+    help_text = "download, make or load the data of these tasks now"
+    command.add_argument("--prepare", type=_list, metavar="A,B", help=help_text)
 
 
 def _add_runs(command: Parser) -> None:

@@ -8,6 +8,7 @@ Map
     Task, TASKS     a name, a title, a source and a load function; one file a task, registered where it is defined
     register_task   how a task enters the registry, one of yours too
     load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
+    prepare_task    name, scale: downloads or makes the data first
 
 Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
 rows, columns and channels of an image.
@@ -31,7 +32,8 @@ from mambanorm.errors import unknown
 class Split:
     """One split, whole in memory.
 
-    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C) float32.
+    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
+    bytes 0…255, which a batch has as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
     labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
     ValueError where the three do not fit together.
     """
@@ -72,7 +74,9 @@ class Split:
         if self.lengths is not None:
             lengths = self.lengths[rows]
             inputs = inputs[:, : int(lengths.max())]
-        return ((inputs if inputs.is_floating_point() else inputs.long()), lengths, labels)
+        if not inputs.is_floating_point():
+            inputs = inputs.float() / 127.5 - 1 if inputs.dim() == 4 else inputs.long()
+        return inputs, lengths, labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,19 +115,23 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Task:
-    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` (sequence | image) which models it is for."""
+    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for: "sequence"
+    or "image". `prepare(scale)` brings what `load` needs, where that is more than `load` does by itself: a download."""
 
     name: str
     title: str
     source: str
     load: Callable[[str, int], TaskData]
     kind: str = "sequence"
+    prepare: Callable[[str], None] | None = None
 
 
 TASKS: dict[str, Task] = {}
 
 
-def register_task(name: str, *, title: str, source: str, kind: str = "sequence") -> Callable:
+def register_task(
+    name: str, *, title: str, source: str, kind: str = "sequence", prepare: Callable[[str], None] | None = None
+) -> Callable:
     """Decorator that enters `load(scale, seed) -> TaskData` under `name`; a taken name is a ValueError.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
@@ -135,17 +143,31 @@ def register_task(name: str, *, title: str, source: str, kind: str = "sequence")
             raise ValueError(
                 f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
             )
-        TASKS[name] = Task(name, title, source, load, kind)
+        TASKS[name] = Task(name, title, source, load, kind, prepare)
         return load
 
     return enter
+
+
+def prepare_task(name: str, scale: str) -> TaskData:
+    """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it with seed 0.
+
+    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call goes on.
+    """
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if TASKS[name].prepare is not None:
+        TASKS[name].prepare(scale)
+    return load_task(name, scale, 0)
 
 
 def load_task(name: str, scale: str, seed: int) -> TaskData:
     """The data of one task at one scale; the same arguments give the same data, on any machine.
 
     ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no whole number ≥ 0,
-    an empty split.
+    an empty split, data that are missing or damaged (with what to do).
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS)
@@ -180,4 +202,23 @@ def _load(task: Task, scale: str, seed: int) -> TaskData:
 # Last, because each of them registers itself in the TASKS above.
 from mambanorm.tasks import digits, listops  # noqa: E402
 
-__all__ = ["SCALES", "TASKS", "Split", "Task", "TaskData", "digits", "listops", "load_task", "register_task"]
+# isort: split
+from mambanorm.tasks import breakfast, imagenet, imdb, pathfinder, pixels  # noqa: E402
+
+__all__ = [
+    "SCALES",
+    "TASKS",
+    "Split",
+    "Task",
+    "TaskData",
+    "breakfast",
+    "digits",
+    "imagenet",
+    "imdb",
+    "listops",
+    "load_task",
+    "pathfinder",
+    "pixels",
+    "prepare_task",
+    "register_task",
+]

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -32,7 +30,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from tqdm.auto import tqdm
 
@@ -55,6 +52,7 @@ from mambanorm.tasks.expressions import WRITTEN as WRITTEN
 from mambanorm.tasks.expressions import Tree as Tree
 from mambanorm.tasks.expressions import encode as encode
 from mambanorm.tasks.expressions import serialise as serialise
+from mambanorm.tasks.files import cached_table, data_folder
 
 PATIENCE = 100_000  # draws in a row without a new expression before `generate` gives up (LRA's settings keep 1 in 12)
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
@@ -234,8 +232,7 @@ def _lra_files() -> list[Path]:
 
 def folder() -> Path:
     """Where ListOps is cached: `data/listops` of the project, or of the folder in MAMBANORM_DATA_DIR."""
-    root = os.environ.get("MAMBANORM_DATA_DIR") or Path(__file__).parents[2] / "data"
-    return Path(root).expanduser() / "listops"
+    return data_folder("listops")
 
 
 def _cache_path(label: str, key: object) -> Path:
@@ -251,37 +248,12 @@ def cache_path(scale: str) -> Path:
 
 def _cached(path: Path, rows: int | None, make: Callable[[], list[tuple[bytes, int]]]) -> pa.Table:
     """The table at `path`; made, and written there, where it is missing or damaged."""
-    if path.exists():
-        try:
-            return _read_cache(path, rows)
-        except (OSError, pa.ArrowException, ValueError) as error:
-            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
-    ids, labels = zip(*make(), strict=True)
-    table = pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
-    try:
-        _write_cache(path, table)
-    except OSError as error:  # a read-only disk must not stop a run that has its data in hand
-        warnings.warn(f"{path} could not be written, so the next run makes the data again ({error})", stacklevel=2)
-    return table
 
+    def table() -> pa.Table:
+        ids, labels = zip(*make(), strict=True)
+        return pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
 
-def _read_cache(path: Path, rows: int | None) -> pa.Table:
-    """The cached table; ValueError where it is readable and yet not what was written."""
-    table = pq.read_table(path, page_checksum_verification=True)
-    if table.column_names != ["ids", "label"] or (rows is not None and len(table) != rows):
-        raise ValueError(f"columns {table.column_names}, {len(table)} rows; needed are ids and label, {rows} rows")
-    return table
-
-
-def _write_cache(path: Path, table: pa.Table) -> None:
-    """Written beside its place and renamed last: a reader, or a second writer, never meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
-    try:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return cached_table(path, ("ids", "label"), rows, table)
 
 
 @lru_cache(maxsize=2)

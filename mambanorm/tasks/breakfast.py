@@ -1,0 +1,228 @@
+"""Breakfast: which of ten breakfasts does somebody in a video prepare? Read from precomputed features, frame by frame.
+
+Source: Kuehne et al. (2014), The language of actions. Features, labels and splits in the layout of MS-TCN (Farha & Gall
+2019, arXiv:1903.01945); numbers of the activities as in md-mohaiminul/ViS4mer.
+
+    data/breakfast/features/<video>.npy     (2048, T) float32, 15 frames a second
+                   groundTruth/<video>.txt  T lines, the action of each frame
+                   splits/train.split1.bundle … test.split4.bundle     a line a video: <video>.txt
+                   mapping.txt              the 48 actions: <number> <name>
+
+Map
+    Scale, SETTINGS         rows and positions at each scale: the one table to change
+    activity, read_bundle   file name -> class; a split's videos
+    frames                  one video's features, checked against its labels, so many of its frames
+    load_breakfast          the registered tasks: breakfast (split 1), breakfast_split2 … 4
+
+Glossary: T = frames of a video; L = positions kept of it; F = 2048 features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from tqdm.auto import tqdm
+
+from mambanorm.errors import unknown
+from mambanorm.tasks import Split, TaskData, register_task
+from mambanorm.tasks.files import FIXED_SEED, data_folder, missing, replacing
+from mambanorm.tasks.images import Lazy
+
+ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
+FEATURES = 2048
+HELD_OUT = 0.1  # of train's people, at least one, for validation
+HOW = (
+    "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put breakfast/features, "
+    "groundTruth, splits and mapping.txt there"
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Frames kept of a video, equally far apart, and the most videos of train, validation and test (None = all)."""
+
+    positions: int
+    most: tuple[int, int, int] | None = None
+
+
+SETTINGS: dict[str, Scale] = {
+    "smoke": Scale(16, most=(32, 16, 16)),
+    "quick": Scale(64),
+    "lab": Scale(256),
+    "paper": Scale(512),  # the paper names no length
+}
+
+
+# ---------------------------------------------------------------------------------------------- names and lists
+
+
+def activity(video: str) -> int:
+    """Class 0…9 of a video by the end of its name: P03_cam01_P03_cereals -> 0. ValueError for another ending."""
+    ending = video.rpartition("_")[2]
+    if ending not in ACTIVITIES:
+        raise ValueError(f"video {video!r}: {unknown('activity', ending, ACTIVITIES)}")
+    return ACTIVITIES.index(ending)
+
+
+def person(video: str) -> str:
+    """P03_cam01_P03_cereals -> P03."""
+    return video.partition("_")[0]
+
+
+def read_bundle(path: Path) -> list[str]:
+    """The videos of a split's bundle; ValueError with row and text for a line that is none, or is there twice."""
+    videos: dict[str, int] = {}
+    for place, line in enumerate(path.read_text().splitlines(), 1):
+        video, where = line.strip().removesuffix(".txt"), f"{path}, row {place} {line[:80]!r}"
+        try:
+            activity(video)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        if video in videos:
+            raise ValueError(f"{where}: the same video as in row {videos[video]}")
+        videos[video] = place
+    if not videos:
+        raise ValueError(f"{path} is empty: needed is a line for each video, such as P03_cam01_P03_cereals.txt")
+    return list(videos)
+
+
+def read_mapping(path: Path) -> set[str]:
+    """The names of the actions; ValueError with row and text for a line that is not a number and a name."""
+    names = set()
+    for place, line in enumerate(path.read_text().splitlines(), 1):
+        number, _, name = line.partition(" ")
+        if not number.isdigit() or not name.strip():
+            raise ValueError(f"{path}, row {place} {line[:80]!r}: needed are a number and an action's name")
+        names.add(name.strip())
+    return names
+
+
+def read_labels(path: Path, actions: set[str]) -> list[str]:
+    """The action of each frame; ValueError with row and text for one that `mapping.txt` has not."""
+    labels = path.read_text().splitlines()
+    for place, label in enumerate(labels, 1):
+        if label not in actions:
+            raise ValueError(f"{path}, row {place}: {unknown('action', label, sorted(actions))}")
+    return labels
+
+
+# ---------------------------------------------------------------------------------------------- features
+
+
+def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.ndarray:
+    """(L, 2048) float32: so many of a video's frames, equally far apart from the first to the last.
+
+    The file is mapped, not read whole. A video shorter than L repeats frames. ValueError where the file is damaged, is
+    not (2048, T), holds no finite numbers, or has another T than the video has labels.
+    """
+    path = folder / "features" / f"{video}.npy"
+    try:
+        features = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is truncated or no array ({error}): bring this file again") from error
+    if features.ndim != 2 or features.shape[0] != FEATURES or features.shape[1] == 0:
+        raise ValueError(f"{path} has shape {features.shape}, needed is ({FEATURES}, T) with T frames of at least one")
+    labels_path = folder / "groundTruth" / f"{video}.txt"
+    labels = read_labels(labels_path, actions)
+    if len(labels) != features.shape[1]:
+        raise ValueError(
+            f"{path} has {features.shape[1]:,} frames, {labels_path} labels {len(labels):,}: one of the two is "
+            "truncated or of another frame rate; bring both again"
+        )
+    picked = np.linspace(0, features.shape[1] - 1, positions).round().astype(int)
+    kept = np.ascontiguousarray(features[:, picked].T, np.float32)
+    if not np.isfinite(kept).all():
+        raise ValueError(f"{path} holds numbers that are not finite: bring this file again")
+    return kept
+
+
+def _needed(folder: Path, videos: list[str]) -> None:
+    """ValueError where a video's features or labels are not there."""
+    files = [folder / "mapping.txt"]
+    for video in videos:
+        files += [folder / "features" / f"{video}.npy", folder / "groundTruth" / f"{video}.txt"]
+    if lack := [file for file in files if not file.exists()]:
+        raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
+
+
+@lru_cache(maxsize=4)
+def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Tensor:
+    """(n, L, 2048) of all videos, in a mapped file that is made once: reading every video anew would take minutes."""
+    _needed(folder, list(videos))
+    stamps = [(v, (folder / "features" / f"{v}.npy").stat().st_mtime_ns) for v in videos]
+    name = hashlib.sha256(json.dumps([stamps, positions]).encode()).hexdigest()[:12]
+    path, shape = folder / f"frames{positions}-{name}.npy", (len(videos), positions, FEATURES)
+    if path.exists():
+        try:
+            kept = np.load(path, mmap_mode="c", allow_pickle=False)
+            if kept.shape == shape and kept.dtype == np.float32:
+                return torch.from_numpy(kept)
+            error: object = f"shape {kept.shape} of {kept.dtype}, needed is {shape} of float32"
+        except (ValueError, EOFError, OSError) as problem:
+            error = problem
+        warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+    actions = read_mapping(folder / "mapping.txt")
+    with replacing(path) as temporary:
+        kept = open_memmap(temporary, "w+", np.float32, shape)
+        for i, video in enumerate(tqdm(videos, desc="Breakfast", unit=" videos", delay=2)):
+            kept[i] = frames(folder, video, positions, actions)
+        kept.flush()
+        del kept
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+# ---------------------------------------------------------------------------------------------- the tasks
+
+
+def held_out_people(videos: list[str], seed: int) -> set[str]:
+    """A tenth of the people, at least one: several cameras film one breakfast, so videos alone are not independent."""
+    people = sorted({person(video) for video in videos})
+    if len(people) < 2:
+        raise ValueError(f"train has videos of {people} only: validation needs another person's")
+    return set(random.Random(seed).sample(people, max(1, round(HELD_OUT * len(people)))))
+
+
+def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
+    """Features (n, L, 2048) float32, 10 classes. Test is the bundle's; validation is a tenth of train's people.
+
+    The seed decides who is held out, and at smoke which videos are taken; at lab and paper it changes nothing.
+    """
+    folder, settings = data_folder("breakfast"), SETTINGS[scale]
+    bundles = {part: folder / "splits" / f"{part}.split{split}.bundle" for part in ("train", "test")}
+    for bundle in bundles.values():
+        if not bundle.exists():
+            raise missing("breakfast", bundle, HOW)
+    train, test = (read_bundle(bundles[part]) for part in ("train", "test"))
+    if both := set(train) & set(test):
+        raise ValueError(f"{bundles['train']}: {min(both)} stands in {bundles['test'].name}, too")
+    seed = seed if scale in ("smoke", "quick") else FIXED_SEED
+    out = held_out_people(train, seed)
+    splits = [[v for v in train if person(v) not in out], [v for v in train if person(v) in out], test]
+    if settings.most:
+        draw = random.Random(seed)
+        splits = [draw.sample(part, min(most, len(part))) for part, most in zip(splits, settings.most, strict=True)]
+    kept = _features(folder, tuple(video for part in splits for video in part), settings.positions)
+    parts, start = [], 0
+    for part in splits:
+        rows = kept[start : start + len(part)]  # a view of the mapped file
+        start += len(part)
+        inputs = Lazy(rows.shape, rows.__getitem__)
+        parts.append(Split(inputs, torch.tensor([activity(video) for video in part])))
+    return TaskData(*parts, n_classes=len(ACTIVITIES), in_features=FEATURES)
+
+
+for _split in (1, 2, 3, 4):
+    register_task(
+        "breakfast" if _split == 1 else f"breakfast_split{_split}",
+        title=f"Breakfast, split {_split}: which of ten activities does a video show? Frame by frame",
+        source="Kuehne et al. (2014), The language of actions; features of Farha & Gall (2019), arXiv:1903.01945",
+    )(partial(load_breakfast, _split))

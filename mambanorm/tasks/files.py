@@ -1,0 +1,228 @@
+"""Files that the tasks share: where data lie, checked downloads, caches that are whole or not there, and what to keep.
+
+Map
+    data_folder, missing        where a task's files lie; the error that says what lacks and what to do
+    Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
+    cached_table, write_table   a Parquet file made once, made anew where it is damaged
+    Sizes, pick, pick_splits    how many rows a scale takes, and which
+
+Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+CHUNK = 1 << 20  # bytes read at a time
+TRIES = 3  # of a download that breaks off; each goes on where the last one stopped
+TIMEOUT = 30  # seconds without a byte
+FIXED_SEED = 42  # of the split where the run's seed does not decide: s4's
+
+
+def data_folder(task: str) -> Path:
+    """Where a task's files lie: `data/<task>` of the project, or of the folder in MAMBANORM_DATA_DIR."""
+    root = os.environ.get("MAMBANORM_DATA_DIR") or Path(__file__).parents[2] / "data"
+    return Path(root).expanduser() / task
+
+
+def missing(task: str, what: object, how: str) -> ValueError:
+    """The error for data that are not there: what lacks, and what brings it."""
+    return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see data/README.md)")
+
+
+# ---------------------------------------------------------------------------------------------- downloads
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file at an address; `digest` is what its content must have."""
+
+    url: str
+    name: str
+    digest: str
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """The file in `folder`, downloaded where it is not there; it gets its name only once its checksum is right.
+
+    What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the address does not
+    answer or breaks off three times, ValueError where the content is not what it should be.
+    """
+    path, part = folder / remote.name, folder / f"{remote.name}.part"
+    if path.exists():
+        verify(path, remote.digest)
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, TRIES + 1):
+        try:
+            _receive(remote.url, part)
+            break
+        except (OSError, http.client.HTTPException) as error:
+            if attempt == TRIES:
+                raise OSError(
+                    f"{remote.url} could not be downloaded ({error}): what has arrived is kept, so the same command "
+                    f"goes on from there; or put the file into {folder} yourself, as {remote.name}"
+                ) from error
+            time.sleep(attempt)
+    try:
+        verify(part, remote.digest)
+    except ValueError as error:
+        part.unlink()
+        raise ValueError(
+            f"{remote.url}: {error}. Nothing was kept: run the same command again, or look whether the address still "
+            "serves this file"
+        ) from error
+    os.replace(part, path)
+    return path
+
+
+def _receive(url: str, part: Path) -> None:
+    """Appends to `part` what it lacks of the content at `url`."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if have and error.code == 416:  # nothing beyond what is here: whole, and the checksum says whether it is right
+            return
+        raise
+    with answer:
+        if answer.status != 206:  # the server ignores the range and sends all of it
+            have = 0
+        left = answer.headers.get("Content-Length")
+        total = have + int(left) if left else None
+        bar = tqdm(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True, delay=1)
+        with open(part, "ab" if have else "wb") as file, bar:
+            while chunk := answer.read(CHUNK):
+                file.write(chunk)
+                bar.update(len(chunk))
+    if total is not None and part.stat().st_size < total:
+        raise OSError(f"broke off after {part.stat().st_size:,} of {total:,} bytes")
+
+
+def verify(path: Path, digest: str) -> None:
+    """ValueError, with both checksums, where the file's content is not what the digest says."""
+    kind, expected = digest.split(":")
+    stat = path.stat()
+    found = _digest(path, kind, stat.st_size, stat.st_mtime_ns)
+    if found != expected:
+        raise ValueError(
+            f"{path} ({stat.st_size:,} bytes) is truncated or altered: its {kind} should be {expected} and is {found}; "
+            "delete it and download it again"
+        )
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, kind: str, size: int, changed: int) -> str:
+    """Checksum of a file; `size` and `changed` are there to notice that it is another one by now."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------- caches
+
+
+def cached_table(path: Path, columns: Sequence[str], rows: int | None, make: Callable[[], pa.Table]) -> pa.Table:
+    """The table at `path`; made, and written there, where it is missing or damaged."""
+    if path.exists():
+        try:
+            return read_table(path, columns, rows)
+        except (OSError, pa.ArrowException, ValueError) as error:
+            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+    table = make()
+    try:
+        write_table(path, table)
+    except OSError as error:  # a read-only disk must not stop a run that has its data in hand
+        warnings.warn(f"{path} could not be written, so the next run makes the data again ({error})", stacklevel=2)
+    return table
+
+
+def read_table(path: Path, columns: Sequence[str], rows: int | None) -> pa.Table:
+    """A cached table; ValueError where it is readable and yet not what was written."""
+    table = pq.read_table(path, page_checksum_verification=True)
+    if table.column_names != list(columns) or (rows is not None and len(table) != rows):
+        needed = f"{' and '.join(columns)}, {rows} rows"
+        raise ValueError(f"columns {table.column_names}, {len(table)} rows; needed are {needed}")
+    return table
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """A Parquet file with checksums of its pages, whole or not there at all."""
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to, renamed last: a reader, or a second writer, never meets half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------------------------------- rows of a scale
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows that a scale takes of each split, None = all there are (train: less validation's `held_out`).
+
+    `reshuffle`: the run's seed decides which rows; otherwise they are the same for every seed.
+    """
+
+    train: int | None
+    val: int | None
+    test: int | None
+    reshuffle: bool
+
+    def seed(self, run_seed: int) -> int:
+        return run_seed if self.reshuffle else FIXED_SEED
+
+
+SMALL = {"smoke": Sizes(64, 32, 32, reshuffle=True), "quick": Sizes(4_000, 1_000, 2_000, reshuffle=True)}
+ALL = Sizes(None, None, None, reshuffle=False)
+SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
+"""The usual sizes: a draw of the rows at smoke and quick, the data set as it is at lab and paper."""
+
+
+def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
+    """Disjoint draws of so many of n rows; ValueError where there are fewer rows than asked for."""
+    if n < sum(sizes):
+        wanted = " + ".join(f"{size:,}" for size in sizes)
+        raise ValueError(f"{what} has {n:,} rows, needed are {wanted}: bring all of it or take a smaller scale")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return list(order[: sum(sizes)].split(list(sizes)))
+
+
+def pick_splits(n: tuple[int, int], sizes: Sizes, seed: int, what: str, held_out: float = 0.1) -> list[Tensor]:
+    """Rows of train and validation, both of a data set's own training part, and of test; n = rows of the two parts.
+
+    With all rows and seed 42 this is s4's split of CIFAR: validation is the last tenth of a permutation.
+    """
+    n_val = n[0] - int(n[0] * (1 - held_out)) if sizes.val is None else sizes.val
+    n_train = max(n[0] - n_val, 0) if sizes.train is None else sizes.train
+    n_test = n[1] if sizes.test is None else sizes.test
+    seed = sizes.seed(seed)
+    return [*pick(n[0], (n_train, n_val), seed, f"{what}'s train"), *pick(n[1], (n_test,), seed, f"{what}'s test")]

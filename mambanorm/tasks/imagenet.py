@@ -1,0 +1,174 @@
+"""ImageNet's photographs of 1,000 classes, and of 100 of them, read from their files when a batch asks for them.
+
+Source: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge, arXiv:1409.0575. ImageNet-100: the
+class list of HobbitLong/CMC (Tian et al. 2020, arXiv:1906.05849); the paper gives no list.
+
+    data/imagenet1k/train/<wnid>/*.JPEG, val/<wnid>/*.JPEG
+    data/imagenet100/imagenet100.txt, and train and val like that; else the classes are taken from data/imagenet1k
+
+Map
+    Scale, SETTINGS     rows and size at each scale: the one table to change
+    read_classes        a class list
+    open_picture        one file, resized and cut from its centre
+    load_imagenet       the registered tasks: imagenet100, imagenet1k
+
+Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of a picture in pixels.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mambanorm.tasks import Split, TaskData, register_task
+from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits
+from mambanorm.tasks.images import BAD_PICTURE, Lazy
+
+ENDINGS = (".jpeg", ".jpg", ".png")
+MARGIN = 256 / 224  # the shorter side is resized to so many edges before the centre is cut out
+HELD_OUT = 0.05  # of train for validation: ImageNet's own val serves as test, which nothing may select on
+CLASS_LIST = Remote(
+    "https://raw.githubusercontent.com/HobbitLong/CMC/bc687a26de7ae350d98f671d25d164b65336b8c2/imagenet100.txt",
+    "imagenet100.txt",
+    "sha256:79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397",
+)
+HOW = (
+    "Get ILSVRC 2012 from https://image-net.org (free for research, after registration) and sort it into class folders"
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Rows, the pictures' edge in pixels, and the edge of the squares that a model takes as one position."""
+
+    sizes: Sizes
+    edge: int
+    patch: int
+
+
+SETTINGS: dict[str, Scale] = {
+    "smoke": Scale(SMALL["smoke"], 32, 8),
+    "quick": Scale(SMALL["quick"], 64, 8),
+    "lab": Scale(ALL, 112, 8),
+    "paper": Scale(ALL, 224, 16),
+}
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def prepare(scale: str) -> None:
+    """Downloads ImageNet-100's class list; the photographs themselves need a registration."""
+    fetch(CLASS_LIST, data_folder("imagenet100"))
+
+
+def read_classes(path: Path) -> list[str]:
+    """The wnids of a class list, sorted; ValueError with row and text for a line that is none or is there twice."""
+    rows: dict[str, int] = {}
+    for place, line in enumerate(path.read_text().splitlines(), 1):
+        wnid, where = line.strip(), f"{path}, row {place} {line[:80]!r}"
+        if not re.fullmatch(r"n\d{8}", wnid):
+            raise ValueError(f"{where}: a class is written as n and eight digits, such as n02869837")
+        if wnid in rows:
+            raise ValueError(f"{where}: the same class as in row {rows[wnid]}")
+        rows[wnid] = place
+    if not rows:
+        raise ValueError(f"{path} is empty: needed is a class in each line")
+    return sorted(rows)
+
+
+def _layout(name: str) -> tuple[Path, list[str]]:
+    """The folder with train and val, and the classes to take from it."""
+    folder = data_folder(name)
+    if name == "imagenet100":
+        if not (folder / CLASS_LIST.name).exists():
+            raise missing(name, folder / CLASS_LIST.name, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
+        classes = read_classes(folder / CLASS_LIST.name)
+        return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), classes
+    train = folder / "train"
+    return folder, sorted(entry.name for entry in train.iterdir() if entry.is_dir()) if train.is_dir() else []
+
+
+@lru_cache(maxsize=4)
+def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tuple[list[Path], np.ndarray]:
+    """Every picture of a split, by class and name, and the labels; ValueError where a class has none."""
+    files, labels = [], []
+    for label, wnid in enumerate(classes):
+        place = folder / split / wnid
+        found = sorted(entry.name for entry in os.scandir(place)) if place.is_dir() else []
+        found = [file for file in found if file.lower().endswith(ENDINGS)]
+        if not found:
+            raise missing(name, f"picture in {place}", HOW)
+        files += [place / file for file in found]
+        labels += [label] * len(found)
+    return files, np.array(labels, np.int64)
+
+
+def open_picture(path: Path, edge: int) -> np.ndarray:
+    """(edge, edge, 3) uint8: the shorter side resized to edge · 256/224, the centre cut out, any mode made RGB.
+
+    ValueError with the file's name for a file that is no picture.
+    """
+    shorter = round(edge * MARGIN)
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (shorter, shorter))  # JPEG decodes at a half or a quarter, several times faster
+            image = image.convert("RGB")
+    except BAD_PICTURE as error:
+        raise ValueError(f"{path} is no picture that can be read ({error}): bring this file again") from error
+    width, height = (max(shorter, round(side * shorter / min(image.size))) for side in image.size)
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - edge) // 2, (height - edge) // 2
+    return np.asarray(image.crop((left, top, left + edge, top + edge)))
+
+
+def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
+    """The picked pictures (B, edge, edge, 3) float32 in [-1, 1], read side by side."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        pictures = list(pool.map(lambda row: open_picture(files[row], edge), rows.tolist()))
+    return torch.from_numpy(np.stack(pictures)).float().div_(127.5).sub_(1)
+
+
+# ---------------------------------------------------------------------------------------------- the tasks
+
+
+def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
+    """Colour photographs (n, edge, edge, 3) float32 in [-1, 1], which stay in their files until a batch picks them.
+
+    Test is ImageNet's own val, validation a twentieth of train. At smoke and quick the seed decides which are taken.
+    """
+    settings, (folder, classes) = SETTINGS[scale], _layout(name)
+    if not (folder / "train").is_dir() or not (folder / "val").is_dir() or not classes:
+        raise missing(name, f"train/<wnid> and val/<wnid> in {folder}", HOW)
+    (train, train_labels), (test, test_labels) = (_files(name, folder, tuple(classes), s) for s in ("train", "val"))
+    splits = []
+    for i, rows in enumerate(pick_splits((len(train), len(test)), settings.sizes, seed, name, HELD_OUT)):
+        files, labels = (train, train_labels) if i < 2 else (test, test_labels)
+        picked = [files[row] for row in rows.tolist()]
+        shape = (len(picked), settings.edge, settings.edge, 3)
+        splits.append(Split(Lazy(shape, partial(_read, picked, settings.edge)), torch.from_numpy(labels[rows.numpy()])))
+    return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=settings.patch)
+
+
+register_task(
+    "imagenet100",
+    title="ImageNet-100: photographs of 100 classes",
+    source="Russakovsky et al. (2015), arXiv:1409.0575; class list of HobbitLong/CMC",
+    kind="image",
+    prepare=prepare,
+)(partial(load_imagenet, "imagenet100"))
+register_task(
+    "imagenet1k",
+    title="ImageNet: photographs of 1,000 classes",
+    source="Russakovsky et al. (2015), arXiv:1409.0575",
+    kind="image",
+)(partial(load_imagenet, "imagenet1k"))

@@ -1,0 +1,963 @@
+"""Claims about the paper's own data sets: what is read, what is refused, what the user is told to do.
+
+Files are the real ones of MAMBANORM_REAL_DATA where they are, and otherwise made here in the identical layout.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from scipy import ndimage
+
+from mambanorm import tasks, train
+from mambanorm.config import base_config
+from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels
+from mambanorm.tasks.files import Remote, fetch
+from mambanorm.tasks.images import Lazy, decode, read_idx
+from mambanorm.tasks.snakes import DRAWINGS, draw
+
+CACHES = [tasks._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch, tmp_path):
+    """An empty data folder of the test's own, and nothing remembered."""
+    monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
+    for cache in CACHES:
+        cache.cache_clear()
+    yield tmp_path
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+def real(name):
+    """A file of the real ones, or a skip that says why."""
+    folder = os.environ.get("MAMBANORM_REAL_DATA")
+    if not folder:
+        pytest.skip("MAMBANORM_REAL_DATA is unset: it names the folder with real files")
+    if not (path := Path(folder) / name).exists():
+        pytest.skip(f"{path} is missing")
+    return path
+
+
+def trains(task):
+    """A run of four steps at smoke ends well."""
+    assert train(base_config(task, "smoke", arm="RMSN>SSM>None")).status == "ok"
+
+
+def encoded(array, form="PNG"):
+    """A picture's file content."""
+    Image.fromarray(array).save(buffer := io.BytesIO(), form)
+    return buffer.getvalue()
+
+
+def png(rng, edge, mode="RGB"):
+    shape = (edge, edge) if mode == "L" else (edge, edge, 3 if mode == "RGB" else 4)
+    return encoded(rng.integers(0, 256, shape, np.uint8))
+
+
+# ---------------------------------------------------------------------------------------------- registry
+
+
+ALL = [
+    *("imdb", "mnist", "fashion_mnist", "svhn", "cifar10", "cifar100", "cifar10_images", "cifar100_images"),
+    *("pathfinder32", "pathfinder64", "pathfinder128", "breakfast", "imagenet100", "imagenet1k"),
+]
+TO_BRING = [name for name in ALL if not name.startswith("pathfinder")]
+
+
+def test_every_data_set_is_registered_with_its_kind():
+    assert {name for name in ALL if TASKS[name].kind == "image"} == {
+        *("cifar10_images", "cifar100_images", "imagenet100", "imagenet1k")
+    }
+
+
+@pytest.mark.parametrize("name", TO_BRING)
+def test_absent_data_are_an_error_that_says_what_and_what_to_do(data, name):
+    with pytest.raises(ValueError, match=f"{name.removesuffix('_images')}.* are missing: no .*README") as error:
+        load_task(name, "smoke", 0)
+    assert str(data) in str(error.value)
+    assert any(way in str(error.value) for way in ("--prepare", "Download", "Get ILSVRC"))
+
+
+def test_images_kept_as_bytes_are_minus_one_to_one_in_a_batch():
+    split = Split(torch.arange(180).reshape(3, 4, 5, 3).to(torch.uint8), torch.zeros(3, dtype=torch.int64))
+    assert torch.equal(split.batch([2])[0], torch.arange(120, 180).reshape(1, 4, 5, 3) / 127.5 - 1)
+
+
+def test_lazy_inputs_answer_as_the_tensor_would():
+    stored = torch.rand(7, 5, 2)
+    lazy = Lazy(stored.shape, stored.__getitem__)
+    for rows in (slice(1, 6, 2), 3, [4, 0], torch.tensor([6, 6]), torch.arange(7) > 4):
+        assert torch.equal(lazy[rows], stored[rows])
+
+
+# ---------------------------------------------------------------------------------------------- downloads
+
+
+CONTENT = np.random.default_rng(0).bytes(3_000_001)
+GOOD = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(BaseHTTPRequestHandler):
+    """Serves CONTENT; `breaks` times it stops in the middle."""
+
+    content, breaks, ranges, asked = CONTENT, 0, True, ()
+
+    def do_GET(self):
+        cls = type(self)
+        start = self.headers.get("Range")
+        cls.asked = (*cls.asked, start)
+        body = self.content
+        begin = int(start.removeprefix("bytes=").removesuffix("-")) if start and self.ranges else 0
+        if "nothing" in self.path:
+            self.send_error(404)
+            return
+        if begin >= len(body):
+            self.send_error(416)
+            return
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(body) - begin))
+        self.end_headers()
+        half = cls.breaks > 0
+        cls.breaks -= half
+        self.wfile.write(body[begin : (begin + len(body)) // 2 if half else None])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """An address, and the handler whose behaviour a test may change."""
+    monkeypatch.setattr(files.time, "sleep", lambda _: None)
+    handler = type("Handler", (Server,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}", handler
+        http.shutdown()
+
+
+def test_a_download_arrives_whole_and_is_not_asked_for_twice(data, server):
+    address, handler = server
+    path = fetch(Remote(f"{address}/a.gz", "a.gz", GOOD), data / "set")
+    assert path.read_bytes() == CONTENT
+    fetch(Remote(f"{address}/a.gz", "a.gz", GOOD), data / "set")
+    assert handler.asked == (None,)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(data, server, ranges):
+    address, handler = server
+    handler.breaks, handler.ranges = 1, ranges
+    assert fetch(Remote(f"{address}/a", "a", GOOD), data).read_bytes() == CONTENT
+    assert handler.asked == (None, f"bytes={len(CONTENT) // 2}-")
+
+
+def test_a_download_that_keeps_breaking_off_keeps_what_has_arrived(data, server):
+    address, handler = server
+    handler.breaks = 3
+    with pytest.raises(OSError, match=r"could not be downloaded \(.*goes on from there.*as a"):
+        fetch(Remote(f"{address}/a", "a", GOOD), data)
+    assert not (data / "a").exists()
+    assert CONTENT.startswith((data / "a.part").read_bytes())
+    assert fetch(Remote(f"{address}/a", "a", GOOD), data).read_bytes() == CONTENT
+    assert handler.asked[-1] != "bytes=0-"
+
+
+def test_an_altered_download_is_refused_with_both_checksums_and_not_kept(data, server):
+    address, handler = server
+    handler.content = CONTENT[:-1] + b"!"
+    found = hashlib.sha256(handler.content).hexdigest()
+    with pytest.raises(ValueError, match=f"{GOOD[7:]} and is {found}.*run the same command again"):
+        fetch(Remote(f"{address}/a", "a", GOOD), data)
+    assert list(data.iterdir()) == []
+
+
+def test_a_file_that_was_altered_later_is_refused_by_its_name(data, server):
+    address, _ = server
+    fetch(Remote(f"{address}/a", "a", GOOD), data).write_bytes(CONTENT[:1000])
+    with pytest.raises(ValueError, match=rf"{data / 'a'} \(1,000 bytes\) is truncated or altered: its sha256 .*delete"):
+        fetch(Remote(f"{address}/a", "a", GOOD), data)
+
+
+def test_an_address_without_the_file_says_where_to_put_it(data, server):
+    with pytest.raises(OSError, match=f"404.*put the file into {data} yourself, as a"):
+        fetch(Remote(f"{server[0]}/nothing", "a", GOOD), data)
+
+
+def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
+    address, handler = server
+    handler.content = content = encoded_rows(np.random.default_rng(0), 120, "img", "fine_label", 32)
+    digest = "sha256:" + hashlib.sha256(content).hexdigest()
+    one = replace(pixels.SETS["cifar100"], address=address, files={pixels.TRAIN: digest, pixels.TEST: digest})
+    monkeypatch.setitem(pixels.SETS, "cifar100", one)
+    assert len(tasks.prepare_task("cifar100", "smoke").train) == 64
+    assert sorted(path.name for path in (data / "cifar100").iterdir()) == [pixels.TEST, pixels.TRAIN]
+    assert len(tasks.prepare_task("cifar100_images", "smoke").test) == 32
+    assert len(handler.asked) == 2
+
+
+def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, monkeypatch):
+    address, handler = server
+    monkeypatch.setattr(pixels, "HUB", address)
+    listing = [{"path": "config/a.parquet", "lfs": {"oid": "abc"}}, {"path": "config/b.parquet", "lfs": {"oid": "def"}}]
+    handler.content = json.dumps(listing).encode()
+    url = pixels._hub("who/what", "123", "config") + "/b.parquet"
+    assert pixels._stated_digest(url) == "sha256:def"
+    with pytest.raises(ValueError, match="does not list config/c.parquet"):
+        pixels._stated_digest(url.replace("b.parquet", "c.parquet"))
+
+
+# ---------------------------------------------------------------------------------------------- pathfinder
+
+
+def connected(picture, window):
+    """Whether dashes lead from disc to disc, told from the picture alone: is the worst step of the best way a good one?
+
+    A dash is a bit of connected ink with two ends and a direction. Steps are taken the cheapest first until the discs
+    hang together; a step costs its gap in pixels and how far it turns away from the two dashes.
+    """
+    ends, axes = dashes_and_discs(picture / 255, DRAWINGS[window].marker_radius)
+    n, way = len(ends), ends[:, None, :, None] - ends[None, :, None, :]  # (n, n, 2, 2, yx)
+    way = way.reshape(n, n, 4, 2)
+    nearest = np.hypot(way[..., 0], way[..., 1]).argmin(-1)
+    way = np.take_along_axis(way, nearest[..., None, None], 2)[:, :, 0]
+    gap = np.hypot(way[..., 0], way[..., 1])
+    sine = np.abs(way[..., 0] * axes[:, None, 1] - way[..., 1] * axes[:, None, 0]) / np.maximum(gap, 1e-9)
+    cost = gap + TURN[window] * (sine + sine.T)  # a disc has no direction: sine 0
+    groups = np.arange(n)
+    for step in np.argsort(cost, axis=None):
+        i, j = divmod(step, n)
+        groups[groups == groups[i]] = groups[j]
+        if groups[-1] == groups[-2]:
+            return cost[i, j] < LIMIT[window]
+    return False
+
+
+TURN, LIMIT = {32: 2.0, 64: 6.0}, {32: 4.5, 64: 6.5}
+
+
+def dashes_and_discs(grey, radius):
+    """(n, 2, 2) ends and (n, 2) directions of all dashes and, last, of the two discs, whose ends coincide."""
+    place, rest, found = np.indices(grey.shape), grey.copy(), []
+    solid = ndimage.minimum_filter(grey, footprint=np.hypot(*np.mgrid[-3:4, -3:4]) <= radius)
+    for _ in range(2):
+        y, x = np.unravel_index(solid.argmax(), grey.shape)
+        far = np.hypot(place[0] - y, place[1] - x)
+        solid[far <= radius], rest[far <= radius + 0.5] = 0, 0
+        found.append((np.array([[y, x], [y, x]], float), np.zeros(2)))
+    bits, n = ndimage.label(rest > 0.2, np.ones((3, 3)))
+    nodes = []
+    for cells in (np.argwhere(bits == i + 1) for i in range(n)):
+        middle = cells.mean(0)
+        axis = np.linalg.svd(cells - middle)[2][0] if len(cells) > 1 else np.zeros(2)
+        along = (cells - middle) @ axis
+        nodes.append((middle + np.outer([along.min(), along.max()], axis), axis))
+    ends, axes = zip(*nodes, *found, strict=True)
+    return np.array(ends), np.array(axes)
+
+
+@pytest.mark.parametrize("window", [32, 64, 128])
+def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone(window):
+    pictures, labels = draw(12, DRAWINGS[window], seed=3)
+    again, same = draw(5, DRAWINGS[window], seed=3)
+    other, _ = draw(5, DRAWINGS[window], seed=4)
+    assert np.array_equal(pictures[:5], again)
+    assert np.array_equal(labels[:5], same)
+    assert not np.array_equal(pictures[:5], other)
+    assert pictures.shape == (12, window, window)
+    assert (pictures.min(), pictures.max()) == (0, 255)
+
+
+def test_half_the_labels_are_one_and_no_pixel_count_tells_them():
+    pictures, labels = draw(1_000, DRAWINGS[32], seed=1)
+    assert abs(labels.mean() - 0.5) < 0.05
+    ink = pictures.mean((1, 2))
+    assert abs(ink[labels == 1].mean() - ink[labels == 0].mean()) < 0.2 * ink.std()
+
+
+@pytest.mark.parametrize(("window", "least"), [(32, 0.8), (64, 0.8)])
+def test_the_label_can_be_read_from_the_picture_alone(window, least):
+    pictures, labels = draw(150, DRAWINGS[window], seed=7)
+    found = np.array([connected(picture, window) for picture in pictures])
+    rate = (found == labels).mean()
+    print(f"a path follower reads {rate:.1%} of the {window}×{window} labels")
+    assert rate >= least
+
+
+def test_a_core_draws_two_hundred_pictures_of_64_pixels_a_second():
+    draw(2, DRAWINGS[64])
+    start = time.process_time()
+    draw(100, DRAWINGS[64])
+    assert 100 / (time.process_time() - start) > 200
+
+
+def test_a_window_without_room_is_refused():
+    with pytest.raises(ValueError, match="no room for two snakes"):
+        draw(1, replace(DRAWINGS[32], contour_length=80))
+
+
+@pytest.mark.parametrize("window", [32, 64, 128])
+def test_pathfinder_at_smoke_is_drawn_once_and_then_read(data, window, monkeypatch):
+    made = load_task(f"pathfinder{window}", "smoke", 0)
+    assert [len(split) for split in (made.train, made.val, made.test)] == [64, 32, 32]
+    assert made.train.inputs.shape == (64, 256, 1)
+    assert list((data / f"pathfinder{window}").iterdir()) == [pathfinder.cache_path(window, "smoke")]
+    for cache in CACHES:
+        cache.cache_clear()
+    monkeypatch.setattr(pathfinder, "draw", None)  # must not be needed any more
+    again = load_task(f"pathfinder{window}", "smoke", 0)
+    assert torch.equal(again.val.batch(slice(None))[0], made.val.batch(slice(None))[0])
+
+
+def test_pathfinder_trains():
+    trains("pathfinder32")
+
+
+def test_a_damaged_cache_of_pictures_is_reported_and_made_anew(data):
+    made = load_task("pathfinder32", "smoke", 0).test.batch([0, 1])[0]
+    path = pathfinder.cache_path(32, "smoke")
+    path.write_bytes(path.read_bytes()[:-50])
+    for cache in CACHES:
+        cache.cache_clear()
+    with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
+        assert torch.equal(load_task("pathfinder32", "smoke", 0).test.batch([0, 1])[0], made)
+
+
+def put_lra(root, n=20, batches=(0, 2, 10), binary=False, level=pathfinder.LRA, window=32):
+    """LRA's folder as it is released; labels alternate, picture i has the grey value i."""
+    labels = []
+    (root / level / "metadata").mkdir(parents=True)
+    for batch in batches:
+        (root / level / "imgs" / str(batch)).mkdir(parents=True)
+        rows = []
+        for i in range(n):
+            number = len(labels)
+            name = f"sample_{i}.png"
+            picture = np.full((window, window), number % 256, np.uint8)
+            (root / level / "imgs" / str(batch) / name).write_bytes(encoded(picture))
+            row = [f"imgs/{batch}", name, i, number % 2, 1.0, 14, 4, 2, 0.5, 1, 1]
+            rows.append([str(value) for value in row])
+            labels.append(number % 2)
+        path = root / level / "metadata" / f"{batch}.npy"
+        if binary:
+            np.save(path, np.array(rows))
+        else:
+            path.write_text("\n".join(" ".join(row) for row in rows) + "\n")
+    return labels
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_lras_pictures_are_read_in_the_order_of_their_numbers(data, binary):
+    labels = put_lra(data / "pathfinder32", binary=binary)
+    samples = pathfinder.read_lra(data / "pathfinder32")
+    assert [label for _, label in samples] == labels
+    assert [path.parent.name for path, _ in samples[::20]] == ["0", "2", "10"]
+
+
+def test_lras_pictures_are_used_at_paper_with_s4s_split(data):
+    put_lra(data / "pathfinder64", window=64)
+    loaded = load_task("pathfinder64", "paper", 0)
+    assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [48, 6, 6]
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(42))
+    assert torch.equal((loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:])
+    assert torch.equal(loaded.train.labels, order[:48] % 2)
+    assert loaded.train.inputs.shape == (48, 4096, 1)
+
+
+def test_the_one_picture_known_to_be_empty_is_left_out(data):
+    root = data / "pathfinder32"
+    put_lra(root, n=174, batches=(0,), level="curv_baseline")
+    (root / "curv_baseline/imgs/0/sample_172.png").write_bytes(b"")
+    names = [path.name for path, _ in pathfinder.read_lra(root, "curv_baseline")]
+    assert len(names) == 173
+    assert "sample_172.png" not in names
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("imgs/0 sample_1.png 1 0 1.0 14 4 2 0.5 1", "row 2 .*10 columns, needed are 11"),
+        ("", "row 2 '': 0 columns"),
+        ("imgs/0 sample_1.png 1 2 1.0 14 4 2 0.5 1 1", "row 2 .*label '2' in column 4"),
+        ("imgs/0 sample_99.png 1 1 1.0 14 4 2 0.5 1 1", "row 2 .*sample_99.png is missing"),
+    ],
+)
+def test_a_malformed_row_of_lras_metadata_is_refused(data, row, said):
+    root = data / "pathfinder32"
+    put_lra(root, batches=(0,))
+    path = root / pathfinder.LRA / "metadata" / "0.npy"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([rows[0], row, *rows[2:]]) + "\n")
+    with pytest.raises(ValueError, match=rf"0\.npy, {said}"):
+        load_task("pathfinder32", "paper", 0)
+
+
+def test_lras_damaged_and_wrong_pictures_are_refused_by_name(data):
+    root = data / "pathfinder32"
+    put_lra(root, batches=(0,))
+    picture = root / pathfinder.LRA / "imgs/0/sample_3.png"
+    picture.write_bytes(encoded(np.zeros((16, 32), np.uint8)))
+    with pytest.raises(ValueError, match=r"sample_3\.png has 32×16 pixels, needed are 32×32"):
+        load_task("pathfinder32", "paper", 0)
+    picture.write_bytes(picture.read_bytes()[:30])
+    with pytest.raises(ValueError, match=r"sample_3\.png is no picture"):
+        load_task("pathfinder32", "paper", 0)
+
+
+def test_metadata_that_are_neither_form_or_not_there_are_refused(data):
+    root = data / "pathfinder32"
+    put_lra(root, batches=(0,))
+    path = root / pathfinder.LRA / "metadata" / "0.npy"
+    np.save(path, np.array([["a", 1]], object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"0\.npy: neither text nor a numpy array of strings"):
+        load_task("pathfinder32", "paper", 0)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"0\.npy: neither text"):
+        load_task("pathfinder32", "paper", 0)
+    path.rename(path.with_stem("first"))
+    with pytest.raises(ValueError, match=r"first\.npy: metadata files are named by their batch's number"):
+        load_task("pathfinder32", "paper", 0)
+    path.with_stem("first").unlink()
+    with pytest.raises(ValueError, match="holds no <number>.npy"):
+        load_task("pathfinder32", "paper", 0)
+
+
+# ---------------------------------------------------------------------------------------------- pictures
+
+
+def encoded_rows(rng, n, picture, label, edge, mode="RGB", n_classes=10):
+    """A Parquet file's content as in a Hugging Face repository: a struct {bytes, path} and a label."""
+    rows = [{"bytes": png(rng, edge, mode), "path": f"{i}.png"} for i in range(n)]
+    table = pa.table({picture: rows, label: rng.integers(0, n_classes, n)})
+    if label == "fine_label":
+        table = table.append_column("coarse_label", table[label])
+    pq.write_table(table, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+def put_parquet(data, name, split, n, seed=0, file=None):
+    """A split's Parquet file."""
+    one = pixels.SETS[name]
+    mode = "L" if "mnist" in name else "RGB"
+    content = encoded_rows(np.random.default_rng(seed), n, *one.columns, one.edge, mode, one.n_classes)
+    path = data / name / (file or f"{split}.parquet")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def put_idx(folder, split, pictures, labels):
+    """A pair of idx files."""
+    folder.mkdir(exist_ok=True)
+    for name, array in zip(pixels.IDX[split], (pictures, labels), strict=True):
+        head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+        (folder / name).write_bytes(gzip.compress(head + array.tobytes(), 1))
+
+
+def test_idx_files_give_back_their_array(data):
+    pictures = np.random.default_rng(0).integers(0, 256, (7, 28, 28), np.uint8)
+    put_idx(data / "mnist", "train", pictures, np.arange(7, dtype=np.uint8))
+    assert np.array_equal(read_idx(data / "mnist" / pixels.IDX["train"][0]), pictures)
+    assert read_idx(data / "mnist" / pixels.IDX["train"][1]).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda whole: whole[:-30], "ended before"),
+        (lambda whole: whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :], "truncated or altered"),
+        (lambda whole: b"<html>", "[Nn]ot a gzip"),
+        (lambda whole: gzip.compress(b"\x00\x00\x0d\x03" + bytes(12)), "no idx file"),
+        (lambda whole: gzip.compress(b"\x00\x00\x08"), "no idx file"),
+        (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), r"says shape \(7, 28, 28\), .*5,488 bytes, .*5,487"),
+    ],
+)
+def test_a_damaged_idx_file_is_refused_by_name(data, damage, said):
+    pictures = np.random.default_rng(0).integers(0, 256, (7, 28, 28), np.uint8)
+    put_idx(data / "mnist", "train", pictures, np.arange(7, dtype=np.uint8))
+    path = data / "mnist" / pixels.IDX["train"][0]
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz.*{said}"):
+        read_idx(path)
+
+
+def test_idx_files_that_do_not_belong_together_are_refused(data):
+    put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.zeros(199, np.uint8))
+    put_idx(data / "mnist", "test", np.zeros((99, 28, 28), np.uint8), np.zeros(99, np.uint8))
+    with pytest.raises(ValueError, match="199 labels for 200 pictures of train-images"):
+        load_task("mnist", "smoke", 0)
+    put_idx(data / "mnist", "train", np.zeros((200, 28, 27), np.uint8), np.zeros(200, np.uint8))
+    with pytest.raises(ValueError, match="pictures of 28×27 pixels, needed are 28×28"):
+        load_task("mnist", "smoke", 0)
+    put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.full(200, 10, np.uint8))
+    with pytest.raises(ValueError, match="row 1: label 10, allowed are 0 to 9"):
+        load_task("mnist", "smoke", 0)
+
+
+def test_real_mnist_files_are_read_and_train(data):
+    pictures, labels = (read_idx(real(f"mnist/{name}")) for name in pixels.IDX["test"])
+    assert (pictures.shape, np.bincount(labels).tolist()) == (
+        (10_000, 28, 28),
+        [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+    )
+    assert len(read_idx(real("mnist/train-labels-idx1-ubyte.gz"))) == 60_000
+    put_idx(data / "mnist", "train", pictures[:6_000], labels[:6_000])
+    for name in pixels.IDX["test"]:
+        (data / "mnist" / name).symlink_to(real(f"mnist/{name}"))
+    loaded = load_task("mnist", "quick", 0)
+    assert loaded.train.inputs.shape == (4_000, 196, 1)
+    assert (float(loaded.test.batch(slice(50))[0].min()), loaded.n_classes) == (-1, 10)
+    trains("mnist")
+
+
+def test_real_fashion_pictures_are_read_and_train(data):
+    kinds = ("images-idx3", "labels-idx1")
+    pictures, labels = (read_idx(real(f"fashion_mnist/sprite900-{kind}-ubyte.gz")) for kind in kinds)
+    assert pictures.shape == (900, 28, 28)
+    order = np.random.default_rng(0).permutation(900)
+    put_idx(data / "fashion_mnist", "train", pictures[order[:600]], labels[order[:600]])
+    put_idx(data / "fashion_mnist", "test", pictures[order[600:]], labels[order[600:]])
+    loaded = load_task("fashion_mnist", "smoke", 0)
+    assert loaded.train.inputs.shape == (64, 49, 1)
+    trains("fashion_mnist")
+
+
+@pytest.mark.parametrize("name", list(pixels.SETS))
+def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, monkeypatch):
+    monkeypatch.setattr(files.urllib.request, "urlopen", None)
+    put_parquet(data, name, "train", 100)
+    put_parquet(data, name, "test", 40, seed=1)
+    one = pixels.SETS[name]
+    loaded = tasks.prepare_task(name, "smoke")
+    assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [64, 32, 32]
+    assert loaded.train.inputs.shape == (64, (one.edge // 4) ** 2, 1)
+    assert (loaded.n_classes, loaded.in_features) == (one.n_classes, 1)
+    assert torch.equal(load_task(name, "smoke", 0).train.labels, loaded.train.labels)
+    assert not torch.equal(load_task(name, "smoke", 1).train.labels, loaded.train.labels)
+
+
+@pytest.mark.parametrize("task", ["cifar10", "cifar10_images"])
+def test_cifar_trains_as_a_sequence_and_as_images(data, task):
+    put_parquet(data, "cifar10", "train", 100)
+    put_parquet(data, "cifar10", "test", 40)
+    trains(task)
+
+
+def whole_set(monkeypatch, data, name, n):
+    """A set that is complete with n rows of train and of test."""
+    monkeypatch.setitem(pixels.SETS, name, replace(pixels.SETS[name], rows=(n, n)))
+    return [put_parquet(data, name, split, n, seed) for seed, split in enumerate(("train", "test"))]
+
+
+def test_cifar_at_paper_is_s4s_grey_sequence_and_split(data, monkeypatch):
+    train_file, _ = whole_set(monkeypatch, data, "cifar10", 30)
+    loaded = load_task("cifar10", "paper", 5)
+    assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [27, 3, 30]
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(42))
+    rows = pq.read_table(train_file).to_pylist()
+    for place, row in ((0, order[0]), (26, order[26])):
+        grey = np.asarray(Image.open(io.BytesIO(rows[row]["img"]["bytes"])).convert("L"), np.float64) / 255
+        expected = ((grey - 122.6 / 255) / (61 / 255)).reshape(1024, 1)
+        x, _, label = loaded.train.batch([place])
+        assert np.allclose(x[0], expected, atol=1e-5)
+        assert label.item() == rows[row]["label"]
+    assert loaded.val.labels.tolist() == [rows[row]["label"] for row in order[27:]]
+
+
+def test_cifar_as_images_is_colour_in_minus_one_to_one(data, monkeypatch):
+    _, test_file = whole_set(monkeypatch, data, "cifar100", 30)
+    loaded = load_task("cifar100_images", "paper", 0)
+    x, lengths, labels = loaded.test.batch([4, 2])
+    row = torch.randperm(30, generator=torch.Generator().manual_seed(42))[4]
+    one = pq.read_table(test_file).to_pylist()[row]
+    assert np.allclose(x[0], np.asarray(Image.open(io.BytesIO(one["img"]["bytes"]))) / 127.5 - 1, atol=1e-6)
+    assert (x.shape, x.dtype, lengths, labels[0].item()) == ((2, 32, 32, 3), torch.float32, None, one["fine_label"])
+    assert (loaded.in_channels, loaded.n_classes) == (3, 100)
+
+
+def test_a_published_file_that_was_altered_is_refused_with_both_checksums(data):
+    path = put_parquet(data, "cifar10", "train", 3, file=pixels.TRAIN)
+    put_parquet(data, "cifar10", "test", 3)
+    found, expected = hashlib.sha256(path.read_bytes()).hexdigest(), pixels.SETS["cifar10"].files[pixels.TRAIN][7:]
+    with pytest.raises(ValueError, match=f"{path.name}.*truncated or altered.*{expected} and is {found}; delete"):
+        load_task("cifar10", "smoke", 0)
+
+
+def test_a_truncated_file_of_ones_own_is_refused_by_name(data):
+    path = put_parquet(data, "svhn", "train", 3)
+    put_parquet(data, "svhn", "test", 3)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"svhn/train\.parquet: .*truncated or altered"):
+        load_task("svhn", "smoke", 0)
+
+
+def test_a_file_that_lacks_a_column_or_a_part_is_refused(data):
+    put_parquet(data, "svhn", "test", 3)
+    path = put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
+    with pytest.raises(ValueError, match="train-00001-of-00002.parquet missing; bring all 2 files"):
+        load_task("svhn", "smoke", 0)
+    path.unlink()
+    pq.write_table(pa.table({"picture": [1]}), data / "svhn" / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet has no column 'image': needed are image, label"):
+        load_task("svhn", "smoke", 0)
+
+
+def test_too_few_rows_are_refused_and_not_made_do_with(data):
+    put_parquet(data, "cifar10", "train", 90)
+    put_parquet(data, "cifar10", "test", 40)
+    with pytest.raises(ValueError, match=r"train has 90 rows, needed are 64 \+ 32: .*smaller scale"):
+        load_task("cifar10", "smoke", 0)
+    with pytest.raises(ValueError, match=r"90 \+ 40 rows, paper needs 50,000 \+ 10,000"):
+        load_task("cifar10", "paper", 0)
+
+
+def test_an_empty_file_is_an_empty_split_and_refused(data):
+    put_parquet(data, "cifar10", "train", 100)
+    put_parquet(data, "cifar10", "test", 0)
+    with pytest.raises(ValueError, match=r"cifar10's test has 0 rows, needed are 32"):
+        load_task("cifar10", "smoke", 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda rng: png(rng, 31), "a picture of 31×31 pixels, needed are 32×32"),
+        (lambda rng: png(rng, 32, "RGBA"), "mode RGBA, allowed are L"),
+        (lambda rng: png(rng, 32)[:200], "no picture that can be read"),
+        (lambda rng: b"", "no picture that can be read"),
+        (lambda rng: None, "no picture that can be read"),
+    ],
+)
+def test_a_picture_that_is_wrong_is_refused_with_its_row(content, said):
+    rng = np.random.default_rng(0)
+    rows = pa.chunked_array([pa.array([png(rng, 32), png(rng, 32), content(rng)], pa.binary())])
+    with pytest.raises(ValueError, match=f"svhn's train, row 3: .*{said}"):
+        decode(rows, [1, 0, 2], 32, "L", "svhn's train")
+
+
+def test_a_label_that_is_no_class_is_refused_with_its_row(data):
+    put_parquet(data, "svhn", "test", 3)
+    for label, said in ((10, "label 10"), (None, "label -1")):
+        rows = [{"bytes": b"", "path": ""}] * 2
+        pq.write_table(pa.table({"image": rows, "label": [9, label]}), data / "svhn" / "train.parquet")
+        with pytest.raises(ValueError, match=f"svhn's train, row 2: {said}, allowed are 0 to 9"):
+            load_task("svhn", "smoke", 0)
+        pixels._read.cache_clear()
+
+
+# ---------------------------------------------------------------------------------------------- imdb
+
+
+def put_imdb(data, train_rows, test_rows):
+    (data / "imdb").mkdir(exist_ok=True)
+    for split, rows in (("train", train_rows), ("test", test_rows)):
+        texts, labels = zip(*rows, strict=True)
+        pq.write_table(pa.table({"text": texts, "label": labels}), data / "imdb" / f"{split}.parquet")
+    imdb._texts.cache_clear()
+
+
+def sentences():
+    """(text, label) of the real sentences; a row that is not text, tab, digit fails here."""
+    lines = real("imdb_uci_sentences/imdb_labelled.txt").read_text().splitlines()
+    return [(text, int(label)) for text, label in (line.rsplit("\t", 1) for line in lines)]
+
+
+def test_real_sentences_are_read_character_by_character_and_train(data):
+    rows = sentences()
+    assert len(rows) == 1_000
+    put_imdb(data, rows[:700], rows[700:])
+    loaded = load_task("imdb", "smoke", 0)
+    ids = imdb.vocabulary(text[:63] for text, _ in rows[:700])
+    names = {i: token for token, i in ids.items()}
+    rows_read = zip(loaded.test.inputs.tolist(), loaded.test.lengths.tolist(), strict=True)
+    decoded = {"".join(names[i] for i in row[: length - 1]) for row, length in rows_read}
+    expected = {"".join(char if char in ids else "<unk>" for char in text[:63]) for text, _ in rows[700:]}
+    assert len(decoded) >= 30
+    assert decoded <= expected
+    trains("imdb")
+
+
+def test_imdb_at_paper_follows_s4(data, monkeypatch):
+    monkeypatch.setattr(imdb, "ROWS", (3, 2))
+    # 15 times "b" is in, 14 times "Z" is not; what stands past 4,095 characters counts for nothing
+    train_rows = [("a" * 20 + "b" * 15 + "Z" * 14, 0), ("c" * 5_000 + "Z" * 9, 1), ("é" * 16, 1)]
+    put_imdb(data, train_rows, [("aZé", 1), ("b", 0)])
+    loaded = load_task("imdb", "paper", 3)
+    ids = {"c": 3, "a": 4, "é": 5, "b": 6}
+    assert loaded.vocab_size == 7
+    assert sorted(loaded.train.lengths.tolist()) == [17, 50, 4096]
+    row = loaded.test.inputs[loaded.test.labels.tolist().index(1)]
+    assert row.tolist() == [ids["a"], imdb.UNK, ids["é"], imdb.EOS]
+    longest = loaded.train.inputs[loaded.train.lengths.argmax()]
+    assert longest.tolist() == [ids["c"]] * 4_095 + [imdb.EOS]
+    assert loaded.val is loaded.test
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_a_review_without_text_is_refused_with_its_row(data, text):
+    put_imdb(data, [("fine", 1), (text, 0)], [("fine", 1)])
+    with pytest.raises(ValueError, match="imdb's train, row 2: .* is no review"):
+        load_task("imdb", "smoke", 0)
+
+
+def test_the_unlabelled_reviews_are_refused_as_labelled_ones(data):
+    put_imdb(data, [("fine", 1), ("odd", -1)], [("fine", 1)])
+    with pytest.raises(ValueError, match="imdb's train, row 2: label -1, allowed are 0 to 1"):
+        load_task("imdb", "smoke", 0)
+
+
+# ---------------------------------------------------------------------------------------------- breakfast
+
+
+def put_breakfast(data, truths, train, test, mapping):
+    """MS-TCN's layout: random features as long as the labels; `truths` maps a video to its frames' actions."""
+    folder, rng = data / "breakfast", np.random.default_rng(0)
+    for name in ("features", "groundTruth", "splits"):
+        (folder / name).mkdir(parents=True)
+    for video, labels in truths.items():
+        (folder / "groundTruth" / f"{video}.txt").write_text("\n".join(labels) + "\n")
+        np.save(folder / "features" / f"{video}.npy", rng.standard_normal((2048, len(labels)), np.float32))
+    for split in (1, 2):
+        for part, videos in (("train", train), ("test", test)):
+            (folder / "splits" / f"{part}.split{split}.bundle").write_text("".join(f"{v}.txt\n" for v in videos))
+    (folder / "mapping.txt").write_text(mapping)
+    return folder
+
+
+def made_videos(people, kinds=("cereals", "coffee", "tea", "salat")):
+    return [f"{p}_cam01_{p}_{kind}" for p in people for kind in kinds]
+
+
+@pytest.fixture
+def few(data):
+    """Two dozen made videos of a few frames."""
+    train_videos, test_videos = made_videos(["P16", "P17", "P18", "P19"]), made_videos(["P03", "P04"])
+    truths = {video: ["SIL"] * (5 + i) for i, video in enumerate(train_videos + test_videos)}
+    return put_breakfast(data, truths, train_videos, test_videos, "0 SIL\n1 pour_milk\n")
+
+
+def test_real_labels_and_bundles_are_read_and_train(data):
+    mapping = real("breakfast/mapping.txt")
+    with tarfile.open(real("breakfast/groundTruth_59.tar.gz")) as tar:
+        members = [member for member in tar.getmembers() if member.isfile()]
+        truths = {Path(m.name).stem: tar.extractfile(m).read().decode().splitlines() for m in members}
+    assert (len(truths), sum(map(len, truths.values()))) == (59, 145_087)
+    short = {video: labels[::40] for video, labels in truths.items()}  # features of full length would be a gigabyte
+    bundles = {p: breakfast.read_bundle(real(f"breakfast/splits/{p}.split4.bundle")) for p in ("train", "test")}
+    train_videos, test_videos = ([v for v in bundles[p] if v in truths] for p in ("train", "test"))
+    assert len(train_videos) + len(test_videos) == 59
+    put_breakfast(data, short, train_videos, test_videos, mapping.read_text())
+    loaded = load_task("breakfast", "smoke", 0)
+    assert loaded.train.inputs.shape[1:] == (16, 2048)
+    trains("breakfast")
+
+
+def test_real_bundles_are_the_four_published_splits():
+    sizes, everyone = [], set()
+    for split in (1, 2, 3, 4):
+        train_videos, test_videos = (
+            breakfast.read_bundle(real(f"breakfast/splits/{part}.split{split}.bundle")) for part in ("train", "test")
+        )
+        sizes.append((len(train_videos), len(test_videos)))
+        assert not {breakfast.person(v) for v in train_videos} & {breakfast.person(v) for v in test_videos}
+        everyone |= {*train_videos, *test_videos}
+    assert sizes == [(1460, 252), (1261, 451), (1279, 433), (1136, 576)]
+    assert len(everyone) == 1712
+    assert len(breakfast.read_mapping(real("breakfast/mapping.txt"))) == 48
+
+
+def test_activities_are_numbered_as_vis4mer_numbers_them():
+    for part in ("train", "test"):
+        for line in real(f"breakfast/vis4mer_{part}.csv").read_text().splitlines()[1:]:
+            name, _, _, number = line.split(",")
+            assert breakfast.activity(name) == int(number)
+
+
+def test_frames_are_taken_from_the_first_to_the_last_equally_far_apart(few):
+    video = "P19_cam01_P19_salat"
+    features = np.load(few / "features" / f"{video}.npy")  # 20 frames
+    kept = breakfast.frames(few, video, 7, {"SIL"})
+    assert np.array_equal(kept, features[:, [0, 3, 6, 10, 13, 16, 19]].T)
+    assert breakfast.frames(few, video, 40, {"SIL"}).shape == (40, 2048)
+
+
+def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_own(few):
+    loaded = load_task("breakfast_split2", "quick", 1)
+    sizes = [len(split) for split in (loaded.train, loaded.val, loaded.test)]
+    assert sizes == [12, 4, 8]
+    out = breakfast.held_out_people(made_videos(["P16", "P17", "P18", "P19"]), 1)
+    video = made_videos(sorted(out))[2]
+    assert torch.equal(loaded.val.batch([2])[0][0], torch.from_numpy(breakfast.frames(few, video, 64, {"SIL"})))
+    assert loaded.val.labels.tolist() == [0, 1, 2, 9]
+
+
+def test_a_feature_file_whose_length_disagrees_with_its_labels_is_refused(few):
+    video = "P03_cam01_P03_tea"
+    (few / "groundTruth" / f"{video}.txt").write_text("SIL\n" * 9)
+    with pytest.raises(ValueError, match=rf"{video}\.npy has 23 frames, .*{video}\.txt labels 9"):
+        load_task("breakfast", "quick", 0)
+    assert not list(few.glob("frames*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\), needed is \(2048, T\)"),
+        (np.zeros((2048, 0), np.float32), "frames of at least one"),
+        (np.full((2048, 23), np.nan, np.float32), "not finite"),
+    ],
+)
+def test_features_of_another_shape_are_refused(few, content, said):
+    np.save(few / "features" / "P03_cam01_P03_tea.npy", content)
+    with pytest.raises(ValueError, match=rf"P03_tea\.npy .*{said}"):
+        load_task("breakfast", "quick", 0)
+
+
+def test_truncated_features_are_refused_by_name(few):
+    path = few / "features" / "P03_cam01_P03_tea.npy"
+    path.write_bytes(path.read_bytes()[:5_000])
+    with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated"):
+        load_task("breakfast", "quick", 0)
+
+
+def test_missing_features_are_counted(few):
+    (few / "features" / "P03_cam01_P03_tea.npy").unlink()
+    with pytest.raises(ValueError, match=r"no .*P03_tea\.npy \(1 of 49 files are not there\)"):
+        load_task("breakfast", "quick", 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("splits/train.split1.bundle", "P16_cam01_P16_tea.txt\nP16_cam01_P16_te.txt\n", "row 2 .*mean 'tea'"),
+        ("splits/train.split1.bundle", "P16_cam01_P16_tea\nP16_cam01_P16_tea.txt\n", "row 2 .*same video as in row 1"),
+        ("splits/test.split1.bundle", "", "is empty"),
+        ("splits/test.split1.bundle", "P16_cam01_P16_tea.txt\n", "P16_cam01_P16_tea stands in test.split1.bundle, too"),
+        ("groundTruth/P03_cam01_P03_tea.txt", "SIL\nSLI\n", "row 2: unknown action 'SLI'.*did you mean 'SIL'"),
+        ("mapping.txt", "0 SIL\npour_milk\n", "row 2 'pour_milk': needed are a number"),
+    ],
+)
+def test_malformed_lists_are_refused_with_row_and_text(few, file, text, said):
+    (few / file).write_text(text)
+    with pytest.raises(ValueError, match=said):
+        load_task("breakfast", "quick", 0)
+
+
+def test_frames_once_taken_are_read_from_their_file_and_made_anew_where_it_is_damaged(few, monkeypatch):
+    made = load_task("breakfast", "quick", 0).test.batch([1])[0]
+    (path,) = few.glob("frames*")
+    for cache in CACHES:
+        cache.cache_clear()
+    with monkeypatch.context() as without:
+        without.setattr(breakfast, "frames", None)
+        assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
+    for cache in CACHES:
+        cache.cache_clear()
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
+        assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
+
+
+# ---------------------------------------------------------------------------------------------- imagenet
+
+
+WNIDS = ("n01440764", "n02123045", "n02123394")
+
+
+def put_imagenet(data, name="imagenet1k", n=40, classes=WNIDS):
+    """ImageFolder layout: each class has a colour of its own, the pictures several sizes."""
+    for split in ("train", "val"):
+        for label, wnid in enumerate(classes):
+            (data / name / split / wnid).mkdir(parents=True)
+            for i in range(n):
+                picture = np.zeros((40 + i, 60, 3), np.uint8)
+                picture[..., label % 3] = 200
+                (data / name / split / wnid / f"{wnid}_{i}.JPEG").write_bytes(encoded(picture, "JPEG"))
+    return data / name
+
+
+def test_imagenet_is_read_from_class_folders_when_a_batch_asks(data, monkeypatch):
+    put_imagenet(data)
+    opened = []
+    open_picture = imagenet.open_picture
+    monkeypatch.setattr(imagenet, "open_picture", lambda path, edge: opened.append(path) or open_picture(path, edge))
+    loaded = load_task("imagenet1k", "smoke", 0)
+    assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [64, 32, 32]
+    assert (loaded.n_classes, loaded.in_channels, opened) == (3, 3, [])
+    x, lengths, labels = loaded.train.batch([5, 9, 11])
+    assert len(opened) == 3
+    assert (x.shape, x.dtype, lengths) == ((3, 32, 32, 3), torch.float32, None)
+    assert x.mean((1, 2)).argmax(-1).tolist() == labels.tolist()
+    trains("imagenet1k")
+
+
+def test_a_picture_is_resized_and_cut_from_its_centre(tmp_path):
+    picture = np.zeros((100, 300, 3), np.uint8)
+    picture[:, 100:200] = 255  # the middle third is white
+    path = tmp_path / "wide.png"
+    Image.fromarray(picture).save(path)
+    assert imagenet.open_picture(path, 64).min() == 255
+    Image.fromarray(picture.transpose(1, 0, 2)).convert("L").save(path)
+    assert imagenet.open_picture(path, 64).shape == (64, 64, 3)
+    assert imagenet.open_picture(path, 64).min() == 255
+
+
+def test_imagenet_100_takes_the_classes_of_its_list_from_the_large_set(data):
+    put_imagenet(data, n=50)
+    with pytest.raises(ValueError, match="no .*imagenet100.txt. Say `mambanorm tasks --prepare imagenet100`"):
+        load_task("imagenet100", "smoke", 0)
+    (data / "imagenet100").mkdir()
+    (data / "imagenet100" / "imagenet100.txt").write_text(f"{WNIDS[2]}\n{WNIDS[0]}\n")
+    assert load_task("imagenet100", "smoke", 0).n_classes == 2
+
+
+def test_the_real_class_list_is_the_one_that_prepare_downloads():
+    path = real("imagenet100/imagenet100_CMC.txt")
+    files.verify(path, imagenet.CLASS_LIST.digest)
+    assert len(imagenet.read_classes(path)) == 100
+
+
+def test_a_class_list_with_a_wrong_row_is_refused(data):
+    (data / "imagenet100").mkdir()
+    path = data / "imagenet100" / "imagenet100.txt"
+    for text, said in (
+        ("n01440764\ncat\n", "row 2 'cat': a class is written"),
+        ("n01440764\nn01440764\n", "row 2 .*same class as in row 1"),
+        ("", "is empty"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            load_task("imagenet100", "smoke", 0)
+
+
+def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name(data):
+    folder = put_imagenet(data, n=40)
+    for path in (folder / "train" / WNIDS[1]).iterdir():
+        path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"n02123045_\d+\.JPEG is no picture that can be read .*bring this file again"):
+        load_task("imagenet1k", "smoke", 0).train.batch(slice(None))
+    for path in (folder / "val" / WNIDS[1]).iterdir():
+        path.unlink()
+    for cache in CACHES:
+        cache.cache_clear()
+    with pytest.raises(ValueError, match=f"no picture in .*val/{WNIDS[1]}"):
+        load_task("imagenet1k", "smoke", 0)
