@@ -132,7 +132,7 @@ def run_verdicts(options: argparse.Namespace) -> int:
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = config.check_scale(options.scale) if options.scale else config.default_scale()
-    asked = dict(seeds=options.seeds, tasks=_check_tasks(options.tasks or ["digits"]), scale=scale)
+    asked = dict(seeds=options.seeds, tasks=_check_tasks(options.tasks or claims.TASKS), scale=scale)
     if options.dry_run:
         _announce(claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir), options)
         return 0

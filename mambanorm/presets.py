@@ -13,6 +13,7 @@ default of its public code (`classification/config.py`), which C.1 takes over, a
 Map
     SCALES          scale → task → differences
     SEEDS           how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
+    VISION_TASKS    the tasks of images
     BETAS           AdamW's β₁, β₂ where they are not PyTorch's: fixed by scale and task, so every run_id tells them
     epochs          epochs → batch size, steps and evaluations
 """
@@ -42,6 +43,9 @@ def epochs(n: int, *, rows: int, batch: int) -> dict[str, int]:
 
 VISION = dict(arm="LN>SSM>LN", d_conv=3)
 """What every image task differs in: the norms of the original VMamba (§4.5) and its 3×3 convolution."""
+
+VISION_TASKS = ("digits_images", "cifar10_images", "cifar100_images", "imagenet100", "imagenet1k")
+"""Tasks on which the vision claims are judged; every other task is a sequence."""
 
 # ---------------------------------------------------------------------------------------------- paper: Appendix C
 
@@ -187,8 +191,7 @@ QUICK: dict[str, dict[str, Any]] = {
 SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
-        **{f"{name}_images": VISION for name in ("digits", "cifar10", "cifar100")},
-        **{name: VISION for name in ("imagenet100", "imagenet1k")},
+        **{name: VISION for name in VISION_TASKS},
     },
     "quick": QUICK,
     "lab": LAB,

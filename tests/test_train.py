@@ -165,7 +165,7 @@ def test_micro_batches_add_up_to_the_gradients_of_the_batch():
 def test_fields_younger_than_recorded_runs_leave_their_names_alone():
     config = base_config("digits", "smoke")
     assert RunConfig.from_dict({k: v for k, v in asdict(config).items() if k not in LATER}).run_id == config.run_id
-    assert LATER == {name: getattr(RunConfig(), name) for name in LATER}
+    assert {name: getattr(RunConfig(), name) for name in LATER} == LATER
 
 
 def test_the_same_config_twice_is_bit_identical(result):

@@ -17,11 +17,20 @@ from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.table import verdict_html
-from mambanorm.claims.training import describe, one_line, record, recorded_configs, train_verdicts, verdict_runs
+from mambanorm.claims.training import (
+    TASKS,
+    describe,
+    one_line,
+    record,
+    recorded_configs,
+    train_verdicts,
+    verdict_runs,
+)
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge, verdict_table
 
 __all__ = [
     "CLAIMS",
+    "TASKS",
     "VERDICTS",
     "Claim",
     "Verdict",

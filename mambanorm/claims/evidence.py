@@ -23,7 +23,6 @@ from mambanorm.config import (
     FEW_ROWS,
     SELECT_SEEDS,
     TUNE_SEEDS,
-    VISION_TASKS,
     RunConfig,
     base_config,
     check_scale,
@@ -36,6 +35,7 @@ from mambanorm.config import (
     lr_grid,
     tune_runs,
 )
+from mambanorm.presets import VISION_TASKS
 from mambanorm.tables import check_frame
 
 FIXED_TASK = "digits"  # where the runs of config.depth_runs, failing_runs and failure_runs stand

@@ -28,6 +28,9 @@ from mambanorm.tables import points
 SEEDS = 8
 """Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
 
+TASKS = ("digits", "digits_images")
+"""What the verdicts stand on, unless asked otherwise: a task of sequences and the same data as images."""
+
 
 def verdict_runs(
     claims: Iterable[str] | None = None,
@@ -38,13 +41,13 @@ def verdict_runs(
     runs_dir: str | Path | None = None,
     tuned: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
-    """The configs that the claims need (None = all claims, 8 seeds, digits), tuning first.
+    """The configs that the claims need (None = all claims, 8 seeds, TASKS), tuning first.
 
     Test and select runs stand at the learning rates that the tune runs of `tuned` (None = those of the store) choose;
     of an arm that is not tuned yet at the scale's own, so that their number is known before anything is trained.
     """
     scale = default_scale() if scale is None else scale
-    seeds, tasks = SEEDS if seeds is None else seeds, ["digits"] if tasks is None else list(tasks)
+    seeds, tasks = SEEDS if seeds is None else seeds, TASKS if tasks is None else tuple(tasks)
     seeds = seeds if isinstance(seeds, int) else list(seeds)
     tuned = load_runs(runs_dir, scale=scale, role="tune") if tuned is None else tuned
     configs = [c for claim in (CLAIMS if claims is None else claims) for c in needed(claim, seeds, tasks, scale, tuned)]
