@@ -3,7 +3,7 @@
 Map
     plan, plan_table    a config, or several → the figures
     table_text          the figures as a Markdown table
-    SHAPES, shape_of    what a task's data look like; a task that is not in the table is loaded
+    shape_of            what a task's data look like
     measure             a few steps on random data of that shape → seconds
 
 Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
@@ -15,19 +15,18 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from mambanorm import machine
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
 from mambanorm.errors import unknown
-from mambanorm.tasks import TASKS, TaskData, load_task
+from mambanorm.tasks import TASKS, Shape, TaskData, load_task
 from mambanorm.train import autocast, build_model, build_optimizer
 from mambanorm.vision import PatchMerging
 
@@ -36,74 +35,13 @@ POSITIONS_TIMED = 8_192  # rows × positions of a timed step at most, so that th
 FLOAT = 4  # bytes
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a task's data look like: exactly one of `vocab_size`, `in_features` and `in_channels` (images) is given.
-
-    length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
-    held_out: rows of the validation and the test split. patch: pixels a side of an image's patches.
-    """
-
-    n_classes: int
-    length: int
-    vocab_size: int | None = None
-    in_features: int | None = None
-    in_channels: int | None = None
-    patch: int = 1
-    tokens: int = 0
-    held_out: tuple[int, int] = (0, 0)
-
-    def batch(self, rows: int) -> Tensor:
-        """Random inputs: (rows, L) ids, (rows, L, F) or (rows, H, W, C)."""
-        if self.vocab_size is not None:
-            return torch.randint(0, self.vocab_size, (rows, self.length))
-        if self.in_features is not None:
-            return torch.randn(rows, self.length, self.in_features)
-        side = math.isqrt(self.length) * self.patch
-        return torch.randn(rows, side, side, self.in_channels)
-
-
-def _image(side: int, channels: int, n_classes: int, patch: int, held_out: tuple[int, int]) -> Shape:
-    return Shape(n_classes, (side // patch) ** 2, in_channels=channels, patch=patch, held_out=held_out)
-
-
-DIGITS, CIFAR, PATHS = (360, 359), (5_000, 10_000), (20_000, 20_000)
-SHAPES: dict[str, Shape] = {
-    "digits": Shape(10, 64, in_features=1, held_out=DIGITS),
-    "digits_images": _image(8, 1, 10, 2, DIGITS),
-    "listops": Shape(10, 2_000, vocab_size=18, tokens=1_039, held_out=(2_000, 2_000)),  # mean 1,038 and `<eos>`
-    # 25,000 reviews to test on, which s4 validates on too; about 1,300 characters on average, cut at 4,096
-    "imdb": Shape(2, 4_096, vocab_size=135, tokens=1_300, held_out=(25_000, 25_000)),
-    "cifar10": Shape(10, 1_024, in_features=1, held_out=CIFAR),
-    "cifar100": Shape(100, 1_024, in_features=1, held_out=CIFAR),
-    "cifar10_images": _image(32, 3, 10, 4, CIFAR),
-    "cifar100_images": _image(32, 3, 100, 4, CIFAR),
-    "pathfinder32": Shape(2, 32**2, in_features=1, held_out=PATHS),
-    "pathfinder64": Shape(2, 64**2, in_features=1, held_out=PATHS),
-    "pathfinder128": Shape(2, 128**2, in_features=1, held_out=PATHS),
-    "breakfast": Shape(10, 2_048, in_features=2_048, held_out=(252, 252)),  # about two minutes at 15 frames a second
-    "imagenet100": _image(224, 3, 100, 4, (5_000, 5_000)),
-    "imagenet1k": _image(224, 3, 1_000, 4, (50_000, 50_000)),
-    "mnist": Shape(10, 784, in_features=1, held_out=(6_000, 10_000)),
-    "fashion_mnist": Shape(10, 784, in_features=1, held_out=(6_000, 10_000)),
-    "svhn": Shape(10, 1_024, in_features=1, held_out=(7_325, 26_032)),
-}
-"""The data sets whole, as scale paper takes them; a smaller scale may cut rows and lengths."""
-
-SMALLER: dict[tuple[str, str], Shape] = {
-    ("listops", "smoke"): Shape(10, 21, vocab_size=18, tokens=12, held_out=(32, 32)),
-    ("listops", "quick"): Shape(10, 41, vocab_size=18, tokens=20, held_out=(1_000, 2_000)),
-    ("listops", "lab"): Shape(10, 500, vocab_size=18, tokens=300, held_out=(2_000, 2_000)),
-}
-
-
 def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = None) -> dict[str, Any]:
     """What one run costs: parameters, steps, tokens, FLOPs, bytes and, if `measured`, hours on this machine.
 
     FLOPs (a multiply-add is two) of a step are 3 × those of the forward pass, `forward_flops`. Bytes are float32:
     weights P, gradients P, AdamW's two moments 2P, the best weights so far P, and `activation_floats` kept for the
     backward pass. `seconds_per_step` and `hours` are NaN unless measured; the hours hold the evaluations. The shape is
-    that of `data`, else of SHAPES. ValueError for an unknown task.
+    that of `data`, else what the task tells. ValueError for an unknown task.
     """
     shape = shape_of(config) if data is None else shape_of_data(data)
     model = build_model(config, shape)
@@ -157,12 +95,11 @@ def prefixed(number: float) -> str:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    """The shape of a task's data from the tables; a task that is not there, one of yours say, is loaded for it."""
-    if config.task in SHAPES:
-        return SMALLER.get((config.task, config.scale), SHAPES[config.task])
+    """What the task says its data look like; a task that does not say, one of yours maybe, is loaded for it."""
     if config.task not in TASKS:
-        raise unknown("task", config.task, [*SHAPES, *(name for name in TASKS if name not in SHAPES)])
-    return shape_of_data(load_task(config.task, config.scale, config.seed))
+        raise unknown("task", config.task, TASKS)
+    tell = TASKS[config.task].shape
+    return shape_of_data(load_task(config.task, config.scale, config.seed)) if tell is None else tell(config.scale)
 
 
 def shape_of_data(data: TaskData) -> Shape:

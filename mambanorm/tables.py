@@ -19,11 +19,12 @@ from scipy import stats
 from mambanorm.arms import Arm
 from mambanorm.errors import unknown
 from mambanorm.paper import PATTERN_ONLY, TASKS, paper_values
+from mambanorm.presets import VISION_TASKS
 
 SKETCH_BELOW = 6
 """Fewer seeds than this are a sketch: at 5, an exact sign flip cannot reach p < .05."""
 
-SAME_TASK = {"listops": "ListOps"}
+SAME_TASK = {"listops": "ListOps", "imdb": "IMDB", "cifar100": "CIFAR-100", "pathfinder64": "Path-64"}
 """Our tasks that bear a name of the paper's Table 2 (a smaller version of it, below scale paper)."""
 
 BESIDE = [
@@ -187,13 +188,19 @@ def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def beside_paper(frame: pd.DataFrame, kind: str = "sequence") -> pd.DataFrame:
+def paper_kind(frame: pd.DataFrame) -> str:
+    """Which of the paper's experiments a frame is set beside: vision if all its tasks are of images, else sequence."""
+    return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
+
+
+def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
     """Ours next to the paper's, one row a task of ours and printed value: task, arm, ours, sd, n, paper, paper_sd,
     paper_task, source, printed, comparable, note.
 
     Only arms that both have. The paper's tasks are others than ours, or larger: the pattern, not the level, is
     comparable, and every row says so. Table 2 is set beside the task of the same name only.
     """
+    kind = paper_kind(frame)
     values = paper_values(kind).rename(columns={"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"})
     ours = summarize(frame).rename(columns={"mean": "ours"})[["task", "arm", "ours", "sd", "n"]]
     both = ours.merge(values.drop(columns="kind"), on="arm")

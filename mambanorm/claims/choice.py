@@ -11,6 +11,7 @@ import pandas as pd
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.inference import simultaneous, t_interval
+from mambanorm.presets import VISION_TASKS
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
@@ -25,14 +26,14 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(arm for claim in mine for arm in claim.arms))
 
 
-def ranking(frame: pd.DataFrame, task: str, *, kind: str = "sequence", scale: str | None = None) -> pd.DataFrame:
+def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.DataFrame:
     """One row an arm, by validation on the tune seeds, the chosen one first: arm, who (says so), lr, validation, mean,
     sd, n, diverged, and how far it lies behind the chosen arm on shared test seeds: behind, low, high (95 %,
     simultaneous over all arms), per_seed, told. Accuracies in per cent, differences in points.
 
     Arms that are not tuned, or have fewer than two test runs, are left out. ValueError if none is left.
     """
-    evidence = Evidence(frame, scale)
+    evidence, kind = Evidence(frame, scale), "vision" if task in VISION_TASKS else "sequence"
     arms = [arm for arm in tuned_arms(kind) if not evidence.untuned(task, [arm])]
     score, diverged = (evidence.tuned_table(arms, task, column) for column in ("score", "diverged"))
     arms = [arm for arm in arms if score[arm].count() > 1]

@@ -73,7 +73,7 @@ class Verdict:
         """What the verdict stands on: "quick scale, digits, not the paper's Breakfast"."""
         if not self.tasks:
             return "–"
-        same = self.scale == "paper" and self.claim.printed_on.lower() in self.tasks
+        same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
         other = "" if same else f", not the paper's {self.claim.printed_on}"
         return f"{self.scale} scale, {', '.join(self.tasks)}{other}"
 

@@ -1,7 +1,7 @@
 """Data → figures, one function a figure; nothing here trains, and nothing is shown or saved by itself.
 
-    diagrams.py      Figures 2, 3, 4: from the registry and the arm notation
-    accuracy.py      Figures 1, 5–8: from the run frame
+    diagrams.py      Figures 2, 3, 4 and the cross-scan: from the registry, the arm notation and the scan's order
+    accuracy.py      Figures 1, 5–8, Table 2: from the run frame
     comparisons.py   the 6×6 grid, curves, paired differences: from the run frame and its tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
@@ -12,7 +12,14 @@
 Every function returns a matplotlib Figure that a notebook displays as the value of a cell.
 """
 
-from mambanorm.figures.accuracy import fig_headline, fig_n2_box, fig_position, fig_single_vs_best, fig_type
+from mambanorm.figures.accuracy import (
+    fig_headline,
+    fig_n2_box,
+    fig_position,
+    fig_single_vs_best,
+    fig_type,
+    fig_validation,
+)
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
 from mambanorm.figures.diagnostics import (
     fig_mixture,
@@ -21,7 +28,7 @@ from mambanorm.figures.diagnostics import (
     fig_singular_values,
     fig_token_norms,
 )
-from mambanorm.figures.diagrams import fig_axes, fig_block, fig_patterns
+from mambanorm.figures.diagrams import fig_axes, fig_block, fig_cross_scan, fig_patterns
 from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
@@ -34,6 +41,7 @@ __all__ = [
     "fig_block",
     "fig_claim",
     "fig_costs",
+    "fig_cross_scan",
     "fig_curves",
     "fig_effect",
     "fig_grid",
@@ -53,6 +61,7 @@ __all__ = [
     "fig_speed",
     "fig_token_norms",
     "fig_type",
+    "fig_validation",
     "fig_verdicts",
     "norm_colour",
 ]

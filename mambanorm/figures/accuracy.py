@@ -1,4 +1,4 @@
-"""The paper's accuracy figures: run frame in, figure out (Figures 1, 5–8).
+"""The paper's accuracy figures: run frame in, figure out (Figures 1, 5–8), and its Table 2 as a picture.
 
 Each is one function of a frame (see `load_runs`) and draws a panel a task. Dots are seeds, bars and large dots are
 means, thin lines ± one standard deviation. Where the paper printed numbers, they stand in a panel of their own: its
@@ -32,8 +32,8 @@ from mambanorm.figures.style import (
     styled,
 )
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.paper import PATTERN_ONLY, TASKS, paper_values
-from mambanorm.tables import by_seed, check_frame, choose, describe_frame, percent, summarize
+from mambanorm.paper import FIGURE_7, PATTERN_ONLY, TASKS, paper_values
+from mambanorm.tables import SAME_TASK, by_seed, check_frame, choose, describe_frame, paper_kind, percent, summarize
 
 TEST_ACCURACY = "test accuracy (%)"
 CHANCE = dict(color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
@@ -63,12 +63,12 @@ def task_panels(frame: pd.DataFrame, *, paper: bool = False, chance: bool = True
         if chance:
             ax.axhline(100 * frame.chance[frame.task == task].mean(), **CHANCE)
     if paper:
-        _paper_panel(axes[panels - 1])
+        _paper_panel(axes[panels - 1], paper_kind(frame))
     return fig, dict(zip(tasks, axes, strict=False)), axes[panels - 1] if paper else None
 
 
-def _paper_panel(ax: Axes) -> None:
-    ax.set_title("the paper, Breakfast: not our level", color=GREY, fontsize=9.5)
+def _paper_panel(ax: Axes, kind: str) -> None:
+    ax.set_title(f"the paper, {TASKS[kind]}: not our level", color=GREY, fontsize=9.5)
     ax.set_ylabel(TEST_ACCURACY)
     ax.set_facecolor("#FAFAF8")
 
@@ -167,7 +167,7 @@ def _strip(ax: Axes, x: float, arms: dict[str, np.ndarray], colour: str) -> None
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def paper_at(arm: str, kind: str = "sequence") -> float:
+def paper_at(arm: str, kind: str) -> float:
     """What the paper prints for an arm on its own task, in per cent; NaN if nothing."""
     values = paper_values(kind)
     match = values.accuracy[(values.arm == arm) & (values.task == TASKS[kind])]
@@ -175,12 +175,12 @@ def paper_at(arm: str, kind: str = "sequence") -> float:
 
 
 def _paper_bar(
-    ax: Axes, x: float, arm: str, colour: str, *, width: float = 0.62, light: bool = False, shift: float = 0
+    ax: Axes, x: float, arm: str, kind: str, *, norm: str, width: float = 0.62, light: bool = False, shift: float = 0
 ) -> None:
     """A printed value as a bar, with its number (moved sideways by `shift` points), or "not printed"."""
-    value = paper_at(arm)
+    value = paper_at(arm, kind)
     text, height = (f"{value:.1f}", value) if np.isfinite(value) else ("not\nprinted", 0)
-    bar(ax, x, np.array([height]), colour, width=width, light=light)
+    bar(ax, x, np.array([height]), norm_colour(norm), width=width, light=light)
     above(ax, x, height, text, 6.8, (shift, 2), GREY)
 
 
@@ -193,7 +193,7 @@ def fig_type(frame: pd.DataFrame, norms: Sequence[str] = PAPER_NORMS) -> Figure:
         arm = f"{norm}>SSM>{norm}"
         for task, ax in panels.items():
             bar(ax, x, seeds_of(frame, task, arm), norm_colour(norm))
-        _paper_bar(paper, x, arm, norm_colour(norm))
+        _paper_bar(paper, x, arm, paper_kind(frame), norm=norm)
     for ax in (*panels.values(), paper):
         norm_ticks(ax, norms, "norm, before and after the SSM")
         headroom(ax)
@@ -212,10 +212,11 @@ def fig_position(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Fi
         none = seeds_of(frame, task, "None>SSM>None")
         if len(none):
             ax.axhline(none.mean(), color=NO_NORM, linewidth=1, zorder=1)
+    kind = paper_kind(frame)
     for x, norm in enumerate(norms):
-        _paper_bar(paper, x - 0.21, f"{norm}>SSM>None", norm_colour(norm), width=0.4, light=True, shift=-2.5)
-        _paper_bar(paper, x + 0.21, f"None>SSM>{norm}", norm_colour(norm), width=0.4, shift=2.5)
-    paper.axhline(paper_at("None>SSM>None"), color=NO_NORM, linewidth=1, zorder=1)
+        _paper_bar(paper, x - 0.21, f"{norm}>SSM>None", kind, norm=norm, width=0.4, light=True, shift=-2.5)
+        _paper_bar(paper, x + 0.21, f"None>SSM>{norm}", kind, norm=norm, width=0.4, shift=2.5)
+    paper.axhline(paper_at("None>SSM>None", kind), color=NO_NORM, linewidth=1, zorder=1)
     for ax in (*panels.values(), paper):
         norm_ticks(ax, norms, "norm")
         headroom(ax)
@@ -281,8 +282,9 @@ def fig_single_vs_best(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES)
     handles = [Patch(color=GREY, alpha=0.4, label="single: N₂→N₂")]
     handles.append(Patch(facecolor=GREY, hatch="///", edgecolor="white", label="best combination, its N₁ above"))
     fig.legend(handles=handles, loc="outside upper right", ncols=2)
-    numbers = ", ".join(f"{short(arm)} {paper_at(arm):.1f} %" for arm in ("BN>SSM>BN", "LN>SSM>BN"))
-    paper = f"paper, Breakfast: {numbers} ({PATTERN_ONLY})"
+    kind = paper_kind(frame)
+    numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
+    paper = f"paper, {TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
     notes = ("N₁ chosen on validation, shown on test", "dotted: chance", paper)
     return finish(fig, "One type, or the best pair?", describe_frame(shown), *notes)
 
@@ -329,3 +331,34 @@ def _box(ax: Axes, x: float, means: pd.Series) -> None:
         colour = norm_colour(Arm.parse(arm).n1)
         ax.plot(place, mean, "o", markersize=6, color=colour, markeredgecolor="white", zorder=4)
     ax.plot(x, means.mean(), "D", markersize=4.5, color="white", markeredgecolor=INK, zorder=5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Table 2
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@styled
+def fig_validation(frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary")) -> Figure:
+    """Table 2 taken apart: accuracy against N2, a line for each N1; parallel lines mean that each norm's share does not
+    hang on the other's. Hollow diamonds: what the paper prints for the task of the same name."""
+    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
+    frame = keep_arms(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
+    fig, panels, _ = task_panels(frame, chance=False)
+    table_2 = paper_values("sequence").query("source == 'Table 2'")
+    for task, ax in panels.items():
+        printed = table_2[table_2.task == SAME_TASK.get(task)]
+        for i, n1 in enumerate(n1s):
+            seeds = {x + 0.12 * (i - 0.5): seeds_of(frame, task, f"{n1}>SSM>{n2}") for x, n2 in enumerate(n2s)}
+            seeds = {x: values for x, values in seeds.items() if len(values)}
+            ax.plot(list(seeds), [v.mean() for v in seeds.values()], "o-", color=norm_colour(n1), label=n1, zorder=3)
+            for x, values in seeds.items():
+                ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
+        for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):
+            n1, n2 = Arm.parse(arm)
+            ax.plot(n2s.index(n2), percent_printed, "D", markersize=7, markerfacecolor="none", color=norm_colour(n1))
+        norm_ticks(ax, n2s, "N₂, the norm after the SSM")
+    axes = list(panels.values())
+    axes[0].legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
+    notes = ("small dots: seeds", f"diamonds: the paper's Table 2, {PATTERN_ONLY}")
+    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(frame, "means and seeds"), *notes)

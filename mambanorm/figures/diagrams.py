@@ -1,6 +1,7 @@
-"""Diagrams: which cells share a statistic (Figure 2), the four patterns (Figure 3), the block (Figure 4).
+"""Diagrams: which cells share a statistic (Figure 2), the four patterns (Figure 3), the block (Figure 4), the four ways
+through an image.
 
-All three are drawn from what runs: the registered norms themselves, their `axes` and `causal`, and the arm notation.
+All are drawn from what runs: the registered norms, their `axes` and `causal`, the arm notation, `cross_scan`.
 No runs, so no seeds in the captions.
 """
 
@@ -10,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -19,6 +21,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 from mambanorm.arms import Arm
 from mambanorm.figures.style import GREY, INK, empty_axes, finish, new_figure, norm_colour, styled
 from mambanorm.norms import NORMS, create_norm, norm_name
+from mambanorm.vision import DIRECTIONS, cross_scan
 
 SHAPE, GROUPS = (3, 5, 4), 2
 """B, L, D of the drawn box, and its groups of channels."""
@@ -248,3 +251,35 @@ def fig_patterns() -> Figure:
         draw_block(ax, arm, fontsize=7)
         ax.set_title(title, fontsize=9.5, color=INK)
     return finish(fig, "Where a norm can stand: four patterns", "LN stands for any norm · dashed: no norm")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the cross-scan
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@styled
+def fig_cross_scan(height: int = 4, width: int = 4) -> Figure:
+    """The order in which each direction of `cross_scan` meets the positions of an image."""
+    numbers = torch.arange(height * width).view(1, 1, height, width)
+    fig, axes = new_figure(1, len(DIRECTIONS), height=2.9)
+    for ax, name, order in zip(axes.flat, DIRECTIONS, cross_scan(numbers)[0, :, 0], strict=True):
+        empty_axes(ax)
+        ax.set_title(name, fontsize=10, color=INK)
+        y, x = np.divmod(order.numpy(), width)
+        colours = matplotlib.colormaps["viridis"](np.linspace(0.95, 0.35, len(order)))
+        ax.plot(x, y, color=GREY, linewidth=1, zorder=1)
+        ax.scatter(x, y, s=330, c=colours, marker="s", zorder=2)
+        for place, (column, row) in enumerate(zip(x, y, strict=True), start=1):
+            ax.text(
+                column,
+                row,
+                str(place),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=INK if 2 * place <= len(order) else "white",
+            )
+        ax.set(xlim=(-0.6, width - 0.4), ylim=(height - 0.4, -0.6), aspect="equal")
+    words = f"an image of {height}×{width} positions; numbers: the order in which the scan meets them"
+    return finish(fig, "Four ways through an image", words, "the four outputs are put back in place and summed")

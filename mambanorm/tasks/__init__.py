@@ -16,6 +16,7 @@ rows, columns and channels of an image.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,9 +115,37 @@ class TaskData:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What a task's data look like at a scale, told without the data; `mambanorm plan` counts with it.
+
+    length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
+    held_out: rows of the validation and the test split. The others are those of TaskData.
+    """
+
+    n_classes: int
+    length: int
+    vocab_size: int | None = None
+    in_features: int | None = None
+    in_channels: int | None = None
+    patch: int = 1
+    tokens: int = 0
+    held_out: tuple[int, int] = (0, 0)
+
+    def batch(self, rows: int) -> Tensor:
+        """Random inputs: (rows, L) ids, (rows, L, F) or (rows, H, W, C)."""
+        if self.vocab_size is not None:
+            return torch.randint(0, self.vocab_size, (rows, self.length))
+        if self.in_features is not None:
+            return torch.randn(rows, self.length, self.in_features)
+        side = math.isqrt(self.length) * self.patch
+        return torch.randn(rows, side, side, self.in_channels)
+
+
+@dataclass(frozen=True)
 class Task:
     """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for: "sequence"
-    or "image". `prepare(scale)` brings what `load` needs, where that is more than `load` does by itself: a download."""
+    or "image". `prepare(scale)` brings what `load` needs, where that is more than `load` does by itself: a download.
+    `shape(scale)` tells what the data look like where they are not there, or slow to make."""
 
     name: str
     title: str
@@ -124,13 +153,20 @@ class Task:
     load: Callable[[str, int], TaskData]
     kind: str = "sequence"
     prepare: Callable[[str], None] | None = None
+    shape: Callable[[str], Shape] | None = None
 
 
 TASKS: dict[str, Task] = {}
 
 
 def register_task(
-    name: str, *, title: str, source: str, kind: str = "sequence", prepare: Callable[[str], None] | None = None
+    name: str,
+    *,
+    title: str,
+    source: str,
+    kind: str = "sequence",
+    prepare: Callable[[str], None] | None = None,
+    shape: Callable[[str], Shape] | None = None,
 ) -> Callable:
     """Decorator that enters `load(scale, seed) -> TaskData` under `name`; a taken name is a ValueError.
 
@@ -143,7 +179,7 @@ def register_task(
             raise ValueError(
                 f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
             )
-        TASKS[name] = Task(name, title, source, load, kind, prepare)
+        TASKS[name] = Task(name, title, source, load, kind, prepare, shape)
         return load
 
     return enter

@@ -33,13 +33,14 @@ from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
 from mambanorm.errors import unknown
-from mambanorm.tasks import Split, TaskData, register_task
+from mambanorm.tasks import Shape, Split, TaskData, register_task
 from mambanorm.tasks.files import FIXED_SEED, data_folder, missing, replacing
 from mambanorm.tasks.images import Lazy
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
 FEATURES = 2048
 HELD_OUT = 0.1  # of train's people, at least one, for validation
+VIDEOS = {1: (1_460, 252), 2: (1_261, 451), 3: (1_279, 433), 4: (1_136, 576)}  # split -> of train and test
 HOW = (
     "Download data.zip of MS-TCN (https://github.com/yabufarha/ms-tcn, about 30 GB), and put breakfast/features, "
     "groundTruth, splits and mapping.txt there"
@@ -220,9 +221,17 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     return TaskData(*parts, n_classes=len(ACTIVITIES), in_features=FEATURES)
 
 
-for _split in (1, 2, 3, 4):
+def shape(split: int, scale: str) -> Shape:
+    """1,712 videos; about a tenth of train's is held out with its people."""
+    settings, (train, test) = SETTINGS[scale], VIDEOS[split]
+    held_out = settings.most[1:] if settings.most else (round(HELD_OUT * train), test)
+    return Shape(len(ACTIVITIES), settings.positions, in_features=FEATURES, held_out=held_out)
+
+
+for _split in VIDEOS:
     register_task(
         "breakfast" if _split == 1 else f"breakfast_split{_split}",
         title=f"Breakfast, split {_split}: which of ten activities does a video show? Frame by frame",
         source="Kuehne et al. (2014), The language of actions; features of Farha & Gall (2019), arXiv:1903.01945",
+        shape=partial(shape, _split),
     )(partial(load_breakfast, _split))

@@ -4,7 +4,7 @@ Map
     data_folder, missing        where a task's files lie; the error that says what lacks and what to do
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
     cached_table, write_table   a Parquet file made once, made anew where it is damaged
-    Sizes, pick, pick_splits    how many rows a scale takes, and which
+    Sizes, rows_held_out, pick, pick_splits     how many rows a scale takes, and which
 
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
 """
@@ -216,13 +216,18 @@ def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
     return list(order[: sum(sizes)].split(list(sizes)))
 
 
+def rows_held_out(n: tuple[int, int], sizes: Sizes, held_out: float = 0.1) -> tuple[int, int]:
+    """Rows of validation and test, where a data set's own parts have n."""
+    n_val = n[0] - int(n[0] * (1 - held_out)) if sizes.val is None else sizes.val
+    return n_val, n[1] if sizes.test is None else sizes.test
+
+
 def pick_splits(n: tuple[int, int], sizes: Sizes, seed: int, what: str, held_out: float = 0.1) -> list[Tensor]:
     """Rows of train and validation, both of a data set's own training part, and of test; n = rows of the two parts.
 
     With all rows and seed 42 this is s4's split of CIFAR: validation is the last tenth of a permutation.
     """
-    n_val = n[0] - int(n[0] * (1 - held_out)) if sizes.val is None else sizes.val
+    n_val, n_test = rows_held_out(n, sizes, held_out)
     n_train = max(n[0] - n_val, 0) if sizes.train is None else sizes.train
-    n_test = n[1] if sizes.test is None else sizes.test
     seed = sizes.seed(seed)
     return [*pick(n[0], (n_train, n_val), seed, f"{what}'s train"), *pick(n[1], (n_test,), seed, f"{what}'s test")]

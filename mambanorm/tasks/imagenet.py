@@ -29,10 +29,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mambanorm.tasks import Split, TaskData, register_task
-from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits
+from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits, rows_held_out
 from mambanorm.tasks.images import BAD_PICTURE, Lazy
 
+ROWS = {"imagenet100": (100, 130_000, 5_000), "imagenet1k": (1_000, 1_281_167, 50_000)}  # classes, train, val
 ENDINGS = (".jpeg", ".jpg", ".png")
 MARGIN = 256 / 224  # the shorter side is resized to so many edges before the centre is cut out
 HELD_OUT = 0.05  # of train for validation: ImageNet's own val serves as test, which nothing may select on
@@ -59,7 +60,7 @@ SETTINGS: dict[str, Scale] = {
     "smoke": Scale(SMALL["smoke"], 32, 8),
     "quick": Scale(SMALL["quick"], 64, 8),
     "lab": Scale(ALL, 112, 8),
-    "paper": Scale(ALL, 224, 16),
+    "paper": Scale(ALL, 224, 4),  # VMamba's patches; its model halves the image three times besides
 }
 
 
@@ -159,16 +160,24 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     return TaskData(*splits, n_classes=len(classes), in_channels=3, patch=settings.patch)
 
 
+def shape(name: str, scale: str) -> Shape:
+    settings, (n_classes, *rows) = SETTINGS[scale], ROWS[name]
+    length, held_out = (settings.edge // settings.patch) ** 2, rows_held_out(tuple(rows), settings.sizes, HELD_OUT)
+    return Shape(n_classes, length, in_channels=3, patch=settings.patch, held_out=held_out)
+
+
 register_task(
     "imagenet100",
     title="ImageNet-100: photographs of 100 classes",
     source="Russakovsky et al. (2015), arXiv:1409.0575; class list of HobbitLong/CMC",
     kind="image",
     prepare=prepare,
+    shape=partial(shape, "imagenet100"),
 )(partial(load_imagenet, "imagenet100"))
 register_task(
     "imagenet1k",
     title="ImageNet: photographs of 1,000 classes",
     source="Russakovsky et al. (2015), arXiv:1409.0575",
     kind="image",
+    shape=partial(shape, "imagenet1k"),
 )(partial(load_imagenet, "imagenet1k"))

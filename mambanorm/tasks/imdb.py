@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mambanorm.tasks import Split, TaskData, register_task
-from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits
+from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits, rows_held_out
 from mambanorm.tasks.images import parquet_files, read_labels, read_parquet
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
@@ -73,7 +73,7 @@ def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Ten
     for char, i in ids.items():
         if char not in SPECIALS:
             table[ord(char)] = i
-    lengths = np.array([min(len(text), l_max - 1) + 1 for text in texts])
+    lengths = np.array([min(len(text), l_max - 1) + 1 for text in texts], np.int64)
     inputs = np.zeros((len(texts), lengths.max(initial=1)), table.dtype)
     for i, text in enumerate(texts):
         codes = np.frombuffer(text[: l_max - 1].encode("utf-32-le", "surrogatepass"), "<u4")
@@ -112,11 +112,19 @@ def _texts(split: str, files: tuple[Path, ...], changed: tuple[int, ...]) -> tup
     return texts, read_labels(table["label"], 2, where)
 
 
+def shape(scale: str) -> Shape:
+    """25,000 reviews of about 1,300 characters to train on and to test on."""
+    settings = SETTINGS[scale]
+    held_out = (ROWS[1], ROWS[1]) if settings.val_is_test else rows_held_out(ROWS, settings.sizes)
+    return Shape(2, settings.l_max, vocab_size=135, tokens=min(1_300, settings.l_max), held_out=held_out)
+
+
 @register_task(
     "imdb",
     title="IMDB: is a film review positive? Character by character",
     source="Maas et al. (2011), Learning word vectors for sentiment analysis",
     prepare=prepare,
+    shape=shape,
 )
 def load_imdb(scale: str, seed: int) -> TaskData:
     """Character ids (n, L), about 135 tokens at paper, 2 classes: 0 negative, 1 positive.

@@ -34,7 +34,7 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm.errors import unknown
-from mambanorm.tasks import SCALES, Split, TaskData, register_task
+from mambanorm.tasks import SCALES, Shape, Split, TaskData, register_task
 from mambanorm.tasks.expressions import (
     CLOSE,
     DIGITS,
@@ -111,6 +111,7 @@ SETTINGS: dict[str, Settings] = {
     "paper": Settings(train=96_000, val=2_000, test=2_000, **LRA,
                       longer_than=500, shorter_than=2_000, l_max=2_048, reshuffle=False),
 }  # fmt: skip
+TOKENS = {"smoke": 11, "quick": 19, "lab": 299, "paper": 1_038}  # of an expression, on average
 
 
 # ---------------------------------------------------------------------------------------------- generator
@@ -303,10 +304,18 @@ def _padded(table: pa.Table, l_max: int) -> Split:
 # ---------------------------------------------------------------------------------------------- the task
 
 
+def shape(scale: str) -> Shape:
+    """`TOKENS` and their `<eos>`; nothing is generated for it."""
+    settings = SETTINGS[scale]
+    sizes = dict(tokens=TOKENS[scale] + 1, held_out=(settings.val, settings.test))
+    return Shape(10, settings.shorter_than, vocab_size=len(VOCABULARY), **sizes)
+
+
 @register_task(
     "listops",
     title="ListOps: nested MIN, MAX, MED and SM of digits",
     source="Nangia & Bowman (2018), arXiv:1804.06028; Tay et al. (2021), Long Range Arena, arXiv:2011.04006",
+    shape=shape,
 )
 def load_listops(scale: str, seed: int) -> TaskData:
     """Token ids (n, L), 18 tokens, 10 classes; no expression stands in two splits.

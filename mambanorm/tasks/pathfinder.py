@@ -26,7 +26,7 @@ import torch
 from PIL import Image
 from tqdm.auto import tqdm
 
-from mambanorm.tasks import Split, TaskData, register_task
+from mambanorm.tasks import Shape, Split, TaskData, register_task
 from mambanorm.tasks.files import Sizes, cached_table, data_folder, pick
 from mambanorm.tasks.images import as_sequences, block_mean
 from mambanorm.tasks.snakes import DRAWINGS, draw
@@ -204,9 +204,16 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     return TaskData(*splits, n_classes=2, in_features=1)
 
 
+def shape(window: int, scale: str) -> Shape:
+    settings = SETTINGS[scale]
+    held_out = settings.sizes.val, settings.sizes.test
+    return Shape(2, (settings.edge or window) ** 2, in_features=1, held_out=held_out)
+
+
 for _window in DRAWINGS:
     register_task(
         f"pathfinder{_window}",
         title=f"Pathfinder {_window}×{_window}: do two discs lie on one snake? Pixel by pixel",
         source="Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena, arXiv:2011.04006",
+        shape=partial(shape, _window),
     )(partial(load_pathfinder, _window))

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from mambanorm.tasks import Split, TaskData, register_task
-from mambanorm.tasks.files import SCALE_SIZES, TIMEOUT, Remote, data_folder, fetch, missing, pick_splits
+from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.files import SCALE_SIZES, TIMEOUT, Remote, data_folder, fetch, missing, pick_splits, rows_held_out
 from mambanorm.tasks.images import (
     as_sequences,
     block_mean,
@@ -252,10 +252,26 @@ def load_pictures(name: str, scale: str, seed: int) -> TaskData:
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
 
 
+def sequence_shape(name: str, scale: str) -> Shape:
+    one = SETS[name]
+    length = (one.edge // AVERAGED[scale]) ** 2
+    return Shape(one.n_classes, length, in_features=1, held_out=rows_held_out(one.rows, SIZES[scale]))
+
+
+def pictures_shape(name: str, scale: str) -> Shape:
+    one, patch = SETS[name], PATCH[scale]
+    length, held_out = (one.edge // patch) ** 2, rows_held_out(one.rows, SIZES[scale])
+    return Shape(one.n_classes, length, in_channels=3, patch=patch, held_out=held_out)
+
+
 for _name, _set in SETS.items():
-    register_task(_name, title=f"{_set.title}, pixel by pixel", source=_set.source, prepare=partial(prepare, _name))(
-        partial(load_sequence, _name)
-    )
+    register_task(
+        _name,
+        title=f"{_set.title}, pixel by pixel",
+        source=_set.source,
+        prepare=partial(prepare, _name),
+        shape=partial(sequence_shape, _name),
+    )(partial(load_sequence, _name))
 for _name in ("cifar10", "cifar100"):
     register_task(
         f"{_name}_images",
@@ -263,4 +279,5 @@ for _name in ("cifar10", "cifar100"):
         source=SETS[_name].source,
         kind="image",
         prepare=partial(prepare, _name),
+        shape=partial(pictures_shape, _name),
     )(partial(load_pictures, _name))
