@@ -12,7 +12,6 @@ import json
 import os
 import tarfile
 import threading
-import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,7 +30,7 @@ from mambanorm.plan import shape_of_data
 from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels
 from mambanorm.tasks.files import Remote, fetch
 from mambanorm.tasks.images import Lazy, decode, read_idx
-from mambanorm.tasks.snakes import DRAWINGS, draw
+from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
 
 CACHES = [tasks._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
 
@@ -234,50 +233,53 @@ def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, mo
 # ---------------------------------------------------------------------------------------------- pathfinder
 
 
-def connected(picture, window):
-    """Whether dashes lead from disc to disc, told from the picture alone: is the worst step of the best way a good one?
+def connected(picture, drawing):
+    """Whether a snake leads from disc to disc, told from the picture and the drawing's rules alone.
 
-    A dash is a bit of connected ink with two ends and a direction. Steps are taken the cheapest first until the discs
-    hang together; a step costs its gap in pixels and how far it turns away from the two dashes.
+    From each disc every chain of as many dashes as a snake has is followed, as far as all of its dashes are inked.
     """
-    ends, axes = dashes_and_discs(picture / 255, DRAWINGS[window].marker_radius)
-    n, way = len(ends), ends[:, None, :, None] - ends[None, :, None, :]  # (n, n, 2, 2, yx)
-    way = way.reshape(n, n, 4, 2)
-    nearest = np.hypot(way[..., 0], way[..., 1]).argmin(-1)
-    way = np.take_along_axis(way, nearest[..., None, None], 2)[:, :, 0]
-    gap = np.hypot(way[..., 0], way[..., 1])
-    sine = np.abs(way[..., 0] * axes[:, None, 1] - way[..., 1] * axes[:, None, 0]) / np.maximum(gap, 1e-9)
-    cost = gap + TURN[window] * (sine + sine.T)  # a disc has no direction: sine 0
-    groups = np.arange(n)
-    for step in np.argsort(cost, axis=None):
-        i, j = divmod(step, n)
-        groups[groups == groups[i]] = groups[j]
-        if groups[-1] == groups[-2]:
-            return cost[i, j] < LIMIT[window]
+    level, discs = find_discs(picture, drawing)
+    for brush in (make_brush(drawing, margin) for margin in drawing.margins):
+        for start in discs:
+            others = discs[(discs != start).any(1)]
+            heads = chain_ends(picture / level, start, brush, drawing)
+            if (heads[:, None] == others).all(2).any():
+                return True
     return False
 
 
-TURN, LIMIT = {32: 2.0, 64: 6.0}, {32: 4.5, 64: 6.5}
+def find_discs(picture, drawing):
+    """The discs' level and their centres (n, 2): where everything within a disc is brightest."""
+    cells = make_brush(drawing, drawing.margins[0]).disc
+    shape = np.zeros((2 * cells.max() + 1,) * 2, bool)
+    shape[tuple(cells.T + cells.max())] = True
+    least = ndimage.minimum_filter(picture, footprint=shape, mode="constant", cval=255)
+    return least.max(), np.argwhere(least == least.max())
 
 
-def dashes_and_discs(grey, radius):
-    """(n, 2, 2) ends and (n, 2) directions of all dashes and, last, of the two discs, whose ends coincide."""
-    place, rest, found = np.indices(grey.shape), grey.copy(), []
-    solid = ndimage.minimum_filter(grey, footprint=np.hypot(*np.mgrid[-3:4, -3:4]) <= radius)
-    for _ in range(2):
-        y, x = np.unravel_index(solid.argmax(), grey.shape)
-        far = np.hypot(place[0] - y, place[1] - x)
-        solid[far <= radius], rest[far <= radius + 0.5] = 0, 0
-        found.append((np.array([[y, x], [y, x]], float), np.zeros(2)))
-    bits, n = ndimage.label(rest > 0.2, np.ones((3, 3)))
-    nodes = []
-    for cells in (np.argwhere(bits == i + 1) for i in range(n)):
-        middle = cells.mean(0)
-        axis = np.linalg.svd(cells - middle)[2][0] if len(cells) > 1 else np.zeros(2)
-        along = (cells - middle) @ axis
-        nodes.append((middle + np.outer([along.min(), along.max()], axis), axis))
-    ends, axes = zip(*nodes, *found, strict=True)
-    return np.array(ends), np.array(axes)
+def chain_ends(light, start, brush, drawing):
+    """(n, 2) heads of the last dashes of all inked chains whose first tail is `start`."""
+    direction = np.arange(360)
+    head = start - brush.tail[direction]
+    pivot = head + brush.back[direction]
+    for k in range(drawing.contour_length):
+        if k:
+            turns, possible = brush.turns[direction], (brush.bend[direction] > 0).ravel()
+            pivot = np.repeat(pivot + brush.ahead[direction], turns.shape[1], 0)[possible]
+            head = pivot + brush.ring[turns.ravel()[possible]]
+            direction = 360 + turns.ravel()[possible]
+        seen = inked(light, brush.ink[direction] * drawing.snake_contrast, head)
+        states = np.unique(np.column_stack([head, pivot, direction])[seen], axis=0)
+        head, pivot, direction = states[:, :2], states[:, 2:4], states[:, 4]
+    return head
+
+
+def inked(light, ink, head):
+    """(n,) whether a dash (n, k, k) lies at each head: every cell is as bright as its ink, but for a tenth."""
+    k, inside = ink.shape[1], ((head >= 0) & (head < len(light))).all(1)
+    cells = np.where(inside[:, None], head, 0)[:, :, None] + k - k // 2 + np.arange(k)
+    around = np.pad(light, k)[cells[:, 0, :, None], cells[:, 1, None, :]]
+    return inside & (around >= ink - 0.1).all((1, 2))
 
 
 @pytest.mark.parametrize("window", [32, 64, 128])
@@ -299,20 +301,13 @@ def test_half_the_labels_are_one_and_no_pixel_count_tells_them():
     assert abs(ink[labels == 1].mean() - ink[labels == 0].mean()) < 0.2 * ink.std()
 
 
-@pytest.mark.parametrize(("window", "least"), [(32, 0.8), (64, 0.8)])
-def test_the_label_can_be_read_from_the_picture_alone(window, least):
+@pytest.mark.parametrize("window", [32, 64, 128])
+def test_the_label_can_be_read_from_the_picture_alone(window):
     pictures, labels = draw(150, DRAWINGS[window], seed=7)
-    found = np.array([connected(picture, window) for picture in pictures])
+    found = np.array([connected(picture, DRAWINGS[window]) for picture in pictures])
     rate = (found == labels).mean()
     print(f"a path follower reads {rate:.1%} of the {window}×{window} labels")
-    assert rate >= least
-
-
-def test_a_core_draws_two_hundred_pictures_of_64_pixels_a_second():
-    draw(2, DRAWINGS[64])
-    start = time.process_time()
-    draw(100, DRAWINGS[64])
-    assert 100 / (time.process_time() - start) > 200
+    assert rate >= 0.98
 
 
 def test_a_window_without_room_is_refused():
