@@ -224,15 +224,25 @@ def test_quick_is_nested_lists_of_5_to_40_tokens_with_no_class_to_bet_on():
 
 
 def test_the_paper_generator_has_lras_statistics():
-    """Bounds: 3.3 standard errors (99.9 %) of 500 kept around LRA's 8.3 % and 1,038 tokens (spread 396)."""
-    draw, settings, lengths, tries = random.Random(11).random, SETTINGS["paper"], [], 0
-    while len(lengths) < 500:
+    """3,000 kept against 3,000 that LRA's generator kept: bounds are 3.3 standard errors (99.9 %) of the difference of
+    two such samples; a median's is that of the share below it."""
+    n, bound = 3_000, 3.3 * math.sqrt(2 / 3_000)
+    draw, settings, lengths, labels, tries = random.Random(11).random, SETTINGS["paper"], [], [], 0
+    while len(lengths) < n:
         tries += 1
-        found = listops._expression(draw, settings)
-        lengths += [len(found[0])] if found else []
-    assert 500 / tries == pytest.approx(0.083, abs=3.3 * 0.083 * math.sqrt(0.917 / 500))
-    assert statistics.mean(lengths) == pytest.approx(1_038, abs=3.3 * 396 / math.sqrt(500))
+        if found := listops._expression(draw, settings):
+            lengths.append(len(found[0]))
+            labels.append(found[1])
+    assert n / tries == pytest.approx(0.083, abs=bound * 0.083 * math.sqrt(0.917))
+    assert statistics.mean(lengths) == pytest.approx(1_038, abs=bound * statistics.stdev(lengths))
+    assert sum(length < 966 for length in lengths) / n == pytest.approx(0.5, abs=bound * 0.5)
     assert 500 < min(lengths) < max(lengths) < 2_000
+    shares = np.bincount(labels, minlength=10) / n
+    for share in shares[[0, 9]]:
+        assert share == pytest.approx(0.17, abs=0.005 + bound * math.sqrt(0.17 * 0.83))  # "about 17 %"
+    slack = bound * math.sqrt(0.08 * 0.92)
+    assert ((0.07 - slack < shares[1:9]) & (shares[1:9] < 0.09 + slack)).all()
+    assert statistics.mean(lengths) == pytest.approx(listops.TOKENS["paper"], abs=bound * statistics.stdev(lengths))
 
 
 def test_paper_settings_are_lras():
