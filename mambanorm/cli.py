@@ -199,11 +199,13 @@ def run_tasks(options: argparse.Namespace) -> int:
             print(f"{name} at scale {scale} is ready: {sizes} {kind}, {data.n_classes} classes")
         return 0
     for task in TASKS.values():
-        print(f"{task.name}: {task.title}\n    source: {task.source}")
-        for scale in [options.scale] if options.scale else config.SCALES:
-            c = config.base_config(task.name, scale)
-            size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}"
-            print(f"    {scale:<6} {size}, lr {c.lr:g}, {config.SEEDS[scale]} seed(s) an arm")
+        print(f"{task.name:<18}{task.title}{' (see --prepare)' if task.prepare else ''}")
+        if options.scale:
+            c = config.base_config(task.name, options.scale)
+            size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}, lr {c.lr:g}"
+            print(f"{'':<18}{size}; source: {task.source}")
+    if not options.scale:
+        print(f"Settings and sources: --scale {', '.join(config.SCALES)}. What you bring: data/README.md")
     return 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mambanorm import base_config, cli
 from mambanorm.cli import COMMANDS, main, parse_changes
+from mambanorm.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -176,5 +177,9 @@ def test_runs_are_listed_and_written_as_csv(capsys, tmp_path):
 def test_tasks_lists_titles_sources_and_scales(capsys):
     code, out, _ = call(capsys, "tasks")
     assert code == 0
-    for word in ("digits", "listops", "source:", "smoke", "paper"):
+    for word in (*TASKS, "see --prepare", "smoke", "paper"):
         assert word in out
+    code, out, _ = call(capsys, "tasks", "--scale", "paper")
+    assert code == 0
+    assert out.count("source:") == len(TASKS)
+    assert "6 layers, width 128, 250,000 steps of 32" in out

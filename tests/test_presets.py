@@ -5,7 +5,8 @@ import re
 import pytest
 
 from mambanorm.config import RunConfig, base_config, grid
-from mambanorm.presets import PAPER, PAPER_SEED, SCALES, epochs
+from mambanorm.presets import PAPER, PAPER_SEED, SCALES, VISION_TASKS, epochs
+from mambanorm.tasks import TASKS
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -95,6 +96,12 @@ def test_imagenet_presets_count_the_papers_images_and_epochs():
         assert config.warmup_steps == 20 * config.eval_every
         assert config.n_layers == sum([2, 2, 9, 2])
         assert config.lr == pytest.approx(5e-4 * config.batch_size / 512)
+
+
+def test_every_task_has_settings_and_a_kind_at_every_scale():
+    ours = {n: t for n, t in TASKS.items() if getattr(t.load, "func", t.load).__module__.startswith("mambanorm.")}
+    assert set(PAPER) == set(ours)  # other tests may have registered tasks of their own
+    assert set(VISION_TASKS) == {name for name, task in ours.items() if task.kind == "image"}
 
 
 @pytest.mark.parametrize("scale", SCALES)
