@@ -82,7 +82,7 @@ def run_study(
     seeds = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
     paths = find_notebooks(notebooks)
     plan = study_runs(scale, tasks, seeds, [path.stem for path in paths] if notebooks is not None else None)
-    for path in [path for path in paths if plan.get(path.stem) == []]:
+    for path in [path for path in paths if tasks and plan.get(path.stem) == []]:
         paths.remove(path)
         print(f"{path.stem} is left out: {', '.join(tasks)} is none of its tasks")
     given = dict(scale=scale, seeds=seeds, tasks=tasks and list(tasks), runs_dir=runs_dir, scheduler=scheduler)

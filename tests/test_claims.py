@@ -629,18 +629,19 @@ def test_unevenness_is_the_largest_block_over_the_smallest():
 def test_the_command_trains_what_a_claim_lacks_and_prints_its_verdict(store, capsys):
     asked = ["verdicts", "--claims", "H8s,H8v", "--seeds", "1", "--scale", "smoke", "--workers", "0"]
     assert main([*asked, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("35 runs asked for, 0 in the store")  # 5 arms × (3 rates × 2 + 1)
+    told = "56 runs asked for, {} in the store"  # 5 arms on sequences and 3 on images × (3 rates × 2 + 1)
+    assert capsys.readouterr().out.startswith(told.format(0))
     assert not store.exists()
     assert main(asked) == 0
     out = capsys.readouterr().out
     assert "H8s  sketch" in out
     assert "1 seed, fewer than 8" in out
-    assert "H8v  not run" in out
+    assert "H8v  sketch" in out
     frame = mn.load_runs()
-    assert len(frame) == 35
+    assert frame.task.value_counts().to_dict() == {"digits": 35, "digits_images": 21}
     assert missing("H8s", frame, 1, scale=SCALE) == []
     assert main([*asked, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("35 runs asked for, 35 in the store")
+    assert capsys.readouterr().out.startswith(told.format(56))
 
 
 # choosing an arm, and showing all of it

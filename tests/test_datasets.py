@@ -677,7 +677,7 @@ def put_imdb(data, train_rows, test_rows):
 
 def sentences():
     """(text, label) of the real sentences; a row that is not text, tab, digit fails here."""
-    lines = real("imdb_uci_sentences/imdb_labelled.txt").read_text().split("\n")
+    lines = real("imdb_uci_sentences/imdb_labelled.txt").read_text().removesuffix("\n").split("\n")
     return [(text, int(label)) for text, label in (line.rsplit("\t", 1) for line in lines)]
 
 

@@ -165,6 +165,13 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     assert "executed earlier" in page
 
 
+def test_a_notebook_of_which_no_task_is_asked_is_left_out(small_study, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "study", lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
+    outcomes = run_study("smoke", ["digits"], out_dir=tmp_path / "out", progress=False, workers=0)
+    assert [outcome.name for outcome in outcomes] == ["01_a"]
+    assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
+
+
 def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path):
     for options, message in [
         ({"tasks": ["digts"]}, "did you mean 'digits'"),

@@ -108,6 +108,20 @@ def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
     assert len(arms("04_position", "listops")) == 11
     core = {"NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN", "NormVary>SSM>None"}
     assert arms("06_normvary", "listops") == core  # the grid of listops is left out at quick, for time
+    assert arms("08_validation", "listops") == {
+        f"{a}>SSM>{b}" for a in ("RMSN", "NormVary") for b in ("None", "GN", "LN")
+    }
+    assert len(arms("09_vision", "digits_images")) == 44
+    assert {c.task for c in runs["03_type"]} == {"digits", "listops"}
+
+
+def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for():
+    assert study("quick", ["digits"])["09_vision"] == study("quick", ["digits"])["08_validation"] == []
+    assert study("quick", ["digits_images"])["05_combination"] == []
+    asked = study("quick", ["imdb", "cifar10_images"], 1)
+    assert {c.task for c in asked["08_validation"]} == {"imdb"}
+    assert {c.task for c in asked["09_vision"]} == {"cifar10_images"}
+    assert {c.task for c in study("paper", None, 1)["08_validation"]} == {"listops", "imdb", "cifar100", "pathfinder64"}
 
 
 def test_a_scale_is_a_set_of_differences_that_every_task_has():
