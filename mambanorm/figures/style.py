@@ -122,7 +122,7 @@ def new_figure(rows: int = 1, columns: int = 1, *, height: float = 4.0, width: f
 def finish(fig: Figure, title: str, *caption: str) -> Figure:
     """Adds the title and the caption: small, grey, at the bottom; its parts are joined by " · "."""
     fig.suptitle(title, x=0.008, ha="left", fontsize=11.5, color=INK)
-    text = _wrapped(" · ".join(part for part in caption if part), width=int(17 * fig.get_figwidth()))
+    text = _wrapped(" · ".join(part for part in caption if part), width=int(16 * fig.get_figwidth()))
     fig.supxlabel(text, x=0.008, ha="left", fontsize=7.8, color=GREY)
     return fig
 
