@@ -131,4 +131,4 @@ NORMVARY_ARMS = list(
 """NormVary before each N2, beside RMSN before the same N2."""
 
 VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
-"""Table 2: the original, both proposals, and the four arms between them that tell N1's share from N2's (I7)."""
+"""Table 2: the original, both proposals, and the three arms between them that tell N1's share from N2's (I7)."""

@@ -149,7 +149,8 @@ def run_train(options: argparse.Namespace) -> int:
 
     changes = parse_changes(options.set)
     _check_tasks([options.task])
-    asked = config.base_config(options.task, options.scale, arm=options.arm, seed=options.seed, **changes)
+    seed = {} if options.seed is None else {"seed": options.seed}
+    asked = config.base_config(options.task, options.scale, arm=options.arm, **seed, **changes)
     if options.dry_run:
         _announce([asked], options)
         return 0
@@ -512,7 +513,7 @@ def _add_train(command: Parser) -> None:
         "--arm", required=True, help='the norms, written "RMSN>SSM>GN" (with quotes), or preset:VMamba'
     )
     command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
-    command.add_argument("--seed", "--seeds", type=int, default=0, help="the seed (default: 0)")
+    command.add_argument("--seed", "--seeds", type=int, help="the seed (default: the preset's)")
     _add_common(command, several=False)
     _add_set(command)
     _add_training(command)

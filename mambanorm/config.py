@@ -81,7 +81,8 @@ class RunConfig:
         if not isinstance(self.norm_options, dict):
             raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
         object.__setattr__(self, "norm_options", dict(self.norm_options))
-        object.__setattr__(self, "down_sample", tuple(self.down_sample))
+        if isinstance(self.down_sample, list):  # as JSON has it
+            object.__setattr__(self, "down_sample", tuple(self.down_sample))
         self._check_numbers()
 
     def __hash__(self) -> int:
@@ -101,6 +102,11 @@ class RunConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
+        blocks = self.down_sample
+        if not isinstance(blocks, tuple) or not all(type(block) is int and block > 0 for block in blocks):
+            raise ValueError(f"down_sample must be a list of blocks, counted from 1, such as [2, 4], got {blocks!r}")
+        if self.down_norm != "None" and not blocks:
+            raise ValueError(f"down_norm={self.down_norm!r} without down_sample: say behind which blocks to halve")
 
     @property
     def run_id(self) -> str:
@@ -288,7 +294,8 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
 def study(
     scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
 ) -> dict[str, list[RunConfig]]:
-    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for.
+    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has runs of
+    its own, on digits, whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
 
     None = the environment's scale, the study's tasks, its seeds.
     """

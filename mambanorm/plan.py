@@ -52,7 +52,7 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
     looked_at = evaluations * shape.held_out[0] + shape.held_out[1]  # rows of validation and test, forward only
     memory = dict(weights=1, gradients=1, adamw=2, best=1)
     memory = {f"{name}_bytes": FLOAT * copies * parameters for name, copies in memory.items()}
-    at_once = config.micro_batch or config.batch_size
+    at_once = min(config.micro_batch or config.batch_size, config.batch_size)
     memory["activations_bytes"] = FLOAT * activation_floats(model, at_once, shape.length)
     return {
         **{name: getattr(config, name) for name in ("task", "scale", "arm")},
@@ -87,6 +87,7 @@ def table_text(table: pd.DataFrame) -> str:
 
 def prefixed(number: float) -> str:
     """`3.2 G`: three digits and a prefix of the SI."""
+    number = float(f"{number:.3g}")
     power = min(int(math.log10(number)) // 3, 7) if number >= 1 else 0
     return f"{number / 1000**power:.3g} {' kMGTPEZ'[power]}".strip()
 
@@ -194,11 +195,13 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
 def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
     """Seconds of a training step, and of evaluating a row, on this machine now, from a few steps on random data.
 
-    Large batches are timed in part: so many rows that they have POSITIONS_TIMED positions, and the time then taken
-    times the rest, for it grows with the rows.
+    On a CPU large batches are timed in part: so many rows that they have POSITIONS_TIMED positions, and the time then
+    taken times the rest, for it grows with the rows. On a GPU it does not, and a whole micro-batch is timed. Reading
+    the data is not in it.
     """
     device = machine.pick_device(config.device)
-    rows = max(1, min(config.batch_size, POSITIONS_TIMED // shape.length))
+    most = POSITIONS_TIMED // shape.length if device.type == "cpu" else config.batch_size
+    rows = max(1, min(config.micro_batch or config.batch_size, config.batch_size, most))
     model = build_model(config, shape).to(device)
     optimizer = build_optimizer(model, config)
     with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone
@@ -226,7 +229,7 @@ def _median_s(work, device: torch.device) -> float:
     for _ in range(STEPS_WARM + STEPS_TIMED):
         start = time.perf_counter()
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
         times.append(time.perf_counter() - start)
     return statistics.median(times[STEPS_WARM:])

@@ -109,7 +109,7 @@ class Checkpoint:
         finally:
             shutil.rmtree(new, ignore_errors=True)
         for other in self.folder.iterdir():  # the one before, and what a kill left half-written
-            if other != final:
+            if other != final and _step(other) < step:  # another process may be further
                 shutil.rmtree(other, ignore_errors=True)
 
     def _take(self) -> dict[str, Tensor]:

@@ -189,7 +189,8 @@ def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def paper_kind(frame: pd.DataFrame) -> str:
-    """Which of the paper's experiments a frame is set beside: vision if all its tasks are of images, else sequence."""
+    """Which of the paper's experiments a frame is set beside: vision if all its tasks are of images, else sequence
+    (a mixture too: judge or draw the two kinds apart)."""
     return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
 
 

@@ -31,7 +31,7 @@ from mambanorm.models import ImageClassifier, SequenceClassifier
 from mambanorm.norms.base import is_norm
 from mambanorm.resume import Checkpoint
 from mambanorm.ssm import scan_backend
-from mambanorm.tasks import Split, TaskData, load_task
+from mambanorm.tasks import Shape, Split, TaskData, load_task
 
 MODEL_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
@@ -118,7 +118,7 @@ def train(
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
         if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
             with autocast(config, device):
-                nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths)
+                nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths, config.micro_batch)
             break
         optimizer.step()
         log.turn(step)
@@ -167,10 +167,9 @@ def train(
 
 def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig) -> float:
     """The mean loss of a batch; its gradients are added up over micro-batches, whose own statistics their norms see."""
-    size, total = config.micro_batch or len(labels), 0.0
+    total = 0.0
     model.train()
-    for start in range(0, len(labels), size):
-        part = slice(start, start + size)
+    for part in micro_batches(len(labels), config.micro_batch):
         with autocast(config, labels.device):
             logits = model(inputs[part], None if lengths is None else lengths[part])
             loss = F.cross_entropy(logits, labels[part]) * (len(labels[part]) / len(labels))
@@ -179,7 +178,12 @@ def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: T
     return total
 
 
-def build_model(config: RunConfig, data: TaskData) -> SequenceClassifier | ImageClassifier:
+def micro_batches(rows: int, size: int) -> list[slice]:
+    """The parts of a batch; size 0 = all of it at once."""
+    return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]
+
+
+def build_model(config: RunConfig, data: TaskData | Shape) -> SequenceClassifier | ImageClassifier:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
     options = {name: getattr(config, name) for name in MODEL_FIELDS}
     with BUILDING, torch.random.fork_rng(devices=[]):
@@ -292,14 +296,15 @@ def finite_gradients(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None) -> str:
+def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, micro_batch: int = 0) -> str:
     """The first non-finite site of this very step: forward in the order of computation, then the gradients backward."""
     gradients = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     model.train()
-    with record(model) as seen:
-        logits = model(inputs, lengths)
-    if site := seen.first_nonfinite():
-        return site
-    if not logits.isfinite().all():
-        return "logits"
+    for part in micro_batches(len(inputs), micro_batch):
+        with record(model) as seen:
+            logits = model(inputs[part], None if lengths is None else lengths[part])
+        if site := seen.first_nonfinite():
+            return site
+        if not logits.isfinite().all():
+            return "logits"
     return f"gradient of {gradients[-1]}" if gradients else "loss"

@@ -39,6 +39,9 @@ CACHES = [tasks._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._f
 def data(monkeypatch, tmp_path):
     """An empty data folder of the test's own, and nothing remembered."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
+    for name in ("mnist", "fashion_mnist"):  # idx files of the test's own, under the published names
+        one = pixels.SETS[name]
+        monkeypatch.setitem(pixels.SETS, name, replace(one, files=dict.fromkeys(one.files, "")))
     for cache in CACHES:
         cache.cache_clear()
     yield tmp_path
@@ -83,6 +86,7 @@ ALL = [
     *("imdb", "mnist", "fashion_mnist", "svhn", "cifar10", "cifar100", "cifar10_images", "cifar100_images"),
     *("pathfinder32", "pathfinder64", "pathfinder128", "breakfast", "imagenet100", "imagenet1k"),
 ]
+MNIST_FILES = list(pixels.SETS["mnist"].files)
 TO_BRING = [name for name in ALL if not name.startswith("pathfinder")]
 
 
@@ -373,8 +377,11 @@ def test_lras_pictures_are_read_in_the_order_of_their_numbers(data, binary):
     assert [path.parent.name for path, _ in samples[::20]] == ["0", "2", "10"]
 
 
-def test_lras_pictures_are_used_at_paper_with_s4s_split(data):
+def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
     put_lra(data / "pathfinder64", window=64)
+    with pytest.raises(ValueError, match="holds 60 pictures, LRA's release 200,000: bring all"):
+        load_task("pathfinder64", "paper", 0)
+    monkeypatch.setattr(pathfinder, "LEAST", 60)
     loaded = load_task("pathfinder64", "paper", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [48, 6, 6]
     order = torch.randperm(60, generator=torch.Generator().manual_seed(42))
@@ -432,6 +439,9 @@ def test_metadata_that_are_neither_form_or_not_there_are_refused(data):
         load_task("pathfinder32", "paper", 0)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"0\.npy: neither text"):
+        load_task("pathfinder32", "paper", 0)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"0\.npy has no rows"):
         load_task("pathfinder32", "paper", 0)
     path.rename(path.with_stem("first"))
     with pytest.raises(ValueError, match=r"first\.npy: metadata files are named by their batch's number"):
@@ -498,6 +508,30 @@ def test_a_damaged_idx_file_is_refused_by_name(data, damage, said):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz.*{said}"):
         read_idx(path)
+
+
+def test_an_altered_idx_file_is_refused_by_its_checksum(data, monkeypatch):
+    put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.zeros(200, np.uint8))
+    put_idx(data / "mnist", "test", np.zeros((99, 28, 28), np.uint8), np.zeros(99, np.uint8))
+    digest = "md5:" + "0" * 32
+    monkeypatch.setitem(pixels.SETS, "mnist", replace(pixels.SETS["mnist"], files=dict.fromkeys(MNIST_FILES, digest)))
+    with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz .* truncated or altered: its md5 .*{'0' * 32}"):
+        load_task("mnist", "smoke", 0)
+
+
+def test_a_split_in_two_forms_is_refused(data):
+    put_parquet(data, "cifar10", "train", 100)
+    put_parquet(data, "cifar10", "train", 100, file="train-00000-of-00002.parquet")
+    with pytest.raises(ValueError, match="holds train more than once, as .* and train.parquet: leave one"):
+        load_task("cifar10", "smoke", 0)
+
+
+def test_part_of_a_data_set_is_not_enough_from_lab_on(few, data):
+    with pytest.raises(ValueError, match=r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: bring all"):
+        load_task("breakfast", "lab", 0)
+    put_imagenet(data)
+    with pytest.raises(ValueError, match="counted in classes, holds 3 rows, paper needs 1,000"):
+        load_task("imagenet1k", "paper", 0)
 
 
 def test_idx_files_that_do_not_belong_together_are_refused(data):

@@ -150,7 +150,7 @@ def test_a_table_has_a_row_a_config():
 
 
 def test_numbers_have_three_digits_and_a_prefix():
-    assert [prefixed(n) for n in (7, 999, 1_234, 5.67e15)] == ["7", "999", "1.23 k", "5.67 P"]
+    assert [prefixed(n) for n in (7, 999.7, 1_234, 999_999, 5.67e15)] == ["7", "1 k", "1.23 k", "1 M", "5.67 P"]
 
 
 def test_the_command_plans_tasks_and_refuses_unknown_ones(capsys):

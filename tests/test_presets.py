@@ -84,6 +84,7 @@ def test_the_papers_seed_makes_one_run_an_arm():
     assert int(re.search(r"random seed was set to (\d+)", " ".join(C4.split()))[1]) == PAPER_SEED
     configs = grid(["RMSN>SSM>None", "RMSN>SSM>GN"], ["imdb"], scale="paper", seeds=[PAPER_SEED])
     assert [config.seed for config in configs] == [2222, 2222]
+    assert base_config("imdb", "paper").seed == PAPER_SEED
 
 
 def test_imagenet_presets_count_the_papers_images_and_epochs():

@@ -50,7 +50,7 @@ def test_run_id_depends_on_every_field_and_not_on_spelling():
     config = base_config("digits", "smoke")
     assert config.run_id == config.but(arm="RMSN → SSM → None", lr=config.lr).run_id
     changed = dict(seed=1, lr=1e-9, arm="None>SSM>None", norm_options={"eps": 1e-3}, final_norm="LN", n_layers=3)
-    changed |= dict(micro_batch=1, down_sample=(1,), down_norm="LN")
+    changed |= dict(micro_batch=1, down_sample=(1,))
     ids = {config.but(**{key: value}).run_id for key, value in changed.items()} | {config.run_id}
     assert len(ids) == len(changed) + 1
 
@@ -65,6 +65,9 @@ def test_run_id_depends_on_every_field_and_not_on_spelling():
         ({"lr": float("nan")}, "lr must be a finite number"),
         ({"schedule": "cosine"}, "did you mean 'cosine_warmup'"),
         ({"seed": -1}, "seed must be"),
+        ({"down_sample": 3}, r"down_sample must be a list of blocks, .* such as \[2, 4\], got 3"),
+        ({"down_sample": [2.5]}, "down_sample must be"),
+        ({"down_norm": "LN"}, "down_norm='LN' without down_sample"),
     ],
 )
 def test_bad_config_values_are_refused_at_once(changes, message):

@@ -356,6 +356,8 @@ def fig_validation(frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"
                 ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
         for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):
             n1, n2 = Arm.parse(arm)
+            if n2 not in n2s:
+                continue
             ax.plot(n2s.index(n2), percent_printed, "D", markersize=7, markerfacecolor="none", color=norm_colour(n1))
         norm_ticks(ax, n2s, "N₂, the norm after the SSM")
     axes = list(panels.values())

@@ -170,6 +170,8 @@ def register_task(
 ) -> Callable:
     """Decorator that enters `load(scale, seed) -> TaskData` under `name`; a taken name is a ValueError.
 
+    A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`; the study's own are in presets.VISION_TASKS.
+
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...
     """

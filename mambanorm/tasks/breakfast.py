@@ -34,7 +34,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.errors import unknown
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import FIXED_SEED, data_folder, missing, replacing
+from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, read_lines, replacing
 from mambanorm.tasks.images import Lazy
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
@@ -82,7 +82,7 @@ def person(video: str) -> str:
 def read_bundle(path: Path) -> list[str]:
     """The videos of a split's bundle; ValueError with row and text for a line that is none, or is there twice."""
     videos: dict[str, int] = {}
-    for place, line in enumerate(path.read_text().splitlines(), 1):
+    for place, line in enumerate(read_lines(path), 1):
         video, where = line.strip().removesuffix(".txt"), f"{path}, row {place} {line[:80]!r}"
         try:
             activity(video)
@@ -99,7 +99,7 @@ def read_bundle(path: Path) -> list[str]:
 def read_mapping(path: Path) -> set[str]:
     """The names of the actions; ValueError with row and text for a line that is not a number and a name."""
     names = set()
-    for place, line in enumerate(path.read_text().splitlines(), 1):
+    for place, line in enumerate(read_lines(path), 1):
         number, _, name = line.partition(" ")
         if not number.isdigit() or not name.strip():
             raise ValueError(f"{path}, row {place} {line[:80]!r}: needed are a number and an action's name")
@@ -109,7 +109,7 @@ def read_mapping(path: Path) -> set[str]:
 
 def read_labels(path: Path, actions: set[str]) -> list[str]:
     """The action of each frame; ValueError with row and text for one that `mapping.txt` has not."""
-    labels = path.read_text().splitlines()
+    labels = read_lines(path)
     for place, label in enumerate(labels, 1):
         if label not in actions:
             raise ValueError(f"{path}, row {place}: {unknown('action', label, sorted(actions))}")
@@ -205,18 +205,19 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     train, test = (read_bundle(bundles[part]) for part in ("train", "test"))
     if both := set(train) & set(test):
         raise ValueError(f"{bundles['train']}: {min(both)} stands in {bundles['test'].name}, too")
+    check_whole(f"split {split} in {folder / 'splits'}", (len(train), len(test)), VIDEOS[split], scale)
     seed = seed if scale in ("smoke", "quick") else FIXED_SEED
     out = held_out_people(train, seed)
     splits = [[v for v in train if person(v) not in out], [v for v in train if person(v) in out], test]
     if settings.most:
         draw = random.Random(seed)
         splits = [draw.sample(part, min(most, len(part))) for part, most in zip(splits, settings.most, strict=True)]
-    kept = _features(folder, tuple(video for part in splits for video in part), settings.positions)
-    parts, start = [], 0
+    videos = sorted(video for part in splits for video in part)  # so that every seed finds the same file
+    kept, place = _features(folder, tuple(videos), settings.positions), {video: i for i, video in enumerate(videos)}
+    parts = []
     for part in splits:
-        rows = kept[start : start + len(part)]  # a view of the mapped file
-        start += len(part)
-        inputs = Lazy(rows.shape, rows.__getitem__)
+        at = torch.tensor([place[video] for video in part])
+        inputs = Lazy((len(part), *kept.shape[1:]), lambda rows, at=at: kept[at[rows]])
         parts.append(Split(inputs, torch.tensor([activity(video) for video in part])))
     return TaskData(*parts, n_classes=len(ACTIVITIES), in_features=FEATURES)
 

@@ -2,6 +2,7 @@
 
 Map
     data_folder, missing        where a task's files lie; the error that says what lacks and what to do
+    read_lines, check_whole     a text file; whether all published rows are there
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
     cached_table, write_table   a Parquet file made once, made anew where it is damaged
     Sizes, rows_held_out, pick, pick_splits     how many rows a scale takes, and which
@@ -46,6 +47,21 @@ def data_folder(task: str) -> Path:
 def missing(task: str, what: object, how: str) -> ValueError:
     """The error for data that are not there: what lacks, and what brings it."""
     return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see data/README.md)")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file; ValueError with its name where it is none."""
+    try:
+        return path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text ({error}): bring this file again") from error
+
+
+def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str) -> None:
+    """ValueError where a data set has not the rows it is published with: at lab and paper nothing less will do."""
+    if scale in ("lab", "paper") and tuple(found) != tuple(published):
+        have, needed = (" + ".join(f"{count:,}" for count in counts) for counts in (found, published))
+        raise ValueError(f"{where} holds {have} rows, {scale} needs {needed}: bring all or take a smaller scale")
 
 
 # ---------------------------------------------------------------------------------------------- downloads

@@ -30,7 +30,19 @@ from PIL import Image
 from torch import Tensor
 
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits, rows_held_out
+from mambanorm.tasks.files import (
+    ALL,
+    SMALL,
+    Remote,
+    Sizes,
+    check_whole,
+    data_folder,
+    fetch,
+    missing,
+    pick_splits,
+    read_lines,
+    rows_held_out,
+)
 from mambanorm.tasks.images import BAD_PICTURE, Lazy
 
 ROWS = {"imagenet100": (100, 130_000, 5_000), "imagenet1k": (1_000, 1_281_167, 50_000)}  # classes, train, val
@@ -75,7 +87,7 @@ def prepare(scale: str) -> None:
 def read_classes(path: Path) -> list[str]:
     """The wnids of a class list, sorted; ValueError with row and text for a line that is none or is there twice."""
     rows: dict[str, int] = {}
-    for place, line in enumerate(path.read_text().splitlines(), 1):
+    for place, line in enumerate(read_lines(path), 1):
         wnid, where = line.strip(), f"{path}, row {place} {line[:80]!r}"
         if not re.fullmatch(r"n\d{8}", wnid):
             raise ValueError(f"{where}: a class is written as n and eight digits, such as n02869837")
@@ -150,7 +162,11 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     settings, (folder, classes) = SETTINGS[scale], _layout(name)
     if not (folder / "train").is_dir() or not (folder / "val").is_dir() or not classes:
         raise missing(name, f"train/<wnid> and val/<wnid> in {folder}", HOW)
+    n_classes, *rows = ROWS[name]
+    check_whole(f"{folder}, counted in classes,", [len(classes)], [n_classes], scale)
     (train, train_labels), (test, test_labels) = (_files(name, folder, tuple(classes), s) for s in ("train", "val"))
+    if name == "imagenet1k":  # of the 100 classes no count is published
+        check_whole(folder, [len(train), len(test)], rows, scale)
     splits = []
     for i, rows in enumerate(pick_splits((len(train), len(test)), settings.sizes, seed, name, HELD_OUT)):
         files, labels = (train, train_labels) if i < 2 else (test, test_labels)

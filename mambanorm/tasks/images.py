@@ -65,6 +65,9 @@ def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Pat
     for file in files:
         if file.name in digests:
             verify(file, digests[file.name])
+    forms = {re.sub(r"-\d{5}-of-", "-…-of-", file.name) for file in files}
+    if len(forms) > 1:
+        raise ValueError(f"{folder} holds {split} more than once, as {' and '.join(sorted(forms))}: leave one of them")
     numbered = [match for file in files if (match := re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})", file.stem))]
     for name, _, count in (match.groups() for match in numbered):
         lack = [f"{name}-{i:05d}-of-{count}.parquet" for i in range(int(count))]

@@ -26,7 +26,18 @@ import numpy as np
 import torch
 
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import ALL, SMALL, Remote, Sizes, data_folder, fetch, missing, pick_splits, rows_held_out
+from mambanorm.tasks.files import (
+    ALL,
+    SMALL,
+    Remote,
+    Sizes,
+    check_whole,
+    data_folder,
+    fetch,
+    missing,
+    pick_splits,
+    rows_held_out,
+)
 from mambanorm.tasks.images import parquet_files, read_labels, read_parquet
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
@@ -133,10 +144,7 @@ def load_imdb(scale: str, seed: int) -> TaskData:
     """
     settings, (train, train_labels), (test, test_labels) = SETTINGS[scale], _read("train"), _read("test")
     counts = len(train), len(test)
-    if settings.sizes.train is None and counts != ROWS:
-        found, needed = (f"{a:,} + {b:,}" for a, b in (counts, ROWS))
-        where = data_folder("imdb")
-        raise ValueError(f"{where} holds {found} rows, {scale} needs {needed}: bring all or take a smaller scale")
+    check_whole(data_folder("imdb"), counts, ROWS, scale)
     ids = vocabulary(text[: settings.l_max - 1] for text in train)
     held_out = 0 if settings.val_is_test else 0.1
     splits = []

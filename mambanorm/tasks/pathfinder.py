@@ -28,13 +28,14 @@ from tqdm.auto import tqdm
 
 from mambanorm.tasks import Shape, Split, TaskData, register_task
 from mambanorm.tasks.files import Sizes, cached_table, data_folder, pick
-from mambanorm.tasks.images import as_sequences, block_mean
+from mambanorm.tasks.images import BAD_PICTURE, as_sequences, block_mean
 from mambanorm.tasks.snakes import DRAWINGS, draw
 
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
 LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
 BLACKLIST = {"pathfinder32/curv_baseline/imgs/0/sample_172.png"}  # an empty file in LRA's release
+LEAST = 198_000  # pictures of LRA's 200,000 that must be there
 COLUMNS = 11  # of LRA's metadata: subpath, file name, n, label, …
 LABEL = 3
 
@@ -75,7 +76,10 @@ def read_lra(root: Path, level: str = LRA) -> list[tuple[Path, int]]:
         raise ValueError(f"{root / level / 'metadata'} holds no <number>.npy: bring LRA's whole folder {level}")
     samples = []
     for batch in batches:
-        for place, row in enumerate(_metadata_rows(batch), 1):
+        rows = _metadata_rows(batch)
+        if not rows:
+            raise ValueError(f"{batch} has no rows: bring this file and its pictures again")
+        for place, row in enumerate(rows, 1):
             columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
             if len(columns) != COLUMNS:
                 raise ValueError(f"{where}: {len(columns)} columns, needed are {COLUMNS}, separated by spaces")
@@ -116,11 +120,13 @@ def _lra_table(root: Path, window: int) -> pa.Table:
     for i, (path, _) in enumerate(tqdm(samples, desc=root.name, unit=" pictures", delay=2)):
         try:
             with Image.open(path) as image:
-                grey = np.asarray(image.convert("L"))
-        except (OSError, Image.DecompressionBombError) as error:
+                mode, grey = image.mode, np.asarray(image.convert("L"))
+        except BAD_PICTURE as error:
             raise ValueError(f"{path} is no picture that can be read ({error}): bring this file again") from error
         if grey.shape != (window, window):
             raise ValueError(f"{path} has {grey.shape[1]}×{grey.shape[0]} pixels, needed are {window}×{window}")
+        if mode not in ("L", "RGB"):
+            raise ValueError(f"{path} is a picture of mode {mode}, allowed are L (grey) and RGB")
         pictures[i] = grey
     return _as_table(pictures, np.array([label for _, label in samples]))
 
@@ -194,6 +200,11 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     sizes = settings.sizes
     counts = [sizes.train, sizes.val, sizes.test]
     if scale == "paper":  # LRA's release may hold a few pictures less: s4's fractions of what is there
+        if len(labels) < LEAST:
+            raise ValueError(
+                f"{data_folder(f'pathfinder{window}') / LRA} holds {len(labels):,} pictures, LRA's release 200,000: "
+                "bring all of its batches, or move the folder away to have the pictures drawn"
+            )
         counts = [int(0.8 * len(labels)), int(0.1 * len(labels))]
         counts.append(len(labels) - sum(counts))
     parts = pick(len(labels), counts, sizes.seed(seed), f"pathfinder{window}'s pool")

@@ -6,7 +6,7 @@ a tenth of train for validation (seed 42).
 
 Map
     PictureSet, SETS                where each set comes from, what its pictures are, checksums of its files
-    SIZES, AVERAGED, PATCH          rows, averaging and patches at each scale
+    AVERAGED, PATCH                 averaging and patches at each scale; rows: files.SCALE_SIZES
     prepare                         downloads the published files into data/<set>
     load_sequence, load_pictures    the registered tasks
 
@@ -26,7 +26,18 @@ import pyarrow as pa
 import torch
 
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import SCALE_SIZES, TIMEOUT, Remote, data_folder, fetch, missing, pick_splits, rows_held_out
+from mambanorm.tasks.files import (
+    SCALE_SIZES,
+    TIMEOUT,
+    Remote,
+    check_whole,
+    data_folder,
+    fetch,
+    missing,
+    pick_splits,
+    rows_held_out,
+    verify,
+)
 from mambanorm.tasks.images import (
     as_sequences,
     block_mean,
@@ -41,10 +52,8 @@ from mambanorm.tasks.images import (
 HUB = "https://huggingface.co"
 S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
-SIZES = SCALE_SIZES
 AVERAGED = {"smoke": 4, "quick": 2, "lab": 1, "paper": 1}
 """Sequences at smoke and quick read pictures averaged over blocks: 49 to 64 positions and 196 to 256."""
-
 
 PATCH = {"smoke": 8, "quick": 4, "lab": 2, "paper": 2}
 """Pictures are cut into squares of patch² pixels: 16, 64 and 256 positions."""
@@ -153,6 +162,8 @@ def prepare(name: str, scale: str) -> None:
         return
     folder, one = data_folder(name), SETS[name]
     for file, digest in one.files.items():
+        if not digest and (folder / file).exists():
+            continue
         fetch(Remote(f"{one.address}/{file}", file, digest or _stated_digest(f"{one.address}/{file}")), folder)
 
 
@@ -161,26 +172,37 @@ def _stated_digest(url: str) -> str:
     repository, _, path = url.removeprefix(f"{HUB}/datasets/").partition("/resolve/")
     revision, _, path = path.partition("/")
     listing = f"{HUB}/api/datasets/{repository}/tree/{revision}/{path.rpartition('/')[0]}"
-    with urllib.request.urlopen(listing, timeout=TIMEOUT) as answer:
-        for entry in json.load(answer):
-            if entry["path"] == path:
-                return f"sha256:{entry['lfs']['oid']}"
+    try:
+        with urllib.request.urlopen(listing, timeout=TIMEOUT) as answer:
+            entries = json.load(answer)
+    except OSError as error:
+        raise OSError(f"{listing} does not answer ({error}): it states the checksum of {path}, try again") from error
+    for entry in entries:
+        if entry["path"] == path:
+            return f"sha256:{entry['lfs']['oid']}"
     raise ValueError(f"{listing} does not list {path}: look there for the data set's files")
 
 
 def _find(name: str, split: str) -> list[Path]:
     """The files that hold a split: Parquet or, for MNIST's family, a pair of idx files; [] where there is none."""
     folder, one = data_folder(name), SETS[name]
-    published = {file: digest for file, digest in one.files.items() if digest.startswith("sha256")}
+    published = {file: digest for file, digest in one.files.items() if digest}
     if found := parquet_files(folder, split, published):
         return found
     pair = [folder / file for file in IDX[split] if file in one.files]
-    return pair if pair and all(file.exists() for file in pair) else []
+    if not pair or not all(file.exists() for file in pair):
+        return []
+    for file in pair:
+        if file.name in published:
+            verify(file, published[file.name])
+    return pair
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, split: str, files: tuple[Path, ...]) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """A split's pictures, decoded (n, H, W) or still encoded, and its labels (n,)."""
+def _read(
+    name: str, split: str, files: tuple[Path, ...], changed: tuple[int, ...]
+) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
+    """A split's pictures, decoded (n, H, W) or still encoded, and its labels (n,). `changed` notices other files."""
     one = SETS[name]
     if files[0].suffix == ".gz":
         return _read_pair(one, *files)
@@ -207,14 +229,11 @@ def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray,
     for split in ("train", "test"):
         if not (files := _find(name, split)):
             raise _missing(name, split)
-        parts[split] = _read(name, split, tuple(files))
+        parts[split] = _read(name, split, tuple(files), tuple(file.stat().st_mtime_ns for file in files))
     counts = tuple(len(labels) for _, labels in parts.values())
-    if SIZES[scale].train is None and counts != one.rows:
-        found, needed = (f"{train:,} + {test:,}" for train, test in (counts, one.rows))
-        where = data_folder(name)
-        raise ValueError(f"{where} holds {found} rows, {scale} needs {needed}: bring all or take a smaller scale")
+    check_whole(data_folder(name), counts, one.rows, scale)
     loaded = []
-    rows_of_splits = pick_splits(counts, SIZES[scale], seed, name)
+    rows_of_splits = pick_splits(counts, SCALE_SIZES[scale], seed, name)
     for split, rows in zip(("train", "train", "test"), rows_of_splits, strict=True):
         pictures, labels = parts[split]
         rows = rows.numpy()
@@ -255,12 +274,12 @@ def load_pictures(name: str, scale: str, seed: int) -> TaskData:
 def sequence_shape(name: str, scale: str) -> Shape:
     one = SETS[name]
     length = (one.edge // AVERAGED[scale]) ** 2
-    return Shape(one.n_classes, length, in_features=1, held_out=rows_held_out(one.rows, SIZES[scale]))
+    return Shape(one.n_classes, length, in_features=1, held_out=rows_held_out(one.rows, SCALE_SIZES[scale]))
 
 
 def pictures_shape(name: str, scale: str) -> Shape:
     one, patch = SETS[name], PATCH[scale]
-    length, held_out = (one.edge // patch) ** 2, rows_held_out(one.rows, SIZES[scale])
+    length, held_out = (one.edge // patch) ** 2, rows_held_out(one.rows, SCALE_SIZES[scale])
     return Shape(one.n_classes, length, in_channels=3, patch=patch, held_out=held_out)
 
 

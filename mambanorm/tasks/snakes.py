@@ -3,7 +3,9 @@
 Do the discs lie on the same snake? A snake grows dash by dash (a dash is a "paddle"); each turns a little from the one
 before, and none touches another. Written anew from the description of the published generator (Linsley et al. 2018,
 arXiv:1805.08315, code drewlinsley/pathfinder) with the settings of Long Range Arena (Tay et al. 2021,
-arXiv:2011.04006). It differs in one way: where a snake is stuck, a few dashes are taken back, see `_grow`.
+arXiv:2011.04006). It differs in two ways: where a
+snake is stuck, a few dashes are taken back, see `_grow`; and distractors stop after their attempts, not below 1 % free
+area.
 
 Map
     Drawing, DRAWINGS   the settings, by the window's edge in pixels
