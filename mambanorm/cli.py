@@ -243,16 +243,16 @@ SHOWN = 40
 
 def run_plan(options: argparse.Namespace) -> int:
     from mambanorm import config, machine
-    from mambanorm.plan import plan_table, shape_of, table_text
+    from mambanorm.plan import digits, plan_table, shape_of, table_text
     from mambanorm.sweep import plural
 
     scale = config.check_scale(options.scale) if options.scale else config.default_scale()
     seeds = len(config.check_seeds(options.seeds, scale))
     changes = parse_changes(options.set)
     configs = [
-        config.base_config(task, scale, arm=arm, **changes)
+        config.base_config(task, scale, **arm, **changes)
         for task in options.tasks or ["digits"]
-        for arm in options.arms
+        for arm in ([{"arm": arm} for arm in options.arms] if options.arms else [{}])
     ]
     for asked in configs:
         shape_of(asked)  # an unknown task shall not cost the time of those before it
@@ -262,7 +262,7 @@ def run_plan(options: argparse.Namespace) -> int:
     if not options.measure:
         print(f"{runs}, not timed")
         return 0
-    print(f"{runs}: {seeds * table['hours'].sum():,.3g} hours, one after another, on {machine.machine()}")
+    print(f"{runs}: {digits(seeds * table['hours'].sum())} hours, one after another, on {machine.machine()}")
     return 0
 
 
@@ -532,8 +532,8 @@ def _add_runs(command: Parser) -> None:
 
 def _add_plan(command: Parser) -> None:
     command.add_argument("--task", "--tasks", dest="tasks", type=_list, metavar="A,B", help="tasks (default: digits)")
-    arms = "arms, separated by commas (default: the original Mamba, RMSN>SSM>None)"
-    command.add_argument("--arm", "--arms", dest="arms", type=_list, default=["RMSN>SSM>None"], help=arms)
+    arms = "arms, separated by commas (default: the original, RMSN>SSM>None, of images LN>SSM>LN)"
+    command.add_argument("--arm", "--arms", dest="arms", type=_list, help=arms)
     command.add_argument("--scale", help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)")
     command.add_argument("--seeds", type=_seeds, metavar="N", help="seeds an arm (default: the scale's)")
     command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")

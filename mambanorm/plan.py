@@ -80,9 +80,14 @@ def table_text(table: pd.DataFrame) -> str:
     for row in table.itertuples():
         sizes = [f"{row.parameters:,}", f"{row.steps:,}", prefixed(row.tokens)]
         work = [prefixed(row.flops_per_step), prefixed(row.flops), f"{prefixed(row.bytes)}B"]
-        times = ["–" if math.isnan(value) else f"{value:,.3g}" for value in (row.seconds_per_step, row.hours)]
+        times = ["–" if math.isnan(value) else digits(value) for value in (row.seconds_per_step, row.hours)]
         rows.append([row.task, f"`{row.arm}`", *sizes, *work, *times])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *rows])
+
+
+def digits(number: float) -> str:
+    """Three digits, or the whole part where that has more: `0.678`, `16.3`, `4,340`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def prefixed(number: float) -> str:
