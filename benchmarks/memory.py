@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.cases import Case
 from benchmarks.peers import prepare
-from mambanorm.block import warm_up
 from mambanorm.machine import PeakMemory
+from mambanorm.models import warm_up
 from mambanorm.ssm import set_threads
 
 TINY = 16  # positions of the warm-up

@@ -32,7 +32,7 @@ from mambanorm.norms.moments import fusible
 from mambanorm.ssm import conv_silu, selective_scan
 from mambanorm.ssm.reference import scan_step
 
-__all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock", "warm_up"]
+__all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock"]
 
 SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
 """What diagnostics can see of a block, in the order of computation."""
@@ -215,23 +215,6 @@ class MambaBlock(nn.Module):
         cache.conv = window[:, 1:]
         f = self.n2(y[:, None]) * F.silu(z)
         return x + self.out_proj(f)[:, 0]
-
-
-def warm_up() -> None:
-    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
-
-    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
-    """
-    from mambanorm.vision import VSSBlock  # which stands on this module
-
-    before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
-        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
-        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
-    torch.set_num_threads(before)
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:

@@ -224,7 +224,7 @@ def run_runs(options: argparse.Namespace) -> int:
         where["seed"] = config.check_seeds(options.seeds, "smoke")
     frame = load_runs(options.runs_dir, **where)
     if options.csv:
-        from mambanorm.page import write_text
+        from mambanorm.whole import write_text
 
         write_text(_path(options.csv), frame.to_csv(index=False))
         print(f"{plural(len(frame), 'run')} written to {options.csv}")

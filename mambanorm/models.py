@@ -16,9 +16,9 @@ from mambanorm.block import MambaBlock, check_size
 from mambanorm.language import LanguageModel, load_mamba_checkpoint
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.moments import check_lengths, valid_positions
-from mambanorm.vision import ImageClassifier
+from mambanorm.vision import ImageClassifier, VSSBlock
 
-__all__ = ["ImageClassifier", "LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool"]
+__all__ = ["ImageClassifier", "LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool", "warm_up"]
 
 
 class SequenceClassifier(nn.Module):
@@ -105,3 +105,18 @@ def mean_pool(x: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return x.mean(1)
     return x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0).sum(1) / lengths[:, None]
+
+
+def warm_up() -> None:
+    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
+
+    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
+    """
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
+        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
+    torch.set_num_threads(before)

@@ -9,7 +9,6 @@ tagged `thumbnail` (else the first picture counts); a code cell tagged `first` w
 Map
     NotebookOutcome           one executed notebook: how it went and what its card shows
     read_outcome, tags_of     executed notebook → outcome;  cell → its tags
-    write_text, write_bytes   a file, whole or not at all
     to_html                   notebook → a page of its own
     write_index, markdown     outcomes → the page of cards;  Markdown → HTML
     PAGE                      the template of the page, with its style sheet
@@ -20,9 +19,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +28,7 @@ from string import Template
 import nbformat
 
 from mambanorm.sweep import spell
+from mambanorm.whole import write_bytes, write_text
 
 THUMBNAIL_WIDTH = 640
 
@@ -149,24 +147,6 @@ def _picture(cells: list) -> bytes | None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # writing
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)  # mkstemp's files are the owner's alone; a report is to be passed on
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def to_html(nb: nbformat.NotebookNode, title: str) -> str:

@@ -9,7 +9,6 @@ weights and no curves in it: what needs those trains.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ import pandas as pd
 
 from mambanorm.config import ROOT, RunConfig, check_scale, default_scale
 from mambanorm.errors import unknown
+from mambanorm.whole import replacing
 
 SOURCES = ("trained", "recorded")
 RESULTS = ROOT / "data" / "results"
@@ -78,9 +78,6 @@ def describe_recorded(frame: pd.DataFrame) -> str:
 
 def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
     """Writes the frame with the config of each row, whole or not at all."""
-    from mambanorm.page import write_bytes
-
     by_id = {config.run_id: config.to_json() for config in configs}
-    content = io.BytesIO()
-    frame.assign(config=frame.run_id.map(by_id)).to_parquet(content, index=False, compression="zstd")
-    write_bytes(path, content.getvalue())
+    with replacing(path) as temporary:
+        frame.assign(config=frame.run_id.map(by_id)).to_parquet(temporary, index=False, compression="zstd")

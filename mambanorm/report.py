@@ -42,11 +42,12 @@ from tqdm.auto import tqdm
 from mambanorm import machine
 from mambanorm.config import ROOT, check_scale, check_seeds, default_scale, study
 from mambanorm.errors import unknown
-from mambanorm.page import NotebookOutcome, read_outcome, tags_of, to_html, write_index, write_text
+from mambanorm.page import NotebookOutcome, read_outcome, tags_of, to_html, write_index
 from mambanorm.recorded import check_source, recorded
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.sweep import missing_runs, spell, sweep
 from mambanorm.tasks import TASKS
+from mambanorm.whole import write_text
 
 NOTEBOOKS = ROOT / "notebooks"
 REPORTS = ROOT / "reports"

@@ -21,10 +21,10 @@ import torch
 from dask.distributed import Client, LocalCluster, as_completed
 from tqdm.auto import tqdm
 
-from mambanorm.block import warm_up
 from mambanorm.config import RunConfig
 from mambanorm.errors import unknown
 from mambanorm.machine import cores
+from mambanorm.models import warm_up
 from mambanorm.recorded import check_source, describe_recorded, recorded_runs
 from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, resume_dir, save_run
 from mambanorm.runs import runs_dir as store_dir

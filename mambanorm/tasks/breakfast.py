@@ -34,8 +34,9 @@ from tqdm.auto import tqdm
 
 from mambanorm.errors import unknown
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, read_lines, replacing
+from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, read_lines
 from mambanorm.tasks.images import Lazy
+from mambanorm.whole import replacing
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
 FEATURES = 2048

@@ -18,10 +18,8 @@ import os
 import time
 import urllib.error
 import urllib.request
-import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +29,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
+
+from mambanorm.whole import replacing
 
 CHUNK = 1 << 20  # bytes read at a time
 TRIES = 3  # of a download that breaks off; each goes on where the last one stopped
@@ -184,18 +184,6 @@ def write_table(path: Path, table: pa.Table) -> None:
     """A Parquet file with checksums of its pages, whole or not there at all."""
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to, renamed last: a reader, or a second writer, never meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------------------------------- rows of a scale
