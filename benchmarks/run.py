@@ -21,8 +21,8 @@ from benchmarks.cases import SECTIONS, Sizes, groups
 from benchmarks.table import as_text, groups_of, report, table, target_table, verdicts
 from benchmarks.timing import Limits, measure
 from mambanorm import figures, machine
-from mambanorm.block import warm_up
 from mambanorm.config import ROOT
+from mambanorm.models import warm_up
 from mambanorm.page import write_bytes, write_text
 from mambanorm.ssm import set_threads
 from mambanorm.sweep import spell
