@@ -7,6 +7,7 @@ for debugging. On a laptop each worker has one thread, because two runs side by 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 import traceback
@@ -162,12 +163,26 @@ by page, which took 40 % of a worker's time."""
 
 
 @contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Dask gives its workers their environment through this process's own and leaves it there: one thread for whatever
+    is started later."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
     """A Dask cluster on this machine. Dask limits OMP and MKL itself, but neither Numba nor torch (see run_one)."""
     limits = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
     environment = {"distributed.nanny.pre-spawn-environ": limits | KEEP_FREED_MEMORY}
     options = dict(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0")
     with (
+        _environment_kept(),
         dask.config.set(environment),
         LocalCluster(**options, silence_logs="ERROR") as cluster,
         Client(cluster) as client,

@@ -415,6 +415,7 @@ def small_grid():
 
 
 def test_sweep_on_dask_trains_what_is_missing_and_gives_the_frame_in_order(store):
+    environment = dict(os.environ)
     configs = [*small_grid(), diverging()]
     save_run(train(configs[1]))
     before = (store / configs[1].run_id / "result.json").read_bytes()
@@ -424,6 +425,7 @@ def test_sweep_on_dask_trains_what_is_missing_and_gives_the_frame_in_order(store
     assert set(frame.threads[[0, 2, 3, 4]]) == {1}
     assert (store / configs[1].run_id / "result.json").read_bytes() == before
     assert missing_runs(configs) == []
+    assert dict(os.environ) | {"PYTEST_CURRENT_TEST": ""} == environment | {"PYTEST_CURRENT_TEST": ""}
 
 
 def test_sweep_gives_the_same_results_in_a_worker_as_in_this_process(store, tmp_path):
