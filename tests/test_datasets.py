@@ -332,8 +332,9 @@ def test_pathfinder_at_smoke_is_drawn_once_and_then_read(data, window, monkeypat
     assert torch.equal(again.val.batch(slice(None))[0], made.val.batch(slice(None))[0])
 
 
-def test_pathfinder_trains():
-    trains("pathfinder32")
+@pytest.mark.parametrize("window", [32, 64, 128])
+def test_pathfinder_trains(data, window):
+    trains(f"pathfinder{window}")
 
 
 def test_a_damaged_cache_of_pictures_is_reported_and_made_anew(data):
@@ -587,13 +588,14 @@ def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, mo
     assert (loaded.n_classes, loaded.in_features) == (one.n_classes, 1)
     assert torch.equal(load_task(name, "smoke", 0).train.labels, loaded.train.labels)
     assert not torch.equal(load_task(name, "smoke", 1).train.labels, loaded.train.labels)
+    trains(name)
 
 
-@pytest.mark.parametrize("task", ["cifar10", "cifar10_images"])
-def test_cifar_trains_as_a_sequence_and_as_images(data, task):
-    put_parquet(data, "cifar10", "train", 100)
-    put_parquet(data, "cifar10", "test", 40)
-    trains(task)
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_trains_as_images(data, name):
+    put_parquet(data, name, "train", 100)
+    put_parquet(data, name, "test", 40)
+    trains(f"{name}_images")
 
 
 def whole_set(monkeypatch, data, name, n):
@@ -770,7 +772,7 @@ def put_breakfast(data, truths, train, test, mapping):
     for video, labels in truths.items():
         (folder / "groundTruth" / f"{video}.txt").write_text("\n".join(labels) + "\n")
         np.save(folder / "features" / f"{video}.npy", rng.standard_normal((2048, len(labels)), np.float32))
-    for split in (1, 2):
+    for split in (1, 2, 3, 4):
         for part, videos in (("train", train), ("test", test)):
             (folder / "splits" / f"{part}.split{split}.bundle").write_text("".join(f"{v}.txt\n" for v in videos))
     (folder / "mapping.txt").write_text(mapping)
@@ -824,6 +826,11 @@ def test_activities_are_numbered_as_vis4mer_numbers_them():
         for line in real(f"breakfast/vis4mer_{part}.csv").read_text().splitlines()[1:]:
             name, _, _, number = line.split(",")
             assert breakfast.activity(name.removesuffix("_ch0")) == int(number)  # the camera's channel
+
+
+@pytest.mark.parametrize("task", ["breakfast", "breakfast_split2", "breakfast_split3", "breakfast_split4"])
+def test_every_split_of_breakfast_trains(few, task):
+    trains(task)
 
 
 def test_frames_are_taken_from_the_first_to_the_last_equally_far_apart(few):
@@ -962,6 +969,7 @@ def test_imagenet_100_takes_the_classes_of_its_list_from_the_large_set(data):
     (data / "imagenet100").mkdir()
     (data / "imagenet100" / "imagenet100.txt").write_text(f"{WNIDS[2]}\n{WNIDS[0]}\n")
     assert load_task("imagenet100", "smoke", 0).n_classes == 2
+    trains("imagenet100")
 
 
 def test_the_real_class_list_is_the_one_that_prepare_downloads():
