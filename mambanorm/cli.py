@@ -249,11 +249,9 @@ def run_plan(options: argparse.Namespace) -> int:
     scale = config.check_scale(options.scale) if options.scale else config.default_scale()
     seeds = len(config.check_seeds(options.seeds, scale))
     changes = parse_changes(options.set)
-    configs = [
-        config.base_config(task, scale, **arm, **changes)
-        for task in options.tasks or ["digits"]
-        for arm in ([{"arm": arm} for arm in options.arms] if options.arms else [{}])
-    ]
+    arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # none asked: the preset's own
+    tasks = options.tasks or ["digits"]
+    configs = [config.base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]
     for asked in configs:
         shape_of(asked)  # an unknown task shall not cost the time of those before it
     table = plan_table(configs, measured=options.measure)

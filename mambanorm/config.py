@@ -67,7 +67,7 @@ class RunConfig:
     eval_every: int = 25
     precision: str = "float32"
     device: str = "auto"  # CUDA if there is one, else the CPU
-    micro_batch: int = 0  # rows of a forward pass, their gradients added up; 0 = the whole batch. What BN sees of it
+    micro_batch: int = 0  # rows of a forward pass, all that BN sees at once; gradients add up. 0 = the whole batch
     down_sample: tuple[int, ...] = ()  # images: blocks, from 1, behind which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
 

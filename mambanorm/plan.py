@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import nn
+from tqdm import tqdm
 
 from mambanorm import machine
 from mambanorm.config import RunConfig
@@ -69,8 +70,10 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
 
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
-    """`plan` of several configs, one row each."""
-    return pd.DataFrame([plan(config, measured=measured) for config in configs])
+    """`plan` of several configs, one row each; on a terminal with a progress bar, where timing takes a while."""
+    hidden = None if measured else True  # None: hidden where there is no terminal
+    bar = tqdm(list(configs), desc="timing a few steps", unit=" runs", delay=2, leave=False, disable=hidden)
+    return pd.DataFrame([plan(config, measured=measured) for config in bar])
 
 
 def table_text(table: pd.DataFrame) -> str:

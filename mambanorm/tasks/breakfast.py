@@ -34,7 +34,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.errors import unknown
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, read_lines
+from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, read_lines, read_list
 from mambanorm.tasks.images import Lazy
 from mambanorm.whole import replacing
 
@@ -82,19 +82,13 @@ def person(video: str) -> str:
 
 def read_bundle(path: Path) -> list[str]:
     """The videos of a split's bundle; ValueError with row and text for a line that is none, or is there twice."""
-    videos: dict[str, int] = {}
-    for place, line in enumerate(read_lines(path), 1):
-        video, where = line.strip().removesuffix(".txt"), f"{path}, row {place} {line[:80]!r}"
-        try:
-            activity(video)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-        if video in videos:
-            raise ValueError(f"{where}: the same video as in row {videos[video]}")
-        videos[video] = place
-    if not videos:
-        raise ValueError(f"{path} is empty: needed is a line for each video, such as P03_cam01_P03_cereals.txt")
-    return list(videos)
+
+    def parse(line: str) -> str:
+        video = line.removesuffix(".txt")
+        activity(video)
+        return video
+
+    return read_list(path, parse, "video", "P03_cam01_P03_cereals.txt")
 
 
 def read_mapping(path: Path) -> set[str]:

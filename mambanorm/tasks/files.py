@@ -2,7 +2,8 @@
 
 Map
     data_folder, missing        where a task's files lie; the error that says what lacks and what to do
-    read_lines, check_whole     a text file; whether all published rows are there
+    read_lines, read_list       a text file; a list of entries that differ
+    check_whole                 whether all published rows are there
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
     cached_table, write_table   a Parquet file made once, made anew where it is damaged
     Sizes, rows_held_out, pick, pick_splits     how many rows a scale takes, and which
@@ -55,6 +56,26 @@ def read_lines(path: Path) -> list[str]:
         return path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text ({error}): bring this file again") from error
+
+
+def read_list(path: Path, parse: Callable[[str], str], what: str, example: str) -> list[str]:
+    """The entries of a list, a line each, in its order; `parse` refuses a line by a ValueError.
+
+    ValueError with file, row and text for a line that is refused or is there twice, and for a file without lines.
+    """
+    rows: dict[str, int] = {}
+    for place, line in enumerate(read_lines(path), 1):
+        where = f"{path}, row {place} {line[:80]!r}"
+        try:
+            entry = parse(line.strip())
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        if entry in rows:
+            raise ValueError(f"{where}: the same {what} as in row {rows[entry]}")
+        rows[entry] = place
+    if not rows:
+        raise ValueError(f"{path} is empty: needed is a line for each {what}, such as {example}")
+    return list(rows)
 
 
 def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str) -> None:

@@ -40,7 +40,7 @@ from mambanorm.tasks.files import (
     fetch,
     missing,
     pick_splits,
-    read_lines,
+    read_list,
     rows_held_out,
 )
 from mambanorm.tasks.images import BAD_PICTURE, Lazy
@@ -86,17 +86,13 @@ def prepare(scale: str) -> None:
 
 def read_classes(path: Path) -> list[str]:
     """The wnids of a class list, sorted; ValueError with row and text for a line that is none or is there twice."""
-    rows: dict[str, int] = {}
-    for place, line in enumerate(read_lines(path), 1):
-        wnid, where = line.strip(), f"{path}, row {place} {line[:80]!r}"
-        if not re.fullmatch(r"n\d{8}", wnid):
-            raise ValueError(f"{where}: a class is written as n and eight digits, such as n02869837")
-        if wnid in rows:
-            raise ValueError(f"{where}: the same class as in row {rows[wnid]}")
-        rows[wnid] = place
-    if not rows:
-        raise ValueError(f"{path} is empty: needed is a class in each line")
-    return sorted(rows)
+
+    def parse(line: str) -> str:
+        if not re.fullmatch(r"n\d{8}", line):
+            raise ValueError("a class is written as n and eight digits, such as n02869837")
+        return line
+
+    return sorted(read_list(path, parse, "class", "n02869837"))
 
 
 def _layout(name: str) -> tuple[Path, list[str]]:
