@@ -7,6 +7,7 @@ for debugging. On a laptop each worker has one thread, because two runs side by 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import dask
 import pandas as pd
@@ -177,18 +179,32 @@ def _environment_kept() -> Iterator[None]:
 
 @contextmanager
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
-    """A Dask cluster on this machine. Dask limits OMP and MKL itself, but neither Numba nor torch (see run_one)."""
+    """A Dask cluster on this machine. Dask limits OMP and MKL itself, but neither Numba nor torch (see run_one).
+
+    RuntimeError if its workers do not start.
+    """
     limits = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
     environment = {"distributed.nanny.pre-spawn-environ": limits | KEEP_FREED_MEMORY}
-    options = dict(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0")
     with (
         _environment_kept(),
         dask.config.set(environment),
-        LocalCluster(**options, silence_logs="ERROR") as cluster,
+        _start(n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         client.run(_settle)
         yield client
+
+
+def _start(**options: Any) -> LocalCluster:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # a worker, still importing the script it came from: that one's process tells the reader
+    try:
+        return LocalCluster(**options, silence_logs="ERROR")
+    except RuntimeError as error:
+        raise RuntimeError(
+            "the worker processes did not start. Each imports your script first: put what runs there under "
+            '`if __name__ == "__main__":`, or sweep with workers=0, in this process'
+        ) from error
 
 
 def _settle() -> None:

@@ -255,7 +255,7 @@ def test_growth_says_so_when_eval_mode_differs():
     planted = grown(1.5, 1.0, 0.1, 0.0) | grown(1.5, 1.0, 1.5, 1.5, mode="eval")
     verdict = judge("H10s", inside("H10s", planted, np.random.default_rng(14)))
     assert verdict.verdict == "reproduced"
-    assert "in eval mode: contradicted" in verdict.caveats
+    assert verdict.beside["in eval mode"].verdict == "contradicted"
 
 
 def test_a_rise_of_the_spectrum_counts_only_beyond_its_control():
@@ -503,6 +503,23 @@ def test_a_claim_that_holds_at_one_learning_rate_only_says_so():
     assert any(f"holds only at learning rate {BASE_LR:g} of 3" in text for text in judge("H8s", frame).caveats)
     frame.loc[(frame.role == "tune") & (frame.arm == "NormVary>SSM>GN"), "best_val_accuracy"] += 0.2
     assert not any("holds only at" in text for text in judge("H8s", frame).caveats)
+
+
+def test_what_the_same_runs_say_at_one_learning_rate_for_every_arm_is_told_beside_the_verdict():
+    arm, other = "NormVary>SSM>GN", lr_grid("digits", SCALE)[0]
+    frame = plant(skeleton("H8s"), {arm: 12.0}, np.random.default_rng(29))
+    assert judge("H8s", frame).verdict == "reproduced"
+    assert not judge("H8s", frame).beside  # every arm chose the task's own rate: nothing else to tell
+    frame.loc[(frame.role == "tune") & (frame.arm == arm) & (frame.lr == other), "best_val_accuracy"] = 0.9
+    chosen = frame[(frame.role == "test") & (frame.arm == arm)].copy()
+    chosen["run_id"] = [base_config("digits", SCALE, arm=arm, seed=int(s), lr=other).run_id for s in chosen.seed]
+    verdict = judge("H8s", pd.concat([frame, chosen.assign(lr=other, test_accuracy=chosen.test_accuracy - 0.24)]))
+    name = "at the task's own learning rate for every arm"
+    assert (verdict.verdict, verdict.beside[name].verdict) == ("contradicted", "reproduced")
+    assert list(verdict.at_odds) == [name]
+    line = f"{name}: reproduced (NormVary→GN − RMSN→None +1"
+    assert any(text.startswith(line) for text in verdict.caveats)
+    assert f"<small>{html.escape(line)}" in claims.verdict_html([verdict])
 
 
 # the claims themselves

@@ -21,8 +21,10 @@ def test_table_of_norms_is_made_from_the_registry():
 
 
 @pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "python"])
-def test_python_blocks_run(code, store):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=store.parent)
+def test_python_blocks_run_as_scripts(code, store):
+    script = store.parent / "script.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=store.parent)
     assert done.returncode == 0, done.stderr
 
 

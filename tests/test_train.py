@@ -481,6 +481,15 @@ if __name__ == "__main__":
     assert done.stdout.strip().endswith("['ok', 'ok']"), done.stderr
 
 
+def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(store):
+    path = store.parent / "unguarded.py"
+    path.write_text("import mambanorm as mn\nmn.sweep([mn.base_config('digits', 'smoke')], workers=1, progress=False)\n")
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert 'put what runs there under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Traceback") == 2  # Dask's and ours, none of a worker's
+
+
 def test_a_killed_sweep_resumes_where_it_was(store):
     """SIGKILL in the middle: what was finished is whole, what was not is trained by the next sweep."""
     configs = mn.grid(["RMSN>SSM>None", "None>SSM>GN", "LN>SSM>LN"], ["digits"], scale="smoke", seeds=4)

@@ -154,15 +154,23 @@ class Evidence:
     growth, law         decades in 8 blocks and AIC margin of the exponential; steepness = |growth|
     sigma_rise, sigma_trend, unevenness
 
-    The last two lines are those of summaries.with_summaries; NaN where the frame has not got them. ValueError for a
-    frame that mixes scales unless `scale` names one, or that holds two results of one run.
+    The last two lines are those of summaries.with_summaries; NaN where the frame has not got them. `variant` is one of
+    `variants`, `mode` the mode of growth, `own_rate` the scale's learning rate for every arm, tuned or not. ValueError
+    for a frame that mixes scales unless `scale` names one, or that holds two results of one run.
     """
 
-    def __init__(self, frame: pd.DataFrame | None, scale: str | None = None, variant: int = 0, mode: str = "train"):
+    def __init__(
+        self,
+        frame: pd.DataFrame | None,
+        scale: str | None = None,
+        variant: int = 0,
+        mode: str = "train",
+        own_rate: bool = False,
+    ):
         frame = pd.DataFrame(columns=LOOKED_AT) if frame is None or frame.empty else frame
         if len(frame):
             check_frame(frame, LOOKED_AT)
-        self.scale, self.variant = self._scale(frame, scale), variant
+        self.scale, self.variant, self.own_rate = self._scale(frame, scale), variant, own_rate
         self.families = 1  # tasks that share a verdict, and with it its 5 %
         runs = frame[(frame.scale == self.scale) & frame.status.isin(["ok", "diverged"])]
         if runs.run_id.duplicated().any():
@@ -213,9 +221,10 @@ class Evidence:
         return self._rates[task, arm]
 
     def lr(self, task: str, arm: str) -> float:
-        """The chosen learning rate, or the scale's own while the arm is not tuned."""
+        """The chosen learning rate, or the scale's own while the arm is not tuned and where `own_rate` asks for it."""
         by_lr = self.tuning(task, arm)
-        return base_config(task, self.scale).lr if by_lr.isna().any() else float(by_lr.idxmax())
+        own = self.own_rate or by_lr.isna().any()
+        return base_config(task, self.scale).lr if own else float(by_lr.idxmax())
 
     def untuned(self, task: str, arms: Iterable[str]) -> list[str]:
         return [arm for arm in arms if self.tuning(task, arm).isna().any()]

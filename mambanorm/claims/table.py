@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from mambanorm.claims.training import TASKS, amount
+from mambanorm.claims.training import TASKS
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.sweep import plural
 
@@ -64,22 +64,27 @@ def verdict_html(verdicts: Sequence[Verdict], *, beside: dict[str, str] | None =
 
 def _row(verdict: Verdict, beside: dict[str, str] | None) -> str:
     claim, found = verdict.claim, bool(verdict.n_seeds)
-    effect = f"{amount(verdict)}, {_number(verdict.threshold)}" if found else "–"
+    effect = f"{verdict.amount}, {_number(verdict.threshold)}" if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     kind = "none" if verdict.verdict == "not run" else verdict.verdict
     summary = (
         f"<b>{claim.id}</b><i class='{kind}'>{verdict.verdict}</i>"
-        f"<span>{html.escape(claim.words)}{_by_task(verdict)}</span>"
+        f"<span>{html.escape(claim.words)}{_small_print(verdict)}</span>"
         f"<span class='num'>{html.escape(effect)}</span><span>{last}</span>"
     )
     return f"<details><summary>{summary}</summary><div class='fold'>{_fold(verdict)}</div></details>"
 
 
-def _by_task(verdict: Verdict) -> str:
-    """What each task says, where there are several."""
-    if len(verdict.by_task) < 2:
-        return ""
-    return "<br><small>" + ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items()) + "</small>"
+def _small_print(verdict: Verdict) -> str:
+    """What must not be missed beside the word of a verdict: each task's own, how many comparisons hold, other settings
+    that say something else."""
+    lines = []
+    if len(verdict.by_task) > 1:
+        lines.append(", ".join(f"{task}: {said}" for task, said in verdict.by_task.items()))
+    elif verdict.n_seeds and len(verdict.rows) > 1 and not verdict.claim.main:
+        lines.append(f"{(verdict.rows.state == 'holds').sum()} of {len(verdict.rows)} comparisons hold")
+    lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
+    return "".join(f"<br><small>{html.escape(line)}</small>" for line in lines)
 
 
 def _fold(verdict: Verdict) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mambanorm.claims.evidence import needed
@@ -23,7 +22,6 @@ from mambanorm.config import STUDY_TASKS, RunConfig, default_scale, leaves_grid_
 from mambanorm.recorded import recorded_path, write_recorded
 from mambanorm.runs import load_runs
 from mambanorm.sweep import plural, sweep
-from mambanorm.tables import points
 
 SEEDS = 8
 """Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
@@ -113,21 +111,12 @@ def describe(verdict: Verdict) -> str:
     lines = [f"{claim.id:<5}{verdict.verdict:<14}{claim.words} ({claim.where})"]
     if verdict.decided_by:
         lines.append(
-            f"     {verdict.decided_by}: {amount(verdict)}, {plural(verdict.n_seeds, 'seed')}, {verdict.fidelity}"
+            f"     {verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}, {verdict.fidelity}"
         )
     return "\n".join(lines + [f"     · {caveat}" for caveat in verdict.caveats])
 
 
 def one_line(verdict: Verdict) -> str:
     """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what it decided."""
-    found = f"{amount(verdict):<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
+    found = f"{verdict.amount:<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
     return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}".rstrip()
-
-
-def amount(verdict: Verdict) -> str:
-    """`+2.3 points [0.4, 4.2]`, or the effect in the claim's own unit."""
-    low, high = verdict.ci
-    if verdict.unit == "pp":
-        return points(verdict.effect, low, high)
-    interval = f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else ""
-    return f"{verdict.effect:.3g}{interval} {verdict.unit}".replace("-", "−")

@@ -16,8 +16,8 @@ are then made all at once, a claim is reproduced if it is on each, contradicted 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from mambanorm.claims.inference import SIGN_FLIP_AT_MOST
 from mambanorm.claims.measures import STATES, Row
 from mambanorm.config import TUNE_SEEDS, lr_grid
 from mambanorm.sweep import plural
-from mambanorm.tables import SKETCH_BELOW
+from mambanorm.tables import SKETCH_BELOW, points
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "sketch", "not run")
 FULL_SEEDS = 8
@@ -48,7 +48,7 @@ class Verdict:
     rows: one a task and comparison, columns COLUMNS (low, high simultaneous; each_low, each_high uncorrected; state
     holds | fails | open; paper = the same comparison in the paper's numbers, NaN if not printed; per_seed = list).
     divergence: one row a task and arm with diverged, runs, rate, low, high (exact), p (Fisher, against the claim's
-    reference arm).
+    reference arm). beside: what the same runs say at other settings, none of which decides.
     """
 
     claim: Claim
@@ -67,6 +67,32 @@ class Verdict:
     by_task: dict[str, str]
     rows: pd.DataFrame
     divergence: pd.DataFrame
+    beside: dict[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def amount(self) -> str:
+        """`+2.3 points [0.4, 4.2]`, or the effect in the claim's own unit."""
+        low, high = self.ci
+        if self.unit == "pp":
+            return points(self.effect, low, high)
+        interval = f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else ""
+        return f"{self.effect:.3g}{interval} {self.unit}".replace("-", "−")
+
+    @property
+    def brief(self) -> str:
+        """`contradicted (GN→GN − IN→IN −20.3 points [−32.9, −7.6])`"""
+        return f"{self.verdict} ({self.decided_by} {self.amount})" if self.n_seeds else self.verdict
+
+    @property
+    def at_odds(self) -> dict[str, Verdict]:
+        """What of `beside` a reader must not miss: another verdict, or an effect outside this one's interval."""
+        low, high = self.ci
+
+        def alike(other: Verdict) -> bool:
+            same_place = other.decided_by == self.decided_by
+            return other.verdict == self.verdict and (low <= other.effect <= high or not same_place)
+
+        return {name: other for name, other in self.beside.items() if not alike(other)}
 
     @property
     def fidelity(self) -> str:
@@ -89,22 +115,34 @@ def judge(
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks)
-    findings = [judge_task(claim, evidence, task) for task in asked]
-    counted = [finding.task for finding in findings if finding.verdict in VERDICTS[:3]]
-    if len(counted) > 1:  # then their comparisons are all made at once
-        evidence.families = len(counted)
-        findings = [judge_task(claim, evidence, task) for task in asked]
-    verdict = combine(claim, evidence, findings)
+    verdict = _judge_all(claim, evidence, asked)
     if verdict.verdict not in VERDICTS[:3]:
         return verdict
-    others = {name: Evidence(frame, scale, i) for i, name in enumerate(variants(claim, evidence.scale)) if i}
+    beside = {name: _judge_all(claim, other, asked) for name, other in _others(claim, frame, evidence.scale)}
+    if claim.runs == "tuned":  # the study's runs: not there for every arm, and no news where every arm chose that rate
+        beside = {k: v for k, v in beside.items() if v.verdict in VERDICTS[:3] and v.brief != verdict.brief}
+    texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
+    return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
+
+
+def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
+    """One verdict from the tasks, all of whose comparisons are made at once."""
+    findings = [judge_task(claim, evidence, task) for task in tasks]
+    counted = [finding.task for finding in findings if finding.verdict in VERDICTS[:3]]
+    if len(counted) > 1:
+        evidence.families = len(counted)
+        findings = [judge_task(claim, evidence, task) for task in tasks]
+    return combine(claim, evidence, findings)
+
+
+def _others(claim: Claim, frame: pd.DataFrame, scale: str) -> Iterator[tuple[str, Evidence]]:
+    """The settings at which a claim is judged besides, none of which decides."""
+    for variant, name in enumerate(variants(claim, scale)[1:], start=1):
+        yield name, Evidence(frame, scale, variant)
     if claim.runs == "depth":
-        others["in eval mode"] = Evidence(frame, scale, mode="eval")
-    told = {
-        name: combine(claim, other, [judge_task(claim, other, task) for task in asked]).verdict
-        for name, other in others.items()
-    }
-    return replace(verdict, caveats=verdict.caveats + tuple(f"{name}: {other}" for name, other in told.items()))
+        yield "in eval mode", Evidence(frame, scale, mode="eval")
+    if claim.runs == "tuned":
+        yield "at the task's own learning rate for every arm", Evidence(frame, scale, own_rate=True)
 
 
 @dataclass(frozen=True, eq=False)
