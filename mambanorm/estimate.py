@@ -1,6 +1,7 @@
 """The dry run: how many runs the store lacks, and about how long they take to train.
 
-The time is judged by what like runs of the store took on this machine; where there is none, by a few steps trained now.
+The time is judged by what like runs of the store took on this machine; where there is none, by a few steps timed now,
+which needs no data.
 
 Map
     dry_run         the two lines that the command line prints
@@ -10,8 +11,6 @@ Map
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,13 +19,11 @@ import torch
 
 from mambanorm import machine
 from mambanorm.config import RunConfig, base_config
+from mambanorm.plan import plan
 from mambanorm.runs import load_runs
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.ssm import set_threads
 from mambanorm.sweep import count_workers, missing_runs, plural, relative_cost, spell
-from mambanorm.train import train
-
-STEPS_WARM, STEPS_TIMED = 2, 5
 
 
 def dry_run(
@@ -68,7 +65,7 @@ def estimate(
             tried.append(task)
         seconds += rate * sum(map(relative_cost, mine))
     sources = [f"the times of {plural(like, 'like run')} in the store"] * (like > 0)
-    sources += [f"{STEPS_TIMED} steps of one run on {', '.join(tried)}, trained just now"] * bool(tried)
+    sources += [f"a few steps of one run on {', '.join(tried)}, timed just now"] * bool(tried)
     return seconds / workers, f"judged by {' and by '.join(sources)}"
 
 
@@ -85,17 +82,10 @@ def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> t
 
 
 def measured_rate(config: RunConfig, threads: int) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps and one evaluation of a config with so many threads."""
-    before, times = torch.get_num_threads(), []
-    steps = STEPS_WARM + STEPS_TIMED
-    short = config.but(arm="RMSN>SSM>None", steps=steps, eval_every=steps - 2, warmup_steps=steps)
+    """Seconds per unit of `relative_cost`, from a few steps with so many threads on random data of the task's shape."""
+    before = torch.get_num_threads()
     set_threads(threads)
     try:
-        train(short, on_step=lambda *_: times.append(time.perf_counter()))
+        return plan(config.but(arm="RMSN>SSM>None"))["hours"] * 3600 / relative_cost(config)
     finally:
         set_threads(before)
-    gaps = [later - earlier for earlier, later in zip(times[STEPS_WARM - 1 :], times[STEPS_WARM:])]
-    step_s = statistics.median(gaps)
-    eval_s = max(gaps[-2] - step_s, 0.0)  # it stands between the last step but two and the next
-    evaluations = config.steps // config.eval_every + 2  # the last step's and the test split's
-    return (config.steps * step_s + evaluations * eval_s) / relative_cost(config)

@@ -33,6 +33,8 @@ from pathlib import Path
 import nbformat
 import papermill as pm
 import psutil
+import zmq
+from jupyter_client.channels import AsyncZMQSocketChannel
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from papermill.exceptions import PapermillExecutionError
@@ -248,11 +250,23 @@ def parameter_names(source: str) -> list[str]:
     return names
 
 
+class ShellChannel(AsyncZMQSocketChannel):
+    """A shell channel on which no reply is missed.
+
+    nbclient answers a widget there while it waits there for the cell's reply, and a send can take away the signal that
+    the reply has come: the cell then waits for ever (nbclient's issue 312). To look at the socket gives it back.
+    """
+
+    def send(self, msg: dict) -> None:
+        super().send(msg)
+        self.socket.get(zmq.EVENTS)
+
+
 class Kernel(AsyncKernelManager):
     """A kernel that remembers its client: nbclient leaves it open where the kernel is not its own."""
 
     def client(self, **options):
-        self.last_client = super().client(**options)
+        self.last_client = super().client(shell_channel_class=ShellChannel, **options)
         return self.last_client
 
     def close(self) -> None:

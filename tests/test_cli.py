@@ -131,7 +131,7 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
     assert "6 runs asked for, 0 in the store" in out
     assert "6 missing" in out
     assert "Training takes about" in out
-    assert "5 steps of one run on digits" in out
+    assert "a few steps of one run on digits, timed just now" in out
     assert not store.exists()
 
     call(capsys, "train", "--arm", "LN>SSM>LN", *common)
@@ -141,6 +141,14 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
     _, out, _ = call(capsys, "train", "--arm", "LN>SSM>LN", "--dry-run", *common)
     assert "1 run asked for, 1 in the store" in out
     assert "about" not in out
+
+
+def test_a_dry_run_needs_no_data(capsys):
+    """IMDB is not there, and Pathfinder's 11,000 pictures would be drawn."""
+    code, out, _ = call(capsys, "sweep", "--arms", "RMSN>SSM>None", "--tasks", "imdb,pathfinder32", "--scale", "quick", "--dry-run")
+    assert code == 0
+    assert "6 runs asked for" in out
+    assert "a few steps of one run on imdb, pathfinder32, timed just now" in out
 
 
 def test_a_dry_run_of_the_study_counts_the_runs_of_the_notebooks_asked_for(capsys, notebook_folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import os
@@ -11,12 +12,15 @@ import time
 import nbformat
 import psutil
 import pytest
+import zmq
+import zmq.asyncio
+from jupyter_client.session import Session
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
 from mambanorm import base_config, report
 from mambanorm.page import NotebookOutcome, markdown, write_index
-from mambanorm.report import Kernels, exit_code, find_notebooks, run_notebook, run_study
+from mambanorm.report import Kernels, ShellChannel, exit_code, find_notebooks, run_notebook, run_study
 
 PARAMETERS = """\
 scale: str = None  # None = the environment's
@@ -260,3 +264,27 @@ def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
     assert "digits" in outcome.answer
     assert "listops" not in outcome.answer
     assert len(list((tmp_path / "runs").iterdir())) == 6
+
+
+def test_a_reply_that_comes_just_before_a_widget_is_answered_is_not_missed(tmp_path):
+    """The order of events in which jupyter_client's own channel waits for ever."""
+    session, address = Session(key=b"k"), f"ipc://{tmp_path}/shell"
+
+    async def reply_then_send() -> dict:
+        with zmq.asyncio.Context() as context, zmq.Context() as other, other.socket(zmq.ROUTER) as kernel:
+            kernel.bind(address)
+            channel = ShellChannel(context.socket(zmq.DEALER), session)
+            channel.socket.connect(address)
+            channel.send(session.msg("execute_request"))
+            client, _ = session.feed_identities(kernel.recv_multipart())
+            waiting = asyncio.create_task(channel.get_msg())
+            await asyncio.sleep(0.1)  # now it waits
+            session.send(kernel, "execute_reply", ident=client)
+            time.sleep(0.1)  # the reply has arrived, the loop has not looked
+            channel.send(session.msg("comm_msg"))
+            try:
+                return await asyncio.wait_for(waiting, 10)
+            finally:
+                channel.close()
+
+    assert asyncio.run(reply_then_send())["msg_type"] == "execute_reply"

@@ -483,7 +483,9 @@ if __name__ == "__main__":
 
 def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(store):
     path = store.parent / "unguarded.py"
-    path.write_text("import mambanorm as mn\nmn.sweep([mn.base_config('digits', 'smoke')], workers=1, progress=False)\n")
+    path.write_text(
+        "import mambanorm as mn\nmn.sweep([mn.base_config('digits', 'smoke')], workers=1, progress=False)\n"
+    )
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert 'put what runs there under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
