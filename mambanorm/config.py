@@ -235,7 +235,7 @@ def depth_runs(
 
 
 FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
-FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there (I12)
+FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
 
 
 def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:

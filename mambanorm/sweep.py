@@ -237,11 +237,13 @@ def relative_cost(config: RunConfig) -> float:
 
 
 def spell(seconds: float) -> str:
-    """`35 s`, `4 min`, `2 h 5 min`."""
+    """`35 s`, `4 min`, `2 h 5 min`, `2,300 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{seconds / 3600:,.0f} h"
 
 
 def plural(n: int, what: str) -> str:

@@ -49,6 +49,11 @@ def percent(x: float, digits: int = 1) -> str:
     return "–" if x is None or not np.isfinite(x) else f"{100 * x:.{digits}f} %"
 
 
+def mean_sd(row: pd.Series) -> str:
+    """A row of `summarize` in words: "68.8 ± 1.2 %"; of one seed "68.8 %"."""
+    return f"{100 * row['mean']:.1f} ± {percent(row.sd)}" if np.isfinite(row.sd) else percent(row["mean"])
+
+
 def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
     """The t-interval of the mean; NaN for fewer than two values."""
     values = np.asarray(list(values), float)

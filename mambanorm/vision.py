@@ -103,6 +103,10 @@ class VSSBlock(nn.Module):
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
         self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
 
+    def extra_repr(self) -> str:
+        sizes = f"d_inner={self.d_inner}, d_state={self.d_state}, dt_rank={self.dt_rank}"
+        return f"scan in {len(DIRECTIONS)} directions: {sizes}"
+
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 4 or x.shape[-1] != self.d_model:
             raise ValueError(f"VSSBlock expects (B, H, W, D) with D = {self.d_model}, got shape {tuple(x.shape)}")

@@ -517,7 +517,7 @@ def test_what_the_same_runs_say_at_one_learning_rate_for_every_arm_is_told_besid
     name = "at the task's own learning rate for every arm"
     assert (verdict.verdict, verdict.beside[name].verdict) == ("contradicted", "reproduced")
     assert list(verdict.at_odds) == [name]
-    line = f"{name}: reproduced (NormVary→GN − RMSN→None +1"
+    line = f"{name}: reproduced (NormVary→GN − RMSN→None: +1"
     assert any(text.startswith(line) for text in verdict.caveats)
     assert f"<small>{html.escape(line)}" in claims.verdict_html([verdict])
 

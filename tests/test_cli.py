@@ -145,7 +145,9 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
 
 def test_a_dry_run_needs_no_data(capsys):
     """IMDB is not there, and Pathfinder's 11,000 pictures would be drawn."""
-    code, out, _ = call(capsys, "sweep", "--arms", "RMSN>SSM>None", "--tasks", "imdb,pathfinder32", "--scale", "quick", "--dry-run")
+    code, out, _ = call(
+        capsys, "sweep", "--arms", "RMSN>SSM>None", "--tasks", "imdb,pathfinder32", "--scale", "quick", "--dry-run"
+    )
     assert code == 0
     assert "6 runs asked for" in out
     assert "a few steps of one run on imdb, pathfinder32, timed just now" in out

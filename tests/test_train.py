@@ -489,7 +489,7 @@ def test_a_script_that_sweeps_while_its_workers_import_it_is_told_what_to_do(sto
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert 'put what runs there under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
-    assert done.stderr.count("Traceback") == 2  # Dask's and ours, none of a worker's
+    assert "bootstrapping phase" not in done.stderr  # what each worker would say
 
 
 def test_a_killed_sweep_resumes_where_it_was(store):
@@ -512,7 +512,7 @@ def test_a_killed_sweep_resumes_where_it_was(store):
 
 
 def test_time_left_is_spelt_and_costs_grow_with_the_work():
-    assert [spell(s) for s in (12.4, 240, 7500)] == ["12 s", "4 min", "2 h 5 min"]
+    assert [spell(s) for s in (12.4, 240, 7500, 8.3e6)] == ["12 s", "4 min", "2 h 5 min", "2,306 h"]
     config = base_config("digits", "smoke")
     assert relative_cost(config.but(steps=8)) == 2 * relative_cost(config)
 

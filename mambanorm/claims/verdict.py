@@ -80,8 +80,8 @@ class Verdict:
 
     @property
     def brief(self) -> str:
-        """`contradicted (GN→GN − IN→IN −20.3 points [−32.9, −7.6])`"""
-        return f"{self.verdict} ({self.decided_by} {self.amount})" if self.n_seeds else self.verdict
+        """`contradicted (GN→GN − IN→IN: −20.3 points [−32.9, −7.6])`"""
+        return f"{self.verdict} ({self.decided_by}: {self.amount})" if self.n_seeds else self.verdict
 
     @property
     def at_odds(self) -> dict[str, Verdict]:

@@ -127,14 +127,17 @@ def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
     for y, row in enumerate(table.itertuples()):
         _pair(ax, y, row)
     ax.axvline(0, color=GREY, linewidth=1, zorder=1)
-    ax.set_yticks(range(len(table)), [f"{short(row.a)}  −  {short(row.b)}   {row.task}" for row in table.itertuples()])
+    several = table.task.nunique() > 1
+    names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
+    ax.set_yticks(range(len(table)), names)
     ax.set(xlabel="difference in test accuracy (percentage points)", ylabel="pair", ylim=(len(table) - 0.5, -0.6))
     ax.grid(axis="x")
     ax.grid(visible=False, axis="y")
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
+    title = "Paired differences" + f", {table.task.iloc[0]}" * (not several)
     lines = "differences within a seed, small dots: seeds"
-    return finish(fig, "Paired differences", caption or f"{seeds} · mean and 95 % t-interval", lines)
+    return finish(fig, title, caption or f"{seeds} · mean and 95 % t-interval", lines)
 
 
 def _pair(ax: Axes, y: float, row) -> None:

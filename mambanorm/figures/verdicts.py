@@ -17,7 +17,7 @@ from mambanorm.tables import seeds_text
 VERDICT_COLOURS = {
     "reproduced": COMBINATION,
     "contradicted": NO_NORM,
-    "inconclusive": SINGLE,
+    "inconclusive": "#946500",  # SINGLE is too light for words
     "sketch": GREY,
     "not run": GREY,
 }

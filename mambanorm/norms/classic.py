@@ -118,7 +118,7 @@ class LayerNorm(TokenNorm):
     learnable="γ",
 )
 class RMSNorm(TokenNorm):
-    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5); no β (I9)."""
+    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5); no β."""
 
     centred = False
 
