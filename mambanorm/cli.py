@@ -357,12 +357,18 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
 def _value(name: str, text: str, kind: type) -> Any:
     import json
 
-    wanted = {int: "a whole number", float: "a number", dict: 'JSON such as {"groups": 8}'}
-    read: Callable = json.loads if kind is dict else kind
+    wanted = {
+        int: "a whole number",
+        float: "a number",
+        dict: 'JSON such as {"groups": 8}',
+        tuple: "a list such as [2, 4]",
+    }
+    read: Callable = json.loads if kind in (dict, tuple) else kind
     try:
         value = read(text)
     except ValueError:
         value = None
+    value = tuple(value) if kind is tuple and isinstance(value, list) else value
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be {wanted[kind]}, got {text!r}")
     return value

@@ -117,6 +117,8 @@ class LanguageModel(nn.Module):
     def step(self, ids: Tensor, cache: list[BlockCache]) -> Tensor:
         """One more id a row, (B,) → logits (B, V) of what comes next; the cache moves on. Without gradient."""
         self._check(ids, 1)
+        if len(cache) != len(self.backbone.layers):
+            raise ValueError(f"the cache is of {len(cache)} blocks, this model has {len(self.backbone.layers)}")
         x = self.backbone.embedding(ids)  # (B, D)
         for block, kept in zip(self.backbone.layers, cache, strict=True):
             x = block.step(x, kept)
@@ -129,7 +131,7 @@ class LanguageModel(nn.Module):
         by the seed or else by torch's random state. ValueError for an empty prompt, n < 1 or a temperature below 0.
         """
         check_size("n", n)
-        if not temperature >= 0:
+        if not isinstance(temperature, int | float) or not temperature >= 0:
             raise ValueError(f"temperature must be 0 (always the likeliest) or above, got {temperature!r}")
         logits, cache = self.prefill(prompt)
         generator = None if seed is None else torch.Generator(prompt.device).manual_seed(seed)
@@ -144,8 +146,9 @@ class LanguageModel(nn.Module):
         shape = "(B, L)" if dims == 2 else "(B,)"
         if not isinstance(ids, Tensor):
             raise ValueError(f"expected a tensor of token ids {shape}, got {ids!r}: text must be encoded first")
-        if ids.dim() != dims or ids.is_floating_point() or not ids.numel():
-            raise ValueError(f"expected token ids {shape}, at least one, got {ids.dtype} {tuple(ids.shape)}")
+        if ids.dim() != dims or ids.dtype not in (torch.int32, torch.int64) or not ids.numel():
+            found = f"{ids.dtype} {tuple(ids.shape)}"
+            raise ValueError(f"expected token ids {shape}, at least one, as int64 or int32, got {found}")
         if not ids.is_cuda and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
             raise ValueError(f"token ids must lie in 0..{self.vocab_size - 1}, got {int(ids.min())}..{int(ids.max())}")
 
@@ -154,7 +157,8 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
     """The next ids (B, 1) from logits (B, V): the likeliest at temperature 0, else drawn."""
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+    ahead = logits - logits.amax(-1, keepdim=True)  # ≤ 0, so that no temperature makes it infinite
+    return torch.multinomial((ahead / max(temperature, 1e-6)).softmax(-1), 1, generator=generator)
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints
@@ -167,26 +171,32 @@ SHOWN = 5  # names of a kind in an error: enough to see what is wrong
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors` file or of one that torch has saved; nothing in the file is ever run.
 
-    ValueError for a file that holds more than tensors.
+    ValueError for a file that is damaged or holds more than tensors, FileNotFoundError for one that is not there.
     """
-    if Path(path).suffix == ".safetensors":
-        from safetensors.torch import load_file
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-        return load_file(path)
     try:
+        if Path(path).suffix == ".safetensors":
+            return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
     except pickle.UnpicklingError:
         raise ValueError(
-            f"{path} is no state dict of tensors: reading it could run code of whoever wrote it, so it is not read; "
-            "ask for a .safetensors file"
+            f"{path} is no state dict of tensors, or no checkpoint at all: reading it could run code of whoever wrote "
+            "it, so it is not read; ask for a .safetensors file"
         ) from None
+    except (SafetensorError, OSError, EOFError, KeyError, RuntimeError) as error:
+        raise ValueError(f"{path} is truncated, altered or no checkpoint ({error!r}): bring it again") from error
 
 
 def load_mamba_checkpoint(state_dict: Mapping[str, Tensor], **config: Any) -> LanguageModel:
     """The language model of a checkpoint, named as in mamba-ssm (`backbone.embedding`) or transformers (`…embeddings`).
 
     Sizes, tying and RMSN or LN are read off the tensors. `config`, LanguageModel's own arguments, says what they do not
-    show, such as `norm_options={"eps": 1e-6}`, and goes before what they do. The weights become float32.
+    show, such as `norm_options={"eps": 1e-6}`, and goes before what they do. The weights become float32. Falcon-Mamba
+    and models with another activation than SiLU have the same tensors and are other models: they give wrong logits.
 
     Raises ValueError for tensors that are missing, unexpected or of another shape, each by mamba-ssm's name.
     """
@@ -208,7 +218,7 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """transformers' names as mamba-ssm has them: they differ in one letter. ValueError for what is no state dict."""
     if not isinstance(state_dict, Mapping):
         raise ValueError(f"expected a state dict, names → tensors, got {state_dict!r}: use read_checkpoint(path) first")
-    if others := [name for name, value in state_dict.items() if not isinstance(value, Tensor)]:
+    if others := [n for n, value in state_dict.items() if not (isinstance(n, str) and isinstance(value, Tensor))]:
         raise ValueError(
             f"a state dict maps names to tensors; other things are under {others[:4]}: pick the weights out"
         )
@@ -224,6 +234,8 @@ def _mamba_ssm_name(name: str) -> str:
 def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
     """LanguageModel's arguments as the tensors show them; of the layers, the first speaks for all."""
     numbers = [int(found[1]) for name in state if (found := re.match(r"backbone\.layers\.(\d+)\.", name))]
+    if set(numbers) != set(range(len(set(numbers)))):
+        raise ValueError(f"layers are numbered {sorted(set(numbers))[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
     d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
     if d_inner % d_model:
@@ -233,7 +245,7 @@ def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
     return dict(
         vocab_size=vocab_size,
         d_model=d_model,
-        n_layers=max(numbers) + 1,
+        n_layers=len(set(numbers)),
         arm="LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None",
         final_norm="LN" if "backbone.norm_f.bias" in state else "RMSN",
         tie=HEAD not in state or torch.equal(state[HEAD], state[EMBEDDING]),
@@ -292,8 +304,10 @@ def train_language_model(
     """Trains the model on one text of ids (n,) and tests it on another; returns the curve, one row a step.
 
     Columns: step; train_bits, of the step's batch before the step; val_bits, of the whole of val_ids after it (NaN
-    between evaluations); bits a token, here a character. The seed decides the batches. ValueError for too short a text.
+    between evaluations); bits a token, here a character. The seed decides the batches. ValueError for too short a text
+    and for impossible sizes.
     """
+    check_size("eval_every", eval_every)
     device, curve = model.lm_head.weight.device, []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)  # A_log and D must not decay
     order = batches(train_ids, steps=steps, batch_size=batch_size, length=length, seed=seed)

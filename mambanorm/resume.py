@@ -2,7 +2,7 @@
 
     <folder>/step-<n>/state.safetensors   model, AdamW's moments, best weights, the WeightLog's snapshots and ring
                       curve.parquet       the curve so far
-                      progress.json       run_id, step, tokens, seconds, best accuracy and its step
+                      progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums
 
 A checkpoint is written beside its place and renamed, so it is there whole or not at all; the one before it goes
 afterwards. There is no pickle in it. The batch order needs no file: it follows from the seed and the step. A run that
@@ -14,6 +14,7 @@ Map
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -36,7 +37,8 @@ if TYPE_CHECKING:  # train imports this file
 
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError, pyarrow.ArrowException)
 UNFINISHED = ".unfinished-"
-PROGRESS = ("run_id", "step", "tokens", "seconds", "best_accuracy", "best_step")
+PROGRESS = ("run_id", "step", "tokens", "seconds", "best_accuracy", "best_step", "sha256")
+FILES = ("state.safetensors", "curve.parquet")
 
 
 class Checkpoint:
@@ -102,7 +104,7 @@ class Checkpoint:
             tensors = {name: value.detach().cpu().contiguous().clone() for name, value in self._take().items()}
             save_file(tensors, new / "state.safetensors")
             pd.DataFrame(self.curve).to_parquet(new / "curve.parquet", index=False)
-            progress = (self.config.run_id, step, tokens, seconds, best.accuracy, best.step)
+            progress = (self.config.run_id, step, tokens, seconds, best.accuracy, best.step, _digests(new))
             (new / "progress.json").write_text(json.dumps(dict(zip(PROGRESS, progress, strict=True))))
             if not final.exists():  # another process may be training the same run
                 new.rename(final)
@@ -128,6 +130,8 @@ class Checkpoint:
         progress = {name: json.loads((path / "progress.json").read_text())[name] for name in PROGRESS}
         if progress["run_id"] != self.config.run_id:
             raise ValueError(f"it belongs to run {progress['run_id']}, not to {self.config.run_id}")
+        if progress["sha256"] != _digests(path):
+            raise ValueError("its files are truncated or altered: their checksums are not those it was written with")
         curve = pd.read_parquet(path / "curve.parquet").to_dict("records")
         if not len(curve) == progress["step"] == _step(path):
             raise ValueError(f"its curve has {len(curve)} steps, its name says {_step(path)}")
@@ -154,6 +158,15 @@ class Checkpoint:
         for _, kept in _inner(state.get("ring", {})):
             step = int(kept.pop("step"))
             self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)]))
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """Checksums of a checkpoint's files: safetensors has none, and an altered weight would still be a number."""
+    digests = {}
+    for name in FILES:
+        with open(path / name, "rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def _named(owner: str, tensors: dict) -> dict[str, Tensor]:

@@ -41,6 +41,10 @@ def test_every_command_has_help_with_examples(command, capsys):
         (["train", "--arm", "LN>SSM>LN", "--set", "n_layers=3.5"], "n_layers must be a whole number, got '3.5'"),
         (["train", "--arm", "LN>SSM>LN", "--set", "n_layers=0"], "at least 1"),
         (["train", "--arm", "LN>SSM>LN", "--set", "lr"], "lr=VALUE"),
+        (
+            ["train", "--arm", "LN>SSM>LN", "--set", "down_sample=1"],
+            "down_sample must be a list such as [2, 4], got '1'",
+        ),
         (["train", "--arm", "LN>SSM>LN", "--set", "seed=3"], "--seed"),
         (["train"], "--arm"),
         (["sweep", "--grid", "posision"], "did you mean 'position'"),

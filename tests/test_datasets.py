@@ -230,8 +230,17 @@ def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, mo
     handler.content = json.dumps(listing).encode()
     url = pixels._hub("who/what", "123", "config") + "/b.parquet"
     assert pixels._stated_digest(url) == "sha256:def"
-    with pytest.raises(ValueError, match="does not list config/c.parquet"):
+    with pytest.raises(ValueError, match="states no checksum of config/c.parquet"):
         pixels._stated_digest(url.replace("b.parquet", "c.parquet"))
+
+
+@pytest.mark.parametrize("answer", ["<html>sign in</html>", '{"error": "gone"}', '[{"lfs": {}}]', "[1]", "null"])
+def test_an_answer_that_is_no_list_of_files_says_so(data, server, monkeypatch, answer):
+    address, handler = server
+    monkeypatch.setattr(pixels, "HUB", address)
+    handler.content = answer.encode()
+    with pytest.raises(ValueError, match="tree/123/config answers something else than a list of files"):
+        pixels._stated_digest(pixels._hub("who/what", "123", "config") + "/b.parquet")
 
 
 # ---------------------------------------------------------------------------------------------- pathfinder
@@ -364,13 +373,13 @@ def put_lra(root, n=20, batches=(0, 2, 10), binary=False, level=pathfinder.LRA, 
             labels.append(number % 2)
         path = root / level / "metadata" / f"{batch}.npy"
         if binary:
-            np.save(path, np.array(rows))
+            np.save(path, np.array(rows).astype(binary))
         else:
             path.write_text("\n".join(" ".join(row) for row in rows) + "\n")
     return labels
 
 
-@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("binary", [False, "U", "S"])
 def test_lras_pictures_are_read_in_the_order_of_their_numbers(data, binary):
     labels = put_lra(data / "pathfinder32", binary=binary)
     samples = pathfinder.read_lra(data / "pathfinder32")
@@ -383,7 +392,8 @@ def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
     with pytest.raises(ValueError, match="holds 60 pictures, LRA's release 200,000: bring all"):
         load_task("pathfinder64", "paper", 0)
     monkeypatch.setattr(pathfinder, "LEAST", 60)
-    loaded = load_task("pathfinder64", "paper", 0)
+    with pytest.warns(UserWarning, match="199,940 of the 200,000 pictures of LRA's release are not there"):
+        loaded = load_task("pathfinder64", "paper", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [48, 6, 6]
     order = torch.randperm(60, generator=torch.Generator().manual_seed(42))
     assert torch.equal((loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:])
@@ -407,6 +417,7 @@ def test_the_one_picture_known_to_be_empty_is_left_out(data):
         ("", "row 2 '': 0 columns"),
         ("imgs/0 sample_1.png 1 2 1.0 14 4 2 0.5 1 1", "row 2 .*label '2' in column 4"),
         ("imgs/0 sample_99.png 1 1 1.0 14 4 2 0.5 1 1", "row 2 .*sample_99.png is missing"),
+        ("imgs/0 sample_0.png 1 1 1.0 14 4 2 0.5 1 1", "row 2 .*stands in an earlier row, too"),
     ],
 )
 def test_a_malformed_row_of_lras_metadata_is_refused(data, row, said):
@@ -499,6 +510,7 @@ def test_idx_files_give_back_their_array(data):
         (lambda whole: b"<html>", "[Nn]ot a gzip"),
         (lambda whole: gzip.compress(b"\x00\x00\x0d\x03" + bytes(12)), "no idx file"),
         (lambda whole: gzip.compress(b"\x00\x00\x08"), "no idx file"),
+        (lambda whole: gzip.compress(b"\x00\x00\x08\x03" + b"\xff" * 12), "and holds 0"),
         (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), r"says shape \(7, 28, 28\), .*5,488 bytes, .*5,487"),
     ],
 )
@@ -700,6 +712,37 @@ def test_a_label_that_is_no_class_is_refused_with_its_row(data):
         pixels._read.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [([0.7, 1.0], "double"), (["0", "pos"], "string"), ([True, False], "bool"), ([None, None], "null")],
+)
+def test_labels_that_are_no_whole_numbers_are_refused(data, labels, kind):
+    put_parquet(data, "svhn", "test", 3)
+    rows = [{"bytes": b"", "path": ""}] * 2
+    pq.write_table(pa.table({"image": rows, "label": labels}), data / "svhn" / "train.parquet")
+    with pytest.raises(ValueError, match=f"svhn's train: labels are of type {kind}, needed are whole numbers 0 to 9"):
+        load_task("svhn", "smoke", 0)
+
+
+def test_a_label_beyond_every_integer_type_is_refused_with_its_row(data):
+    put_parquet(data, "svhn", "test", 3)
+    labels = pa.array([3, 2**63 + 1], pa.uint64())
+    pq.write_table(pa.table({"image": [b"", b""], "label": labels}), data / "svhn" / "train.parquet")
+    with pytest.raises(ValueError, match="row 2: label 9223372036854775809, allowed are 0 to 9"):
+        load_task("svhn", "smoke", 0)
+
+
+def test_files_of_one_split_whose_columns_differ_in_type_are_refused(data):
+    put_parquet(data, "svhn", "test", 3)
+    put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
+    table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": [1]})
+    pq.write_table(table, data / "svhn" / "train-00001-of-00002.parquet")
+    with pytest.raises(
+        ValueError, match=r"train-00001-of-.* are binary, int64; those of train-00000-of-.* are struct<"
+    ):
+        load_task("svhn", "smoke", 0)
+
+
 # ---------------------------------------------------------------------------------------------- imdb
 
 
@@ -752,6 +795,14 @@ def test_imdb_at_paper_follows_s4(data, monkeypatch):
 def test_a_review_without_text_is_refused_with_its_row(data, text):
     put_imdb(data, [("fine", 1), (text, 0)], [("fine", 1)])
     with pytest.raises(ValueError, match="imdb's train, row 2: .* is no review"):
+        load_task("imdb", "smoke", 0)
+
+
+def test_a_review_that_is_no_utf_8_is_refused_with_its_row(data):
+    put_imdb(data, [("fine", 1)], [("fine", 1)])
+    text = pa.array([b"fine", b"caf\xe9"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": text, "label": [1, 0]}), data / "imdb" / "train.parquet")
+    with pytest.raises(ValueError, match="imdb's train, row 2: no text .*truncated or altered"):
         load_task("imdb", "smoke", 0)
 
 
@@ -865,6 +916,8 @@ def test_a_feature_file_whose_length_disagrees_with_its_labels_is_refused(few):
         (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\), needed is \(2048, T\)"),
         (np.zeros((2048, 0), np.float32), "frames of at least one"),
         (np.full((2048, 23), np.nan, np.float32), "not finite"),
+        (np.zeros((2048, 23), np.complex64), "holds complex64, needed are real numbers"),
+        (np.zeros((2048, 23), "S3"), r"holds \|S3, needed are real numbers"),
     ],
 )
 def test_features_of_another_shape_are_refused(few, content, said):
@@ -877,6 +930,33 @@ def test_truncated_features_are_refused_by_name(few):
     path = few / "features" / "P03_cam01_P03_tea.npy"
     path.write_bytes(path.read_bytes()[:5_000])
     with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated"):
+        load_task("breakfast", "quick", 0)
+
+
+@pytest.mark.parametrize("at", [12, 30])
+def test_features_with_an_altered_header_are_refused_by_name(few, at):
+    path = few / "features" / "P03_cam01_P03_tea.npy"
+    content = bytearray(path.read_bytes())
+    content[at] = ord("(")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated or no array"):
+        load_task("breakfast", "quick", 0)
+
+
+def test_an_archive_under_the_name_of_an_array_is_refused(few):
+    path = few / "features" / "P03_cam01_P03_tea.npy"
+    np.savez(path.with_suffix(".npz"), np.zeros((2048, 23)))
+    path.with_suffix(".npz").rename(path)
+    with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated or no array"):
+        load_task("breakfast", "quick", 0)
+
+
+def test_labels_that_change_after_the_frames_were_taken_are_looked_at_again(few):
+    load_task("breakfast", "quick", 0)
+    (few / "groundTruth" / "P03_cam01_P03_tea.txt").write_text("SIL\n" * 9)
+    for cache in CACHES:
+        cache.cache_clear()
+    with pytest.raises(ValueError, match="has 23 frames, .* labels 9"):
         load_task("breakfast", "quick", 0)
 
 
@@ -895,6 +975,8 @@ def test_missing_features_are_counted(few):
         ("splits/test.split1.bundle", "P16_cam01_P16_tea.txt\n", "P16_cam01_P16_tea stands in test.split1.bundle, too"),
         ("groundTruth/P03_cam01_P03_tea.txt", "SIL\nSLI\n", "row 2: unknown action 'SLI'.*did you mean 'SIL'"),
         ("mapping.txt", "0 SIL\npour_milk\n", "row 2 'pour_milk': needed are a number"),
+        ("mapping.txt", "0 SIL\n1 SIL\n", "row 2 .*same action as in row 1"),
+        ("mapping.txt", "", "mapping.txt is empty"),
     ],
 )
 def test_malformed_lists_are_refused_with_row_and_text(few, file, text, said):
@@ -970,6 +1052,32 @@ def test_imagenet_100_takes_the_classes_of_its_list_from_the_large_set(data):
     (data / "imagenet100" / "imagenet100.txt").write_text(f"{WNIDS[2]}\n{WNIDS[0]}\n")
     assert load_task("imagenet100", "smoke", 0).n_classes == 2
     trains("imagenet100")
+
+
+def test_imagenet_100_is_the_published_hundred_from_lab_on(data):
+    put_imagenet(data, n=2)
+    (data / "imagenet100").mkdir()
+    path = data / "imagenet100" / "imagenet100.txt"
+    path.write_text("\n".join(WNIDS))
+    with pytest.raises(ValueError, match=r"imagenet100\.txt .* is truncated or altered: its sha256 should be 79f3"):
+        load_task("imagenet100", "lab", 0)
+    published = real("imagenet100/imagenet100_CMC.txt")
+    path.write_bytes(published.read_bytes())
+    put_imagenet(data, "imagenet100", n=1, classes=imagenet.read_classes(published))
+    with pytest.raises(ValueError, match="imagenet100/val holds 100 rows, lab needs 5,000"):
+        load_task("imagenet100", "lab", 0)
+
+
+def test_files_that_are_no_pictures_and_classes_of_one_split_only_are_told(data):
+    folder = put_imagenet(data)
+    (folder / "train" / WNIDS[0] / "n01440764_0.webp").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"1 files that do not end in .*left out: .*n01440764_0\.webp"):
+        load_task("imagenet1k", "smoke", 0)
+    for cache in CACHES:
+        cache.cache_clear()
+    (folder / "val" / "n09999999").mkdir()
+    with pytest.raises(ValueError, match="val has the class n09999999, train has not"):
+        load_task("imagenet1k", "smoke", 0)
 
 
 def test_the_real_class_list_is_the_one_that_prepare_downloads():

@@ -197,6 +197,7 @@ def changed(**by_name):
         ({}, {"n_layers": 1}, r"unexpected: backbone\.layers\.1.*and 5 more"),
         ({}, {"arm": "RMSN>SSM>LN"}, r"missing: backbone\.layers\.0\.n2\.weight"),
         ({"step": 3}, {}, r"other things are under \['step'\]"),
+        ({"backbone__layers__100000000__mixer__D": torch.ones(30)}, {}, r"layers are numbered \[0, 1, 100000000\]"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_says_what_was_expected(changes, config, message):
@@ -220,6 +221,21 @@ def test_a_file_gives_the_tensors_that_were_saved(name, tmp_path):
     read = mn.read_checkpoint(tmp_path / name)
     assert read.keys() == state.keys()
     assert all(torch.equal(read[key], state[key]) for key in state)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: b"<html>"])
+def test_a_damaged_file_is_refused_by_name(name, damage, tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / name
+    (save_file if name.endswith("safetensors") else torch.save)(as_mamba_ssm(language_model()), path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=rf"{name} is (truncated, altered or no checkpoint|.*no checkpoint at all)"):
+        mn.read_checkpoint(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        mn.read_checkpoint(path)
 
 
 class Bomb:
@@ -323,6 +339,10 @@ def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
         (lambda m: m.generate("The ", 3), "text must be encoded"),
         (lambda m: m.generate(tokens(B, L), 0), "n must be a positive whole number"),
         (lambda m: m.generate(tokens(B, L), 3, temperature=-1), "temperature must be 0"),
+        (lambda m: m.generate(tokens(B, L), 3, temperature=None), "temperature must be 0"),
+        (lambda m: m(tokens(B, L).to(torch.uint8)), "as int64 or int32, got torch.uint8"),
+        (lambda m: m.step(tokens(B), m.new_cache(B)[:1]), "cache is of 1 blocks, this model has 2"),
+        (lambda m: mn.train_language_model(m, tokens(500), tokens(500), eval_every=0), "eval_every must be a positive"),
     ],
 )
 def test_inputs_of_another_kind_are_refused(call, message):
@@ -339,6 +359,11 @@ def test_greedy_text_is_what_the_whole_forward_finds_likeliest():
     assert torch.equal(written[:, :2], prompt)
     for t in range(2, 11):
         assert torch.equal(model(written[:, :t])[:, -1].argmax(-1), written[:, t])
+
+
+def test_the_lowest_temperatures_are_greedy():
+    model, prompt = language_model(), tokens(B, 2)
+    assert torch.equal(model.generate(prompt, 5, temperature=1e-40, seed=0), model.generate(prompt, 5))
 
 
 def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
 from mambanorm import cli
-from mambanorm.config import base_config
+from mambanorm.config import ROOT, base_config
 from mambanorm.models import ImageClassifier, SequenceClassifier
 from mambanorm.plan import activation_floats, forward_flops, plan, plan_table, prefixed, shape_of, table_text
 from mambanorm.presets import PAPER
@@ -149,6 +149,16 @@ def test_a_table_has_a_row_a_config():
     assert {line.count("|") for line in lines} == {11}
 
 
+def test_the_readme_has_a_row_of_the_plan_for_every_preset_at_paper():
+    """All but the two columns that were timed."""
+    readme = [line.split("|") for line in (ROOT / "README.md").read_text().splitlines()]
+    found = {cells[1].strip(): [cell.strip() for cell in cells[2:9]] for cells in readme if len(cells) == 12}
+    configs = [base_config(task, "paper") for task in PAPER]
+    for line in table_text(plan_table(configs, measured=False)).splitlines()[2:]:
+        task, *cells = (cell.strip() for cell in line.split("|")[1:9])
+        assert found[task] == cells, task
+
+
 def test_numbers_have_three_digits_and_a_prefix():
     assert [prefixed(n) for n in (7, 999.7, 1_234, 999_999, 5.67e15)] == ["7", "1 k", "1.23 k", "1 M", "5.67 P"]
 
@@ -161,5 +171,8 @@ def test_the_command_plans_tasks_and_refuses_unknown_ones(capsys):
     assert "4 runs (2 seeds each) at scale paper, not timed" in out
     assert cli.main(["plan", "--task", "imbd", "--scale", "paper"]) == 2
     assert "did you mean 'imdb'" in capsys.readouterr().err
+    halved = ["--set", "down_sample=[1]", "--set", "down_norm=LN"]
+    assert cli.main(["plan", "--task", "cifar10_images", "--scale", "smoke", "--no-measure", *halved]) == 0
+    capsys.readouterr()
     assert cli.main(["plan", "--task", "digits", "--scale", "smoke", "--set", "steps=2"]) == 0
     assert "hours, one after another, on" in capsys.readouterr().out

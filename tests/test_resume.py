@@ -120,6 +120,19 @@ def test_a_truncated_checkpoint_is_set_aside_and_the_run_starts_anew(name, keep,
     assert_same(result, train(config))
 
 
+def test_an_altered_weight_in_a_checkpoint_is_noticed(tmp_path):
+    config, folder = smoke(), tmp_path / "run"
+    kill(config, 4, folder)
+    path = folder / "step-3" / "state.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1  # still a sound file of the same tensors
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="checksums are not those it was written with; set aside"):
+        result, steps = go_on(config, folder)
+    assert steps[0] == 1
+    assert_same(result, train(config))
+
+
 def test_the_checkpoint_of_another_run_is_set_aside(tmp_path):
     kill(smoke(seed=1), 4, tmp_path / "run")
     with pytest.warns(UserWarning, match=f"it belongs to run {smoke(seed=1).run_id}"):

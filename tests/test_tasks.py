@@ -446,7 +446,13 @@ def put_lra_files(folder, *splits, n=5):
     return pairs
 
 
-def test_lras_own_files_are_used_at_paper_scale(empty_folder):
+@pytest.fixture
+def small_release(monkeypatch):
+    """LRA's release with five rows a split."""
+    monkeypatch.setitem(SETTINGS, "paper", replace(SETTINGS["paper"], train=5, val=5, test=5))
+
+
+def test_lras_own_files_are_used_at_paper_scale(empty_folder, small_release):
     pairs = put_lra_files(empty_folder, "train", "val", "test")
     for _ in range(2):  # made, then read from the cache
         data = listops.load_listops("paper", 0)
@@ -459,18 +465,24 @@ def test_lras_own_files_are_used_at_paper_scale(empty_folder):
     assert len(list(empty_folder.glob("basic_*.parquet"))) == 3
 
 
-def test_a_changed_lra_file_is_read_again(empty_folder):
+def test_a_changed_lra_file_is_read_again(empty_folder, small_release):
     put_lra_files(empty_folder, "train", "val", "test")
     listops.load_listops("paper", 0)
-    write_tsv(empty_folder / "basic_val.tsv", "[MAX 9 9 9 9 ]\t9")
+    write_tsv(empty_folder / "basic_val.tsv", *(f"[MAX 9 9 9 {i} ]\t9" for i in range(5)))
     listops._pool.cache_clear()
-    assert listops.load_listops("paper", 0).val.labels.tolist() == [9]
+    assert listops.load_listops("paper", 0).val.labels.tolist() == [9] * 5
 
 
-def test_rows_that_repeat_over_lras_files_are_reported(empty_folder):
+def test_rows_that_repeat_over_lras_files_are_reported(empty_folder, small_release):
     for split in ("train", "val", "test"):
-        write_tsv(empty_folder / f"basic_{split}.tsv", "[MAX 1 2 ]\t2")
-    with pytest.warns(UserWarning, match="2 rows"):
+        write_tsv(empty_folder / f"basic_{split}.tsv", *(f"[MAX 1 {i} ]\t{max(i, 1)}" for i in range(5)))
+    with pytest.warns(UserWarning, match="10 rows"):
+        listops.load_listops("paper", 0)
+
+
+def test_an_lra_file_cut_at_the_end_of_a_line_is_refused(empty_folder):
+    put_lra_files(empty_folder, "train", "val", "test")
+    with pytest.raises(ValueError, match=r"holds 5 \+ 5 \+ 5 rows, paper needs 96,000 \+ 2,000 \+ 2,000"):
         listops.load_listops("paper", 0)
 
 

@@ -23,6 +23,7 @@ import hashlib
 import json
 import random
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.errors import unknown
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, read_lines, read_list
+from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, open_array, read_lines, read_list
 from mambanorm.tasks.images import Lazy
 from mambanorm.whole import replacing
 
@@ -93,13 +94,14 @@ def read_bundle(path: Path) -> list[str]:
 
 def read_mapping(path: Path) -> set[str]:
     """The names of the actions; ValueError with row and text for a line that is not a number and a name."""
-    names = set()
-    for place, line in enumerate(read_lines(path), 1):
+
+    def parse(line: str) -> str:
         number, _, name = line.partition(" ")
         if not number.isdigit() or not name.strip():
-            raise ValueError(f"{path}, row {place} {line[:80]!r}: needed are a number and an action's name")
-        names.add(name.strip())
-    return names
+            raise ValueError("needed are a number and an action's name")
+        return name.strip()
+
+    return set(read_list(path, parse, "action", "0 SIL"))
 
 
 def read_labels(path: Path, actions: set[str]) -> list[str]:
@@ -121,10 +123,9 @@ def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.nd
     not (2048, T), holds no finite numbers, or has another T than the video has labels.
     """
     path = folder / "features" / f"{video}.npy"
-    try:
-        features = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is truncated or no array ({error}): bring this file again") from error
+    features = open_array(path)
+    if features.dtype.kind not in "fiu":
+        raise ValueError(f"{path} holds {features.dtype}, needed are real numbers")
     if features.ndim != 2 or features.shape[0] != FEATURES or features.shape[1] == 0:
         raise ValueError(f"{path} has shape {features.shape}, needed is ({FEATURES}, T) with T frames of at least one")
     labels_path = folder / "groundTruth" / f"{video}.txt"
@@ -141,11 +142,15 @@ def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.nd
     return kept
 
 
-def _needed(folder: Path, videos: list[str]) -> None:
+def _files(folder: Path, videos: Iterable[str]) -> list[Path]:
+    """Everything that these videos' frames are made of."""
+    kinds = (("features", "npy"), ("groundTruth", "txt"))
+    return [folder / "mapping.txt", *(folder / kind / f"{v}.{ending}" for v in videos for kind, ending in kinds)]
+
+
+def _needed(folder: Path, videos: Iterable[str]) -> None:
     """ValueError where a video's features or labels are not there."""
-    files = [folder / "mapping.txt"]
-    for video in videos:
-        files += [folder / "features" / f"{video}.npy", folder / "groundTruth" / f"{video}.txt"]
+    files = _files(folder, videos)
     if lack := [file for file in files if not file.exists()]:
         raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
 
@@ -153,17 +158,18 @@ def _needed(folder: Path, videos: list[str]) -> None:
 @lru_cache(maxsize=4)
 def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Tensor:
     """(n, L, 2048) of all videos, in a mapped file that is made once: reading every video anew would take minutes."""
-    _needed(folder, list(videos))
-    stamps = [(v, (folder / "features" / f"{v}.npy").stat().st_mtime_ns) for v in videos]
-    name = hashlib.sha256(json.dumps([stamps, positions]).encode()).hexdigest()[:12]
+    _needed(folder, videos)
+    stats = [file.stat() for file in _files(folder, videos)]
+    stamps = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+    name = hashlib.sha256(json.dumps([videos, stamps, positions]).encode()).hexdigest()[:12]
     path, shape = folder / f"frames{positions}-{name}.npy", (len(videos), positions, FEATURES)
     if path.exists():
         try:
-            kept = np.load(path, mmap_mode="c", allow_pickle=False)
+            kept = open_array(path, "c")
             if kept.shape == shape and kept.dtype == np.float32:
                 return torch.from_numpy(kept)
             error: object = f"shape {kept.shape} of {kept.dtype}, needed is {shape} of float32"
-        except (ValueError, EOFError, OSError) as problem:
+        except (ValueError, OSError) as problem:
             error = problem
         warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
     actions = read_mapping(folder / "mapping.txt")
@@ -173,7 +179,7 @@ def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Te
             kept[i] = frames(folder, video, positions, actions)
         kept.flush()
         del kept
-    return torch.from_numpy(np.load(path, mmap_mode="c"))
+    return torch.from_numpy(open_array(path, "c"))
 
 
 # ---------------------------------------------------------------------------------------------- the tasks

@@ -3,6 +3,7 @@
 Map
     data_folder, missing        where a task's files lie; the error that says what lacks and what to do
     read_lines, read_list       a text file; a list of entries that differ
+    open_array                  an .npy file, mapped
     check_whole                 whether all published rows are there
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
     cached_table, write_table   a Parquet file made once, made anew where it is damaged
@@ -17,6 +18,7 @@ import hashlib
 import http.client
 import os
 import time
+import tokenize
 import urllib.error
 import urllib.request
 import warnings
@@ -25,9 +27,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.lib.format import open_memmap
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -51,9 +55,9 @@ def missing(task: str, what: object, how: str) -> ValueError:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file; ValueError with its name where it is none."""
+    """The lines of a text file, without a byte order mark; ValueError with its name where it is none."""
     try:
-        return path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text ({error}): bring this file again") from error
 
@@ -76,6 +80,14 @@ def read_list(path: Path, parse: Callable[[str], str], what: str, example: str) 
     if not rows:
         raise ValueError(f"{path} is empty: needed is a line for each {what}, such as {example}")
     return list(rows)
+
+
+def open_array(path: Path, mode: str = "r") -> np.ndarray:
+    """The array of an .npy file, mapped; ValueError with its name for a file that is truncated or holds no array."""
+    try:
+        return open_memmap(path, mode)
+    except (ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError) as error:
+        raise ValueError(f"{path} is truncated or no array ({error}): bring this file again") from error
 
 
 def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -42,6 +43,7 @@ from mambanorm.tasks.files import (
     pick_splits,
     read_list,
     rows_held_out,
+    verify,
 )
 from mambanorm.tasks.images import BAD_PICTURE, Lazy
 
@@ -95,12 +97,14 @@ def read_classes(path: Path) -> list[str]:
     return sorted(read_list(path, parse, "class", "n02869837"))
 
 
-def _layout(name: str) -> tuple[Path, list[str]]:
+def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
     """The folder with train and val, and the classes to take from it."""
     folder = data_folder(name)
     if name == "imagenet100":
         if not (folder / CLASS_LIST.name).exists():
             raise missing(name, folder / CLASS_LIST.name, f"Say `mambanorm tasks --prepare {name}`. {HOW}")
+        if scale in ("lab", "paper"):  # below, a list of one's own will do
+            verify(folder / CLASS_LIST.name, CLASS_LIST.digest)
         classes = read_classes(folder / CLASS_LIST.name)
         return (folder if (folder / "train").is_dir() else data_folder("imagenet1k")), classes
     train = folder / "train"
@@ -110,15 +114,21 @@ def _layout(name: str) -> tuple[Path, list[str]]:
 @lru_cache(maxsize=4)
 def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tuple[list[Path], np.ndarray]:
     """Every picture of a split, by class and name, and the labels; ValueError where a class has none."""
-    files, labels = [], []
+    files, labels, others = [], [], []
     for label, wnid in enumerate(classes):
         place = folder / split / wnid
         found = sorted(entry.name for entry in os.scandir(place)) if place.is_dir() else []
-        found = [file for file in found if file.lower().endswith(ENDINGS)]
-        if not found:
+        pictures = [file for file in found if file.lower().endswith(ENDINGS)]
+        others += [str(place / file) for file in found if file not in pictures]
+        if not pictures:
             raise missing(name, f"picture in {place}", HOW)
-        files += [place / file for file in found]
-        labels += [label] * len(found)
+        files += [place / file for file in pictures]
+        labels += [label] * len(pictures)
+    if others:
+        kinds = ", ".join(ENDINGS)
+        warnings.warn(
+            f"{name}: {len(others):,} files that do not end in {kinds} are left out: {others[0]}, …", stacklevel=2
+        )
     return files, np.array(labels, np.int64)
 
 
@@ -155,14 +165,18 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
 
     Test is ImageNet's own val, validation a twentieth of train. At smoke and quick the seed decides which are taken.
     """
-    settings, (folder, classes) = SETTINGS[scale], _layout(name)
+    settings, (folder, classes) = SETTINGS[scale], _layout(name, scale)
     if not (folder / "train").is_dir() or not (folder / "val").is_dir() or not classes:
         raise missing(name, f"train/<wnid> and val/<wnid> in {folder}", HOW)
     n_classes, *rows = ROWS[name]
     check_whole(f"{folder}, counted in classes,", [len(classes)], [n_classes], scale)
     (train, train_labels), (test, test_labels) = (_files(name, folder, tuple(classes), s) for s in ("train", "val"))
-    if name == "imagenet1k":  # of the 100 classes no count is published
+    if name == "imagenet1k":
         check_whole(folder, [len(train), len(test)], rows, scale)
+        if odd := sorted({entry.name for entry in (folder / "val").iterdir() if entry.is_dir()} - set(classes)):
+            raise ValueError(f"{folder / 'val'} has the class {odd[0]}, train has not: bring train whole")
+    else:  # of train no exact count is published
+        check_whole(folder / "val", [len(test)], rows[1:], scale)
     splits = []
     for i, rows in enumerate(pick_splits((len(train), len(test)), settings.sizes, seed, name, HELD_OUT)):
         files, labels = (train, train_labels) if i < 2 else (test, test_labels)

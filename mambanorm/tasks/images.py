@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def read_idx(path: Path) -> np.ndarray:
     if content[:3] != b"\x00\x00\x08" or not 1 <= dimensions <= 3 or len(content) < 4 + 4 * dimensions:
         raise ValueError(f"{path} starts with {content[:4]!r}: no idx file of bytes in one to three dimensions")
     shape = tuple(np.frombuffer(content, ">u4", dimensions, offset=4).tolist())
-    found, needed = len(content) - 4 - 4 * dimensions, int(np.prod(shape))
+    found, needed = len(content) - 4 - 4 * dimensions, math.prod(shape)
     if found != needed:
         raise ValueError(f"{path} says shape {shape}, which is {needed:,} bytes, and holds {found:,}; {AGAIN}")
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
@@ -77,7 +78,8 @@ def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Pat
 
 
 def read_parquet(files: Sequence[Path], columns: Sequence[str]) -> pa.Table:
-    """The named columns of the files, one after the other; ValueError with the file's name where one is no good."""
+    """The named columns of the files, one after the other; ValueError with the file's name where one is no good, or has
+    columns of another type than the first."""
     tables = []
     for file in files:
         try:
@@ -89,14 +91,22 @@ def read_parquet(files: Sequence[Path], columns: Sequence[str]) -> pa.Table:
             if isinstance(error, FileNotFoundError):
                 raise
             raise ValueError(f"{file}: {error}; {AGAIN}") from error
+    for file, table in zip(files, tables, strict=True):
+        if table.schema.types != tables[0].schema.types:
+            these, first = (", ".join(map(str, one.schema.types)) for one in (table, tables[0]))
+            names = ", ".join(columns)
+            raise ValueError(f"{file}: its columns {names} are {these}; those of {files[0].name} are {first}")
     return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
 
 
 def read_labels(column: pa.ChunkedArray, n_classes: int, where: object) -> np.ndarray:
-    """(n,) int64; ValueError with the row for a label that is missing or no class."""
-    labels = np.array([-1 if label is None else label for label in column.to_pylist()], np.int64)
-    check_labels(labels, n_classes, where)
-    return labels
+    """(n,) int64; ValueError with the row for a label that is missing or no class, and for labels that are no whole
+    numbers."""
+    if not pa.types.is_integer(column.type):
+        raise ValueError(f"{where}: labels are of type {column.type}, needed are whole numbers 0 to {n_classes - 1}")
+    labels = column.to_pylist()
+    check_labels(np.array([-1 if label is None else label for label in labels], object), n_classes, where)
+    return np.array(labels, np.int64)
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: object) -> None:

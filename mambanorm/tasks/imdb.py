@@ -38,7 +38,7 @@ from mambanorm.tasks.files import (
     pick_splits,
     rows_held_out,
 )
-from mambanorm.tasks.images import parquet_files, read_labels, read_parquet
+from mambanorm.tasks.images import AGAIN, parquet_files, read_labels, read_parquet
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2
@@ -116,10 +116,15 @@ def _read(split: str) -> tuple[list[str], np.ndarray]:
 def _texts(split: str, files: tuple[Path, ...], changed: tuple[int, ...]) -> tuple[list[str], np.ndarray]:
     """Texts and labels; ValueError with the row for a text or a label that is none. `changed` notices other files."""
     table, where = read_parquet(files, ("text", "label")), f"imdb's {split}"
-    texts = table["text"].to_pylist()
-    for row, text in enumerate(texts, 1):
+    texts = []
+    for row, value in enumerate(table["text"], 1):
+        try:
+            text = value.as_py()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}, row {row}: no text ({error}); {AGAIN}") from error
         if not isinstance(text, str) or not text:
             raise ValueError(f"{where}, row {row}: {text!r} is no review: needed is text of at least one character")
+        texts.append(text)
     return texts, read_labels(table["label"], 2, where)
 
 

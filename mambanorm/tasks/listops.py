@@ -52,7 +52,7 @@ from mambanorm.tasks.expressions import WRITTEN as WRITTEN
 from mambanorm.tasks.expressions import Tree as Tree
 from mambanorm.tasks.expressions import encode as encode
 from mambanorm.tasks.expressions import serialise as serialise
-from mambanorm.tasks.files import cached_table, data_folder
+from mambanorm.tasks.files import cached_table, check_whole, data_folder
 
 PATIENCE = 100_000  # draws in a row without a new expression before `generate` gives up (LRA's settings keep 1 in 12)
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
@@ -276,6 +276,7 @@ def _lra_pool(files: list[Path], settings: Settings) -> tuple[Split, tuple[int, 
     for file in files:
         stamp = [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
         tables.append(_cached(_cache_path(file.stem, stamp), None, lambda file=file: _ids_of(file)))
+    check_whole(files[0].parent, tuple(map(len, tables)), (settings.train, settings.val, settings.test), "paper")
     repeated = sum(map(len, tables)) - len({ids for table in tables for ids in table["ids"].to_pylist()})
     if repeated:
         warnings.warn(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from mambanorm.tasks import Shape, Split, TaskData, register_task
-from mambanorm.tasks.files import Sizes, cached_table, data_folder, pick
+from mambanorm.tasks.files import Sizes, cached_table, data_folder, open_array, pick
 from mambanorm.tasks.images import BAD_PICTURE, as_sequences, block_mean
 from mambanorm.tasks.snakes import DRAWINGS, draw
 
@@ -74,7 +75,7 @@ def read_lra(root: Path, level: str = LRA) -> list[tuple[Path, int]]:
     batches = _batches(root, level)
     if not batches:
         raise ValueError(f"{root / level / 'metadata'} holds no <number>.npy: bring LRA's whole folder {level}")
-    samples = []
+    samples: dict[Path, int] = {}
     for batch in batches:
         rows = _metadata_rows(batch)
         if not rows:
@@ -90,8 +91,10 @@ def read_lra(root: Path, level: str = LRA) -> list[tuple[Path, int]]:
                 continue
             if not picture.is_file():
                 raise ValueError(f"{where}: its picture {picture} is missing")
-            samples.append((picture, int(columns[LABEL])))
-    return samples
+            if picture in samples:
+                raise ValueError(f"{where}: its picture stands in an earlier row, too")
+            samples[picture] = int(columns[LABEL])
+    return list(samples.items())
 
 
 def _batches(root: Path, level: str) -> list[Path]:
@@ -107,7 +110,7 @@ def _metadata_rows(path: Path) -> list[str]:
     content = path.read_bytes()
     try:
         if content.startswith(b"\x93NUMPY"):
-            return [" ".join(map(str, row)) for row in np.atleast_2d(np.load(path, allow_pickle=False))]
+            return [" ".join(row) for row in np.atleast_2d(open_array(path)).astype(str)]
         return content.decode().splitlines()
     except ValueError as error:  # UnicodeDecodeError is one
         raise ValueError(f"{path}: neither text nor a numpy array of strings ({error})") from error
@@ -204,6 +207,10 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
             raise ValueError(
                 f"{data_folder(f'pathfinder{window}') / LRA} holds {len(labels):,} pictures, LRA's release 200,000: "
                 "bring all of its batches, or move the folder away to have the pictures drawn"
+            )
+        if (lack := 200_000 - len(labels)) > 1:  # the one that is known to be empty
+            warnings.warn(
+                f"pathfinder{window}: {lack:,} of the 200,000 pictures of LRA's release are not there", stacklevel=2
             )
         counts = [int(0.8 * len(labels)), int(0.1 * len(labels))]
         counts.append(len(labels) - sum(counts))

@@ -15,6 +15,7 @@ Glossary: n pictures of edge×edge pixels; L = positions = (edge / averaging)².
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.request
 from dataclasses import dataclass
@@ -175,12 +176,14 @@ def _stated_digest(url: str) -> str:
     try:
         with urllib.request.urlopen(listing, timeout=TIMEOUT) as answer:
             entries = json.load(answer)
-    except OSError as error:
+        stated = {entry["path"]: entry.get("lfs", {}).get("oid") for entry in entries}
+    except (OSError, http.client.HTTPException) as error:
         raise OSError(f"{listing} does not answer ({error}): it states the checksum of {path}, try again") from error
-    for entry in entries:
-        if entry["path"] == path:
-            return f"sha256:{entry['lfs']['oid']}"
-    raise ValueError(f"{listing} does not list {path}: look there for the data set's files")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # a login page, say
+        raise ValueError(f"{listing} answers something else than a list of files ({error!r}): try again") from error
+    if not stated.get(path):
+        raise ValueError(f"{listing} states no checksum of {path}: look there for the data set's files")
+    return f"sha256:{stated[path]}"
 
 
 def _find(name: str, split: str) -> list[Path]:
