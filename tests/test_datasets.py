@@ -543,7 +543,7 @@ def test_part_of_a_data_set_is_not_enough_from_lab_on(few, data):
     with pytest.raises(ValueError, match=r"split 1 in .* holds 16 \+ 8 rows, lab needs 1,460 \+ 252: bring all"):
         load_task("breakfast", "lab", 0)
     put_imagenet(data)
-    with pytest.raises(ValueError, match="counted in classes, holds 3 rows, paper needs 1,000"):
+    with pytest.raises(ValueError, match="holds 3 classes, paper needs 1,000"):
         load_task("imagenet1k", "paper", 0)
 
 

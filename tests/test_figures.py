@@ -129,7 +129,8 @@ def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
 def test_a_figure_shows_itself_once_as_a_small_png(frame):
     import matplotlib.pyplot as plt
 
-    data = figures.fig_grid(frame, "digits")._repr_mimebundle_()
+    data, metadata = figures.fig_grid(frame, "digits")._repr_mimebundle_()
+    assert metadata["image/png"]["alt"].startswith("Every pair on digits · quick scale · ")
     assert list(data) == ["image/png"]
     assert len(data["image/png"]) < 60_000
     image = Image.open(io.BytesIO(data["image/png"])).convert("RGB")

@@ -74,7 +74,8 @@ WIDTH, DPI = 9.5, 100
 class StudyFigure(Figure):
     """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there.
 
-    It shows as a PNG of 256 colours, half the size of matplotlib's, so that executed notebooks stay small.
+    It shows as a PNG of 256 colours, half the size of matplotlib's, so that executed notebooks stay small; title and
+    caption go with it for those who cannot see it.
     """
 
     def _repr_png_(self) -> bytes:
@@ -83,8 +84,9 @@ class StudyFigure(Figure):
         few_colours(Image.open(drawn).convert("RGB")).save(small, format="png", optimize=True)
         return small.getvalue()
 
-    def _repr_mimebundle_(self, **_) -> dict[str, bytes]:
-        return {"image/png": self._repr_png_()}  # asked before pyplot's own formatter, so it is shown once, and small
+    def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
+        # asked before pyplot's own formatter, so it is shown once, and small
+        return {"image/png": self._repr_png_()}, {"image/png": {"alt": self.get_label()}}
 
 
 def few_colours(image: Image.Image) -> Image.Image:
@@ -121,8 +123,9 @@ def new_figure(rows: int = 1, columns: int = 1, *, height: float = 4.0, width: f
 
 def finish(fig: Figure, title: str, *caption: str) -> Figure:
     """Adds the title and the caption: small, grey, at the bottom; its parts are joined by " · "."""
+    fig.set_label(" · ".join(filter(None, (title, *caption))))
     fig.suptitle(title, x=0.008, ha="left", fontsize=11.5, color=INK)
-    text = _wrapped(" · ".join(part for part in caption if part), width=int(16 * fig.get_figwidth()))
+    text = _wrapped(" · ".join(filter(None, caption)), width=int(16 * fig.get_figwidth()))
     fig.supxlabel(text, x=0.008, ha="left", fontsize=7.8, color=GREY)
     return fig
 

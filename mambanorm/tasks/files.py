@@ -90,11 +90,11 @@ def open_array(path: Path, mode: str = "r") -> np.ndarray:
         raise ValueError(f"{path} is truncated or no array ({error}): bring this file again") from error
 
 
-def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str) -> None:
+def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows") -> None:
     """ValueError where a data set has not the rows it is published with: at lab and paper nothing less will do."""
     if scale in ("lab", "paper") and tuple(found) != tuple(published):
         have, needed = (" + ".join(f"{count:,}" for count in counts) for counts in (found, published))
-        raise ValueError(f"{where} holds {have} rows, {scale} needs {needed}: bring all or take a smaller scale")
+        raise ValueError(f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale")
 
 
 # ---------------------------------------------------------------------------------------------- downloads

@@ -169,7 +169,7 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     if not (folder / "train").is_dir() or not (folder / "val").is_dir() or not classes:
         raise missing(name, f"train/<wnid> and val/<wnid> in {folder}", HOW)
     n_classes, *rows = ROWS[name]
-    check_whole(f"{folder}, counted in classes,", [len(classes)], [n_classes], scale)
+    check_whole(folder, [len(classes)], [n_classes], scale, "classes")
     (train, train_labels), (test, test_labels) = (_files(name, folder, tuple(classes), s) for s in ("train", "val"))
     if name == "imagenet1k":
         check_whole(folder, [len(train), len(test)], rows, scale)
