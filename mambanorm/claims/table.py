@@ -19,11 +19,11 @@ from mambanorm.sweep import plural
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; }
 .verdicts details { border-bottom: 1px solid #8884; }
-.verdicts summary { display: grid; grid-template-columns: 3.2em 8em minmax(14em, 1fr) 15em 7em; gap: 4px 12px;
+.verdicts summary { display: grid; grid-template-columns: 45px 112px minmax(196px, 1fr) 210px 98px; gap: 4px 12px;
   padding: 7px 4px; cursor: pointer; align-items: baseline; list-style: none; }
 .verdicts summary:hover { background: #8881; }
 .verdicts summary > b { font-family: ui-monospace, Menlo, Consolas, monospace; }
-.verdicts .head { display: grid; grid-template-columns: 3.2em 8em minmax(14em, 1fr) 15em 7em; gap: 4px 12px;
+.verdicts .head { display: grid; grid-template-columns: 45px 112px minmax(196px, 1fr) 210px 98px; gap: 4px 12px;
   padding: 4px; border-bottom: 2px solid #8888; font-size: 12px; opacity: .75; }
 .verdicts i { justify-self: start; padding: 1px 9px; border-radius: 9px; color: #fff; font-style: normal;
   font-weight: 600; font-size: 12.5px; white-space: nowrap; }
