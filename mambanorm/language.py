@@ -27,6 +27,7 @@ import math
 import pickle
 import re
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ class LanguageModel(nn.Module):
         by the seed or else by torch's random state. ValueError for an empty prompt, n < 1 or a temperature below 0.
         """
         check_size("n", n)
-        if not isinstance(temperature, int | float) or not temperature >= 0:
+        if not isinstance(temperature, Real) or not temperature >= 0:
             raise ValueError(f"temperature must be 0 (always the likeliest) or above, got {temperature!r}")
         logits, cache = self.prefill(prompt)
         generator = None if seed is None else torch.Generator(prompt.device).manual_seed(seed)

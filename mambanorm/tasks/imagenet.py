@@ -119,7 +119,7 @@ def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tup
         place = folder / split / wnid
         found = sorted(entry.name for entry in os.scandir(place)) if place.is_dir() else []
         pictures = [file for file in found if file.lower().endswith(ENDINGS)]
-        others += [str(place / file) for file in found if file not in pictures]
+        others += [str(place / file) for file in found if not file.lower().endswith(ENDINGS)]
         if not pictures:
             raise missing(name, f"picture in {place}", HOW)
         files += [place / file for file in pictures]
