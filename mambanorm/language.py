@@ -116,12 +116,15 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def step(self, ids: Tensor, cache: list[BlockCache]) -> Tensor:
-        """One more id a row, (B,) → logits (B, V) of what comes next; the cache moves on. Without gradient."""
+        """One more id a row, (B,) → logits (B, V) of what comes next; the cache moves on. Without gradient.
+
+        ValueError for ids of another kind and for another model's cache.
+        """
         self._check(ids, 1)
         if len(cache) != len(self.backbone.layers):
             raise ValueError(f"the cache is of {len(cache)} blocks, this model has {len(self.backbone.layers)}")
         x = self.backbone.embedding(ids)  # (B, D)
-        for block, kept in zip(self.backbone.layers, cache, strict=True):
+        for block, kept in zip(self.backbone.layers, cache):
             x = block.step(x, kept)
         return self.lm_head(self.backbone.norm_f(x[:, None]))[:, 0]
 
@@ -234,9 +237,9 @@ def _mamba_ssm_name(name: str) -> str:
 
 def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
     """LanguageModel's arguments as the tensors show them; of the layers, the first speaks for all."""
-    numbers = [int(found[1]) for name in state if (found := re.match(r"backbone\.layers\.(\d+)\.", name))]
-    if set(numbers) != set(range(len(set(numbers)))):
-        raise ValueError(f"layers are numbered {sorted(set(numbers))[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")
+    numbers = {int(found[1]) for name in state if (found := re.match(r"backbone\.layers\.(\d+)\.", name))}
+    if numbers != set(range(len(numbers))):
+        raise ValueError(f"layers are numbered {sorted(numbers)[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
     d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
     if d_inner % d_model:
@@ -246,7 +249,7 @@ def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
     return dict(
         vocab_size=vocab_size,
         d_model=d_model,
-        n_layers=len(set(numbers)),
+        n_layers=len(numbers),
         arm="LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None",
         final_norm="LN" if "backbone.norm_f.bias" in state else "RMSN",
         tie=HEAD not in state or torch.equal(state[HEAD], state[EMBEDDING]),

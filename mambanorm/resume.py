@@ -37,7 +37,8 @@ if TYPE_CHECKING:  # train imports this file
 
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError, pyarrow.ArrowException)
 UNFINISHED = ".unfinished-"
-PROGRESS = ("run_id", "step", "tokens", "seconds", "best_accuracy", "best_step", "sha256")
+NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
+PROGRESS = ("run_id", *NUMBERS, "sha256")
 FILES = ("state.safetensors", "curve.parquet")
 
 
@@ -127,7 +128,10 @@ class Checkpoint:
 
     def _read(self, path: Path) -> tuple[dict, list[dict], dict]:
         """All of a checkpoint, before any of it is used. Raises one of DAMAGE unless it is whole and fits this run."""
-        progress = {name: json.loads((path / "progress.json").read_text())[name] for name in PROGRESS}
+        written = json.loads((path / "progress.json").read_text())
+        progress = {name: written[name] for name in PROGRESS}
+        if odd := [name for name in NUMBERS if type(progress[name]) not in (int, float)]:
+            raise ValueError(f"its {odd[0]} is {progress[odd[0]]!r}, needed is a number")
         if progress["run_id"] != self.config.run_id:
             raise ValueError(f"it belongs to run {progress['run_id']}, not to {self.config.run_id}")
         if progress["sha256"] != _digests(path):

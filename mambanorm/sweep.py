@@ -196,6 +196,7 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
 
 
 def _start(**options: Any) -> LocalCluster:
+    """The cluster; RuntimeError with what to do where its workers do not come up."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker, still importing the script it came from: that one's process tells the reader
     try:

@@ -255,6 +255,7 @@ def test_growth_says_so_when_eval_mode_differs():
     planted = grown(1.5, 1.0, 0.1, 0.0) | grown(1.5, 1.0, 1.5, 1.5, mode="eval")
     verdict = judge("H10s", inside("H10s", planted, np.random.default_rng(14)))
     assert verdict.verdict == "reproduced"
+    assert any(text.startswith("in eval mode: contradicted (") for text in verdict.caveats)
     assert verdict.beside["in eval mode"].verdict == "contradicted"
 
 

@@ -933,7 +933,7 @@ def test_truncated_features_are_refused_by_name(few):
         load_task("breakfast", "quick", 0)
 
 
-@pytest.mark.parametrize("at", [12, 30])
+@pytest.mark.parametrize("at", [12, 30, 45])  # at 45 numpy lets its tokenizer's own error through
 def test_features_with_an_altered_header_are_refused_by_name(few, at):
     path = few / "features" / "P03_cam01_P03_tea.npy"
     content = bytearray(path.read_bytes())

@@ -16,7 +16,7 @@ from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shar
 from mambanorm.figures.style import some_of
 from mambanorm.norms import PAPER_NORMS
 from mambanorm.paper import PATTERN_ONLY, paper_values
-from mambanorm.tables import beside_paper, choose, describe_frame, lr_sensitivity, paired, percent, summarize
+from mambanorm.tables import beside_paper, choose, describe_frame, lr_sensitivity, mean_sd, paired, percent, summarize
 
 GAIN = {"None": 0.0, "BN": 0.36, "IN": 0.38, "LN": 0.30, "RMSN": 0.31, "GN": 0.40}
 BASE = {"digits": (0.46, 0.1), "listops": (0.30, 0.125)}
@@ -397,6 +397,11 @@ def test_a_caption_says_unequal_seeds_and_mixed_scales(frame):
 
 def test_percent_formats_fractions_and_what_is_missing():
     assert [percent(0.688), percent(0.4027, 2), percent(np.nan)] == ["68.8 %", "40.27 %", "–"]
+
+
+def test_mean_and_spread_are_worded_and_one_seed_has_no_spread():
+    rows = pd.DataFrame({"mean": [0.828, 0.5], "sd": [0.0234, np.nan]})
+    assert [mean_sd(row) for _, row in rows.iterrows()] == ["82.8 ± 2.3 %", "50.0 %"]
 
 
 def test_table_1_has_twenty_values_and_its_first_ln_rows_are_in():

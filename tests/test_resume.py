@@ -120,6 +120,17 @@ def test_a_truncated_checkpoint_is_set_aside_and_the_run_starts_anew(name, keep,
     assert_same(result, train(config))
 
 
+def test_progress_that_is_no_number_is_set_aside(tmp_path):
+    config, folder = smoke(), tmp_path / "run"
+    kill(config, 4, folder)
+    path = folder / "step-3" / "progress.json"
+    path.write_text(path.read_text().replace('"tokens": ', '"tokens": "x", "was": '))
+    with pytest.warns(UserWarning, match="its tokens is 'x', needed is a number; set aside"):
+        result, steps = go_on(config, folder)
+    assert steps[0] == 1
+    assert_same(result, train(config))
+
+
 def test_an_altered_weight_in_a_checkpoint_is_noticed(tmp_path):
     config, folder = smoke(), tmp_path / "run"
     kill(config, 4, folder)

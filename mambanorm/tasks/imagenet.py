@@ -83,7 +83,7 @@ SETTINGS: dict[str, Scale] = {
 
 def prepare(scale: str) -> None:
     """Downloads ImageNet-100's class list; the photographs themselves need a registration."""
-    fetch(CLASS_LIST, data_folder("imagenet100"))
+    print(f"the class list is there: {fetch(CLASS_LIST, data_folder('imagenet100'))}")
 
 
 def read_classes(path: Path) -> list[str]:

@@ -104,9 +104,9 @@ def read_labels(column: pa.ChunkedArray, n_classes: int, where: object) -> np.nd
     numbers."""
     if not pa.types.is_integer(column.type):
         raise ValueError(f"{where}: labels are of type {column.type}, needed are whole numbers 0 to {n_classes - 1}")
-    labels = column.to_pylist()
-    check_labels(np.array([-1 if label is None else label for label in labels], object), n_classes, where)
-    return np.array(labels, np.int64)
+    labels = np.array([-1 if label is None else label for label in column.to_pylist()], object)
+    check_labels(labels, n_classes, where)
+    return labels.astype(np.int64)
 
 
 def check_labels(labels: np.ndarray, n_classes: int, where: object) -> None:

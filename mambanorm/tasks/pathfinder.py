@@ -202,15 +202,16 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     pictures, labels = _pool(window, scale, data_folder(f"pathfinder{window}"))
     sizes = settings.sizes
     counts = [sizes.train, sizes.val, sizes.test]
+    whole = sum(counts)
     if scale == "paper":  # LRA's release may hold a few pictures less: s4's fractions of what is there
         if len(labels) < LEAST:
             raise ValueError(
-                f"{data_folder(f'pathfinder{window}') / LRA} holds {len(labels):,} pictures, LRA's release 200,000: "
+                f"{data_folder(f'pathfinder{window}') / LRA} holds {len(labels):,} pictures, LRA's release {whole:,}: "
                 "bring all of its batches, or move the folder away to have the pictures drawn"
             )
-        if (lack := 200_000 - len(labels)) > 1:  # the one that is known to be empty
+        if (lack := whole - len(labels)) > 1:  # the one that is known to be empty
             warnings.warn(
-                f"pathfinder{window}: {lack:,} of the 200,000 pictures of LRA's release are not there", stacklevel=2
+                f"pathfinder{window}: {lack:,} of the {whole:,} pictures of LRA's release are not there", stacklevel=2
             )
         counts = [int(0.8 * len(labels)), int(0.1 * len(labels))]
         counts.append(len(labels) - sum(counts))
