@@ -37,8 +37,11 @@ SCHEDULES = ("constant_warmup", "cosine_warmup")
 PRECISIONS = ("float32", "bf16")
 
 
-LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None")
-"""Fields younger than recorded runs: no part of a run_id while they have their default, so that those keep theirs."""
+COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads")
+
+LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None", threads=1)
+"""Fields added after the first runs were recorded. At its default such a field is no part of a run_id, so that those
+runs keep theirs."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class RunConfig:
     eval_every: int = 25
     precision: str = "float32"
     device: str = "auto"  # CUDA if there is one, else the CPU
+    threads: int = 1  # of this run on the CPU: sums over several threads have other last digits, so other results
     micro_batch: int = 0  # rows of a forward pass, all that BN sees at once; gradients add up. 0 = the whole batch
     down_sample: tuple[int, ...] = ()  # images: blocks, from 1, behind which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
@@ -89,7 +93,7 @@ class RunConfig:
         return hash(self.run_id)
 
     def _check_numbers(self) -> None:
-        for name in ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every"):
+        for name in COUNTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -30,7 +30,7 @@ from mambanorm.diagnostics import WeightLog, record
 from mambanorm.models import ImageClassifier, SequenceClassifier
 from mambanorm.norms.base import is_norm
 from mambanorm.resume import Checkpoint
-from mambanorm.ssm import scan_backend
+from mambanorm.ssm import exactly_threads, scan_backend
 from mambanorm.tasks import Shape, Split, TaskData, load_task
 
 MODEL_FIELDS = (
@@ -91,8 +91,19 @@ def train(
 
     With `checkpoint_dir` the run goes on from the checkpoint that it finds there, to the same result bit for bit, and
     leaves one every so many seconds (see `resume`); the seconds that a kill cost are not in `wall_s`.
-    Raises ValueError for a config that cannot be run (unknown task, norm that does not fit); never for divergence.
+    It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
+    be run (unknown task, norm that does not fit, more threads than there are); never for divergence.
     """
+    with exactly_threads(config.threads):
+        return _train(config, on_step, checkpoint_dir, checkpoint_every_s)
+
+
+def _train(
+    config: RunConfig,
+    on_step: Callable[[int, nn.Module, float], None] | None,
+    checkpoint_dir: str | Path | None,
+    checkpoint_every_s: float,
+) -> RunResult:
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
     data = load_task(config.task, config.scale, config.seed)
@@ -150,7 +161,7 @@ def train(
         wall_s=wall_s,
         tokens_per_s=tokens / wall_s,
         peak_memory_mb=memory.sample(),
-        threads=torch.get_num_threads(),
+        threads=config.threads,
         backend=scan_backend(torch.empty(0, device=device)),
         parameters=sum(p.numel() for p in model.parameters()),
         versions=machine.versions(),

@@ -7,13 +7,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import mambanorm as mn
 from mambanorm import claims, recorded
 from mambanorm.cli import main
 from mambanorm.config import RunConfig
-from mambanorm.ssm import set_threads
 from mambanorm.sweep import sweep
 from mambanorm.train import train
 
@@ -60,12 +58,7 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(frame):
     """Bit for bit on the same machine with the same versions, else within ELSEWHERE, and closer on the whole."""
     one_each = frame.groupby("task").sample(1)
     sample = pd.concat([one_each, frame.drop(one_each.index).sample(3)])
-    threads = torch.get_num_threads()
-    set_threads(1)  # as the workers that recorded them
-    try:
-        found = [train(RunConfig.from_json(text)).facts() for text in sample.config]
-    finally:
-        set_threads(threads)
+    found = [train(RunConfig.from_json(text)).facts() for text in sample.config]
     again = pd.DataFrame(found, index=sample.index)
     same = (again.machine == sample.machine) & (again.versions == sample.versions)
     facts = ["status", "steps", "test_accuracy", "best_val_accuracy", "first_nonfinite_step"]

@@ -12,7 +12,6 @@ import torch
 import mambanorm as mn
 from mambanorm.config import base_config
 from mambanorm.runs import find_run, load_runs, resume_dir, save_run
-from mambanorm.ssm import set_threads
 from mambanorm.train import train
 
 
@@ -22,15 +21,6 @@ class Killed(Exception):
 
 def smoke(task="digits", arm="RMSN>SSM>None", **changes):
     return base_config(task, "smoke", arm=arm, steps=6, **changes)
-
-
-@pytest.fixture
-def one_thread():
-    """As in another process: the last digits of a sum depend on the number of threads."""
-    before = torch.get_num_threads()
-    set_threads(1)
-    yield
-    set_threads(before)
 
 
 def kill(config, at, folder):
@@ -195,19 +185,17 @@ def test_storing_one_run_leaves_the_checkpoints_of_others_alone(store):
     assert resume_dir(smoke(seed=1)).exists()
 
 
-def test_a_run_killed_by_the_system_goes_on(tmp_path, one_thread):
+def test_a_run_killed_by_the_system_goes_on(tmp_path):
     """SIGKILL from within, between a step and its checkpoint: nothing of Python's gets to tidy up."""
     config, folder = smoke("listops", "NormVary>SSM>BN"), tmp_path / "run"
     script = """
 import os, signal, sys
 from mambanorm import RunConfig, train
-from mambanorm.ssm import set_threads
 
 def die(step, *_):
     if step == 4:
         os.kill(os.getpid(), signal.SIGKILL)
 
-set_threads(1)
 train(RunConfig.from_json(sys.argv[1]), on_step=die, checkpoint_dir=sys.argv[2], checkpoint_every_s=0)
 """
     arguments = [sys.executable, "-c", script, config.to_json(), str(folder)]

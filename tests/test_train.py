@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import numba
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,6 +20,7 @@ import mambanorm as mn
 from mambanorm import runs as store_module
 from mambanorm.config import LATER, ROOT, SCALES, SCHEMA, RunConfig, base_config, check_seeds, study
 from mambanorm.runs import COLUMNS, FILES, find_run, load_runs, save_run
+from mambanorm.ssm import set_threads
 from mambanorm.sweep import missing_runs, relative_cost, spell, sweep
 from mambanorm.tasks import load_task
 from mambanorm.train import backward, batch_order, build_model, build_optimizer, schedule, train
@@ -422,7 +424,7 @@ def test_sweep_on_dask_trains_what_is_missing_and_gives_the_frame_in_order(store
     frame = sweep(configs, workers=2, progress=False)
     assert list(frame.run_id) == [c.run_id for c in configs]
     assert list(frame.status) == ["ok"] * 4 + ["diverged"]
-    assert set(frame.threads[[0, 2, 3, 4]]) == {1}
+    assert set(frame.threads) == {1}
     assert (store / configs[1].run_id / "result.json").read_bytes() == before
     assert missing_runs(configs) == []
     assert dict(os.environ) | {"PYTEST_CURRENT_TEST": ""} == environment | {"PYTEST_CURRENT_TEST": ""}
@@ -539,3 +541,36 @@ def test_environment_yml_lists_what_pyproject_lists():
 
 if __name__ == "__main__":
     record_golden()
+
+
+@pytest.fixture
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    set_threads(before)
+
+
+def test_a_result_does_not_depend_on_how_many_threads_the_process_has(threads_as_before):
+    config = base_config("digits", "quick", arm="None>SSM>BN", steps=12, eval_every=6)
+    results = []
+    for threads in (1, 2):
+        set_threads(threads)
+        results.append(train(config))
+        assert torch.get_num_threads() == threads  # the caller's are left alone
+    one, other = results
+    assert one.threads == other.threads == 1
+    assert one.curves.equals(other.curves)
+    assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
+def test_a_run_that_wants_more_threads_says_so_and_is_another_run():
+    config = base_config("digits", "smoke")
+    two = config.but(threads=2)
+    assert two.run_id != config.run_id
+    assert train(two).threads == 2
+
+
+def test_more_threads_than_there_are_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match="threads=4096, but .* set NUMBA_NUM_THREADS=4096 in the environment"):
+        train(base_config("digits", "smoke", threads=4096))

@@ -19,6 +19,9 @@ size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
 Source: Gu & Dao 2023, "Mamba", section 3; state-spaces/mamba `ops/selective_scan_interface.py`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from mambanorm.errors import unknown
@@ -94,6 +97,32 @@ def set_threads(n):
 
     torch.set_num_threads(int(n))
     return torch.get_num_threads(), cpu.set_numba_threads(n)
+
+
+@contextmanager
+def exactly_threads(n: int) -> Iterator[None]:
+    """While open, torch and the CPU kernels of this thread use n threads, no more and no fewer: what is summed over
+    several threads depends in its last digits on how many they are.
+
+    ValueError if Numba was started with fewer than n; it tells what to do.
+    """
+    import numba
+
+    from mambanorm.ssm import cpu  # noqa: F401  (starts Numba's threads without changing torch's)
+
+    most = numba.config.NUMBA_NUM_THREADS
+    if n > most:
+        raise ValueError(
+            f"threads={n}, but the CPU kernels of this process were started with at most {most}: "
+            f"set NUMBA_NUM_THREADS={n} in the environment before Python starts"
+        )
+    before = torch.get_num_threads(), numba.get_num_threads()
+    set_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])
 
 
 def _implementation(name):
