@@ -2,11 +2,12 @@
 
     <folder>/step-<n>/state.safetensors   model, AdamW's moments, best weights, the WeightLog's snapshots and ring
                       curve.parquet       the curve so far
-                      progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums
+                      progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums of
+                                          the other files and, last, of these numbers themselves
 
 A checkpoint is written beside its place and renamed, so it is there whole or not at all; the one before it goes
 afterwards. There is no pickle in it. The batch order needs no file: it follows from the seed and the step. A run that
-goes on gives the same result bit for bit as one that was never stopped, on the same machine with as many threads.
+goes on gives the same result bit for bit as one that was never stopped, on the same machine.
 
 Map
     Checkpoint      of one run: `load` once before the first step, `offer` after each
@@ -17,8 +18,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import time
+import uuid
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +28,10 @@ import pandas as pd
 import pyarrow
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from mambanorm.whole import free_name, save_tensors, sha256
 
 if TYPE_CHECKING:  # train imports this file
     from mambanorm.config import RunConfig
@@ -39,6 +42,7 @@ DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorEr
 UNFINISHED = ".unfinished-"
 NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
 PROGRESS = ("run_id", *NUMBERS, "sha256")
+OWN = "own_sha256"  # of all the others, as they stand in the file
 FILES = ("state.safetensors", "curve.parquet")
 
 
@@ -77,8 +81,11 @@ class Checkpoint:
             return 0, 0.0
         try:
             progress, curve, state = self._read(newest)
+        except PermissionError as error:  # another user's: not damaged, and not ours to move
+            warnings.warn(f"cannot go on from {newest}, the run starts anew: {error.strerror}", stacklevel=3)
+            return 0, 0.0
         except DAMAGE as error:
-            aside = _free_name(self.folder)
+            aside = free_name(self.folder)
             self.folder.rename(aside)
             warnings.warn(f"cannot go on from {newest}: {error}; set aside as {aside.name}", stacklevel=3)
             return 0, 0.0
@@ -92,21 +99,23 @@ class Checkpoint:
             return
         try:
             self._save(tokens, seconds)
-        except (OSError, SafetensorError) as error:  # a full disk, say
+        except OSError as error:  # a full disk, say
             warnings.warn(f"no checkpoint at step {len(self.curve)}: {error}", stacklevel=3)
         self.saved_at = time.monotonic()
 
     def _save(self, tokens: int, seconds: float) -> None:
         step, best = len(self.curve), self.best
         self.folder.mkdir(parents=True, exist_ok=True)
-        final, new = self.folder / f"step-{step}", Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.folder))
+        final, new = self.folder / f"step-{step}", self.folder / f"{UNFINISHED}{uuid.uuid4().hex}"
+        new.mkdir()
         try:
             # cloned, because tensors that share their memory are refused
             tensors = {name: value.detach().cpu().contiguous().clone() for name, value in self._take().items()}
-            save_file(tensors, new / "state.safetensors")
+            save_tensors(new / "state.safetensors", tensors)
             pd.DataFrame(self.curve).to_parquet(new / "curve.parquet", index=False)
             progress = (self.config.run_id, step, tokens, seconds, best.accuracy, best.step, _digests(new))
-            (new / "progress.json").write_text(json.dumps(dict(zip(PROGRESS, progress, strict=True))))
+            numbers = dict(zip(PROGRESS, progress, strict=True))
+            (new / "progress.json").write_text(json.dumps({**numbers, OWN: _digest_of(numbers)}))
             if not final.exists():  # another process may be training the same run
                 new.rename(final)
         finally:
@@ -134,6 +143,8 @@ class Checkpoint:
             raise ValueError(f"its {odd[0]} is {progress[odd[0]]!r}, needed is a number")
         if progress["run_id"] != self.config.run_id:
             raise ValueError(f"it belongs to run {progress['run_id']}, not to {self.config.run_id}")
+        if written.get(OWN) != _digest_of(progress):
+            raise ValueError("its progress.json was altered: its checksum is not the one it was written with")
         if progress["sha256"] != _digests(path):
             raise ValueError("its files are truncated or altered: their checksums are not those it was written with")
         curve = pd.read_parquet(path / "curve.parquet").to_dict("records")
@@ -166,11 +177,12 @@ class Checkpoint:
 
 def _digests(path: Path) -> dict[str, str]:
     """Checksums of a checkpoint's files: safetensors has none, and an altered weight would still be a number."""
-    digests = {}
-    for name in FILES:
-        with open(path / name, "rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {name: sha256(path / name) for name in FILES}
+
+
+def _digest_of(numbers: dict) -> str:
+    """The checksum of what progress.json says, however it is laid out."""
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
 
 def _named(owner: str, tensors: dict) -> dict[str, Tensor]:
@@ -195,10 +207,3 @@ def _step(path: Path) -> int:
     """Its step; −1 for a folder that is none of ours."""
     number = path.name.removeprefix("step-")
     return int(number) if number.isdigit() else -1
-
-
-def _free_name(path: Path) -> Path:
-    n = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{n}")).exists():
-        n += 1
-    return aside

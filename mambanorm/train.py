@@ -73,11 +73,13 @@ class RunResult:
 
     def facts(self) -> dict[str, Any]:
         """The scalars, as they stand in result.json and in a row of the run frame; None for a NaN, as JSON has none."""
-        facts = {f.name: getattr(self, f.name) for f in fields(self)[1:] if f.name not in ARRAYS}
+        facts = {name: getattr(self, name) for name in FACTS}
         return {name: None if value != value else value for name, value in facts.items()}
 
 
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
+FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
+"""The scalars of a result, by name."""
 
 
 def train(

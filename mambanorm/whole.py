@@ -1,15 +1,26 @@
 """Files that are there whole or not at all: written under another name beside their place, and renamed last.
 
 A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind.
+
+    replacing, write_bytes, write_text    one file
+    save_tensors                          a safetensors file, with the permissions of any other
+    writable_folder                       is a folder one that can be written to? Asked before the work, not after it
+    free_name                             where to set a damaged folder aside
+    sha256                                the checksum of a file
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 
 @contextmanager
@@ -32,3 +43,51 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """As UTF-8."""
     write_bytes(path, text.encode())
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """A safetensors file that follows the umask; safetensors' own are readable by their owner alone.
+
+    OSError where it cannot be written.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # its own word for a full disk
+        raise OSError(f"{path} cannot be written: {error}") from error
+    path.chmod(mode)
+
+
+def writable_folder(path: str | Path, what: str) -> Path:
+    """The folder, made where it is missing, after a file was written to it and deleted again.
+
+    OSError in one sentence, with `what` it is to hold and what to do, where that cannot be.
+    """
+    path = Path(path).resolve()
+    probe = path / f".writable-{uuid.uuid4().hex}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = "it is a file" if path.is_file() else error.strerror or str(error)
+        raise type(error)(
+            error.errno,
+            f"{path} cannot hold {what}: {reason}. Nothing was started; give a folder that you can write to",
+        ) from error
+    return path
+
+
+def free_name(path: Path) -> Path:
+    """`<name>.damaged-1`, or the next one that is free."""
+    n = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{n}")).exists():
+        n += 1
+    return aside
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -349,7 +349,7 @@ def test_a_run_is_there_whole_or_not_at_all(store, result, monkeypatch):
     def full_disk(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module, "save_file", full_disk)  # the last file of a run
+    monkeypatch.setattr(store_module, "save_tensors", full_disk)  # the last array of a run
     with pytest.raises(OSError, match="No space left"):
         save_run(result)
     assert list(store.iterdir()) == []
@@ -397,6 +397,9 @@ def test_a_run_of_another_schema_an_edited_one_and_a_copy_are_not_taken_for_the_
         assert len(load_runs()) == 1
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"lr": 0.004', '"lr": 0.5'))
+    with pytest.warns(UserWarning, match="config.json was altered"):
+        assert find_run(result.config) is None
+    (folder / "manifest.json").unlink()  # as a store of an earlier version
     with pytest.warns(UserWarning, match="edited, copied, or of an older SCHEMA"):
         assert find_run(result.config) is None
 

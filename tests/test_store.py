@@ -1,0 +1,322 @@
+"""No damage enters the run store unnoticed, and nothing that is sound is moved or deleted."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+
+import mambanorm as mn
+from mambanorm import whole
+from mambanorm.config import base_config
+from mambanorm.runs import (
+    MANIFEST,
+    WRITTEN,
+    DamagedRun,
+    check_runs,
+    check_store,
+    find_run,
+    load_runs,
+    remove_leftovers,
+    resume_dir,
+    runs_dir,
+    save_run,
+    stored_run,
+)
+from mambanorm.train import train
+
+FLIPS = 12  # bits a file, spread over it
+
+
+@pytest.fixture(scope="module")
+def result():
+    return train(base_config("digits", "smoke", arm="RMSN>SSM>GN"))
+
+
+@pytest.fixture(scope="module")
+def written(result, tmp_path_factory):
+    """A stored run to copy from."""
+    return save_run(result, tmp_path_factory.mktemp("written"))
+
+
+@pytest.fixture
+def folder(written, store):
+    store.mkdir()
+    return shutil.copytree(written, store / written.name)
+
+
+def edit_result(folder, **facts):
+    path = folder / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts, indent=2))
+
+
+def without_manifest(folder):
+    (folder / MANIFEST).unlink()
+    return folder
+
+
+def state_of(folder):
+    return check_runs(folder.parent, progress=False).set_index("run_id").state[folder.name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# damage
+
+
+def test_a_manifest_names_every_other_file_with_its_checksum(folder):
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    assert set(files) == set(WRITTEN) == {path.name for path in folder.iterdir()} - {MANIFEST}
+    assert all(facts["sha256"] == whole.sha256(folder / name) for name, facts in files.items())
+    assert load_runs().checked.tolist() == [True]
+    assert state_of(folder) == "whole"
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, MANIFEST])
+def test_every_flipped_bit_is_found(name, folder):
+    path, sound = folder / name, (folder / name).read_bytes()
+    for at in np.linspace(0, len(sound) - 1, FLIPS).astype(int):
+        flipped = bytearray(sound)
+        flipped[at] ^= 1 << (at % 8)
+        path.write_bytes(flipped)
+        assert state_of(folder) == "damaged", f"byte {at} of {name}"
+    path.write_bytes(sound)
+    assert state_of(folder) == "whole"
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, MANIFEST])
+@pytest.mark.parametrize(
+    "change", [lambda content: content[:-1], lambda content: content + b"\n0"], ids=["cut", "more"]
+)
+def test_a_file_of_another_length_is_found_without_reading_it(name, change, folder):
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    with pytest.warns(UserWarning, match=f"the run .*{folder.name} is damaged: .* Move it away"):
+        assert len(load_runs()) == 0
+
+
+@pytest.mark.parametrize("name", ["curves.parquet", "predictions.npz", "diagnostics.npz", "checkpoint.safetensors"])
+def test_an_array_is_checked_when_it_is_read(name, folder, result):
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 4
+    (folder / name).write_bytes(content)
+    run = find_run(result.config)
+    with pytest.raises(DamagedRun, match=f"{folder.name} is damaged: {name} was altered"):
+        getattr(run, name.partition(".")[0])
+
+
+EDITS = {
+    "a better accuracy": dict(test_accuracy=0.99),
+    "above one": dict(test_accuracy=9.5),
+    "below zero": dict(test_accuracy=-3),
+    "no number": dict(test_accuracy=float("nan")),
+    "a truth value": dict(test_accuracy=True),
+    "a text": dict(test_accuracy="0.5"),
+    "another arm": dict(arm="GN>SSM>GN"),
+    "another seed": dict(seed=7),
+    "an unknown key": dict(luck=1.0),
+    "another status": dict(status="diverged"),
+    "an unknown status": dict(status="fine"),
+    "fewer steps": dict(steps=1),
+    "half a step": dict(steps=1.5),
+    "infinite time": dict(wall_s=float("inf")),
+    "a chance above one": dict(chance=1.5),
+    "no chance": dict(chance=None),
+    "other threads": dict(threads=2),
+    "a number as machine": dict(machine=3),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_edited_result_is_no_result(edit, folder):
+    edit_result(folder, **edit)
+    with pytest.warns(UserWarning, match=f"{folder.name} is damaged: result.json was altered"):
+        assert len(load_runs()) == 0
+
+
+@pytest.mark.parametrize("edit", [edit for name, edit in EDITS.items() if name != "a better accuracy"])
+def test_without_a_manifest_an_impossible_result_is_no_result_either(edit, folder):
+    edit_result(without_manifest(folder), **edit)
+    with pytest.warns(UserWarning, match=f"{folder.name} is damaged: (result.json|it was trained on 2 threads)"):
+        assert len(load_runs()) == 0
+
+
+def test_the_accuracy_is_that_of_the_predictions_where_they_are_read(folder, result):
+    edit_result(without_manifest(folder), test_accuracy=0.99)
+    run = find_run(result.config)
+    with pytest.raises(DamagedRun, match=r"claims an accuracy of 0\.99, its predictions give"):
+        _ = run.predictions
+    assert state_of(folder) == "damaged"
+
+
+def test_a_run_of_an_earlier_version_loads_as_unchecked(folder, result):
+    without_manifest(folder)
+    assert load_runs().checked.tolist() == [False]
+    assert find_run(result.config).curves.equals(result.curves)
+    assert state_of(folder) == "unchecked"
+
+
+def test_an_optional_file_may_be_deleted_from_a_checked_run(folder):
+    (folder / "checkpoint.safetensors").unlink()
+    assert state_of(folder) == "whole"
+    assert len(load_runs()) == 1
+
+
+def test_a_diverged_run_is_whole_too(store):
+    config = base_config("digits", "smoke", arm="None>SSM>None", lr=1e6, steps=30, warmup_steps=0, n_layers=4)
+    assert state_of(save_run(train(config))) == "whole"
+    assert load_runs().status.tolist() == ["diverged"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# other users
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_the_umask_decides_who_may_read_a_run(mask, store, result):
+    before = os.umask(mask)
+    try:
+        folder = save_run(result)
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == dict.fromkeys(
+        [*WRITTEN, MANIFEST], 0o666 & ~mask
+    )
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+AS_NOBODY = """
+import os, sys, warnings
+import mambanorm as mn
+from mambanorm.runs import find_run, load_runs, save_run
+os.setuid(65534)
+config = mn.RunConfig.from_json(sys.argv[1])
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    print(len(load_runs(sys.argv[2])), *[str(w.message) for w in said])
+try:
+    find_run(config, sys.argv[2])
+except PermissionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_what_another_user_may_not_read_is_not_damaged(folder, result):
+    folder.chmod(0o700)
+    for parent in (folder.parent, *folder.parent.parents):
+        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o005)
+    arguments = [sys.executable, "-c", AS_NOBODY, result.config.to_json(), str(folder.parent)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    loaded, found = done.stdout.splitlines()
+    assert loaded.startswith("0 skipped: the run"), done.stderr
+    assert all("is there, but cannot be read" in said and "is damaged" not in said for said in (loaded, found))
+
+
+def test_what_cannot_be_read_stays_where_it_is(folder, result, monkeypatch):
+    from pathlib import Path
+
+    read = Path.read_bytes
+
+    def refuse(path):
+        if path.parent == folder:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(PermissionError, match="is there, but cannot be read: Permission denied"):
+        save_run(result)
+    monkeypatch.undo()
+    assert state_of(folder) == "whole"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# disks
+
+
+def test_a_store_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match=r"cannot hold the run store: .* give a folder that you can write to"):
+            check_store(place)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert check_store(tmp_path / "new") == (tmp_path / "new").resolve()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_an_empty_path_is_no_store():
+    with pytest.raises(ValueError, match="runs_dir is empty"):
+        runs_dir("")
+
+
+def test_a_disk_that_fills_up_under_the_weights_is_an_oserror(store, result, monkeypatch):
+    def full_disk(*_):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(whole, "save_file", full_disk)
+    with pytest.raises(OSError, match=r"checkpoint.safetensors cannot be written: .*No space left"):
+        save_run(result)
+    assert list(store.iterdir()) == []
+
+
+def test_what_a_kill_left_is_removed_and_what_lives_is_not(folder, result):
+    store, here = folder.parent, socket.gethostname()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = {
+        "dead": f".unfinished-{'a' * 16}-{ended.pid}-0123abcd@{here}",
+        "alive": f".unfinished-{'a' * 16}-{os.getpid()}-0123abcd@{here}",
+        "elsewhere": f".unfinished-{'a' * 16}-1-0123abcd@another",
+        "old": f".unfinished-{'b' * 16}-1-0123abcd@another",
+        "older version": ".unfinished-abc123",
+        "stored": f".resume-{folder.name}",
+        "under way": f".resume-{'c' * 16}",
+    }
+    for name in names.values():
+        (store / name).mkdir()
+    for what in ("old", "older version"):
+        os.utime(store / names[what], (time.time() - 2 * 86_400,) * 2)
+    remove_leftovers()
+    left = {what for what, name in names.items() if (store / name).exists()}
+    assert left == {"alive", "elsewhere", "under way"}
+    assert state_of(folder) == "whole"
+
+
+def test_a_killed_save_leaves_what_the_next_sweep_removes(store, result):
+    script = """
+import os, sys
+import mambanorm as mn
+from mambanorm import runs
+runs._write = lambda result, folder: os.kill(os.getpid(), 9)
+runs.save_run(mn.train(mn.RunConfig.from_json(sys.argv[1])), sys.argv[2])
+"""
+    arguments = [sys.executable, "-c", script, result.config.to_json(), str(store)]
+    assert subprocess.run(arguments, timeout=300).returncode == -9
+    assert len(list(store.glob(".unfinished-*"))) == 1
+    mn.sweep([result.config], workers=0, progress=False)
+    assert [path.name for path in store.iterdir()] == [result.config.run_id]
+
+
+def test_a_checkpoint_of_another_user_is_left_alone(store, result, monkeypatch):
+    from pathlib import Path
+
+    folder = resume_dir(result.config)
+    train(result.config, checkpoint_dir=folder, checkpoint_every_s=0)
+    read = Path.read_text
+
+    def refuse(path, *options, **more):
+        if path.name == "progress.json":
+            raise PermissionError(13, "Permission denied")
+        return read(path, *options, **more)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.warns(UserWarning, match="the run starts anew: Permission denied"):
+        train(result.config, checkpoint_dir=folder)
+    assert folder.exists()
+    assert stored_run(result.config.run_id) is None
