@@ -193,6 +193,8 @@ AS_NOBODY = """
 import os, sys, warnings
 import mambanorm as mn
 from mambanorm.runs import find_run, load_runs, save_run
+os.setgroups([])
+os.setgid(65534)
 os.setuid(65534)
 config = mn.RunConfig.from_json(sys.argv[1])
 with warnings.catch_warnings(record=True) as said:
@@ -213,8 +215,9 @@ def test_what_another_user_may_not_read_is_not_damaged(folder, result):
             parent.chmod(parent.stat().st_mode | 0o005)
     arguments = [sys.executable, "-c", AS_NOBODY, result.config.to_json(), str(folder.parent)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     loaded, found = done.stdout.splitlines()
-    assert loaded.startswith("0 skipped: the run"), done.stderr
+    assert loaded.startswith("0 skipped: the run")
     assert all("is there, but cannot be read" in said and "is damaged" not in said for said in (loaded, found))
 
 
