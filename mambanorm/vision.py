@@ -313,7 +313,7 @@ class ImageClassifier(nn.Module):
         form = f"(B, H, W, {self.in_channels})"
         check_tensor("x", x, f"of images {form}")
         if x.dim() != 4 or x.shape[-1] != self.in_channels or x.dtype not in REAL or not x.numel():
-            raise ValueError(f"expected images {form} of real numbers, at least one, got {x.dtype} {tuple(x.shape)}")
+            raise ValueError(f"expected images {form}, got {x.dtype} {tuple(x.shape)}: at least one, of real numbers")
         check_beside("x", x, self.stem.weight, "this model")
         cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
         if H % cell or W % cell:
