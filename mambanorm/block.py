@@ -27,15 +27,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import PRESETS, Arm
+from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown
+from mambanorm.errors import unknown
 from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
 from mambanorm.norms.moments import fusible
-from mambanorm.ssm import conv_silu, selective_scan
+from mambanorm.ssm import BACKENDS, conv_silu, selective_scan
 from mambanorm.ssm.reference import scan_step
 
 __all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock"]
 
 SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
 """What diagnostics can see of a block, in the order of computation."""
+
+MIXER = (
+    "in_proj.weight", "conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D"
+)  # fmt: skip
+"""The parameters of what stands between the norms, in the order of `_mixer_parameters`."""
 
 NOT_YET = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
@@ -74,9 +81,7 @@ class MambaBlock(nn.Module):
         scan_backend: str = "auto",
     ):
         super().__init__()
-        sizes = dict(d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank or 1)
-        for name, size in sizes.items():
-            check_size(name, size)
+        check_sizes(scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
         check_options((n1, n2), norm_options)
         self.d_inner = d_inner = expand * d_model
         self.d_state = d_state
@@ -99,11 +104,21 @@ class MambaBlock(nn.Module):
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self.scan_gates = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
         self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
+        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if x.dim() != 3 or x.shape[-1] != self.d_model:
-            raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
+        self._check(x)
         return self._forward_fused(x, lengths) if self._fusible(x) else self._forward_plain(x, lengths)
+
+    def _check(self, x: Tensor) -> None:
+        """Raises ValueError unless x is a non-empty (B, L, D) of the block's dtype and device, and for a parameter that
+        was replaced by one of another shape."""
+        check_real("x", x, f"(B, L, {self.d_model})")
+        if x.dim() != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
+            raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
+        parameters = self._mixer_parameters()
+        check_beside("x", x, parameters[0], "MambaBlock")
+        check_shapes("MambaBlock", dict(zip(MIXER, zip(parameters, self._shapes))))
 
     def _fusible(self, x: Tensor) -> bool:
         """Whether the fused twin can run: float32 on the CPU, nobody watching."""
@@ -189,6 +204,7 @@ class MambaBlock(nn.Module):
 
         Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
         """
+        self._check(x)
         check_causal(self.norm_names, NOT_YET)
         raw, z = self.in_proj(self.n1(x)).chunk(2, dim=-1)  # (B, L, E)
         u = self._convolve(raw)
@@ -203,9 +219,7 @@ class MambaBlock(nn.Module):
         Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
         """
         check_causal(self.norm_names, NOT_YET)
-        fits = (len(cache.state), self.d_model)
-        if x.shape != fits:
-            raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
+        self._check_step(x, cache)
         raw, z = self.in_proj(self.n1(x[:, None])).chunk(2, dim=-1)  # (B, 1, E)
         window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E)
         taps = self.conv1d.weight[:, 0].t()  # (K, E)
@@ -215,6 +229,18 @@ class MambaBlock(nn.Module):
         cache.conv = window[:, 1:]
         f = self.n2(y[:, None]) * F.silu(z)
         return x + self.out_proj(f)[:, 0]
+
+    def _check_step(self, x: Tensor, cache: BlockCache) -> None:
+        if not isinstance(cache, BlockCache):
+            raise ValueError(f"a step needs the BlockCache of prefill or new_cache, got {shown(cache)}")
+        check_tensor("x", x, f"(B, {self.d_model})")
+        if x.shape != (fits := (len(cache.state), self.d_model)):
+            raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
+        self._check(x[:, None])
+        mine = self.new_cache(len(x))
+        for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
+            check_shapes("this cache is of another block", {name: (given, tuple(own.shape))})
+            check_beside(f"the cache's {name}", given, own, "what this block keeps")
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:
@@ -233,10 +259,12 @@ def initial_A_log(channels: int, d_state: int) -> Tensor:
     return torch.log(torch.arange(1.0, d_state + 1)).repeat(channels, 1)
 
 
-def check_size(name: str, size: object) -> None:
-    """Raises ValueError unless a size is a positive whole number."""
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"{name} must be a positive whole number, got {size!r}")
+def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None:
+    """Raises ValueError for an unknown back end or a size that is no positive whole number; dt_rank may be None."""
+    if scan_backend not in BACKENDS:
+        raise unknown("scan_backend", scan_backend, BACKENDS)
+    for name, size in (sizes if dt_rank is None else sizes | {"dt_rank": dt_rank}).items():
+        check_size(name, size)
 
 
 def takes(norm: nn.Module, option: str) -> bool:

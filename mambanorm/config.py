@@ -35,11 +35,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SCHEDULES = ("constant_warmup", "cosine_warmup")
 PRECISIONS = ("float32", "bf16")
+POSITIONAL = ("none", "learned", "sinusoidal")
 
 
 COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads")
 
-LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None", threads=1)
+LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1)
 """Fields added after the first runs were recorded. At its default such a field is no part of a run_id, so that those
 runs keep theirs."""
 
@@ -74,6 +75,7 @@ class RunConfig:
     micro_batch: int = 0  # rows of a forward pass, all that BN sees at once; gradients add up. 0 = the whole batch
     down_sample: tuple[int, ...] = ()  # images: blocks, from 1, behind which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
+    positional: str = "none"  # §2.1's encoding of positions, behind the stem; off: the scan goes in order anyway
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
@@ -82,6 +84,8 @@ class RunConfig:
         for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in list(valid):
                 raise unknown(name, getattr(self, name), valid)
+        if self.positional not in POSITIONAL:
+            raise unknown("positional", self.positional, POSITIONAL)
         if not isinstance(self.norm_options, dict):
             raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
         object.__setattr__(self, "norm_options", dict(self.norm_options))

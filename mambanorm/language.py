@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mambanorm.arms import Arm
-from mambanorm.block import BlockCache, MambaBlock, check_size
+from mambanorm.block import BlockCache, MambaBlock
+from mambanorm.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.norms import check_causal, check_options, create_norm, known_options
 from mambanorm.tasks.pydoc import batches, windows
 
@@ -71,6 +72,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model), ("n_layers", n_layers)):
             check_size(name, size)
+        check_flag("tie", tie)
         self.arm, self.vocab_size, self.tie = Arm.parse(arm), vocab_size, tie
         check_causal((*self.arm, final_norm), TO_PREDICT)
         check_options((final_norm, *self.arm), norm_options)
@@ -94,7 +96,7 @@ class LanguageModel(nn.Module):
             block.out_proj.weight /= math.sqrt(len(self.backbone.layers))
 
     def forward(self, ids: Tensor) -> Tensor:
-        self._check(ids, 2)
+        self._check(ids)
         x = self.backbone.embedding(ids)  # (B, L, D)
         for block in self.backbone.layers:
             x = block(x)
@@ -103,7 +105,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def prefill(self, ids: Tensor) -> tuple[Tensor, list[BlockCache]]:
         """Reads a prompt (B, L) by the parallel scan: logits (B, V) of the next id, and the cache to step on from."""
-        self._check(ids, 2)
+        self._check(ids)
         x, cache = self.backbone.embedding(ids), []
         for block in self.backbone.layers:
             x, kept = block.prefill(x)
@@ -120,7 +122,9 @@ class LanguageModel(nn.Module):
 
         ValueError for ids of another kind and for another model's cache.
         """
-        self._check(ids, 1)
+        self._check(ids, "(B,)")
+        if not isinstance(cache, list | tuple):
+            raise ValueError(f"a step needs the cache of prefill or new_cache, got {shown(cache)}")
         if len(cache) != len(self.backbone.layers):
             raise ValueError(f"the cache is of {len(cache)} blocks, this model has {len(self.backbone.layers)}")
         x = self.backbone.embedding(ids)  # (B, D)
@@ -135,8 +139,10 @@ class LanguageModel(nn.Module):
         by the seed or else by torch's random state. ValueError for an empty prompt, n < 1 or a temperature below 0.
         """
         check_size("n", n)
-        if not isinstance(temperature, Real) or not temperature >= 0:
-            raise ValueError(f"temperature must be 0 (always the likeliest) or above, got {temperature!r}")
+        if isinstance(temperature, bool) or not isinstance(temperature, Real) or not temperature >= 0:
+            raise ValueError(f"temperature must be 0 (always the likeliest) or above, got {shown(temperature)}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ValueError(f"seed must be a whole number or None, got {shown(seed)}")
         logits, cache = self.prefill(prompt)
         generator = None if seed is None else torch.Generator(prompt.device).manual_seed(seed)
         ids = [prompt, choose(logits, temperature, generator)]
@@ -145,16 +151,9 @@ class LanguageModel(nn.Module):
             ids.append(choose(logits, temperature, generator))
         return torch.cat(ids, dim=1)
 
-    def _check(self, ids: Tensor, dims: int) -> None:
-        """Raises ValueError unless ids are whole numbers in 0..V−1 (looked at on the CPU only), in so many axes."""
-        shape = "(B, L)" if dims == 2 else "(B,)"
-        if not isinstance(ids, Tensor):
-            raise ValueError(f"expected a tensor of token ids {shape}, got {ids!r}: text must be encoded first")
-        if ids.dim() != dims or ids.dtype not in (torch.int32, torch.int64) or not ids.numel():
-            found = f"{ids.dtype} {tuple(ids.shape)}"
-            raise ValueError(f"expected token ids {shape}, at least one, as int64 or int32, got {found}")
-        if not ids.is_cuda and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size:
-            raise ValueError(f"token ids must lie in 0..{self.vocab_size - 1}, got {int(ids.min())}..{int(ids.max())}")
+    def _check(self, ids: Tensor, axes: str = "(B, L)") -> None:
+        check_ids(ids, self.vocab_size, axes)
+        check_beside("ids", ids, self.lm_head.weight, "this model")
 
 
 def choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
@@ -169,17 +168,21 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator | None
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 NEEDED = "needed is the state dict of a whole Mamba-1 language model: join its shards first; Mamba-2 is another model"
+ENDINGS = (".safetensors", ".bin", ".pt", ".pth")  # of the files that hold a state dict
 SHOWN = 5  # names of a kind in an error: enough to see what is wrong
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors` file or of one that torch has saved; nothing in the file is ever run.
 
-    ValueError for a file that is damaged or holds more than tensors, FileNotFoundError for one that is not there.
+    ValueError for a folder and for a file that is damaged or holds more than tensors, FileNotFoundError for one that is
+    not there.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder: {_files_in(Path(path))}")
     try:
         if Path(path).suffix == ".safetensors":
             return load_file(path)
@@ -193,6 +196,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         ) from None
     except (SafetensorError, OSError, EOFError, KeyError, RuntimeError) as error:
         raise ValueError(f"{path} is truncated, altered or no checkpoint ({error!r}): bring it again") from error
+
+
+def _files_in(folder: Path) -> str:
+    """Which file to give instead of the folder it lies in."""
+    found = sorted(file.name for file in folder.iterdir() if file.suffix in ENDINGS)
+    if not found:
+        return f"give the path of a checkpoint; none ({', '.join(ENDINGS)}) lies in it"
+    return f"give the path of a file in it, {' or '.join(found[:SHOWN])}{more(found)}"
 
 
 def load_mamba_checkpoint(state_dict: Mapping[str, Tensor], **config: Any) -> LanguageModel:
@@ -311,7 +322,12 @@ def train_language_model(
     between evaluations); bits a token, here a character. The seed decides the batches. ValueError for too short a text
     and for impossible sizes.
     """
-    check_size("eval_every", eval_every)
+    for name, size in dict(steps=steps, batch_size=batch_size, length=length, eval_every=eval_every).items():
+        check_size(name, size)
+    for ids in (train_ids, val_ids):
+        check_ids(ids, model.vocab_size, "(n,)")
+    if isinstance(lr, bool) or not isinstance(lr, Real) or not 0 <= lr < math.inf:
+        raise ValueError(f"lr must be a finite number of at least 0, got {shown(lr)}")
     device, curve = model.lm_head.weight.device, []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)  # A_log and D must not decay
     order = batches(train_ids, steps=steps, batch_size=batch_size, length=length, seed=seed)

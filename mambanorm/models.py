@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.block import MambaBlock, check_size
+from mambanorm.block import MambaBlock
+from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.language import LanguageModel, load_mamba_checkpoint
 from mambanorm.norms import check_options, create_norm, known_options
-from mambanorm.norms.moments import check_lengths, valid_positions
+from mambanorm.norms.moments import valid_positions
+from mambanorm.positional import EMBEDDING_STD
+from mambanorm.positional import positional as encoding
 from mambanorm.vision import ImageClassifier, VSSBlock
 
 __all__ = ["ImageClassifier", "LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool", "warm_up"]
@@ -26,7 +29,9 @@ class SequenceClassifier(nn.Module):
 
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
     `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that an
-    arm is exactly what it says. Raises ValueError for an unknown norm or arm and for inputs of another kind.
+    arm is exactly what it says. `positional` adds "sinusoidal" or "learned" positions behind the stem (positional.py);
+    a learned table needs to know the longest sequence, `positions=(L,)`. Raises ValueError for an unknown norm or arm
+    and for inputs of another kind.
     """
 
     def __init__(
@@ -46,6 +51,8 @@ class SequenceClassifier(nn.Module):
         dt_rank: int | None = None,
         norm_options: dict[str, Any] | None = None,
         scan_backend: str = "auto",
+        positional: str = "none",
+        positions: tuple[int] | None = None,
     ):
         super().__init__()
         if (vocab_size is None) == (in_features is None):
@@ -53,7 +60,8 @@ class SequenceClassifier(nn.Module):
                 "give either vocab_size (token ids) or in_features (real values), "
                 f"got vocab_size={vocab_size}, in_features={in_features}"
             )
-        for name, size in (("n_classes", n_classes), ("n_layers", n_layers), ("stem", vocab_size or in_features)):
+        stem = dict(vocab_size=vocab_size) if in_features is None else dict(in_features=in_features)
+        for name, size in dict(n_classes=n_classes, n_layers=n_layers, d_model=d_model, **stem).items():
             check_size(name, size)
         self.arm = Arm.parse(arm)
         self.vocab_size, self.in_features = vocab_size, in_features
@@ -68,6 +76,8 @@ class SequenceClassifier(nn.Module):
         with torch.random.fork_rng(devices=[]):
             self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
             self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
+        scale = EMBEDDING_STD if vocab_size else 1.0  # about as large as what it is added to
+        self.positional = encoding(positional, d_model, 1, positions, scale)
         self._init_weights(n_layers)
 
     def _init_weights(self, n_layers: int) -> None:
@@ -77,7 +87,7 @@ class SequenceClassifier(nn.Module):
         channels would leave of a one-feature input nothing but its sign.
         """
         if isinstance(self.stem, nn.Embedding):
-            nn.init.normal_(self.stem.weight, std=0.02)
+            nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
         with torch.no_grad():
             for block in self.blocks:
                 block.out_proj.weight /= math.sqrt(n_layers)
@@ -85,19 +95,20 @@ class SequenceClassifier(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         self._check(x)
         check_lengths(lengths, x)
-        x = self.stem_norm(self.stem(x), lengths)  # (B, L, D)
+        x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)
         for block in self.blocks:
             x = block(x, lengths)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
 
     def _check(self, x: Tensor) -> None:
-        if self.in_features is not None:
-            if x.dim() != 3 or x.shape[-1] != self.in_features or not x.is_floating_point():
-                raise ValueError(f"expected real values (B, L, {self.in_features}), got {x.dtype} {tuple(x.shape)}")
-        elif x.dim() != 2 or x.is_floating_point():
-            raise ValueError(f"expected token ids (B, L), got {x.dtype} {tuple(x.shape)}")
-        elif not x.is_cuda and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.vocab_size:
-            raise ValueError(f"token ids must lie in 0..{self.vocab_size - 1}, got {int(x.min())}..{int(x.max())}")
+        if self.in_features is None:
+            check_ids(x, self.vocab_size)
+        else:
+            form = f"(B, L, {self.in_features})"
+            check_tensor("x", x, f"of real values {form}")
+            if x.dim() != 3 or x.shape[-1] != self.in_features or x.dtype not in REAL or not x.numel():
+                raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
+        check_beside("x", x, self.stem.weight, "this model")
 
 
 def mean_pool(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -35,6 +35,7 @@ from mambanorm.tasks import Shape, Split, TaskData, load_task
 
 MODEL_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
+    "positional",
 )  # fmt: skip
 IMAGE_FIELDS = ("down_sample", "down_norm")
 """What of a config a model takes as it is, and what models of images take besides."""
@@ -199,6 +200,7 @@ def micro_batches(rows: int, size: int) -> list[slice]:
 def build_model(config: RunConfig, data: TaskData | Shape) -> SequenceClassifier | ImageClassifier:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
     options = {name: getattr(config, name) for name in MODEL_FIELDS}
+    options["positions"] = data.positions if config.positional == "learned" else None
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if data.in_channels is not None:

@@ -25,16 +25,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.block import check_size, init_dt, initial_A_log, takes
+from mambanorm.block import check_sizes, init_dt, initial_A_log, takes
+from mambanorm.checks import REAL, check_beside, check_real, check_shapes, check_size, check_tensor
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.moments import fusible
+from mambanorm.positional import positional as encoding
 from mambanorm.ssm import selective_scan
 
+MIXER = (
+    "in_proj.weight", "conv2d.weight", "conv2d.bias", "x_proj_weight", "dt_projs_weight", "dt_projs_bias", "A_logs",
+    "Ds",
+)  # fmt: skip
+"""The parameters of what stands between the norms, in the order of `_mixer_parameters`."""
 DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 
 
 def cross_scan(x: Tensor) -> Tensor:
     """An image (B, D, H, W) as four sequences (B, 4, D, H·W): by rows, by columns, and both from the end."""
+    check_tensor("x", x, "(B, D, H, W)")
     if x.dim() != 4:
         raise ValueError(f"cross_scan expects images (B, D, H, W), got shape {tuple(x.shape)}")
     ahead = torch.stack([x.flatten(2), x.transpose(2, 3).flatten(2)], dim=1)
@@ -43,6 +51,8 @@ def cross_scan(x: Tensor) -> Tensor:
 
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
     """The adjoint of `cross_scan`, (B, 4, D, H·W) → (B, D, H, W): every value back in its place, the four summed."""
+    check_tensor("y", y, "(B, 4, D, H·W)")
+    check_size("height", height), check_size("width", width)
     if y.dim() != 4 or y.shape[1] != 4 or y.shape[3] != height * width:
         raise ValueError(f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}")
     rows, columns = (y[:, :2] + y[:, 2:].flip(-1)).unbind(1)
@@ -75,9 +85,7 @@ class VSSBlock(nn.Module):
         scan_backend: str = "auto",
     ):
         super().__init__()
-        sizes = dict(d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank or 1)
-        for name, size in sizes.items():
-            check_size(name, size)
+        check_sizes(scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
         if d_conv % 2 == 0:
             raise ValueError(f"d_conv must be odd on images, to keep their size, got {d_conv}: VMamba has 3")
         check_options((n1, n2), norm_options)
@@ -102,17 +110,27 @@ class VSSBlock(nn.Module):
             self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
         self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
+        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def extra_repr(self) -> str:
         sizes = f"d_inner={self.d_inner}, d_state={self.d_state}, dt_rank={self.dt_rank}"
         return f"scan in {len(DIRECTIONS)} directions: {sizes}"
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 4 or x.shape[-1] != self.d_model:
-            raise ValueError(f"VSSBlock expects (B, H, W, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
+        self._check(x)
         size, rows = x.shape[1:3], x.flatten(1, 2)  # (B, L, D)
         y = self._forward_fused(rows, size) if self._fusible(x) else self._forward_plain(rows, size)
         return y.reshape(x.shape)
+
+    def _check(self, x: Tensor) -> None:
+        """Raises ValueError unless x is a non-empty (B, H, W, D) of the block's dtype and device, and for a parameter
+        that was replaced by one of another shape."""
+        check_real("x", x, f"(B, H, W, {self.d_model})")
+        if x.dim() != 4 or x.shape[-1] != self.d_model or 0 in x.shape:
+            raise ValueError(f"VSSBlock expects (B, H, W, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
+        parameters = self._mixer_parameters()
+        check_beside("x", x, parameters[0], "VSSBlock")
+        check_shapes("VSSBlock", dict(zip(MIXER, zip(parameters, self._shapes))))
 
     def _fusible(self, x: Tensor) -> bool:
         """Whether the fused twin can run: float32 on the CPU, nobody watching."""
@@ -224,7 +242,9 @@ class ImageClassifier(nn.Module):
     A patch of p×p pixels becomes one position by a strided convolution. `down_sample` names the blocks, counted from 1,
     behind which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (behind the
     patches), `down_norm` and `final_norm` are "None" by default, so that an arm is exactly what it says; VMamba has LN
-    at all three. Raises ValueError for an unknown norm or arm, and for images that do not divide into patches.
+    at all three. `positional` adds "sinusoidal" or "learned" positions behind the patches (positional.py); a learned
+    table needs to know the largest image in patches, `positions=(H, W)`. Raises ValueError for an unknown norm or arm,
+    and for images that do not divide into patches.
     """
 
     def __init__(
@@ -246,12 +266,15 @@ class ImageClassifier(nn.Module):
         dt_rank: int | None = None,
         norm_options: dict[str, Any] | None = None,
         scan_backend: str = "auto",
+        positional: str = "none",
+        positions: tuple[int, int] | None = None,
     ):
         super().__init__()
         sizes = dict(n_classes=n_classes, in_channels=in_channels, d_model=d_model, n_layers=n_layers, patch=patch)
         for name, size in sizes.items():
             check_size(name, size)
-        if not set(down_sample) <= set(range(1, n_layers)) or len(set(down_sample)) < len(down_sample):
+        blocks = list(down_sample) if isinstance(down_sample, tuple | list) else [None]
+        if not all(type(b) is int and 0 < b < n_layers for b in blocks) or len(set(blocks)) < len(blocks):
             raise ValueError(f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}")
         self.arm = Arm.parse(arm)
         self.in_channels, self.patch, self.down_sample = in_channels, patch, tuple(down_sample)
@@ -269,6 +292,7 @@ class ImageClassifier(nn.Module):
         with torch.random.fork_rng(devices=[]):
             self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
             self.final_norm = create_norm(final_norm, width, **known_options([final_norm], norm_options))
+        self.positional = encoding(positional, d_model, 2, positions)
         with torch.no_grad():  # as in SequenceClassifier; VMamba leaves it out and starts linear weights at N(0, .02)
             for block in self.blocks:
                 block.out_proj.weight /= math.sqrt(n_layers)
@@ -276,7 +300,7 @@ class ImageClassifier(nn.Module):
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)
         x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()  # (B, H, W, D)
-        x = normed(self.stem_norm, x)
+        x = normed(self.stem_norm, self.positional(x))
         for depth, block in enumerate(self.blocks, start=1):
             x = block(x)
             if depth in self.down_sample:
@@ -286,8 +310,11 @@ class ImageClassifier(nn.Module):
     def _check(self, x: Tensor, lengths: Tensor | None) -> None:
         if lengths is not None:
             raise ValueError("lengths are given: images have no padding, leave them out")
-        if x.dim() != 4 or x.shape[-1] != self.in_channels or not x.is_floating_point():
-            raise ValueError(f"expected images (B, H, W, {self.in_channels}), got {x.dtype} {tuple(x.shape)}")
+        form = f"(B, H, W, {self.in_channels})"
+        check_tensor("x", x, f"of images {form}")
+        if x.dim() != 4 or x.shape[-1] != self.in_channels or x.dtype not in REAL or not x.numel():
+            raise ValueError(f"expected images {form}, got {x.dtype} {tuple(x.shape)}: at least one, of real numbers")
+        check_beside("x", x, self.stem.weight, "this model")
         cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
         if H % cell or W % cell:
             halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -483,3 +484,37 @@ assert kernels.sigmoid(kernels._f(0.0)) == 0.5
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+OUTER = """
+from tiny.ssm.kernels import _f, jit, sigmoid
+
+@jit()
+def twice(x):
+    return sigmoid(x) + sigmoid(x)
+
+print(twice(_f(0)), sum(twice.stats.cache_hits.values()))
+"""
+
+
+def test_numbas_cache_notices_a_change_of_a_helper_in_another_file(tmp_path):
+    """`twice` takes in `sigmoid` of kernels.py: changed there, it is compiled anew; unchanged, it is found compiled."""
+    folder = tmp_path / "tiny" / "ssm"
+    folder.mkdir(parents=True)
+    helpers, outer = folder / "kernels.py", folder / "outer.py"
+    helpers.write_text(Path(kernels.__file__).read_text())
+    outer.write_text(OUTER)
+
+    def result():
+        command = [sys.executable, "-m", "tiny.ssm.outer"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300)
+        return tuple(map(float, done.stdout.split()))
+
+    assert result() == (1, 0)
+    assert result() == (1, 1)
+    source = helpers.read_text()
+    assert source.count("return (ONE if x >= ZERO else e) / (ONE + e)") == 1
+    helpers.write_text(source.replace("return (ONE if x >= ZERO else e)", "return (_TWO if x >= ZERO else e)"))
+    assert result() == (2, 0)
+    helpers.write_text(source)
+    assert result() == (1, 1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import unknown
-from mambanorm.norms.base import SequenceNorm, check_groups
+from mambanorm.norms.base import SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count
 from mambanorm.norms.moments import Moments, channel_moments, fusible, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
@@ -54,6 +54,7 @@ class NormVary(SequenceNorm):
         statistics: str = "total",
         learn_weights: bool = True,
     ):
+        check_values(eps=eps, affine=affine, momentum=momentum, learn_weights=learn_weights)
         check_groups(d, groups)
         if statistics not in STATISTICS:
             raise unknown("NormVary statistics", statistics, STATISTICS)

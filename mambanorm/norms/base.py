@@ -6,10 +6,23 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from mambanorm.norms.moments import blank_padding, check_lengths, finish, fusible, standardize
+from mambanorm.checks import (
+    check_beside,
+    check_flag,
+    check_lengths,
+    check_like,
+    check_real,
+    check_shapes,
+    check_size,
+    shown,
+)
+from mambanorm.norms.moments import blank_padding, finish, fusible, standardize
 
 
 class Norm(nn.Module):
@@ -31,20 +44,34 @@ class Norm(nn.Module):
 
         The block asks for what stands around a norm in the same pass over memory: with `gate` z (B, L, d) the result is
         N(x)·SiLU(z); with `fork` it is (N(x), x), and x goes on from there, so that its gradients meet in one pass.
+        Raises ValueError for x, lengths or a gate that do not fit, see `check`.
         """
-        self.check(x, lengths)
+        self.check(x, lengths, gate)
         return self.normalize(x, lengths, gate, fork)
 
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         raise NotImplementedError
 
-    def check(self, x: Tensor, lengths: Tensor | None) -> None:
-        """Raises ValueError unless x is a non-empty (B, L, d) and lengths, if given, a (B,) of whole numbers."""
+    def check(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None = None) -> None:
+        """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device, lengths, if given, a (B,)
+        of whole numbers, and the gate, if given, as x; any strides will do."""
+        check_real("x", x, f"(B, L, {self.d})")
         if x.dim() != 3 or x.shape[-1] != self.d:
             raise ValueError(f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}")
         if 0 in x.shape:
             raise ValueError(f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}")
         check_lengths(lengths, x)
+        gamma, beta = self.scale_and_shift()
+        check_shapes(type(self).__name__, {"γ": (gamma, (self.d,)), "β": (beta, (self.d,))})
+        own = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
+        if own:  # one speaks for all: they move together
+            check_beside("x", x, own[0], type(self).__name__)
+        if gate is not None:
+            check_like("gate", gate, x)
+
+    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        """γ and β."""
+        return self.weight, self.bias
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, affine={self.weight is not None}"
@@ -77,18 +104,33 @@ class SequenceNorm(Norm):
         y = standardize(same, mean, var, self.eps, *self.scale_and_shift(), gate, one_pass)
         return (y, x) if fork and not one_pass else y
 
-    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """γ and β."""
-        return self.weight, self.bias
-
     def pooled(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
         """x as the moments hand it on, μ (None = it is not taken out) and σ², both broadcastable to (B, 1, D)."""
         raise NotImplementedError
 
 
+def check_values(**options: Any) -> None:
+    """Raises ValueError for a d, eps, momentum, number of groups or flag, as far as they are given, that no norm could
+    use."""
+    for name, value in options.items():
+        if name in ("d", "groups"):
+            check_size(name, value)
+        elif name in ("affine", "learn_weights"):
+            check_flag(name, value)
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} must be a number, got {shown(value)}")
+        elif math.isinf(value):
+            raise ValueError(f"{name} must be finite, got {value}")
+    if not options.get("eps", 1) > 0:
+        raise ValueError(f"eps must be above 0, got {options['eps']!r}")
+    if not 0 <= options.get("momentum", 0) <= 1:
+        raise ValueError(f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}")
+
+
 def check_groups(d: int, groups: int) -> None:
     """Raises ValueError unless the groups divide the channels."""
-    if not isinstance(groups, int) or groups < 1 or d % groups:
+    check_values(d=d, groups=groups)
+    if d % groups:
         divisors = [g for g in range(1, d + 1) if d % g == 0]
         raise ValueError(f"{d} channels do not divide into {groups} groups: groups may be one of {divisors}")
 

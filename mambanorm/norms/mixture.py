@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mambanorm.checks import check_shapes
 from mambanorm.ssm.cpu import run
 from mambanorm.ssm.kernels import ZERO, jit
 from mambanorm.ssm.once import backward_once
@@ -20,8 +21,9 @@ _TWO = np.float32(2)
 
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training moves the running statistics."""
-    count = moments.count
-    rows = len(moments.m)
+    count, (rows, _, D) = moments.count, moments.m.shape
+    logits = {name: (getattr(norm, name), (5,)) for name in ("mean_logits", "var_logits")}
+    check_shapes("NormVary", logits | {n: (getattr(norm, n), (D,)) for n in ("running_mean", "running_var")})
     weighted = norm.statistics == "total" and not isinstance(count, int)
     share = (count / count.sum()).view(-1) if weighted else torch.full((rows,), 1 / rows)
     return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)

@@ -31,23 +31,6 @@ class Moments(NamedTuple):
     count: Tensor | int
 
 
-def check_lengths(lengths: Tensor | None, x: Tensor) -> None:
-    """Raises ValueError unless lengths is None or holds a whole number in 1..L for each row of x (B, L, …).
-
-    The range is looked at on the CPU only: on CUDA that would stall the device.
-    """
-    if lengths is None:
-        return
-    B, L = x.shape[:2]
-    if not isinstance(lengths, Tensor):
-        raise ValueError(f"lengths must be a tensor of {B} whole numbers, got {lengths!r}: use torch.tensor(…)")
-    if lengths.shape != (B,) or lengths.is_floating_point():
-        given = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
-        raise ValueError(f"lengths must be {B} whole numbers, one a row, got {given}")
-    if not lengths.is_cuda and not bool(((lengths >= 1) & (lengths <= L)).all()):
-        raise ValueError(f"lengths must lie in 1..{L} (the sequence length), got {lengths.tolist()}")
-
-
 def valid_positions(lengths: Tensor, L: int) -> Tensor:
     """Mask (B, L, 1), True where a position is no padding."""
     return (torch.arange(L, device=lengths.device) < lengths[:, None])[..., None]

@@ -14,7 +14,9 @@ from typing import Any
 
 from torch import nn
 
+from mambanorm.checks import check_flag, shown
 from mambanorm.errors import unknown
+from mambanorm.norms.base import check_values
 
 COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "momentum": 0.1}
 """Options that every norm accepts (and uses where they mean something), so that two norms can share one set."""
@@ -38,20 +40,38 @@ class NormEntry:
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options that `create_norm` accepts for this norm: the common ones and its own."""
-        own = [name for name in inspect.signature(self.factory).parameters if name != "d"]
-        return tuple(dict.fromkeys([*COMMON_OPTIONS, *own]))
+        return tuple(dict.fromkeys([*COMMON_OPTIONS, *self.own]))
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Names of the options that its factory takes, behind the number of channels."""
+        return tuple(inspect.signature(self.factory).parameters)[1:]
 
 
 NORMS: dict[str, NormEntry] = {}
 
 
 def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...], causal: bool, learnable: str):
-    """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS. ValueError if the name is taken."""
+    """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS.
+
+    ValueError if the name is taken or could not stand in an arm, and for arguments of another kind: `causal="no"` would
+    let a norm that sees the future into a language model.
+    """
+    if not isinstance(name, str) or name != name.strip() or not name or set(name) & set(">→:+"):
+        raise ValueError(f"a norm's name is a text without > → : + that can stand in an arm, got {shown(name)}")
+    for what, text in (("equation", equation), ("source", source), ("learnable", learnable)):
+        if not isinstance(text, str):
+            raise ValueError(f"{what} of norm {name!r} must be a text, got {shown(text)}")
+    if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
+        raise ValueError(f"axes of norm {name!r} must be a tuple of texts such as ('L', 'D/G'), got {shown(axes)}")
+    check_flag(f"causal of norm {name!r}", causal)
 
     def enter(factory: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         if name in NORMS:
             raise ValueError(f"norm {name!r} is registered already: choose another name (taken: {', '.join(NORMS)})")
-        NORMS[name] = NormEntry(name, factory, equation, source, axes, causal, learnable)
+        if not callable(factory) or not inspect.signature(factory).parameters:
+            raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
+        NORMS[name] = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable)
         return factory
 
     return enter
@@ -75,24 +95,27 @@ def create_norm(name: str | None, d: int, **options: Any) -> nn.Module:
     for option in options:
         if option not in entry.options:
             raise unknown(f"option of norm {entry.name}", option, entry.options, TypeError)
-    if not isinstance(d, int) or d < 1:
-        raise ValueError(f"d must be a positive whole number of channels, got {d!r}")
-    accepted = inspect.signature(entry.factory).parameters
     merged = {**COMMON_OPTIONS, **options}
-    check_values(merged)
-    return entry.factory(d, **{key: value for key, value in merged.items() if key in accepted})
+    check_values(d=d, **{key: merged[key] for key in COMMON_OPTIONS})
+    norm = entry.factory(d, **{key: value for key, value in merged.items() if key in entry.own})
+    if not isinstance(norm, nn.Module):
+        raise ValueError(f"the factory of norm {entry.name!r} must return an nn.Module, got {shown(norm)}")
+    return norm
 
 
 def known_options(names: Sequence[str | None], options: dict[str, Any] | None) -> dict[str, Any]:
     """Those of the options that at least one of the norms knows: two norms can share one set of options."""
+    if options is not None and not isinstance(options, dict):
+        raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {shown(options)}")
     known = {option for name in names for option in NORMS[norm_name(name)].options}
     return {key: value for key, value in (options or {}).items() if key in known}
 
 
 def check_options(names: Sequence[str | None], options: dict[str, Any] | None) -> None:
     """Raises TypeError for an option that none of the norms knows."""
+    known = known_options(names, options)
     for option in options or {}:
-        if option not in known_options(names, options):
+        if option not in known:
             valid = dict.fromkeys(known for name in names for known in NORMS[norm_name(name)].options)
             raise unknown(f"option of {', '.join(map(str, names))}", option, valid, TypeError)
 
@@ -110,16 +133,3 @@ def check_causal(names: Sequence[str | None], reason: str) -> None:
                 f"{' · '.join(NORMS[name].axes)} hold later positions, {reason}; "
                 f"choose a causal norm: {causal}"
             )
-
-
-def check_values(options: dict[str, Any]) -> None:
-    """Raises ValueError for an eps, momentum or number of groups that no norm could use."""
-    for name in ("eps", "momentum"):
-        if not isinstance(options[name], int | float):
-            raise ValueError(f"{name} must be a number, got {options[name]!r}")
-    if not options["eps"] > 0:
-        raise ValueError(f"eps must be above 0, got {options['eps']!r}")
-    if not 0 <= options["momentum"] <= 1:
-        raise ValueError(f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}")
-    if not isinstance(options["groups"], int) or options["groups"] < 1:
-        raise ValueError(f"groups must be a positive whole number, got {options['groups']!r}")

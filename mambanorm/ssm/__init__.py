@@ -21,9 +21,11 @@ Source: Gu & Dao 2023, "Mamba", section 3; state-spaces/mamba `ops/selective_sca
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 import torch
 
+from mambanorm.checks import check_real, check_shapes, check_tensor, shown
 from mambanorm.errors import unknown
 
 __all__ = ["BACKENDS", "conv_silu", "scan_backend", "selective_scan", "set_threads"]
@@ -62,8 +64,10 @@ def conv_silu(u, weight, bias):
     """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, by torch's
     kernel on CUDA, else plain.
 
-    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E).
+    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E). Raises ValueError for other shapes, dtypes
+    that are not real, and tensors on several devices.
     """
+    _check_conv(u, weight, bias)
     if u.device.type == "cuda":
         from mambanorm.ssm.gpu import conv_silu_gpu
 
@@ -82,6 +86,7 @@ def scan_backend(tensor):
 
     "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the next one.
     """
+    check_tensor("tensor", tensor)
     return _fastest(tensor)
 
 
@@ -89,10 +94,10 @@ def set_threads(n):
     """Let torch and the CPU scan use n threads; returns (torch's count, the scan's count).
 
     The scan's count is at most what Numba was started with (the number of cores, or NUMBA_NUM_THREADS).
-    Raises ValueError if n is less than 1.
+    Raises ValueError if n is no whole number or less than 1.
     """
-    if int(n) < 1:
-        raise ValueError(f"threads: {n} given, at least 1 is needed")
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
     from mambanorm.ssm import cpu
 
     torch.set_num_threads(int(n))
@@ -197,8 +202,7 @@ def _check_triton(u, where):
 
 def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
     """Check every shape, dtype and device; ValueError says what was given and what is allowed."""
-    if not isinstance(u, torch.Tensor):
-        raise ValueError(f"u is {u!r}; a tensor is needed")
+    check_real("u", u, "(B, D, L)")
     if u.dim() != 3 or 0 in u.shape:
         raise ValueError(f"u has shape {tuple(u.shape)}; (B, D, L) is needed, each at least 1")
     batch, channels, length = u.shape
@@ -206,10 +210,7 @@ def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
     for name, tensor in named.items():
         if tensor is None and name in ("D", "z", "delta_bias"):
             continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} is {tensor!r}; a tensor is needed")
-        if not tensor.is_floating_point():
-            raise ValueError(f"{name} has dtype {tensor.dtype}; a real floating-point one is needed")
+        check_real(name, tensor)
         if tensor.device != u.device:
             raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
     if A.dim() != 2 or A.shape[0] != channels or A.shape[1] == 0:
@@ -220,6 +221,18 @@ def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
             raise ValueError(f"{name} has shape {tuple(named[name].shape)}; {shape} is needed for u {full}")
     for name in ("B", "C"):
         _check_input_output(name, tuple(named[name].shape), batch, channels, A.shape[1], length)
+
+
+def _check_conv(u, weight, bias):
+    """Check what `conv_silu` takes, as `_check_arguments` does."""
+    for name, tensor, form in (("u", u, "(B, L, E)"), ("weight", weight, "(E, 1, K)"), ("bias", bias, "(E,)")):
+        check_real(name, tensor, form)
+        if tensor.device != u.device:
+            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
+    if u.dim() != 3 or 0 in u.shape:
+        raise ValueError(f"u has shape {tuple(u.shape)}; (B, L, E) is needed, each at least 1")
+    taps = weight.shape[-1] if weight.dim() == 3 else 0
+    check_shapes("conv_silu", {"weight": (weight, (u.shape[2], 1, max(taps, 1))), "bias": (bias, (u.shape[2],))})
 
 
 def _check_input_output(name, shape, batch, channels, state, length):

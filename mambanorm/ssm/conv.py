@@ -18,7 +18,7 @@ from mambanorm.ssm.once import backward_once
 
 def conv_silu_cpu(u, weight, bias):
     """SiLU(causal_conv(u, weight, bias)) for float32 on the CPU; shapes as there. Differentiable once."""
-    return _ConvSiLU.apply(u, weight, bias)
+    return _ConvSiLU.apply(u, weight, bias.contiguous())
 
 
 @jit()
@@ -145,10 +145,10 @@ class _ConvSiLU(torch.autograd.Function):
     def forward(ctx, u, weight, bias):
         u, taps = u.detach().contiguous(), taps_of(weight)
         ctx.save_for_backward(u, taps, bias)
-        return conv_forward(u, taps, bias.contiguous())
+        return conv_forward(u, taps, bias)
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
         u, taps, bias = ctx.saved_tensors
-        return conv_backward(u, taps, bias.contiguous(), grad.contiguous())
+        return conv_backward(u, taps, bias, grad.contiguous())

@@ -33,7 +33,7 @@ def cross_mixer_cpu(h, size, in_proj, conv_weight, conv_bias, x_proj, dt_weight,
 
     h (B, H·W, D), size (H, W), A (4·E, N) negative → y and z, (B, H·W, E) each; y is not gated. Differentiable once.
     """
-    parameters = in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D
+    parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A, D
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (h, *parameters))
     return _CrossMixer.apply(keep, tuple(size), h, *parameters)
 

@@ -8,12 +8,11 @@ Map of the file
 4. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
 
 What calls them, and how the work is cut up, is in `mambanorm/ssm/cpu.py`, with the glossary and the source.
-
-Numba's disk cache notices a change of the file that a kernel stands in, but not of another one whose functions it has
-taken in: whoever changes 1 or 2 empties the `__pycache__` of `ssm` and `norms` too.
 """
 
+import hashlib
 import math
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -43,11 +42,29 @@ def scratch_floats(direction, steps, size, rank):
     return steps * (_BACKWARD + pairs * HISTORY) + pairs * 2 * CELL + 2 * scalars
 
 
+def fingerprint(folder):
+    """Of the source of all kernels: of every file in the folders beside and below that has a `@jit`."""
+    digest = hashlib.sha256()
+    for source in sorted(folder.glob("*/*.py")):
+        if b"\n@jit(" in (text := source.read_bytes()):
+            digest.update(text)
+    return digest.hexdigest()[:8]
+
+
+FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
+
+
 def jit(*flags, **options):
-    """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written."""
+    """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written.
+
+    Numba's disk cache notices a change of the file that a kernel stands in, but not of another file whose functions it
+    has taken in. Its files are named after the function's qualified name: with the fingerprint in it, a change of any
+    kernel is a change of name, and what was compiled before is not found.
+    """
     options = {"fastmath": {"contract", *flags}, "error_model": "numpy", "nogil": True, **options}
 
     def decorate(function):
+        function.__qualname__ += f"_{FINGERPRINT}"
         try:
             return numba.njit(cache=True, **options)(function)
         except RuntimeError:  # "no locator available": neither the package's folder nor the user's can be written

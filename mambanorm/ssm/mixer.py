@@ -27,7 +27,7 @@ def mixer_cpu(h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A,
     h (B, L, D), A (E, N) negative → y (B, L, E), gated; or, where a norm comes before the gate, (y, z), y not gated.
     Differentiable once.
     """
-    parameters = in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D
+    parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A, D
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (h, *parameters))
     y, z = _Mixer.apply(keep, bool(gated), h, *parameters)
     return y if gated else (y, z)

@@ -25,8 +25,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from mambanorm.checks import WHOLE, check_size, shown
 from mambanorm.config import SCALES
 from mambanorm.errors import unknown
+
+
+class BadData(ValueError):
+    """Data that no model can learn from, or that do not fit together; `load_task` adds whose they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +41,7 @@ class Split:
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
     bytes 0…255, which a batch has as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
     labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
-    ValueError where the three do not fit together.
+    Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
 
     inputs: Tensor
@@ -44,19 +49,36 @@ class Split:
     lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "labels", "lengths"):
+            self._check_kind(name, getattr(self, name))
         if self.inputs.dim() not in (2, 3, 4):
             allowed = "(n, L), (n, L, F) and (n, H, W, C)"
-            raise ValueError(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
+            raise BadData(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
         if self.inputs.dim() == 4 and self.lengths is not None:
-            raise ValueError(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
+            raise BadData(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
         n, positions = self.inputs.shape[:2]
         for name in ("labels", "lengths"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != (n,):
-                raise ValueError(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
+                raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
         if self.lengths is not None and n and not 1 <= self.lengths.min() <= self.lengths.max() <= positions:
             low, high = int(self.lengths.min()), int(self.lengths.max())
-            raise ValueError(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
+            raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
+
+    def _check_kind(self, name: str, value: object) -> None:
+        """BadData for what is no tensor of fit numbers; labels and lengths of smaller whole numbers become int64."""
+        lazy = name == "inputs" and callable(getattr(value, "read", None))
+        if (name == "lengths" and value is None) or lazy:
+            return
+        if not isinstance(value, Tensor):
+            raise BadData(f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)")
+        if name == "inputs":
+            if value.dtype not in (torch.float32, *WHOLE):
+                raise BadData(f"inputs are {value.dtype}: allowed are float32 and whole numbers")
+        elif value.dtype not in WHOLE:
+            raise BadData(f"{name} are {value.dtype}: whole numbers are needed, int64")
+        else:
+            object.__setattr__(self, name, value.long())
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,7 +105,11 @@ class Split:
 @dataclass(frozen=True, eq=False)
 class TaskData:
     """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
-    `in_channels` for images; an image is cut into squares of `patch`² pixels."""
+    `in_channels` for images; an image is cut into squares of `patch`² pixels.
+
+    BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs of another kind than said,
+    and inputs that are not finite: a run would only be counted as diverged.
+    """
 
     train: Split
     val: Split
@@ -98,10 +124,50 @@ class TaskData:
         ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
         if sum(way is not None for way in ways.values()) != 1:
             given = ", ".join(f"{name}={way}" for name, way in ways.items())
-            raise ValueError(
+            raise BadData(
                 f"{given}: give exactly one, vocab_size for token ids, in_features for real values or in_channels for "
                 "images"
             )
+        given = {name: way for name, way in ways.items() if way is not None}
+        for name, size in {"n_classes": self.n_classes, "patch": self.patch, **given}.items():
+            check_size(name, size)
+        for name in SPLITS:
+            self._check_split(name, getattr(self, name))
+
+    def _check_split(self, name: str, split: Split) -> None:
+        if not isinstance(split, Split):
+            raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
+        if not len(split):
+            return  # load_task says so
+        _check_range(f"labels of the {name} split", split.labels, self.n_classes)
+        inputs, (way, size, dims) = split.inputs, self._kind()
+        if inputs.dim() != dims or (dims > 2 and inputs.shape[-1] != size):
+            raise BadData(f"inputs of the {name} split have shape {tuple(inputs.shape)}, which is not {way}={size}")
+        if dims < 4 and inputs.is_floating_point() == (dims == 2):
+            raise BadData(f"inputs of the {name} split are {inputs.dtype}, which is not {way}={size}")
+        if not isinstance(inputs, Tensor):
+            return  # bytes and pictures, read when they are needed: always finite
+        if dims == 2:
+            _check_range(f"token ids of the {name} split", inputs, size)
+        elif inputs.is_floating_point() and not (inputs.sum().isfinite() or inputs.isfinite().all()):  # the sum is fast
+            row = int((~inputs.flatten(1).isfinite()).any(1).nonzero()[0])
+            raise BadData(f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data")
+
+    def _kind(self) -> tuple[str, int, int]:
+        """What the inputs are said to be, its size, and how many axes such inputs have."""
+        if self.vocab_size is not None:
+            return "vocab_size", self.vocab_size, 2
+        return (
+            ("in_features", self.in_features, 3) if self.in_channels is None else ("in_channels", self.in_channels, 4)
+        )
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The longest sequence of the three splits, (L,), or the largest image in patches, (H, W)."""
+        splits = [getattr(self, name).inputs.shape for name in SPLITS]
+        if self.in_channels is None:
+            return (max(shape[1] for shape in splits),)
+        return tuple(max(shape[axis] for shape in splits) // self.patch for axis in (1, 2))
 
     @property
     def chance(self) -> float:
@@ -112,6 +178,16 @@ class TaskData:
         """
         guess = torch.bincount(self.train.labels).argmax()
         return float((self.test.labels == guess).double().mean())
+
+
+SPLITS = ("train", "val", "test")
+
+
+def _check_range(what: str, values: Tensor, n: int) -> None:
+    """BadData unless all are in 0…n − 1."""
+    low, high = (int(value) for value in values.aminmax())
+    if low < 0 or high >= n:
+        raise BadData(f"{what} run from {low} to {high}: allowed are 0 to {n - 1}")
 
 
 @dataclass(frozen=True)
@@ -130,6 +206,11 @@ class Shape:
     patch: int = 1
     tokens: int = 0
     held_out: tuple[int, int] = (0, 0)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """As TaskData's."""
+        return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
 
     def batch(self, rows: int) -> Tensor:
         """Random inputs: (rows, L) ids, (rows, L, F) or (rows, H, W, C)."""
@@ -157,6 +238,7 @@ class Task:
 
 
 TASKS: dict[str, Task] = {}
+KINDS = ("sequence", "image")
 
 
 def register_task(
@@ -168,7 +250,8 @@ def register_task(
     prepare: Callable[[str], None] | None = None,
     shape: Callable[[str], Shape] | None = None,
 ) -> Callable:
-    """Decorator that enters `load(scale, seed) -> TaskData` under `name`; a taken name is a ValueError.
+    """Decorator that enters `load(scale, seed) -> TaskData` under `name`. ValueError for a taken name, an unknown kind
+    and arguments that are no texts or functions.
 
     A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`; the study's own are in presets.VISION_TASKS.
 
@@ -176,7 +259,16 @@ def register_task(
     def load_parity(scale, seed): ...
     """
 
+    for what, text in (("name", name), ("title", title), ("source", source)):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{what} of a task must be a text, got {shown(text)}")
+    if kind not in KINDS:
+        raise unknown("kind of task", kind, KINDS)
+
     def enter(load: Callable[[str, int], TaskData]) -> Callable[[str, int], TaskData]:
+        for what, function in (("load", load), ("prepare", prepare), ("shape", shape)):
+            if not callable(function) and (function is not None or what == "load"):
+                raise ValueError(f"{what} of task {name!r} must be a function, got {shown(function)}")
         if name in TASKS:
             raise ValueError(
                 f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
@@ -228,12 +320,16 @@ def _whole(seed: object) -> int:
 @lru_cache(maxsize=8)
 def _load(task: Task, scale: str, seed: int) -> TaskData:
     """Keyed by the entry and not by its name: a task that was replaced must not answer with its predecessor's data."""
-    data = task.load(scale, seed)
-    for name in ("train", "val", "test"):
+    where = f"task {task.name!r} at scale {scale!r}"
+    try:
+        data = task.load(scale, seed)
+    except BadData as error:
+        raise BadData(f"{where}: {error}") from None
+    if not isinstance(data, TaskData):
+        raise BadData(f"{where}: its function must return a TaskData, got {shown(data)}")
+    for name in SPLITS:
         if len(getattr(data, name)) == 0:
-            raise ValueError(
-                f"task {task.name!r} at scale {scale!r}: the {name} split is empty; every split needs rows"
-            )
+            raise BadData(f"{where}: the {name} split is empty; every split needs rows")
     return data
 
 

@@ -1,0 +1,112 @@
+"""What is handed over from outside is looked at here, before anything is computed with it.
+
+The fused loops read plain memory: a tensor of another shape, dtype or layout than they are told of would be read past
+its end. So everything public that ends in such a loop asks here first, a norm and a block in their `forward`; what lies
+between them and the loops does not ask again.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import torch
+from torch import Tensor
+
+REAL = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""Dtypes of numbers to compute with, those of them that autocast hands on, and of whole numbers."""
+
+
+def check_size(name: str, size: object) -> None:
+    """Raises ValueError unless a size is a positive whole number."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {shown(size)}")
+
+
+def check_flag(name: str, flag: object) -> None:
+    """Raises ValueError unless a flag is True or False: a text such as "no" would count as True."""
+    if not isinstance(flag, bool):
+        raise ValueError(f"{name} must be True or False, got {shown(flag)}")
+
+
+def check_tensor(name: str, value: object, form: str = "") -> None:
+    """Raises ValueError unless value is a tensor; `form` says of what."""
+    if not isinstance(value, Tensor):
+        array = isinstance(value, list | tuple | np.ndarray)
+        hint = f": use torch.as_tensor({name})" if array else ""
+        raise ValueError(f"{name} is {shown(value)}; a tensor {form and form + ' '}is needed{hint}")
+
+
+def check_real(name: str, value: object, form: str = "") -> None:
+    """Raises ValueError unless value is a tensor of floating-point numbers that lie in memory as its strides say."""
+    check_tensor(name, value, form)
+    if value.dtype not in REAL:
+        raise ValueError(f"{name} has dtype {value.dtype}; a real floating-point one is needed, such as {name}.float()")
+    if value.layout is not torch.strided:
+        raise ValueError(f"{name} has layout {value.layout}; a dense one is needed: use {name}.to_dense()")
+    if value.is_neg():  # a view whose numbers differ from its memory by their sign
+        raise ValueError(f"{name} is a negated view; numbers of its own are needed: use {name}.resolve_neg()")
+
+
+def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
+    """Raises ValueError unless x is on the weight's device and in its dtype; autocast may hand on another one."""
+    if x.device != weight.device:
+        raise ValueError(f"{name} is on {x.device} and {owner} on {weight.device}: move one to the other")
+    if x.dtype != weight.dtype and x.is_floating_point() and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"{name} is {x.dtype} and {owner} {weight.dtype}: use {name}.to({weight.dtype})")
+
+
+def check_like(name: str, value: object, x: Tensor) -> None:
+    """Raises ValueError unless value is a tensor with the shape, dtype and device of x; any strides will do."""
+    check_real(name, value, str(tuple(x.shape)))
+    if value.shape != x.shape or value.dtype != x.dtype or value.device != x.device:
+        given, needed = (f"{t.dtype} {tuple(t.shape)} on {t.device}" for t in (value, x))
+        raise ValueError(f"{name} must be as x, {needed}, got {given}")
+
+
+def check_shapes(owner: str, wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]) -> None:
+    """Raises ValueError for the first of name → (tensor or None, shape) that has another shape than it should."""
+    for name, (tensor, shape) in wanted.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{owner}: {name} has shape {tuple(tensor.shape)}, needed is {shape}")
+
+
+def check_ids(ids: object, n: int, axes: str = "(B, L)") -> None:
+    """Raises ValueError unless ids are whole numbers in 0..n−1 (looked at on the CPU only) along (B, L) or (B,)."""
+    if not isinstance(ids, Tensor):
+        hint = "text must be encoded first" if isinstance(ids, str) else "use torch.as_tensor(…)"
+        raise ValueError(f"expected a tensor of token ids {axes}, got {shown(ids)}: {hint}")
+    if ids.dim() != len(re.findall(r"\w", axes)) or ids.dtype not in WHOLE[:2] or not ids.numel():
+        found = f"{ids.dtype} {tuple(ids.shape)}"
+        raise ValueError(f"expected token ids {axes}, at least one, as int64 or int32, got {found}")
+    if ids.device.type == "cpu" and not 0 <= int(ids.min()) <= int(ids.max()) < n:
+        raise ValueError(f"token ids must lie in 0..{n - 1}, got {int(ids.min())}..{int(ids.max())}")
+
+
+def check_lengths(lengths: object, x: Tensor) -> None:
+    """Raises ValueError unless lengths is None or holds a whole number in 1..L for each row of x (B, L, …).
+
+    The range is looked at on the CPU only: on CUDA that would stall the device.
+    """
+    if lengths is None:
+        return
+    B, L = x.shape[:2]
+    if not isinstance(lengths, Tensor):
+        raise ValueError(f"lengths must be a tensor of {B} whole numbers, got {shown(lengths)}: use torch.tensor(…)")
+    if lengths.shape != (B,) or lengths.dtype not in WHOLE:
+        given = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
+        raise ValueError(f"lengths must be {B} whole numbers, one a row, got {given}")
+    if lengths.device != x.device:
+        raise ValueError(f"lengths must be on the device of x, {x.device}, got {lengths.device}")
+    if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= L)).all()):
+        found = f"{int(lengths.min())}..{int(lengths.max())}"
+        raise ValueError(f"lengths must lie in 1..{L} (the sequence length), got {found}")
+
+
+def shown(value: object) -> str:
+    """A value as it fits into a sentence: a list or an array by its kind only."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,551 @@
+"""Bad input to the public functions and classes is answered in one clear line, and nothing of it reaches a kernel.
+
+A case is (label, call, part of the message). All calls are made in one process of their own, so that one that ends the
+process fails its test, and those behind it, and not the whole run.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mambanorm as mn
+from mambanorm.ssm import conv_silu, scan_backend, selective_scan, set_threads
+from mambanorm.tasks import Split, TaskData
+
+B, L, D = 2, 5, 8
+
+
+def numbers(*shape, **options):
+    return torch.linspace(-1, 1, math.prod(shape)).view(shape).to(**options or {"dtype": torch.float32})
+
+
+# ------------------------------------------------------------------------------------------- norms, their x and gate
+GATES = {
+    "too short": (numbers(B, L - 1, D), "gate must be as x"),
+    "far too long": (numbers(B, 5_000, D), "gate must be as x"),
+    "too few channels": (numbers(B, L, 1), "gate must be as x"),
+    "one row": (numbers(1, L, D), "gate must be as x"),
+    "flat": (numbers(B * L, D), "gate must be as x"),
+    "transposed": (numbers(B, D, L), "gate must be as x"),
+    "float64": (numbers(B, L, D, dtype=torch.float64), "gate must be as x"),
+    "half": (numbers(B, L, D, dtype=torch.float16), "gate must be as x"),
+    "whole numbers": (numbers(B, L, D, dtype=torch.int64), "gate has dtype torch.int64"),
+    "complex": (numbers(B, L, D, dtype=torch.complex64), "gate has dtype torch.complex64"),
+    "elsewhere": (numbers(B, L, D, device="meta"), "gate must be as x"),
+    "sparse": (numbers(B, L, D).to_sparse(), "gate has layout torch.sparse_coo"),
+    "an array": (numbers(B, L, D).numpy(), "gate is a ndarray; a tensor (2, 5, 8) is needed"),
+    "True": (True, "gate is True; a tensor"),
+}
+INPUTS = {
+    "a list": ([[[1.0] * D] * L] * B, "x is a list; a tensor (B, L, 8) is needed: use torch.as_tensor(x)"),
+    "an array": (
+        np.ones((B, L, D), np.float32),
+        "x is a ndarray; a tensor (B, L, 8) is needed: use torch.as_tensor(x)",
+    ),
+    "None": (None, "x is None"),
+    "whole numbers": (torch.ones(B, L, D, dtype=torch.int64), "x has dtype torch.int64; a real floating-point"),
+    "complex": (torch.ones(B, L, D, dtype=torch.complex64), "x has dtype torch.complex64"),
+    "sparse": (torch.ones(B, L, D).to_sparse(), "x has layout torch.sparse_coo"),
+    "negated": (torch._neg_view(torch.ones(B, L, D)), "x is a negated view"),
+    "without channels": (torch.ones(B, L), "expects (B, L, D)"),
+    "too many channels": (torch.ones(B, L, D + 1), "expects (B, L, D)"),
+    "empty": (torch.ones(B, 0, D), "nothing to normalize"),
+}
+ELSEWHERE = {
+    "float64": (torch.ones(B, L, D, dtype=torch.float64), "use x.to(torch.float32)"),
+    "on meta": (torch.ones(B, L, D, device="meta"), "x is on meta and"),
+}
+LENGTHS = {
+    "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),
+    "real": (torch.ones(B), "lengths must be 2 whole numbers"),
+    "flags": (torch.ones(B, dtype=torch.bool), "lengths must be 2 whole numbers, one a row, got torch.bool"),
+    "complex": (torch.ones(B, dtype=torch.complex64), "lengths must be 2 whole numbers"),
+    "too few": (torch.ones(1, dtype=torch.int64), "lengths must be 2 whole numbers"),
+    "too long": (torch.tensor([1, L + 1]), "lengths must lie in 1..5 (the sequence length), got 1..6"),
+    "zero": (torch.tensor([0, 1]), "lengths must lie in 1..5"),
+    "on meta": (torch.ones(B, dtype=torch.int64, device="meta"), "lengths must be on the device of x, cpu, got meta"),
+}
+
+
+def norm_of(name):
+    return mn.create_norm(name, D)
+
+
+def norm_with(name, **replaced):
+    norm = norm_of(name)
+    for parameter, shape in replaced.items():
+        setattr(norm, parameter, nn.Parameter(torch.ones(shape)))
+    return norm
+
+
+def norm_cases():
+    for name in mn.NORMS:
+        for kind, (gate, message) in GATES.items():
+            yield f"{name}, gate {kind}", lambda n=name, g=gate: norm_of(n)(numbers(B, L, D), gate=g), message
+    for name in ("None", "LN", "GN", "NormVary"):
+        for kind, (x, message) in (INPUTS | (ELSEWHERE if name != "None" else {})).items():
+            yield f"{name}, x {kind}", lambda n=name, x=x: norm_of(n)(x), message
+    for name in ("RMSN", "BN"):
+        for kind, (lengths, message) in LENGTHS.items():
+            yield f"{name}, lengths {kind}", lambda n=name, k=lengths: norm_of(n)(numbers(B, L, D), k), message
+    replaced = [("LN", dict(weight=3)), ("BN", dict(bias=3)), ("NormVary", dict(gamma=3)), ("RMSN", dict(weight=999))]
+    for name, how in replaced:
+        yield f"{name} with {how}", lambda n=name, h=how: norm_with(n, **h)(numbers(B, L, D)), "needed is (8,)"
+    yield (
+        "NormVary with three logits",
+        lambda: norm_with("NormVary", mean_logits=3)(numbers(B, L, D)),
+        "NormVary: mean_logits has shape (3,), needed is (5,)",
+    )
+
+
+# ------------------------------------------------------------------------------------------- norms, options and entry
+OPTIONS = [
+    ("LN", {"eps": math.inf}, "eps must be finite, got inf"),
+    ("LN", {"eps": math.nan}, "eps must be above 0, got nan"),
+    ("LN", {"eps": True}, "eps must be a number, got True"),
+    ("LN", {"eps": "x"}, "eps must be a number, got 'x'"),
+    ("LN", {"eps": None}, "eps must be a number, got None"),
+    ("LN", {"eps": 0}, "eps must be above 0, got 0"),
+    ("None", {"eps": -1.0}, "eps must be above 0, got -1.0"),
+    ("LN", {"affine": "no"}, "affine must be True or False, got 'no'"),
+    ("LN", {"affine": 1}, "affine must be True or False, got 1"),
+    ("LN", {"affine": None}, "affine must be True or False, got None"),
+    ("GN", {"groups": True}, "groups must be a positive whole number, got True"),
+    ("GN", {"groups": 2.0}, "groups must be a positive whole number, got 2.0"),
+    ("GN", {"groups": 3}, "8 channels do not divide into 3 groups"),
+    ("LN", {"groups": 0}, "groups must be a positive whole number, got 0"),
+    ("BN", {"momentum": True}, "momentum must be a number, got True"),
+    ("BN", {"momentum": math.nan}, "momentum is the weight of the new statistic, 0..1, got nan"),
+    ("BN", {"momentum": "0.1"}, "momentum must be a number, got '0.1'"),
+    ("BN", {"momentum": -math.inf}, "momentum must be finite, got -inf"),
+    ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
+    ("NormVary", {"statistics": None}, "unknown NormVary statistics None"),
+    ("NormVary", {"learn_weights": "no"}, "learn_weights must be True or False, got 'no'"),
+    ("NormVary-fixed", {"affine": "yes"}, "affine must be True or False, got 'yes'"),
+    ("NormVary", {"learn_weigths": False}, "did you mean 'learn_weights'"),
+]
+
+
+def entered(name="Bad", **changes):
+    """A registration with some arguments changed, of a class that is never made."""
+    given = dict(equation="y = x", source="this test", axes=("L",), causal=True, learnable="nothing") | changes
+    return mn.register_norm(name, **given)(lambda d: nn.Identity())
+
+
+def returning_nothing():
+    mn.register_norm("Nothing", equation="", source="", axes=(), causal=True, learnable="")(lambda d: None)
+    mn.create_norm("Nothing", D)
+
+
+def option_cases():
+    for name, options, message in OPTIONS:
+        yield f"{name} with {options}", lambda n=name, o=options: mn.create_norm(n, D, **o), message
+    yield "NormVary itself, eps", lambda: mn.NormVary(D, eps=math.inf), "eps must be finite"
+    yield "NormVary itself, groups", lambda: mn.NormVary(D, groups=True), "groups must be a positive whole number"
+    yield "NormVary itself, d", lambda: mn.NormVary("8"), "d must be a positive whole number, got '8'"
+    for d in (True, 8.0, "8", None, -1):
+        yield f"{d!r} channels", lambda d=d: mn.create_norm("LN", d), f"d must be a positive whole number, got {d!r}"
+    yield "a norm without a name", lambda: entered(""), "a norm's name is a text"
+    yield "a norm called as an arm", lambda: entered("A>B"), "a norm's name is a text without > → : +"
+    yield "a bare decorator", lambda: entered(nn.Identity), "a norm's name is a text"
+    yield "a norm that is causal by text", lambda: entered(causal="no"), "causal of norm 'Bad' must be True or False"
+    yield "axes as one text", lambda: entered(axes="BL"), "axes of norm 'Bad' must be a tuple of texts"
+    yield "axes as numbers", lambda: entered(axes=(0, 1)), "axes of norm 'Bad' must be a tuple of texts"
+    yield "a source of nothing", lambda: entered(source=None), "source of norm 'Bad' must be a text, got None"
+    yield "an equation of nothing", lambda: entered(equation=1), "equation of norm 'Bad' must be a text, got 1"
+    yield (
+        "a norm for no channels",
+        lambda: mn.register_norm("Bad", equation="", source="", axes=(), causal=True, learnable="")(lambda: None),
+        "needs a class or function of d",
+    )
+    yield "a factory of nothing", returning_nothing, "the factory of norm 'Nothing' must return an nn.Module, got None"
+
+
+# ------------------------------------------------------------------------------------------- scan, convolution, images
+def scanned(**changes):
+    u, m = numbers(B, D, L), torch.ones(D, 3)
+    given = dict(u=u, delta=u, A=-m, B=torch.ones(B, 3, L), C=torch.ones(B, 3, L), D=torch.ones(D), z=u)
+    return selective_scan(**given | changes)
+
+
+def convolved(u=None, weight=None, bias=None):
+    return conv_silu(
+        numbers(B, L, D) if u is None else u,
+        torch.ones(D, 1, 4) if weight is None else weight,
+        torch.ones(D) if bias is None else bias,
+    )
+
+
+def scan_cases():
+    yield "conv_silu, too few weights", lambda: convolved(weight=torch.ones(3, 1, 4)), "conv_silu: weight has shape"
+    yield "conv_silu, one weight for all", lambda: convolved(weight=torch.ones(1, 1, 4)), "needed is (8, 1, 4)"
+    yield "conv_silu, a full convolution", lambda: convolved(weight=torch.ones(D, D, 4)), "needed is (8, 1, 4)"
+    yield "conv_silu, flat weights", lambda: convolved(weight=torch.ones(D, 4)), "conv_silu: weight has shape (8, 4)"
+    yield "conv_silu, no tap", lambda: convolved(weight=torch.ones(D, 1, 0)), "conv_silu: weight has shape (8, 1, 0)"
+    yield "conv_silu, too few biases", lambda: convolved(bias=torch.ones(1)), "conv_silu: bias has shape (1,)"
+    yield "conv_silu, bias False", lambda: convolved(bias=False), "bias is False; a tensor (E,) is needed"
+    yield (
+        "conv_silu, whole numbers",
+        lambda: convolved(u=torch.ones(B, L, D, dtype=torch.int64)),
+        "u has dtype torch.int64",
+    )
+    yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), "u has shape (5, 8); (B, L, E) is needed"
+    yield "conv_silu, empty u", lambda: convolved(u=torch.ones(B, 0, D)), "each at least 1"
+    yield "conv_silu, a list", lambda: convolved(u=[[[1.0]]]), "u is a list; a tensor (B, L, E) is needed"
+    yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
+    yield "scan, a list", lambda: scanned(u=[[[1.0]]]), "u is a list; a tensor (B, D, L) is needed"
+    yield "scan, an array", lambda: scanned(A=np.ones((D, 3))), "A is a ndarray; a tensor is needed"
+    yield "scan, complex A", lambda: scanned(A=torch.ones(D, 3, dtype=torch.complex64)), "A has dtype torch.complex64"
+    yield "scan, sparse B", lambda: scanned(B=torch.ones(B, 3, L).to_sparse()), "B has layout torch.sparse_coo"
+    yield "scan, a negated u", lambda: scanned(u=torch._neg_view(numbers(B, D, L))), "u is a negated view"
+    yield "scan, z on meta", lambda: scanned(z=torch.ones(B, D, L, device="meta")), "z is on meta"
+    yield "scan, too long a delta", lambda: scanned(delta=torch.ones(B, D, 999)), "delta has shape (2, 8, 999)"
+    yield "scan, too few D", lambda: scanned(D=torch.ones(1)), "D has shape (1,)"
+    yield "scan, a back end", lambda: scanned(backend="cpuu"), "did you mean 'cpu'"
+    yield "scan_backend of a text", lambda: scan_backend("cpu"), "tensor is 'cpu'; a tensor is needed"
+    for n in (0, -1, 1.5, "2", None, True):
+        yield f"set_threads({n!r})", lambda n=n: set_threads(n), f"threads: {n!r} given, a whole number of at least 1"
+    yield "cross_scan of a list", lambda: mn.cross_scan([1]), "x is a list; a tensor (B, D, H, W) is needed"
+    yield "cross_scan of a sequence", lambda: mn.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
+    yield "cross_merge of a list", lambda: mn.cross_merge([1], 2, 3), "y is a list; a tensor (B, 4, D, H·W)"
+    yield "cross_merge to no size", lambda: mn.cross_merge(torch.ones(1, 4, 2, 6), "2", 3), "height must be a positive"
+    yield "cross_merge, negative", lambda: mn.cross_merge(torch.ones(1, 4, 2, 6), -2, -3), "height must be a positive"
+
+
+# ------------------------------------------------------------------------------------------- blocks and models
+def block_with(parameter, tensor, kind=mn.MambaBlock):
+    """A block one of whose parameters is replaced, "conv1d.bias" or "D"."""
+    block = kind(D)
+    module, _, name = parameter.rpartition(".")
+    setattr(block.get_submodule(module), name, nn.Parameter(tensor))
+    return block
+
+
+def classifier(**changes):
+    return mn.SequenceClassifier(3, **dict(in_features=2, d_model=D, n_layers=1) | changes)
+
+
+def words(**changes):
+    return mn.SequenceClassifier(3, **dict(vocab_size=9, d_model=D, n_layers=1) | changes)
+
+
+def images(**changes):
+    return mn.ImageClassifier(3, **dict(in_channels=1, d_model=D, n_layers=1) | changes)
+
+
+def language(**changes):
+    return mn.LanguageModel(9, **dict(d_model=D, n_layers=1) | changes)
+
+
+IDS = torch.ones(B, L, dtype=torch.int64)
+
+
+def block_cases():
+    x, image = numbers(B, L, D), numbers(B, 3, 4, D)
+    for kind, (bad, message) in (INPUTS | ELSEWHERE).items():
+        message = message if kind in ("a list", "an array") else message.split(";")[0]
+        message = "MambaBlock expects" if kind in ("without channels", "too many channels", "empty") else message
+        yield f"MambaBlock, x {kind}", lambda x=bad: mn.MambaBlock(D, "None")(x), message
+    yield "MambaBlock, prefill of a list", lambda: mn.MambaBlock(D).prefill([1]), "x is a list"
+    yield "MambaBlock, lengths", lambda: mn.MambaBlock(D)(x, [1, 2]), "lengths must be a tensor"
+    for parameter, shape in (("D", 3), ("conv1d.bias", 3), ("conv1d.weight", (3, 1, 4)), ("dt_proj.bias", 1)):
+        yield (
+            f"MambaBlock, {parameter} of {shape}",
+            lambda p=parameter, s=shape: block_with(p, torch.ones(s))(x),
+            f"MambaBlock: {parameter} has shape",
+        )
+    yield (
+        "MambaBlock, no dt_rank",
+        lambda: mn.MambaBlock(D, dt_rank=0),
+        "dt_rank must be a positive whole number, got 0",
+    )
+    yield "MambaBlock, a back end", lambda: mn.MambaBlock(D, scan_backend="cpuu"), "did you mean 'cpu'"
+    yield "MambaBlock, options as text", lambda: mn.MambaBlock(D, norm_options="eps"), "norm_options must be a dict"
+    yield "step with no cache", lambda: mn.MambaBlock(D).step(x[:, 0], None), "a step needs the BlockCache"
+    yield (
+        "step with another block's cache",
+        lambda: mn.MambaBlock(D).step(x[:, 0], mn.MambaBlock(D, d_state=3).new_cache(B)),
+        "this cache is of another block: state has shape (2, 16, 3), needed is (2, 16, 16)",
+    )
+    yield "step of a list", lambda: mn.MambaBlock(D).step([1], mn.MambaBlock(D).new_cache(1)), "x is a list"
+    yield "VSSBlock, a list", lambda: mn.VSSBlock(D)([1]), "x is a list; a tensor (B, H, W, 8) is needed"
+    yield "VSSBlock, empty", lambda: mn.VSSBlock(D)(image[:, :0]), "VSSBlock expects (B, H, W, D) with D = 8"
+    yield "VSSBlock, float64", lambda: mn.VSSBlock(D)(image.double()), "use x.to(torch.float32)"
+    yield "VSSBlock, on meta", lambda: mn.VSSBlock(D)(image.to("meta")), "x is on meta and VSSBlock on cpu"
+    yield "VSSBlock, complex", lambda: mn.VSSBlock(D)(image.to(torch.complex64)), "x has dtype torch.complex64"
+    for parameter, shape in (("Ds", 3), ("conv2d.bias", 3), ("dt_projs_bias", (4, 1))):
+        yield (
+            f"VSSBlock, {parameter} of {shape}",
+            lambda p=parameter, s=shape: block_with(p, torch.ones(s), mn.VSSBlock)(image),
+            f"VSSBlock: {parameter} has shape",
+        )
+
+
+def model_cases():
+    x, image, cache = numbers(B, L, 2), numbers(B, 4, 4, 1), language().new_cache(B)
+    yield "a classifier, a list", lambda: classifier()([[1.0]]), "x is a list; a tensor of real values (B, L, 2)"
+    yield "a classifier, an array", lambda: classifier()(x.numpy()), "x is a ndarray; a tensor of real values (B, L, 2)"
+    yield "a classifier, float64", lambda: classifier()(x.double()), "x is torch.float64 and this model torch.float32"
+    yield "a classifier, on meta", lambda: classifier()(x.to("meta")), "x is on meta and this model on cpu"
+    yield "a classifier, no row", lambda: classifier()(x[:0]), "expected real values (B, L, 2), at least one"
+    yield "a classifier, lengths", lambda: classifier()(x, torch.tensor([9, 9])), "lengths must lie in 1..5"
+    yield "words, a list", lambda: words()([[1, 2]]), "expected a tensor of token ids (B, L), got a list"
+    yield "words, bytes", lambda: words()(IDS.to(torch.uint8)), "as int64 or int32, got torch.uint8"
+    yield "words, unknown", lambda: words()(IDS * 9), "token ids must lie in 0..8, got 9..9"
+    yield "words, below zero", lambda: words()(-IDS), "token ids must lie in 0..8, got -1..-1"
+    yield "words, none", lambda: words()(IDS[:, :0]), "at least one"
+    yield "words, on meta", lambda: words()(IDS.to("meta")), "x is on meta and this model on cpu"
+    yield "no words", lambda: words(vocab_size=0), "vocab_size must be a positive whole number, got 0"
+    yield "no features", lambda: classifier(in_features=True), "in_features must be a positive whole number, got True"
+    yield "a width of text", lambda: classifier(d_model="8"), "d_model must be a positive whole number, got '8'"
+    yield "a model's norm options", lambda: classifier(norm_options=["eps"]), "norm_options must be a dict"
+    yield "a model's eps", lambda: classifier(norm_options={"eps": math.inf}), "eps must be finite"
+    yield "images, a list", lambda: images()([1]), "x is a list; a tensor of images (B, H, W, 1) is needed"
+    yield "images, an array", lambda: images()(image.numpy()), "x is a ndarray; a tensor of images"
+    yield "images, bytes", lambda: images()(image.to(torch.uint8)), "expected images (B, H, W, 1), got torch.uint8"
+    yield "images, float64", lambda: images()(image.double()), "use x.to(torch.float32)"
+    yield "images, none", lambda: images()(image[:0]), "at least one"
+    yield "images, halved at 1.5", lambda: images(n_layers=3, down_sample=(1.5,)), "down_sample names blocks among 1..2"
+    yield "images, halved at text", lambda: images(n_layers=3, down_sample="1"), "down_sample names blocks among 1..2"
+    yield "images, halved at a number", lambda: images(n_layers=3, down_sample=1), "down_sample names blocks among 1..2"
+    yield "images, halved at True", lambda: images(n_layers=3, down_sample=(True,)), "down_sample names blocks among"
+    yield "language, an array", lambda: language()(IDS.numpy()), "got a ndarray: use torch.as_tensor"
+    yield "language, text", lambda: language()("The"), "got 'The': text must be encoded first"
+    yield "language, on meta", lambda: language()(IDS.to("meta")), "ids is on meta and this model on cpu"
+    yield "language, tie", lambda: language(tie="no"), "tie must be True or False, got 'no'"
+    yield "language, step without a cache", lambda: language().step(IDS[:, 0], None), "a step needs the cache"
+    yield "language, step with numbers", lambda: language().step(IDS[:, 0], [1]), "a step needs the BlockCache"
+    yield (
+        "language, another model's cache",
+        lambda: language(d_state=2).step(IDS[:, 0], cache),
+        "this cache is of another block",
+    )
+    yield "language, a real step", lambda: language().step(x[:, 0, 0], cache), "as int64 or int32, got torch.float32"
+    yield "a temperature of True", lambda: language().generate(IDS, 2, temperature=True), "temperature must be 0"
+    yield "a seed of text", lambda: language().generate(IDS, 2, temperature=1, seed="1"), "seed must be a whole number"
+    yield "training on text", lambda: mn.train_language_model(language(), "The", IDS[0]), "text must be encoded first"
+    yield "training on rows", lambda: mn.train_language_model(language(), IDS, IDS[0]), "expected token ids (n,)"
+    yield (
+        "training at NaN",
+        lambda: mn.train_language_model(language(), IDS[0], IDS[0], lr=math.nan),
+        "lr must be a finite",
+    )
+    yield "no steps", lambda: mn.train_language_model(language(), IDS[0], IDS[0], steps=0), "steps must be a positive"
+    with tempfile.TemporaryDirectory() as folder:
+        yield "an empty folder as a checkpoint", lambda: mn.read_checkpoint(folder), "is a folder: give the path of a"
+        (Path(folder) / "model.safetensors").touch()
+        yield "a folder as a checkpoint", lambda: mn.read_checkpoint(folder), "a file in it, model.safetensors"
+    yield "unknown positions", lambda: words(positional="sinus"), "did you mean 'sinusoidal'"
+    yield "learned positions, how many?", lambda: words(positional="learned"), "needs positions=(L,), the longest"
+    yield "learned positions of images", lambda: images(positional="learned", positions=(4,)), "needs positions=(H, W)"
+    yield "positions without need", lambda: words(positions=(9,)), "are of positional='learned' only"
+    yield "too many positions", lambda: words(positional="learned", positions=(4,))(IDS), "5 positions, learned are 4"
+    yield (
+        "too large an image",
+        lambda: images(positional="learned", positions=(4, 3))(image),
+        "4×4 positions, learned are 4×3",
+    )
+    yield "positions of a run", lambda: mn.RunConfig(positional="sin"), "unknown positional 'sin'"
+
+
+# ------------------------------------------------------------------------------------------- tasks
+def split(inputs=None, labels=None, lengths=None):
+    inputs = numbers(4, L, 1) if inputs is None else inputs
+    return Split(inputs, torch.tensor([0, 1, 0, 1]) if labels is None else labels, lengths)
+
+
+def data(train=None, **changes):
+    good = split()
+    return TaskData(
+        **dict(train=good if train is None else train, val=good, test=good, n_classes=2, in_features=1) | changes
+    )
+
+
+def loaded(make, name="bad"):
+    """What load_task says of a task whose function is `make`."""
+    mn.TASKS.pop(name, None)
+    mn.register_task(name, title="Bad", source="this test")(lambda scale, seed: make())
+    return mn.load_task(name, "smoke", 0)
+
+
+def registered(name="bad", function=lambda scale, seed: None, **changes):
+    return mn.register_task(name, **dict(title="Bad", source="this test") | changes)(function)
+
+
+def holding(value, row=2):
+    inputs = numbers(4, L, 1).clone()
+    inputs[row, 1] = value
+    return inputs
+
+
+def task_cases():
+    words = torch.ones(4, L, dtype=torch.uint8)
+    where = "task 'bad' at scale 'smoke': "
+    nan = "inputs of the train split hold NaN or infinite values, first in row 2"
+    yield "NaN in a task", lambda: loaded(lambda: data(split(holding(math.nan)))), where + nan
+    yield "infinity in a task", lambda: loaded(lambda: data(split(holding(-math.inf)))), where + nan
+    yield (
+        "NaN in the test split",
+        lambda: loaded(lambda: data(test=split(holding(math.nan)))),
+        where + "inputs of the test split",
+    )
+    yield (
+        "a run on NaN",
+        lambda: (
+            loaded(lambda: data()),
+            loaded(lambda: data(split(holding(math.nan)))),
+            mn.train(mn.RunConfig(task="bad", scale="smoke", steps=1)),
+        ),
+        where + nan,
+    )
+    yield (
+        "a label too large",
+        lambda: loaded(lambda: data(split(labels=torch.tensor([0, 1, 2, 1])))),
+        where + "labels of the train split run from 0 to 2: allowed are 0 to 1",
+    )
+    yield (
+        "a label below zero",
+        lambda: loaded(lambda: data(val=split(labels=torch.tensor([0, 1, -1, 1])))),
+        where + "labels of the val split run from -1 to 1: allowed are 0 to 1",
+    )
+    yield "real labels", lambda: loaded(lambda: data(split(labels=torch.ones(4)))), where + "labels are torch.float32"
+    yield "labels as a list", lambda: split(labels=[0, 1, 0, 1]), "labels are a list: a tensor is needed"
+    yield "labels as flags", lambda: split(labels=torch.ones(4) > 0), "labels are torch.bool: whole numbers are needed"
+    yield "inputs as an array", lambda: split(np.ones((4, L, 1))), "inputs are a ndarray: a tensor is needed"
+    yield "inputs in float64", lambda: split(numbers(4, L, 1).double()), "inputs are torch.float64: allowed are float32"
+    yield "complex inputs", lambda: split(numbers(4, L, 1).to(torch.complex64)), "inputs are torch.complex64"
+    yield "real lengths", lambda: split(lengths=torch.ones(4)), "lengths are torch.float32: whole numbers are needed"
+    yield "lengths as a list", lambda: split(lengths=[1, 2, 3, 4]), "lengths are a list: a tensor is needed"
+    yield (
+        "words beyond the vocabulary",
+        lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7),
+        "token ids of the train split run from 7 to 7: allowed are 0 to 6",
+    )
+    yield (
+        "real numbers as words",
+        lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7),
+        "inputs of the train split are torch.float32, which is not vocab_size=7",
+    )
+    yield "too few features", lambda: data(in_features=2), "which is not in_features=2"
+    yield (
+        "words as images",
+        lambda: TaskData(*[split(words)] * 3, n_classes=2, in_channels=1),
+        "which is not in_channels=1",
+    )
+    yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
+    yield "classes by name", lambda: data(n_classes="two"), "n_classes must be a positive whole number, got 'two'"
+    yield "no Split", lambda: data(numbers(4, L, 1)), "the train split is a Tensor: a Split is needed"
+    yield "a task of nothing", lambda: loaded(lambda: None), where + "its function must return a TaskData, got None"
+    yield "a task without a name", lambda: registered(""), "name of a task must be a text, got ''"
+    yield "a task named by a function", lambda: registered(print), "name of a task must be a text"
+    yield "a task without a title", lambda: registered(title=None), "title of a task must be a text, got None"
+    yield "a task of a kind", lambda: registered(kind="images"), "did you mean 'image'"
+    yield "a task that is no function", lambda: registered(function=data()), "load of task 'bad' must be a function"
+    yield "a task with a text to prepare", lambda: registered(prepare="x"), "prepare of task 'bad' must be a function"
+
+
+def cases():
+    for part in (norm_cases, option_cases, scan_cases, block_cases, model_cases, task_cases):
+        yield from part()
+
+
+def answer(call) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+EXPECTED = [(label, part) for label, _, part in cases()]
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """label → what the call was answered with, by a process that goes through all cases in turn."""
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=600)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return dict(lines), f"the process ended with {done.returncode}: {done.stderr[-400:]}"
+
+
+@pytest.mark.parametrize(("label", "part"), EXPECTED, ids=[label for label, _ in EXPECTED])
+def test_bad_input_is_answered_in_one_clear_line(answers, label, part):
+    found, end = answers
+    said = found.get(label, end)  # a case without an answer has ended the process
+    kind, _, message = said.partition(": ")
+    assert kind in ("ValueError", "BadData", "TypeError"), said
+    assert part in message
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def test_every_case_has_a_name_of_its_own():
+    assert len({label for label, _ in EXPECTED}) == len(EXPECTED) >= 90
+
+
+# ------------------------------------------------------------------------------------------- what must work
+def strided(x):
+    """The same numbers in three other layouts: every second of a larger tensor, axes swapped, a part of a wider row."""
+    double = torch.stack([x, x + 1], -1).flatten(-2)[..., ::2]
+    swapped = x.transpose(0, -1).contiguous().transpose(0, -1)
+    wide = torch.cat([x, x], -1)[..., : x.shape[-1]]
+    return double, swapped, wide
+
+
+def assert_same_in_any_layout(call, *tensors):
+    expected = call(*tensors)
+    for layout in zip(*map(strided, tensors)):
+        assert not any(t.is_contiguous() for t in layout)
+        leaves = [t.detach().requires_grad_() for t in layout]
+        found = call(*leaves)
+        assert torch.equal(found, expected)
+        found.sum().backward()
+        assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+@pytest.mark.parametrize("name", mn.NORMS)
+def test_a_norm_gives_the_same_bits_whatever_the_strides_of_x_and_gate(name):
+    norm = mn.create_norm(name, D).eval()
+    assert_same_in_any_layout(lambda x, z: norm(x, gate=z), numbers(B, L, D), numbers(B, L, D) ** 2)
+    wide = numbers(B, 1, D).expand(B, L, D)
+    assert torch.equal(norm(wide, gate=wide), norm(wide.contiguous(), gate=wide.contiguous()))
+
+
+def test_scan_convolution_and_blocks_give_the_same_bits_whatever_the_strides():
+    weight, bias = numbers(D, 1, 4), numbers(D)
+    assert_same_in_any_layout(conv_silu, numbers(B, L, D), weight, bias)
+    assert_same_in_any_layout(lambda u, a, d: scanned(u=u, A=a, D=d), numbers(B, D, L), -torch.ones(D, 3), numbers(D))
+    for block, x in ((mn.MambaBlock(D), numbers(B, L, D)), (mn.VSSBlock(D), numbers(B, 3, 4, D))):
+        assert_same_in_any_layout(block, x)
+
+
+@pytest.mark.parametrize(("kind", "bias"), [(mn.MambaBlock, "conv1d.bias"), (mn.VSSBlock, "conv2d.bias")])
+def test_a_parameter_may_have_any_strides(kind, bias):
+    torch.manual_seed(0)
+    block, x = kind(D), numbers(*((B, L, D) if kind is mn.MambaBlock else (B, 3, 4, D)))
+    expected, other = block(x), kind(D)
+    other.load_state_dict(block.state_dict())
+    module, name = bias.split(".")
+    setattr(getattr(other, module), name, nn.Parameter(strided(block.get_parameter(bias).detach())[0]))
+    assert not other.get_parameter(bias).is_contiguous()
+    assert torch.equal(other(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_and_lengths_of_smaller_whole_numbers_become_int64(dtype):
+    made = split(labels=torch.tensor([0, 1, 0, 1], dtype=dtype), lengths=torch.tensor([1, 2, 3, 4], dtype=dtype))
+    assert made.labels.dtype == made.lengths.dtype == torch.int64
+    assert made.labels.tolist() == [0, 1, 0, 1]
+
+
+if __name__ == "__main__":  # the process of `answers`
+    for label, call, _ in cases():
+        print(json.dumps([label, answer(call)]), flush=True)
