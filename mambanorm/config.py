@@ -25,7 +25,6 @@ from mambanorm.arms import (
     Arm,
 )
 from mambanorm.errors import unknown
-from mambanorm.norms import norm_name
 from mambanorm.presets import BETAS, DEFAULT_BETAS, SCALES, SEEDS, VISION_TASKS
 
 SCHEMA = 1
@@ -72,6 +71,8 @@ class RunConfig:
     down_norm: str = "None"  # images: the norm of a halving
 
     def __post_init__(self) -> None:
+        from mambanorm.norms import norm_name  # here, for what only needs the names above need not wait for torch
+
         object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
         for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))

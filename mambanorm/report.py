@@ -48,7 +48,7 @@ from mambanorm.page import NotebookOutcome, read_outcome, tags_of, to_html, writ
 from mambanorm.recorded import check_source, recorded
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.sweep import missing_runs, spell, sweep
-from mambanorm.tasks import TASKS
+from mambanorm.tasks import TASKS, check_task
 from mambanorm.whole import write_text
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -109,8 +109,7 @@ def run_study(
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
     """`config.study(...)`, of the named notebooks only if names are given. ValueError for an unknown task."""
     for task in tasks or ():
-        if task not in TASKS:
-            raise unknown("task", task, TASKS)
+        check_task(task)
     plan = study(scale, tasks, seeds)
     return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
 
