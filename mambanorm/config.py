@@ -125,12 +125,7 @@ class RunConfig:
     @property
     def run_id(self) -> str:
         """Hash of the canonical form and SCHEMA: the name of the run's folder."""
-        values = asdict(self)
-        for name, default in LATER.items():
-            if values[name] == default:
-                del values[name]
-        canonical = json.dumps({"schema": SCHEMA, **values}, sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return run_id_of(asdict(self))
 
     @property
     def role(self) -> str:
@@ -148,13 +143,12 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
         """The config that `to_json` wrote. ValueError for a text that is none, TypeError for an unknown field."""
-        values = json.loads(text)
-        if not isinstance(values, dict):
-            raise ValueError(f"a config is a JSON object, got {text[:40]!r}")
-        return cls.from_dict(values)
+        return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        if not isinstance(values, dict):
+            raise ValueError(f"a config is a JSON object, got {str(values)[:40]!r}")
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:
@@ -164,6 +158,14 @@ class RunConfig:
     def but(self, **changes: Any) -> RunConfig:
         """A copy with some fields changed. TypeError for an unknown field."""
         return RunConfig.from_dict({**asdict(self), **changes})
+
+
+def run_id_of(values: dict[str, Any]) -> str:
+    """The run_id of a config's values, also as its JSON has them, and where its norms are registered elsewhere only."""
+    old = {name for name, default in LATER.items() if json.dumps(values.get(name)) == json.dumps(default)}
+    kept = {name: value for name, value in values.items() if name not in old}
+    canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 STUDY_TASKS = ("digits", "listops", "digits_images")

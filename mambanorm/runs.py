@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mambanorm.arms import Arm
-from mambanorm.config import ROOT, RunConfig
-from mambanorm.errors import unknown
+from mambanorm.config import ROOT, RunConfig, run_id_of
+from mambanorm.errors import NotRegistered, unknown
 from mambanorm.train import RunResult
 
 REQUIRED = ("config.json", "result.json", "curves.parquet", "predictions.npz")
@@ -43,8 +44,16 @@ UNFINISHED, RESUME = ".unfinished-", ".resume-"
 
 
 def runs_dir(path: str | Path | None = None) -> Path:
-    """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` beside the package. Not created here."""
-    return Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").resolve()
+    """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` beside the package. Not created here.
+
+    ValueError for "" and for a file.
+    """
+    if path == "":
+        raise ValueError("the run store '' names no folder: None is the default")
+    store = Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").resolve()
+    if store.is_file():
+        raise ValueError(f"the run store {store} is a file: needed is a folder")
+    return store
 
 
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
@@ -148,12 +157,22 @@ def _free_name(path: Path) -> Path:
     return aside
 
 
-def _read(folder: Path) -> StoredRun | None:
-    """The run in a folder; None if there is no folder, or, after a warning that names it, if it is damaged."""
+def _read(folder: Path, elsewhere: list[NotRegistered] | None = None) -> StoredRun | None:
+    """The run in a folder; None if there is no folder, or, after a warning that names it, if it is damaged.
+
+    None too for a run whose norm is not registered here: the reason goes to `elsewhere`, or else is a warning.
+    """
     if not folder.exists():
         return None
     try:
-        config = RunConfig.from_json((folder / "config.json").read_text())
+        values = json.loads((folder / "config.json").read_text())
+        try:
+            config = RunConfig.from_dict(values)
+        except NotRegistered as error:
+            if run_id_of(values) != folder.name:
+                raise
+            elsewhere.append(error) if elsewhere is not None else _warn_of_names([error])
+            return None
         facts = json.loads((folder / "result.json").read_text())
         _check_whole(folder, facts)
         if config.run_id != folder.name:
@@ -162,6 +181,14 @@ def _read(folder: Path) -> StoredRun | None:
         warnings.warn(f"skipping the damaged run {folder}: {error}", stacklevel=3)
         return None
     return StoredRun(folder, config, facts)
+
+
+def _warn_of_names(found: Iterable[NotRegistered]) -> None:
+    """One warning for each norm that is registered elsewhere only."""
+    for (kind, name), n in Counter((error.kind, error.given) for error in found).items():
+        verb = "run uses" if n == 1 else "runs use"
+        text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
+        warnings.warn(text, stacklevel=4)
 
 
 def _check_whole(folder: Path, facts: dict) -> None:
@@ -214,7 +241,9 @@ def load_runs(
     if configs is None:
         store = runs_dir(directory)
         folders = sorted(store.iterdir()) if store.is_dir() else []
-        runs = [_read(folder) for folder in folders if folder.is_dir() and "." not in folder.name]
+        elsewhere: list[NotRegistered] = []
+        runs = [_read(folder, elsewhere) for folder in folders if folder.is_dir() and "." not in folder.name]
+        _warn_of_names(elsewhere)
     else:
         runs = [find_run(config, directory) for config in configs]
     frame = pd.DataFrame([run.row() for run in runs if run is not None]).reindex(columns=COLUMNS)
