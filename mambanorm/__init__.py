@@ -3,71 +3,67 @@
 The one way through the house:
 
     config → task → model → train → run store → frame → figure → notebook → report
+
+`import mambanorm` itself imports nothing: each public name is looked up in PLACES, and its module imported, when it is
+first asked for (PEP 562), so that the command line does not wait for what it does not need.
 """
 
-from mambanorm.arms import PRESETS, Arm
-from mambanorm.block import MambaBlock
-from mambanorm.claims import CLAIMS, Verdict, chosen_lr, judge, needed, verdict_table, with_summaries
-from mambanorm.config import RunConfig, base_config, grid, study
-from mambanorm.diagnostics import record, token_norms
-from mambanorm.language import read_checkpoint, train_language_model
-from mambanorm.models import ImageClassifier, LanguageModel, SequenceClassifier, load_mamba_checkpoint
-from mambanorm.norms import NORMS, NormVary, create_norm, register_norm
-from mambanorm.plan import plan, plan_table
-from mambanorm.presets import PAPER_SEED
-from mambanorm.recorded import check_source
-from mambanorm.runs import find_run, load_runs, save_run
-from mambanorm.ssm import scan_backend, selective_scan
-from mambanorm.sweep import sweep
-from mambanorm.tasks import TASKS, load_task, register_task
-from mambanorm.train import RunResult, train
-from mambanorm.vision import VSSBlock, cross_merge, cross_scan
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from types import ModuleType
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CLAIMS",
-    "NORMS",
-    "PAPER_SEED",
-    "PRESETS",
-    "TASKS",
-    "Arm",
-    "ImageClassifier",
-    "LanguageModel",
-    "MambaBlock",
-    "NormVary",
-    "RunConfig",
-    "RunResult",
-    "SequenceClassifier",
-    "VSSBlock",
-    "Verdict",
-    "base_config",
-    "check_source",
-    "chosen_lr",
-    "create_norm",
-    "cross_merge",
-    "cross_scan",
-    "find_run",
-    "grid",
-    "judge",
-    "load_mamba_checkpoint",
-    "load_runs",
-    "load_task",
-    "needed",
-    "plan",
-    "plan_table",
-    "read_checkpoint",
-    "record",
-    "register_norm",
-    "register_task",
-    "save_run",
-    "scan_backend",
-    "selective_scan",
-    "study",
-    "sweep",
-    "token_norms",
-    "train",
-    "train_language_model",
-    "verdict_table",
-    "with_summaries",
-]
+PLACES = {
+    name: module
+    for module, names in {
+        "arms": "PRESETS Arm",
+        "block": "MambaBlock",
+        "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
+        "config": "RunConfig base_config grid study",
+        "diagnostics": "record token_norms",
+        "language": "read_checkpoint train_language_model",
+        "models": "ImageClassifier LanguageModel SequenceClassifier load_mamba_checkpoint",
+        "norms": "NORMS NormVary create_norm register_norm",
+        "plan": "plan plan_table",
+        "presets": "PAPER_SEED",
+        "recorded": "check_source",
+        "runs": "find_run load_runs save_run",
+        "ssm": "scan_backend selective_scan",
+        "sweep": "sweep",
+        "tasks": "TASKS load_task register_task",
+        "train": "RunResult train",
+        "vision": "VSSBlock cross_merge cross_scan",
+    }.items()
+    for name in names.split()
+}
+"""Public name → the module that defines it."""
+
+__all__ = sorted(PLACES)
+
+
+def __getattr__(name: str):
+    if name in PLACES:
+        globals()[name] = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
+        return globals()[name]
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    modules = (module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted({*globals(), *PLACES, *modules})
+
+
+class _Package(ModuleType):
+    """Keeps `mambanorm.sweep` the function: whoever imports the module `mambanorm.sweep` makes Python bind it here."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in PLACES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

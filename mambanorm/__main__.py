@@ -1,5 +1,17 @@
-"""`python -m mambanorm` is `mambanorm`."""
+"""The command `mambanorm`, and `python -m mambanorm`: Ctrl-C ends it in one line from its first import on."""
 
-from mambanorm.cli import main
+import sys
 
-raise SystemExit(main())
+
+def main() -> int:
+    try:
+        from mambanorm import cli
+
+        return cli.main()
+    except KeyboardInterrupt:  # before the command line itself could answer it, or while it did
+        print("mambanorm: interrupted.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -3,6 +3,8 @@
 `"RMSN>SSM>GN"` is the config value, the row label and the legend entry at once, and it is parsed here only. `→` is
 accepted for `>`. `"preset:VMamba"` names a published variant instead: PRESETS is the paper's survey (§2.3, §3.2) as a
 table, variant → arm.
+
+Only names here: the registry of norms, and torch with it, is imported when an arm is parsed.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mambanorm.errors import nearest, unknown
-from mambanorm.norms import NORMS, PAPER_NORMS, norm_name
+
+PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
+"""The six choices of the paper's grid, in the order of its Table 1."""
 
 
 class Arm(NamedTuple):
@@ -22,6 +26,8 @@ class Arm(NamedTuple):
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
         """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"` or `"preset:VMamba"` → Arm. ValueError for anything else."""
+        from mambanorm.norms import NORMS, norm_name
+
         if isinstance(text, Arm):
             return text
         if not isinstance(text, str):
@@ -56,8 +62,13 @@ class Preset(NamedTuple):
     note: str = ""
 
 
+def arms(*pairs: str) -> list[Arm]:
+    """The arms of the lists below, from their notation, not looked up in the registry: a test parses them all."""
+    return [Arm(*pair.split(">SSM>")) for pair in pairs]
+
+
 def _rows(arm: str, domain: str, section: str, *names: str) -> dict[str, Preset]:
-    return {name: Preset(Arm.parse(arm), domain, section) for name in names}
+    return {name: Preset(arms(arm)[0], domain, section) for name in names}
 
 
 PRESETS: dict[str, Preset] = {
@@ -94,11 +105,6 @@ def preset(name: str) -> Arm:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name].arm
-
-
-def arms(*pairs: str) -> list[Arm]:
-    """Several arms at once, from their notation."""
-    return [Arm.parse(pair) for pair in pairs]
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1

@@ -3,7 +3,8 @@
 Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
 not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
 
-Only the standard library is imported here; each command imports what it needs, so that `--help` does not wait for it.
+Only the standard library is imported here; each command imports what it needs, so that neither `--help` nor a mistake
+in the arguments waits for it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import argparse
 import os
 import re
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
+
+from mambanorm.errors import VARIABLE
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,14 +27,27 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """argparse's own message has no nearest match."""
+        from mambanorm.errors import unknown
+
+        if action.choices is not None and value not in action.choices:
+            raise unknown("command", value, action.choices)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_args, **_keywords: _say(f"warning: {message}")
+        warnings.showwarning = _once(lambda message, *_args, **_keywords: _say(f"warning: {message}"))
         try:
             options = _parse(argv)
+            if options.debug:
+                os.environ[DEBUG] = "1"
+            if options.imports or os.environ.get(VARIABLE):
+                from mambanorm.extensions import set_imports
+
+                set_imports(options.imports)
             return options.run(options)
         except SystemExit as stop:  # argparse, after --help
             return stop.code or 0
@@ -41,11 +58,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except (ValueError, TypeError) as error:
-            _say(error)
-            return 2
-        except OSError as error:  # a full disk, a scheduler that does not answer
-            _say(error)
-            return 1
+            return _fail(error, 2)
+        except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a scheduler that does not answer
+            return _fail(error, 1)
+        except Exception as error:
+            return _fail(f"unexpected {type(error).__name__}: {error}; --debug shows where", 1)
+
+
+DEBUG = "MAMBANORM_DEBUG"
+"""The environment variable that --debug sets, for workers too: errors are then shown with where they came from."""
+
+
+def _fail(error: object, code: int) -> int:
+    if os.environ.get(DEBUG):
+        traceback.print_exc()
+    _say(str(error) or type(error).__name__)
+    return code
+
+
+def _once(say: Callable[..., None]) -> Callable[..., None]:
+    """Says the same no second time: several steps of a command look at the same store."""
+    said: set[str] = set()
+
+    def say_once(message: object, *args: object, **keywords: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            say(message, *args, **keywords)
+
+    return say_once
 
 
 def _say(message: object) -> None:
@@ -75,7 +115,6 @@ def run_sweep(options: argparse.Namespace) -> int:
     from mambanorm import arms as lists
     from mambanorm import config
     from mambanorm.errors import unknown
-    from mambanorm.sweep import sweep
 
     grids = {
         "type": lists.TYPE_ARMS,
@@ -85,13 +124,15 @@ def run_sweep(options: argparse.Namespace) -> int:
     }
     if options.grid is not None and options.grid not in grids:
         raise unknown("grid", options.grid, grids)
-    arms = grids[options.grid] if options.grid else [lists.Arm.parse(arm) for arm in options.arms]
     changes = parse_changes(options.set)
+    arms = grids[options.grid] if options.grid else [lists.Arm.parse(arm) for arm in options.arms]
     tasks = _check_tasks(options.tasks or ["digits"])
     configs = config.grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     if options.dry_run:
         _announce(configs, options)
         return 0
+    from mambanorm.sweep import sweep
+
     frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     _print_arms(frame)
     return _report_failed(frame)
@@ -145,7 +186,7 @@ def run_verdicts(options: argparse.Namespace) -> int:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    from mambanorm import config, find_run
+    from mambanorm import config
 
     changes = parse_changes(options.set)
     _check_tasks([options.task])
@@ -154,6 +195,8 @@ def run_train(options: argparse.Namespace) -> int:
     if options.dry_run:
         _announce([asked], options)
         return 0
+    from mambanorm import find_run
+
     stored = find_run(asked, options.runs_dir)
     if stored is not None:
         print("In the store already, nothing to train:")
@@ -242,13 +285,16 @@ SHOWN = 40
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    from mambanorm import config, machine
+    from mambanorm import config
+
+    changes = parse_changes(options.set)
+    scale = config.check_scale(options.scale) if options.scale else config.default_scale()
+    seeds = len(config.check_seeds(options.seeds, scale))
+
+    from mambanorm import machine
     from mambanorm.plan import digits, plan_table, shape_of, table_text
     from mambanorm.sweep import plural
 
-    scale = config.check_scale(options.scale) if options.scale else config.default_scale()
-    seeds = len(config.check_seeds(options.seeds, scale))
-    changes = parse_changes(options.set)
     arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # none asked: the preset's own
     tasks = options.tasks or ["digits"]
     configs = [config.base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]
@@ -332,46 +378,69 @@ def _print_run(run) -> None:
 # reading the arguments
 
 
+ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
+"""Fields of RunConfig that have an option of their own."""
+
+
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
-    from dataclasses import fields
-
-    from mambanorm.config import RunConfig
+    from mambanorm.config import check_once
     from mambanorm.errors import unknown
 
-    elsewhere = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
-    defaults = {field.name: getattr(RunConfig(), field.name) for field in fields(RunConfig)}
-    changes = {}
+    defaults, changes = _defaults(), {}
+    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
     for pair in pairs:
-        name, equals, text = (part.strip() for part in pair.partition("="))
-        if name in elsewhere:
-            raise ValueError(f"{name} is not set by --set but by {elsewhere[name]}")
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if name in ELSEWHERE:
+            raise ValueError(f"{name} is not set by --set but by {ELSEWHERE[name]}")
         if name not in defaults:
-            raise unknown("field of RunConfig", name, [name for name in defaults if name not in elsewhere])
+            raise unknown("field of RunConfig", name, [name for name in defaults if name not in ELSEWHERE])
         if not equals:
             raise ValueError(f"--set takes {name}=VALUE, got {pair!r}")
         changes[name] = _value(name, text, type(defaults[name]))
     return changes
 
 
+def _defaults() -> dict[str, Any]:
+    """RunConfig's fields and their defaults."""
+    from dataclasses import MISSING, fields
+
+    from mambanorm.config import RunConfig
+
+    made = fields(RunConfig)
+    return {field.name: field.default_factory() if field.default is MISSING else field.default for field in made}
+
+
+WHOLE, NUMBER = re.compile(r"[+-]?[0-9]+"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts."""
+
+
 def _value(name: str, text: str, kind: type) -> Any:
     import json
 
-    wanted = {
-        int: "a whole number",
-        float: "a number",
-        dict: 'JSON such as {"groups": 8}',
-        tuple: "a list such as [2, 4]",
+    kinds: dict[type, tuple[str, Callable]] = {
+        int: ("a whole number", lambda text: int(_match(WHOLE, text))),
+        float: ("a number", lambda text: float(_match(NUMBER, text))),
+        dict: ('JSON such as {"groups": 8}', json.loads),
+        tuple: ("a list such as [2, 4]", json.loads),
+        str: ("text", str),
     }
-    read: Callable = json.loads if kind in (dict, tuple) else kind
+    wanted, read = kinds[kind]
     try:
         value = read(text)
     except ValueError:
         value = None
     value = tuple(value) if kind is tuple and isinstance(value, list) else value
     if not isinstance(value, kind):
-        raise ValueError(f"{name} must be {wanted[kind]}, got {text!r}")
+        raise ValueError(f"{name} must be {wanted}, got {text!r}")
     return value
+
+
+def _match(pattern: re.Pattern, text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(text)
+    return text
 
 
 def _path(text: str):
@@ -380,47 +449,95 @@ def _path(text: str):
     return Path(text).resolve()
 
 
-def _check_tasks(names: Sequence[str] | set[str]) -> list[str]:
-    from mambanorm.errors import unknown
-    from mambanorm.tasks import TASKS
+def _check_tasks(names: Collection[str]) -> list[str]:
+    from mambanorm.tasks import check_task
 
-    for name in names:
-        if name not in TASKS:
-            raise unknown("task", name, TASKS)
-    return list(names)
+    return [check_task(name) for name in names]
+
+
+def _said(read: Callable, *given: object) -> Any:
+    """`read(*given)`, whose ValueError argparse shall tell as it is, with the option's name."""
+    try:
+        return read(*given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    from mambanorm.config import check_once
+
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} lacks a name: give names separated by commas")
+    _said(check_once, "name", names)
+    return names
+
+
+def _scale(text: str) -> str:
+    from mambanorm.config import check_scale
+
+    return _said(check_scale, text)
 
 
 def _seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those."""
-    try:
-        return [int(part) for part in _list(text)] if "," in text else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200") from None
+    from mambanorm.config import check_seeds
+
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
+    if not all(map(WHOLE.fullmatch, parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200")
+    seeds = [int(part) for part in parts] if "," in text else int(text)
+    _said(check_seeds, seeds, "smoke")
+    return seeds
+
+
+def _seed(text: str) -> int:
+    """One seed, not a number of them."""
+    if not WHOLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: one whole number")
+    return _seeds(f"{text},")[0]
+
+
+def _folder(text: str) -> str:
+    """A folder, there or not."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no folder")
+    if os.path.exists(text) and not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a file: needed is a folder")
+    return text
+
+
+def _file(text: str) -> str:
+    """A file, there or not."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no file")
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder: needed is the name of a file in it")
+    return text
+
+
+def _place(text: str) -> str:
+    if not text.strip(", "):
+        raise argparse.ArgumentTypeError(f"{text!r} names neither a file nor a module")
+    return text
 
 
 def _workers(text: str) -> int | str:
     if text == "auto":
         return text
-    if not text.isdigit():
+    if not re.fullmatch(r"[0-9]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is none of auto, 0 (in this process) or a whole number")
     return int(text)
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
+    seconds = float(text) if NUMBER.fullmatch(text) else 0.0
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return seconds
@@ -439,6 +556,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         epilog="each command has examples: mambanorm study --help",
         allow_abbrev=False,
     )
+    _add_everywhere(parser, imports="imports", debug=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (add, run, summary, examples) in COMMANDS.items():
         command = commands.add_parser(
@@ -450,20 +568,56 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             allow_abbrev=False,
         )
         add(command)
+        _add_everywhere(command, imports="more_imports", debug=argparse.SUPPRESS)
         command.set_defaults(run=run)
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        from mambanorm.errors import unknown
+    options, left = parser.parse_known_args(argv)
+    if left:
+        raise _not_taken(options.command, left[0], commands.choices[options.command])
+    options.imports += options.more_imports
+    return options
 
-        raise unknown("command", argv[0], COMMANDS)
-    return parser.parse_args(argv)
+
+def _not_taken(command: str, given: str, parser: Parser) -> Exception:
+    """The error for what a command does not take; a field of RunConfig is changed by --set."""
+    from mambanorm.errors import unknown
+
+    options = [name for name in parser._option_string_actions if name.startswith("--")]
+    flag = given.partition("=")[0]
+    field = flag.lstrip("-").replace("-", "_")
+    if given.startswith("-") and field in _defaults() and field not in ELSEWHERE:
+        if "--set" in options:
+            return ValueError(f"{flag}: say --set {field}=…")
+        return ValueError(f"{command} takes no {flag}, its scale decides: train and sweep take --set {field}=…")
+    return unknown(f"option of {command}", flag, options)
+
+
+def _add_everywhere(parser: Parser, *, imports: str, debug: object) -> None:
+    """Options that stand before the command or behind it; a second default would undo what the first has read."""
+    parser.add_argument(
+        "--import",
+        type=_place,
+        action="append",
+        default=[],
+        dest=imports,
+        metavar="FILE",
+        help="import my_norm.py, or a module, which registers a norm or a task of your own (also: MAMBANORM_IMPORT)",
+    )
+    parser.add_argument("--debug", action="store_true", default=debug, help="show where an error comes from")
+
+
+SCALE_HELP = "smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)"
 
 
 def _add_common(command: Parser, *, several: bool = True) -> None:
-    command.add_argument("--scale", help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)")
+    command.add_argument(
+        "--scale", type=_scale, help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)"
+    )
     if several:
         command.add_argument("--tasks", type=_list, metavar="A,B", help="tasks, separated by commas")
         command.add_argument("--seeds", type=_seeds, metavar="N", help="8 stands for 0…7; or a list: 0,3,200")
-    command.add_argument("--runs-dir", metavar="DIR", help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)")
+    command.add_argument(
+        "--runs-dir", type=_folder, metavar="DIR", help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)"
+    )
 
 
 def _add_training(command: Parser) -> None:
@@ -486,7 +640,7 @@ def _add_study(command: Parser) -> None:
     _add_training(command)
     names = "only these, by name or its beginning: 03,05_combination"
     command.add_argument("--notebooks", type=_list, metavar="NAMES", help=names)
-    command.add_argument("--out", metavar="DIR", help="where the report goes (default: reports/<scale>)")
+    command.add_argument("--out", type=_folder, metavar="DIR", help="where the report goes (default: reports/<scale>)")
 
 
 def _add_verdicts(command: Parser) -> None:
@@ -496,7 +650,9 @@ def _add_verdicts(command: Parser) -> None:
 
 
 def _add_record(command: Parser) -> None:
-    command.add_argument("--out", metavar="FILE", help="where the frame goes (default: data/results/<scale>.parquet)")
+    command.add_argument(
+        "--out", type=_file, metavar="FILE", help="where the frame goes (default: data/results/<scale>.parquet)"
+    )
     _add_common(command)
     _add_training(command)
 
@@ -517,28 +673,30 @@ def _add_train(command: Parser) -> None:
         "--arm", required=True, help='the norms, written "RMSN>SSM>GN" (with quotes), or preset:VMamba'
     )
     command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
-    command.add_argument("--seed", "--seeds", type=int, help="the seed (default: the preset's)")
+    command.add_argument("--seed", "--seeds", type=_seed, help="the seed (default: the preset's)")
     _add_common(command, several=False)
     _add_set(command)
     _add_training(command)
 
 
 def _add_tasks(command: Parser) -> None:
-    command.add_argument("--scale", help="only this scale")
+    command.add_argument("--scale", type=_scale, help="only this scale")
     help_text = "download, make or load the data of these tasks now"
     command.add_argument("--prepare", type=_list, metavar="A,B", help=help_text)
 
 
 def _add_runs(command: Parser) -> None:
     _add_common(command)
-    command.add_argument("--csv", metavar="FILE", help="write every run and every column to a file instead")
+    command.add_argument("--csv", type=_file, metavar="FILE", help="write every run and every column to a file instead")
 
 
 def _add_plan(command: Parser) -> None:
     command.add_argument("--task", "--tasks", dest="tasks", type=_list, metavar="A,B", help="tasks (default: digits)")
     arms = "arms, separated by commas (default: the original, RMSN>SSM>None, of images LN>SSM>LN)"
     command.add_argument("--arm", "--arms", dest="arms", type=_list, help=arms)
-    command.add_argument("--scale", help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)")
+    command.add_argument(
+        "--scale", type=_scale, help="smoke, quick, lab or paper (default: MAMBANORM_SCALE, else quick)"
+    )
     command.add_argument("--seeds", type=_seeds, metavar="N", help="seeds an arm (default: the scale's)")
     command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")
     _add_set(command)
@@ -554,7 +712,9 @@ def _add_bench(command: Parser) -> None:
     command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
     threads = "threads, at most the cores (default: 2)"
     command.add_argument("--threads", type=_positive, default=2, metavar="N", help=threads)
-    command.add_argument("--out", metavar="DIR", help="where the results go (default: benchmarks/results)")
+    command.add_argument(
+        "--out", type=_folder, metavar="DIR", help="where the results go (default: benchmarks/results)"
+    )
 
 
 COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {

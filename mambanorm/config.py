@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,6 @@ from mambanorm.arms import (
     Arm,
 )
 from mambanorm.errors import unknown
-from mambanorm.norms import norm_name
 from mambanorm.presets import BETAS, DEFAULT_BETAS, SCALES, SEEDS, VISION_TASKS
 
 SCHEMA = 1
@@ -33,9 +36,13 @@ SCHEMA = 1
 
 ROOT = Path(__file__).resolve().parents[1]
 
+MOST_SEEDS = 1_000
+"""Of a list; a number of seeds ends where the seeds of tuning begin, at 100 (`RunConfig.role`)."""
+
 SCHEDULES = ("constant_warmup", "cosine_warmup")
 PRECISIONS = ("float32", "bf16")
 POSITIONAL = ("none", "learned", "sinusoidal")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads")
@@ -78,14 +85,20 @@ class RunConfig:
     positional: str = "none"  # §2.1's encoding of positions, behind the stem; off: the scan goes in order anyway
 
     def __post_init__(self) -> None:
+        from mambanorm.norms import norm_name  # here, for what only needs the names above need not wait for torch
+
         object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
         for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
+        if not isinstance(self.task, str) or not self.task:
+            raise ValueError(f"task must be the name of one, such as 'digits', got {self.task!r}")
         for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in list(valid):
                 raise unknown(name, getattr(self, name), valid)
         if self.positional not in POSITIONAL:
             raise unknown("positional", self.positional, POSITIONAL)
+        if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
+            raise unknown("device", self.device, DEVICES + ("cuda:1",))
         if not isinstance(self.norm_options, dict):
             raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
         object.__setattr__(self, "norm_options", dict(self.norm_options))
@@ -110,6 +123,7 @@ class RunConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
+        _check_seed(self.seed)
         blocks = self.down_sample
         if not isinstance(blocks, tuple) or not all(type(block) is int and block > 0 for block in blocks):
             raise ValueError(f"down_sample must be a list of blocks, counted from 1, such as [2, 4], got {blocks!r}")
@@ -119,12 +133,7 @@ class RunConfig:
     @property
     def run_id(self) -> str:
         """Hash of the canonical form and SCHEMA: the name of the run's folder."""
-        values = asdict(self)
-        for name, default in LATER.items():
-            if values[name] == default:
-                del values[name]
-        canonical = json.dumps({"schema": SCHEMA, **values}, sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return run_id_of(asdict(self))
 
     @property
     def role(self) -> str:
@@ -142,13 +151,12 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
         """The config that `to_json` wrote. ValueError for a text that is none, TypeError for an unknown field."""
-        values = json.loads(text)
-        if not isinstance(values, dict):
-            raise ValueError(f"a config is a JSON object, got {text[:40]!r}")
-        return cls.from_dict(values)
+        return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        if not isinstance(values, dict):
+            raise ValueError(f"a config is a JSON object, got {str(values)[:40]!r}")
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:
@@ -158,6 +166,14 @@ class RunConfig:
     def but(self, **changes: Any) -> RunConfig:
         """A copy with some fields changed. TypeError for an unknown field."""
         return RunConfig.from_dict({**asdict(self), **changes})
+
+
+def run_id_of(values: dict[str, Any]) -> str:
+    """The run_id of a config's values, also as its JSON has them, and where its norms are registered elsewhere only."""
+    old = {name for name, default in LATER.items() if json.dumps(values.get(name)) == json.dumps(default)}
+    kept = {name: value for name, value in values.items() if name not in old}
+    canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 STUDY_TASKS = ("digits", "listops", "digits_images")
@@ -182,21 +198,81 @@ def check_scale(scale: str) -> str:
 
 
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
-    """`8` → [0…7]; a list of seeds as it is; None → the scale's. ValueError if there are none."""
+    """`8` → [0…7]; a list of seeds as it is; None → the scale's.
+
+    ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
+    """
     seeds = SEEDS[check_scale(scale)] if seeds is None else seeds
-    chosen = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    hint = "give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
+    if isinstance(seeds, bool | str | bytes | float):
+        raise ValueError(f"seeds must be whole numbers, got {seeds!r}: {hint}")
+    if not isinstance(seeds, Iterable):
+        return list(range(_check_count(_whole(seeds, hint), hint)))
+    chosen = [_check_seed(_whole(seed, hint)) for seed in islice(seeds, MOST_SEEDS + 1)]
+    if len(chosen) > MOST_SEEDS:
+        raise ValueError(f"more than {MOST_SEEDS:,} seeds in a list: {hint}")
     if not chosen:
-        raise ValueError(
-            f"at least one seed is needed, got {seeds!r}: give a number of seeds or a list such as [0, 1, 2]"
-        )
+        raise ValueError(f"at least one seed is needed, got {seeds!r}: {hint}")
+    check_once("seed", chosen)
     return chosen
 
 
+def _whole(number: object, hint: str) -> int:
+    """A whole number, whichever integer type it came in."""
+    try:
+        if not isinstance(number, bool):
+            return operator.index(number)
+    except TypeError:
+        pass
+    raise ValueError(f"a seed is a whole number, got {number!r}: {hint}")
+
+
+def _check_count(count: int, hint: str) -> int:
+    if count < 1:
+        raise ValueError(f"at least one seed is needed, got {count}: {hint}")
+    if count > TUNE_SEEDS[0]:
+        most = TUNE_SEEDS[0]
+        raise ValueError(f"{count:,} seeds are too many: at most {most}, because those from {most} on tune and select")
+    return count
+
+
+def _check_seed(seed: int) -> int:
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed}")
+    return seed
+
+
+def check_once(what: str, given: Sequence[object]) -> None:
+    """ValueError for what is given twice."""
+    if twice := [one for one, times in Counter(given).items() if times > 1]:
+        raise ValueError(f"{what} {twice[0]!r} is given twice")
+
+
+def check_names(what: str, names: str | Iterable[str]) -> list[str]:
+    """A list of names; a single one may stand for itself. ValueError for none at all, and for what is no name."""
+    if not isinstance(names, str | Iterable):
+        raise ValueError(f"{what} must be a list of names, got {names!r}")
+    names = [names] if isinstance(names, str) else list(names)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"{what} must be a list of names, got {names!r}")
+    return names
+
+
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
-    """The config of a task at a scale (None = the environment's), with some fields changed."""
+    """The config of a task at a scale (None = the environment's), with some fields changed.
+
+    ValueError for changes that do not go together: a warm-up that outlasts the run, a part larger than its whole.
+    `RunConfig` itself takes them, as stored runs may have them.
+    """
     scale = default_scale() if scale is None else check_scale(scale)
-    differences = {**SCALES[scale].get("*", {}), **SCALES[scale].get(task, {})}
-    return RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
+    differences = {**SCALES[scale].get("*", {}), **(SCALES[scale].get(task, {}) if isinstance(task, str) else {})}
+    config = RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
+    parts = (("warmup_steps", "steps"), ("micro_batch", "batch_size"), ("batch_size", "train_rows"))
+    for part, whole in parts:
+        size, limit = getattr(config, part), getattr(config, whole)
+        if size > limit > 0 and {part, whole} & set(changes):
+            raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
+    return config
 
 
 def grid(
@@ -210,6 +286,7 @@ def grid(
     """One config for each task, arm and seed, once each; seed by seed, so that an early stop leaves whole sets."""
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
+    arms = [arms] if isinstance(arms, str | Arm) else arms
     configs = [
         base_config(task, scale, arm=str(Arm.parse(arm)), seed=seed, **changes)
         for task in tasks
@@ -265,7 +342,7 @@ def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0
 
 def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
     """A run that fails does so within its first steps."""
-    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10)
+    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10, warmup_steps=20)
     return grid(arms, scale=scale, seeds=seeds, **steps | changes)
 
 
@@ -296,7 +373,7 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     suffice for and that needs no download."""
     if tasks is None:
         return list(VALIDATION_TASKS[:1] if scale in ("smoke", "quick") else VALIDATION_TASKS)
-    return [task for task in VALIDATION_TASKS if task in tasks]
+    return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
 
 
 def study(
@@ -308,7 +385,7 @@ def study(
     None = the environment's scale, the study's tasks, its seeds.
     """
     scale = default_scale() if scale is None else check_scale(scale)
-    asked = STUDY_TASKS if tasks is None else tuple(tasks)
+    asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
     images = [task for task in asked if task in VISION_TASKS]
     sequences = [task for task in asked if task not in VISION_TASKS]
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]

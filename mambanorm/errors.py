@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+VARIABLE = "MAMBANORM_IMPORT"
+"""The environment variable that names files and modules to import (see `extensions`)."""
+
 
 def nearest(given: object, valid: Iterable[str]) -> str | None:
     """The valid name closest to the one given (case is ignored), or None when nothing is close."""
@@ -19,3 +22,11 @@ def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exceptio
     text = f"unknown {kind} {given!r}: valid are {', '.join(valid)}"
     guess = nearest(given, valid)
     return error(text + (f"; did you mean {guess!r}?" if guess else ""))
+
+
+class NotRegistered(ValueError):
+    """A norm or a task that nobody has registered in this process; nothing that names it is damaged for that."""
+
+    def __init__(self, kind: str, given: object, valid: Iterable[str]):
+        super().__init__(f"{unknown(kind, given, valid)}; one of your own needs --import FILE, or {VARIABLE}=FILE")
+        self.kind, self.given = kind, given

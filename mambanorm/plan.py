@@ -26,8 +26,7 @@ from tqdm import tqdm
 from mambanorm import machine
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
-from mambanorm.errors import unknown
-from mambanorm.tasks import TASKS, Shape, TaskData, load_task
+from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.train import autocast, build_model, build_optimizer
 from mambanorm.vision import PatchMerging
 
@@ -105,9 +104,7 @@ def prefixed(number: float) -> str:
 
 def shape_of(config: RunConfig) -> Shape:
     """What the task says its data look like; a task that does not say, one of yours maybe, is loaded for it."""
-    if config.task not in TASKS:
-        raise unknown("task", config.task, TASKS)
-    tell = TASKS[config.task].shape
+    tell = TASKS[check_task(config.task)].shape
     return shape_of_data(load_task(config.task, config.scale, config.seed)) if tell is None else tell(config.scale)
 
 

@@ -42,13 +42,13 @@ from papermill.iorw import papermill_io
 from tqdm.auto import tqdm
 
 from mambanorm import machine
-from mambanorm.config import ROOT, check_scale, check_seeds, default_scale, study
+from mambanorm.config import ROOT, check_names, check_scale, check_seeds, default_scale, study
 from mambanorm.errors import unknown
 from mambanorm.page import NotebookOutcome, read_outcome, tags_of, to_html, write_index
 from mambanorm.recorded import check_source, recorded
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.sweep import missing_runs, spell, sweep
-from mambanorm.tasks import TASKS
+from mambanorm.tasks import TASKS, check_task
 from mambanorm.whole import write_text
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -82,7 +82,8 @@ def run_study(
     """
     start = time.monotonic()
     scale = default_scale() if scale is None else check_scale(scale)
-    seeds = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
+    seeds = seeds if seeds is None or isinstance(seeds, int) else check_seeds(seeds, scale)
+    tasks = None if tasks is None else check_names("tasks", tasks)
     paths = find_notebooks(notebooks)
     plan = study_runs(scale, tasks, seeds, [path.stem for path in paths] if notebooks is not None else None)
     for path in [path for path in paths if tasks and plan.get(path.stem) == []]:
@@ -109,8 +110,7 @@ def run_study(
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
     """`config.study(...)`, of the named notebooks only if names are given. ValueError for an unknown task."""
     for task in tasks or ():
-        if task not in TASKS:
-            raise unknown("task", task, TASKS)
+        check_task(task)
     plan = study(scale, tasks, seeds)
     return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
 
@@ -137,7 +137,7 @@ def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
         raise ValueError(f"no notebooks in {NOTEBOOKS}: the study runs from a checkout of the project")
     if wanted is None:
         return found
-    wanted = wanted.split(",") if isinstance(wanted, str) else wanted
+    wanted = check_names("notebooks", wanted.split(",") if isinstance(wanted, str) else wanted)
     chosen = set()
     for name in (str(name).strip().removesuffix(".ipynb") for name in wanted):
         matches = [path for path in found if path.stem == name] or [

@@ -24,6 +24,7 @@ import uuid
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mambanorm.arms import Arm
-from mambanorm.config import ROOT, RunConfig
-from mambanorm.errors import unknown
+from mambanorm.config import ROOT, RunConfig, run_id_of
+from mambanorm.errors import NotRegistered, unknown
 from mambanorm.facts import check_facts
 from mambanorm.train import RunResult, accuracy
 from mambanorm.whole import free_name, save_tensors, sha256, writable_folder
@@ -85,11 +86,14 @@ class DamagedRun(ValueError):
 def runs_dir(path: str | Path | None = None) -> Path:
     """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` beside the package. Not created here.
 
-    ValueError for an empty path.
+    ValueError for "" and for a file.
     """
     if path == "":
-        raise ValueError("runs_dir is empty: give the folder of the run store, or None for the default one")
-    return Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").resolve()
+        raise ValueError("the run store '' names no folder: None is the default")
+    store = Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").resolve()
+    if store.is_file():
+        raise ValueError(f"the run store {store} is a file: needed is a folder")
+    return store
 
 
 def check_store(directory: str | Path | None = None) -> Path:
@@ -183,13 +187,13 @@ def _unreadable(folder: Path, error: OSError) -> OSError:
 
 
 def _read(folder: Path) -> StoredRun | None:
-    """The run in a folder, its cheap part checked; None if there is no folder. DamagedRun, or OSError where it cannot
-    be read."""
+    """The run in a folder, its cheap part checked; None if there is no folder. DamagedRun, NotRegistered for a run
+    whose norm is registered elsewhere only, or OSError where it cannot be read."""
     try:
         if not folder.exists():
             return None
         manifest = _read_manifest(folder)
-        config = RunConfig.from_json(_text(folder, "config.json", manifest))
+        config = _config(_text(folder, "config.json", manifest), folder.name)
         facts = json.loads(_text(folder, "result.json", manifest))
         _check_sizes(folder, manifest)
         if config.run_id != folder.name:
@@ -199,6 +203,8 @@ def _read(folder: Path) -> StoredRun | None:
         raise DamagedRun(folder, f"{Path(error.filename or folder).name} is missing") from error
     except OSError as error:
         raise _unreadable(folder, error) from error
+    except NotRegistered:
+        raise
     except UNREAD as error:
         raise DamagedRun(folder, error) from error
     return StoredRun(folder, config, facts, manifest)
@@ -212,6 +218,16 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
     if not isinstance(files, dict) or sorted(files) != sorted(WRITTEN):
         raise ValueError(f"{MANIFEST} does not name the files of a run")
     return files
+
+
+def _config(text: str, run_id: str) -> RunConfig:
+    """The config of a run. NotRegistered only if nothing else is wrong with it."""
+    try:
+        return RunConfig.from_json(text)
+    except NotRegistered as error:
+        if run_id_of(json.loads(text)) != run_id:
+            raise ValueError(str(error)) from error
+        raise
 
 
 def _text(folder: Path, name: str, manifest: dict | None) -> str:
@@ -248,13 +264,16 @@ def _looks_whole(path: Path) -> bool:
         return path.suffix != ".parquet" or (head[:4] == file.read() == b"PAR1" and size > 12)
 
 
-def _read_or_warn(folder: Path) -> StoredRun | None:
-    """As `_read`; None, after a warning that names it, for a folder that is damaged or cannot be read."""
-    try:
-        return _read(folder)
-    except (DamagedRun, OSError) as error:
-        warnings.warn(f"skipped: {error.strerror if isinstance(error, OSError) else error}", stacklevel=3)
-        return None
+def _warn_of_skipped(error: DamagedRun | OSError) -> None:
+    warnings.warn(f"skipped: {error.strerror if isinstance(error, OSError) else error}", stacklevel=4)
+
+
+def _warn_of_names(found: Iterable[NotRegistered]) -> None:
+    """One warning for each norm that is registered elsewhere only."""
+    for (kind, name), n in Counter((error.kind, error.given) for error in found).items():
+        verb = "run uses" if n == 1 else "runs use"
+        text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
+        warnings.warn(text, stacklevel=4)
 
 
 def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
@@ -270,8 +289,10 @@ def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | 
     try:
         return _read(runs_dir(directory) / run_id)
     except DamagedRun as error:
-        warnings.warn(f"skipped: {error}", stacklevel=3)
-        return None
+        _warn_of_skipped(error)
+    except NotRegistered as error:
+        _warn_of_names([error])
+    return None
 
 
 def load_runs(
@@ -287,7 +308,15 @@ def load_runs(
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
     folders = _run_folders(store) if configs is None else [store / config.run_id for config in configs]
-    runs = [_read_or_warn(folder) for folder in folders]
+    runs, elsewhere = [], []
+    for folder in folders:
+        try:
+            runs.append(_read(folder))
+        except NotRegistered as error:
+            elsewhere.append(error)
+        except (DamagedRun, OSError) as error:
+            _warn_of_skipped(error)
+    _warn_of_names(elsewhere)
     frame = pd.DataFrame([run.row() for run in runs if run is not None]).reindex(columns=COLUMNS)
     for name, value in where.items():
         frame = frame[frame[name].isin(value if isinstance(value, list | tuple | set) else [value])]
@@ -312,7 +341,7 @@ def check_run(folder: Path) -> None:
 
 
 def check_runs(directory: str | Path | None = None, *, progress: bool = True) -> pd.DataFrame:
-    """Reads all of every run of a store → run_id, state (`whole`, `unchecked`, `damaged` or `unreadable`) and why.
+    """Reads all of every run of a store → run_id, state (whole, unchecked, damaged, unreadable, not registered), why.
 
     Unchecked: sound as far as can be told, but of an earlier version without checksums.
     """
@@ -323,6 +352,8 @@ def check_runs(directory: str | Path | None = None, *, progress: bool = True) ->
             check_run(folder)
         except DamagedRun as error:
             state, why = "damaged", error.reason
+        except NotRegistered as error:
+            state, why = "not registered", str(error)
         except OSError as error:
             state, why = "unreadable", error.strerror or str(error)
         rows.append({"run_id": folder.name, "state": state, "why": why})
@@ -389,8 +420,9 @@ def remove_leftovers(directory: str | Path | None = None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     for folder in store.glob(f"{RESUME}*"):
         run_id = folder.name.removeprefix(RESUME)
-        if "." not in run_id and _read_or_warn(store / run_id) is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(ValueError, OSError):  # what is damaged or unreadable is not stored
+            if _read(store / run_id) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _abandoned(folder: Path) -> bool:

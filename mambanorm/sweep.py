@@ -25,14 +25,14 @@ from dask.distributed import Client, LocalCluster, as_completed
 from tqdm.auto import tqdm
 
 from mambanorm.config import RunConfig
-from mambanorm.errors import unknown
+from mambanorm.extensions import load_imports
 from mambanorm.machine import cores
 from mambanorm.models import warm_up
 from mambanorm.recorded import check_source, describe_recorded, recorded_runs
 from mambanorm.runs import COLUMNS, config_row, find_run, load_runs, resume_dir, save_run
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.ssm import set_threads
-from mambanorm.tasks import TASKS
+from mambanorm.tasks import check_task
 from mambanorm.train import train
 
 
@@ -60,8 +60,7 @@ def sweep(
     """
     configs = list({config.run_id: config for config in configs}.values())
     for config in configs:
-        if config.task not in TASKS:
-            raise unknown("task", config.task, TASKS)
+        check_task(config.task)
     if check_source(source) == "recorded":
         frame = recorded_runs(configs)
         print(describe_recorded(frame))
@@ -86,18 +85,22 @@ def _frame(configs: list[RunConfig], failed: dict[str, dict], directory: str | P
     return frame.reindex(columns=COLUMNS).sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
 
 
-def run_one(config_json: str, directory: str, threads: int | None) -> str | None:
+def run_one(config_json: str, directory: str, threads: int | None, imports: dict[str, str]) -> str | None:
     """Trains and stores one run, in whatever process it lands; returns the reason if it fails, else None.
+
+    `imports`: what `load_imports` gave where the sweep began.
 
     A long run that a dying process left behind goes on from its last checkpoint.
     """
     if threads is not None:
         set_threads(threads)
     try:
+        load_imports(imports)
         config = RunConfig.from_json(config_json)
         save_run(train(config, checkpoint_dir=resume_dir(config, directory)), directory)
     except Exception as error:  # a run that cannot be trained must not take the others with it
-        traceback.print_exc(file=sys.stderr)
+        if os.environ.get("MAMBANORM_DEBUG"):
+            traceback.print_exc(file=sys.stderr)
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -107,13 +110,13 @@ def _run_all(
 ) -> Iterator[tuple[RunConfig, str | None]]:
     """Each config with its error or None, as they finish."""
     client, threads = engine
-    store = str(store_dir(directory))
+    sent = str(store_dir(directory)), threads, load_imports()
     if client is None:
         for config in todo:
-            yield config, run_one(config.to_json(), store, None)
+            yield config, run_one(config.to_json(), *sent)
         return
     futures = {
-        client.submit(run_one, config.to_json(), store, threads, key=f"run-{config.run_id}", pure=False): config
+        client.submit(run_one, config.to_json(), *sent, key=f"run-{config.run_id}", pure=False): config
         for config in todo
     }
     for future in as_completed(futures, raise_errors=False):

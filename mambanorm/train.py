@@ -95,7 +95,8 @@ def train(
     With `checkpoint_dir` the run goes on from the checkpoint that it finds there, to the same result bit for bit, and
     leaves one every so many seconds (see `resume`); the seconds that a kill cost are not in `wall_s`.
     It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
-    be run (unknown task, norm that does not fit, more threads than there are); never for divergence.
+    be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
+    divergence.
     """
     with exactly_threads(config.threads):
         return _train(config, on_step, checkpoint_dir, checkpoint_every_s)
@@ -110,6 +111,7 @@ def _train(
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
     data = load_task(config.task, config.scale, config.seed)
+    rows_used = check_rows(config, len(data.train))
     model = build_model(config, data).to(device)
     optimizer = build_optimizer(model, config)
     log, curve, best = WeightLog(model), [], Best()
@@ -121,7 +123,6 @@ def _train(
 
     if not done:
         log.snapshot(0)
-    rows_used = min(config.train_rows or len(data.train), len(data.train))
     for step, rows in enumerate(islice(batch_order(config, rows_used), done, None), start=done + 1):
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
         for group in optimizer.param_groups:
@@ -177,6 +178,20 @@ def _train(
         diagnostics=log.arrays(),
         checkpoint={name: value.cpu() for name, value in model.state_dict().items()},
     )
+
+
+def check_rows(config: RunConfig, n: int) -> int:
+    """How many of the n rows of the training split a run uses. ValueError for a part larger than its whole: the run
+    would not be what its config says."""
+    used = config.train_rows or n
+    for part, whole, limit in (
+        ("train_rows", f"the {n:,} training rows of {config.task} at scale {config.scale}", n),
+        ("batch_size", f"the {used:,} training rows of {config.task} at scale {config.scale}", used),
+        ("micro_batch", f"batch_size={config.batch_size}", config.batch_size),
+    ):
+        if getattr(config, part) > limit:
+            raise ValueError(f"{part}={getattr(config, part)} is beyond {whole}: at most {limit} fit")
+    return used
 
 
 def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig) -> float:

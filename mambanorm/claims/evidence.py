@@ -25,6 +25,7 @@ from mambanorm.config import (
     TUNE_SEEDS,
     RunConfig,
     base_config,
+    check_names,
     check_scale,
     check_seeds,
     default_scale,
@@ -83,7 +84,8 @@ def needed(
     first, then ask again. ValueError for test seeds from 100 on, which tune or select.
     """
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
-    seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, [FIXED_TASK] if tasks is None else tasks)
+    tasks = [FIXED_TASK] if tasks is None else check_names("tasks", tasks)
+    seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks)
     if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on tune and select")
     if claim.runs != "tuned":

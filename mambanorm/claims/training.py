@@ -15,10 +15,18 @@ from typing import Any
 import pandas as pd
 
 from mambanorm.claims.evidence import needed
-from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.hypotheses import CLAIMS, Claim
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
-from mambanorm.config import STUDY_TASKS, RunConfig, default_scale, leaves_grid_out, study
+from mambanorm.config import (
+    STUDY_TASKS,
+    RunConfig,
+    check_names,
+    check_seeds,
+    default_scale,
+    leaves_grid_out,
+    study,
+)
 from mambanorm.recorded import recorded_path, write_recorded
 from mambanorm.runs import load_runs
 from mambanorm.sweep import plural, sweep
@@ -45,11 +53,19 @@ def verdict_runs(
     of an arm that is not tuned yet at the scale's own, so that their number is known before anything is trained.
     """
     scale = default_scale() if scale is None else scale
-    seeds, tasks = SEEDS if seeds is None else seeds, TASKS if tasks is None else tuple(tasks)
-    seeds = seeds if isinstance(seeds, int) else list(seeds)
+    seeds, tasks = check_seeds(SEEDS if seeds is None else seeds, scale), TASKS if tasks is None else tasks
     tuned = load_runs(runs_dir, scale=scale, role="tune") if tuned is None else tuned
-    configs = [c for claim in (CLAIMS if claims is None else claims) for c in needed(claim, seeds, tasks, scale, tuned)]
+    configs = [c for claim in _listed(claims) for c in needed(claim, seeds, tasks, scale, tuned)]
     return sorted({c.run_id: c for c in configs}.values(), key=lambda c: c.role != "tune")
+
+
+def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:
+    """All of them for None; a single one may stand for itself. ValueError for none at all."""
+    if claims is None or isinstance(claims, str | Claim):
+        return list(CLAIMS) if claims is None else [claims]
+    if not (claims := list(claims)):
+        raise ValueError("claims must be a list of claims such as ['H1s'], got []")
+    return claims
 
 
 def train_verdicts(
@@ -63,6 +79,8 @@ def train_verdicts(
 ) -> pd.DataFrame:
     """Trains what the claims lack and returns their run frame with its summaries; `engine` = sweep's scheduler,
     workers, client, progress. Rows of runs that could not be trained have status "failed"."""
+    scale = default_scale() if scale is None else scale
+    claims, seeds = _listed(claims), check_seeds(SEEDS if seeds is None else seeds, scale)
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
     sweep([c for c in verdict_runs(claims, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
     return with_summaries(sweep(verdict_runs(claims, **asked), runs_dir=runs_dir, **engine), runs_dir)
@@ -79,8 +97,9 @@ def recorded_configs(
     """What recorded results hold (None = the environment's scale, 8 seeds, the study's tasks): the runs of the study
     and of the verdicts, tuning first. On a task that leaves the grid out at that scale, claims that need it are not
     asked."""
-    scale, seeds = default_scale() if scale is None else scale, SEEDS if seeds is None else seeds
-    tasks = list(STUDY_TASKS if tasks is None else tasks)
+    scale = default_scale() if scale is None else scale
+    seeds = check_seeds(SEEDS if seeds is None else seeds, scale)
+    tasks = check_names("tasks", STUDY_TASKS if tasks is None else tasks)
     configs = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if not (claim.needs_grid and leaves_grid_out(task, scale))]

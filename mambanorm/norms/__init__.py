@@ -11,6 +11,7 @@
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """
 
+from mambanorm.arms import PAPER_NORMS
 from mambanorm.norms import adaptive, classic  # noqa: F401  (importing them fills the registry, in this order)
 from mambanorm.norms.adaptive import NormVary
 from mambanorm.norms.registry import (
@@ -23,9 +24,6 @@ from mambanorm.norms.registry import (
     norm_name,
     register_norm,
 )
-
-PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
-"""The six choices of the paper's grid, in the order of its Table 1."""
 
 __all__ = [
     "NORMS",

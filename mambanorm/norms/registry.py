@@ -15,7 +15,8 @@ from typing import Any
 from torch import nn
 
 from mambanorm.checks import check_flag, shown
-from mambanorm.errors import unknown
+from mambanorm.errors import NotRegistered, unknown
+from mambanorm.extensions import load_imports
 from mambanorm.norms.base import check_values
 
 COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "momentum": 0.1}
@@ -78,10 +79,14 @@ def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...
 
 
 def norm_name(name: str | None) -> str:
-    """The registered name; Python's None means "None". ValueError for an unknown one."""
+    """The registered name; Python's None means "None". ValueError for an unknown one: NotRegistered."""
     name = "None" if name is None else name
-    if not isinstance(name, str) or name not in NORMS:
+    if not isinstance(name, str):
         raise unknown("norm", name, NORMS)
+    if name not in NORMS:
+        load_imports()  # it may be one of yours
+    if name not in NORMS:
+        raise NotRegistered("norm", name, NORMS)
     return name
 
 

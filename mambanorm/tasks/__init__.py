@@ -27,7 +27,8 @@ from torch import Tensor
 
 from mambanorm.checks import WHOLE, check_size, shown
 from mambanorm.config import SCALES
-from mambanorm.errors import unknown
+from mambanorm.errors import NotRegistered, unknown
+from mambanorm.extensions import load_imports
 
 
 class BadData(ValueError):
@@ -279,13 +280,23 @@ def register_task(
     return enter
 
 
+def check_task(name: str) -> str:
+    """The name of a registered task. ValueError for an unknown one: NotRegistered."""
+    if not isinstance(name, str):
+        raise unknown("task", name, TASKS)
+    if name not in TASKS:
+        load_imports()  # it may be one of yours
+    if name not in TASKS:
+        raise NotRegistered("task", name, TASKS)
+    return name
+
+
 def prepare_task(name: str, scale: str) -> TaskData:
     """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it with seed 0.
 
     ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call goes on.
     """
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
+    check_task(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     if TASKS[name].prepare is not None:
@@ -299,8 +310,7 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
     ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no whole number ≥ 0,
     an empty split, data that are missing or damaged (with what to do).
     """
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
+    check_task(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     return _load(TASKS[name], scale, _whole(seed))
@@ -346,6 +356,7 @@ __all__ = [
     "Task",
     "TaskData",
     "breakfast",
+    "check_task",
     "digits",
     "imagenet",
     "imdb",
