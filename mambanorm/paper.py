@@ -134,8 +134,8 @@ INCONSISTENCIES = {
         named="Figure 9|exponential",
     ),
     "I6": Inconsistency(
-        "“no norm ends in infinite values”, but models without norms have 7.0 and 10.7 %; VMamba keeps norms outside "
-        "its blocks",
+        "§4.6: without norms the SSM “consistently produces infinite values”, but §4.2 has 7.0 and 10.7 % for such "
+        "models; VMamba keeps norms outside its blocks",
         "each run says whether and where it diverged; norms outside the blocks are off unless asked for",
         named="infinite|7.0 %|outside the blocks|stem_norm",
     ),
