@@ -84,13 +84,13 @@ PRESETS: dict[str, Preset] = {
     "FST-Mamba": Preset(Arm("RMSN", "None"), "vision", "2.3, 3.2"),
     # §2.3, after the SSM
     "DIFFIMP": Preset(Arm("None", "RMSN"), "sequence", "2.3, 3.2"),
-    "Bi-Mamba-IN": Preset(Arm("None", "IN"), "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4)"),
+    "Bi-Mamba-IN": Preset(Arm("None", "IN"), "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4f)"),
     "Mamba2": Preset(Arm("None", "GN"), "sequence", "2.3", "cited there as Bai et al. 2024a"),
     "IRSRMamba": Preset(Arm("None", "LN"), "vision", "2.3"),
     "MambaHSI": Preset(Arm("None", "GN"), "vision", "2.3"),
     # §3.2, the same norm on both sides
     "MambaDC": Preset(Arm("LN", "LN"), "sequence", "3.2"),
-    "Bi-Mamba": Preset(Arm("LN", "LN"), "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4)"),
+    "Bi-Mamba": Preset(Arm("LN", "LN"), "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4f)"),
     "TiM4Rec": Preset(Arm("LN", "LN"), "sequence", "3.2"),
     **_rows("LN>SSM>LN", "vision", "3.2", "ChangeMamba", "MiM-ISTD", "Fusion-Mamba"),
     "BMAMBA2": Preset(Arm("GN", "GN"), "sequence", "3.2"),

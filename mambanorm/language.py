@@ -2,7 +2,7 @@
 
     embedding → MambaBlock × n_layers → final norm → head, tied to the embedding
 
-Every norm in it must be causal: statistics along L would see what is to be predicted (I3).
+Every norm in it must be causal: statistics along L would see the future, which is to be predicted (I3).
 
     train, val = split(encode(load_text()))                                    # all four from mambanorm.tasks.pydoc
     model = LanguageModel(len(ALPHABET), d_model=64, n_layers=2)

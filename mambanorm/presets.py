@@ -121,7 +121,7 @@ PAPER: dict[str, dict[str, Any]] = {
     "pathfinder32": PATHFINDER,   # ours: the paper has no Pathfinder-32; C.6's recipe
     "pathfinder128": PATHFINDER,  # ours: the paper has no Pathfinder-128; C.6's recipe
 
-    # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4): all of it is ours.
+    # C.1 and C.2 are one text twice, and the paragraph on Breakfast is missing (I4c): all of it is ours.
     # split 1: 1,460 videos / 32 = 45 steps an epoch, × 50 = 2,250
     **{name: dict(
         n_layers=4, d_model=128, d_state=64, **KERNEL,

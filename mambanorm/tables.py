@@ -37,6 +37,7 @@ BESIDE = [
     "paper_sd",
     "paper_task",
     "source",
+    "section",
     "printed",
     "comparable",
     "note",
@@ -201,7 +202,7 @@ def paper_kind(frame: pd.DataFrame) -> str:
 
 def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
     """Ours next to the paper's, one row a task of ours and printed value: task, arm, ours, sd, n, paper, paper_sd,
-    paper_task, source, printed, comparable, note.
+    paper_task, source and its section, printed, comparable, note.
 
     Only arms that both have. The paper's tasks are others than ours, or larger: the pattern, not the level, is
     comparable, and every row says so. Table 2 is set beside the task of the same name only.

@@ -1,6 +1,9 @@
 """Claims about the figures, the tables behind them and the paper's numbers, on made-up runs of known structure."""
 
 import io
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,13 +12,13 @@ from matplotlib.colors import same_color
 from PIL import Image
 from scipy import stats
 
-from mambanorm import NORMS, Arm, figures
+from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import GRID_ARMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shared_cells
 from mambanorm.figures.style import some_of
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.paper import PATTERN_ONLY, paper_values
+from mambanorm.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
 from mambanorm.tables import beside_paper, choose, describe_frame, lr_sensitivity, mean_sd, paired, percent, summarize
 
 GAIN = {"None": 0.0, "BN": 0.36, "IN": 0.38, "LN": 0.30, "RMSN": 0.31, "GN": 0.40}
@@ -209,6 +212,37 @@ def test_position_and_type_show_the_paper_in_a_panel_of_its_own(frame):
     assert {"28.4", "10.9", "7.0", "57.1", "59.1", "58.7", "60.5", "20.5", "70.1"} == printed
 
 
+def test_a_printed_number_of_another_section_names_it(frame):
+    marked = [text.get_text() for text in figures.fig_type(frame).axes[2].texts]
+    assert marked == ["7.0", "41.4\nfrom §4.4", "not\nprinted", "58.9", "not\nprinted", "68.8"]
+    images = figures.fig_type(frame[frame.task == "digits"].assign(task="digits_images"))
+    assert "74.6\nfrom §4.4" in [text.get_text() for text in images.axes[1].texts]
+    assert "no-norm line is from §4.2" in figures.fig_position(frame).get_supxlabel()
+
+
+def test_paired_differences_say_what_their_lines_are(frame):
+    caption = DRAW_FRAME["pairs"](frame).get_supxlabel()
+    assert "95 % t-interval" in caption
+    assert "large dots: means, lines: their intervals, small dots: seeds" in caption
+    assert "their intervals" not in DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
+
+
+def test_the_norm_before_the_ssm_is_told_by_shape_as_well_as_by_colour(frame):
+    (legend,) = figures.fig_n2_box(frame).legends
+    assert len({handle.get_marker() for handle in legend.legend_handles}) == len(PAPER_NORMS) - 1
+    arms = [made_run("listops", f"{n1}>SSM>{n2}", 0) for n1 in ("RMSN", "LN") for n2 in ("None", "GN")]
+    lines = figures.fig_validation(pd.DataFrame(arms), ("RMSN", "LN")).axes[0].get_legend().legend_handles
+    assert len({line.get_marker() for line in lines}) == len({line.get_linestyle() for line in lines}) == 2
+
+
+def test_two_members_of_equal_weight_both_show_in_the_mixture():
+    fig = DRAW_ARRAYS["mixture"]("")
+    width = {handle.get_label(): handle.get_linewidth() for handle in fig.legends[0].legend_handles}
+    assert width["LN-DL"] > 2 * width["RMSN-DL"]
+    drawn = [line.get_linewidth() for line in fig.axes[0].lines[1:6]]  # the first is the dotted 0.2
+    assert drawn.index(width["LN-DL"]) < len(drawn) - 1  # the wide line is not the topmost
+
+
 def test_every_registered_norm_has_a_colour_and_the_palette_names_no_other():
     assert set(figures.PALETTE) <= set(NORMS)
     assert len({figures.norm_colour(name) for name in PAPER_NORMS}) == len(PAPER_NORMS)
@@ -251,6 +285,26 @@ def test_figure_2_colours_the_visible_shared_faces_of_every_norm():
         assert len(front) == shared_cells(NORMS[name].axes)[0].sum()
         assert name == ax.get_title(loc="center")
     assert len([ax for ax in figures.fig_axes().axes if ax.get_title(loc="center")]) == len(NORMS)
+
+
+def test_a_caption_explains_dashes_only_where_something_is_dashed():
+    assert "dashed" not in figures.fig_block("RMSN>SSM>GN").get_supxlabel()
+    assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
+
+
+def test_the_legend_of_the_sites_stands_beside_the_curves():
+    frames = {"None>SSM>GN": pd.DataFrame(dict(site=["x", "branch"], rms=[1.0, 10.0]))}
+    fig = figures.fig_sites(frames)
+    assert fig.axes[0].get_legend() is None
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["None→GN"]
+
+
+def test_an_example_batch_has_the_sizes_asked_for():
+    assert figures.example_batch().shape == (8, 24, 16)
+    assert figures.example_batch(2, 5, channels=3).shape == (2, 5, 3)
+    for bad in (0, 2.0, True):
+        with pytest.raises(ValueError, match="length must be a whole number of at least 1"):
+            figures.example_batch(length=bad)
 
 
 def test_figure_4_draws_the_arms_norms_and_dashes_none():
@@ -423,6 +477,52 @@ def test_the_papers_other_numbers_are_there():
     assert len(paper_values()) == 20 + 6 + 4 + 8
     with pytest.raises(ValueError, match="'vision'"):
         paper_values("visions")
+
+
+def test_every_printed_number_names_its_section():
+    sections = paper_values().groupby("source").section.unique().map(list).to_dict()
+    assert sections == {"Table 1": ["§4.3"], "Table 2": ["§4.5"], "Figure 5": ["§4.2"], "Figure 7": ["§4.4"]}
+
+
+def test_the_survey_is_told_from_the_papers_originals_and_proposals():
+    assert len([p for p in PRESETS.values() if p.section != "4.5"]) == 26
+    own = ["Mamba", "VMamba", "proposed-sequence", "proposed-vision"]
+    assert [name for name, p in PRESETS.items() if p.section == "4.5"] == own
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def notebook_cells(kind):
+    """(notebook, source) of every committed cell of that kind."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            if cell["cell_type"] == kind:
+                yield path.name, "".join(cell["source"])
+
+
+def test_a_code_of_an_inconsistency_means_one_thing_wherever_it_is_cited():
+    texts = [(str(path.relative_to(ROOT)), path.read_text()) for path in sorted((ROOT / "mambanorm").rglob("*.py"))]
+    paragraphs = [(name, part) for name, text in [*texts, *notebook_cells("markdown")] for part in text.split("\n\n")]
+    cited = [(name, code, part) for name, part in paragraphs for code in re.findall(r"\((I\d+[a-z]?)\)", part)]
+    assert {code for _, code, _ in cited} <= set(INCONSISTENCIES)
+    for name, code, part in cited:
+        said = " ".join(part.replace("*", "").split())
+        assert re.search(INCONSISTENCIES[code].named, said, re.IGNORECASE), f"{name} cites ({code}) without its words"
+    assert {"(I1)", "(I3)", "(I4f)", "(I14)"} <= {f"({code})" for _, code, _ in cited}
+
+
+def test_the_list_of_inconsistencies_names_table_5_and_the_swapped_m_and_n():
+    table = inconsistency_table()
+    assert "Table 5" in table["what is at odds"]["I4d"]
+    assert "swaps M and N" in table["what is at odds"]["I4b"]
+    assert [code for code, text in table["what is at odds"].items() if "five methods" in text] == ["I4a"]
+
+
+def test_every_forest_plot_of_the_notebooks_names_its_interval():
+    drawn = [(name, cell) for name, cell in notebook_cells("code") if "fig_pairs(" in cell]
+    assert len(drawn) > 5
+    assert [name for name, cell in drawn if "interval" not in cell] == []
 
 
 def test_beside_the_paper_every_row_says_pattern_not_level(frame):

@@ -9,7 +9,8 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.norms.catalog import norm_costs
+from mambanorm.norms.catalog import norm_costs, taxonomy_table
+from mambanorm.paper import TABLE_3
 
 B, L, D, G, EPS = 5, 7, 8, 4, 1e-5
 ALONG_L = ("IN", "GN", "LN-DL", "RMSN-DL", "BN", "NormVary", "NormVary-fixed")
@@ -453,6 +454,30 @@ def test_a_norm_of_ones_own_is_one_decorated_class():
             mn.register_norm("Half", equation="", source="", axes=(), causal=True, learnable="")(Half)
     finally:
         del mn.NORMS["Half"]
+
+
+def test_table_3_made_from_the_registry_is_the_papers():
+    table = taxonomy_table()
+    names = {"BN": "BN", "IN": "IN", "GN": "GN", "LN": "LN-DL", "RMSN": "RMSN-DL"}
+    assert {norm: tuple(table.loc[name]) for norm, name in names.items()} == TABLE_3
+    assert table.NAP[["LN", "RMSN"]].tolist() == ["m·L × D"] * 2  # per token: not what Table 3 prints
+    assert table.loc["None"].tolist() == ["–", "–", "nothing"]
+    assert table.NAP["NormVary"] == "a mixture: BN, GN, IN, LN-DL, RMSN-DL"
+
+
+@pytest.mark.parametrize("name", [n for n in mn.NORMS if n != "None" and not n.startswith("NormVary")])
+def test_a_norm_is_its_operation_on_each_row_of_its_partition(name):
+    row, sizes = taxonomy_table().loc[name], {"m": 3, "L": 5, "g_D": 4, "s_D": 2}
+    apart, within = ([s for part in side.split("·") for s in ("g_D", "s_D") if s == part or part == "D"]
+                     + [part for part in side.split("·") if part in "mL"] for side in row.NAP.split(" × "))  # fmt: skip
+    x = torch.randn(3, 5, 8)
+    order = [list(sizes).index(axis) for axis in apart + within]
+    cut = x.view(*sizes.values()).permute(order)  # axis by axis, those of S₁ first
+    pi = cut.flatten(len(apart)).flatten(0, len(apart) - 1)
+    pi = pi - pi.mean(1, keepdim=True) if row.NOP == "standardizing" else pi
+    y = pi / torch.sqrt(pi.square().mean(1, keepdim=True) + 1e-5)
+    back = y.view(cut.shape).permute([order.index(i) for i in range(4)]).reshape(x.shape)
+    torch.testing.assert_close(mn.create_norm(name, 8, groups=4)(x), back, rtol=1e-4, atol=1e-5)
 
 
 def test_the_cost_table_has_a_row_a_norm_with_measured_times_and_what_each_keeps():

@@ -226,7 +226,7 @@ def _h8(claim_id: str, best: str) -> Claim:
         quantity="test accuracy, the proposal minus the original; the other rows tell NormVary's share from N2's",
         test=T_SIMULTANEOUS,
         direction="proposal above original",
-        paper={"GN": "ListOps 37.90 → 40.27 %", "LN": "no row of Table 2 is named vision (I4)"}[best],
+        paper={"GN": "ListOps 37.90 → 40.27 %", "LN": "no row of Table 2 is named vision (I4e)"}[best],
         comparisons=steps,
         main=steps[0].name,
         paper_task={"GN": "ListOps"}.get(best, ""),

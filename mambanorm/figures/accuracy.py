@@ -28,11 +28,12 @@ from mambanorm.figures.style import (
     jitter,
     new_figure,
     norm_colour,
+    norm_marker,
     short,
     styled,
 )
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.paper import FIGURE_7, PATTERN_ONLY, TASKS, paper_values
+from mambanorm.paper import FIGURE_7, PATTERN_ONLY, SECTIONS, TASKS, paper_values
 from mambanorm.tables import SAME_TASK, by_seed, check_frame, choose, describe_frame, paper_kind, percent, summarize
 
 TEST_ACCURACY = "test accuracy (%)"
@@ -167,19 +168,30 @@ def _strip(ax: Axes, x: float, arms: dict[str, np.ndarray], colour: str) -> None
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def paper_at(arm: str, kind: str) -> float:
-    """What the paper prints for an arm on its own task, in per cent; NaN if nothing."""
+def printed_at(arm: str, kind: str) -> tuple[float, str]:
+    """What the paper prints for an arm on its own task, in per cent, and in which section; NaN and "" if nothing."""
     values = paper_values(kind)
-    match = values.accuracy[(values.arm == arm) & (values.task == TASKS[kind])]
-    return 100 * match.iloc[0] if len(match) else np.nan
+    match = values[(values.arm == arm) & (values.task == TASKS[kind])]
+    return (100 * match.accuracy.iloc[0], match.section.iloc[0]) if len(match) else (np.nan, "")
 
 
 def _paper_bar(
-    ax: Axes, x: float, arm: str, kind: str, *, norm: str, width: float = 0.62, light: bool = False, shift: float = 0
+    ax: Axes,
+    x: float,
+    arm: str,
+    kind: str,
+    *,
+    norm: str,
+    home: str,
+    width: float = 0.62,
+    light: bool = False,
+    shift: float = 0,
 ) -> None:
-    """A printed value as a bar, with its number (moved sideways by `shift` points), or "not printed"."""
-    value = paper_at(arm, kind)
+    """A printed value as a bar, with its number (moved sideways by `shift` points), or "not printed". A value of
+    another section than `home` names its own."""
+    value, section = printed_at(arm, kind)
     text, height = (f"{value:.1f}", value) if np.isfinite(value) else ("not\nprinted", 0)
+    text += f"\nfrom {section}" if section not in ("", home) else ""
     bar(ax, x, np.array([height]), norm_colour(norm), width=width, light=light)
     above(ax, x, height, text, 6.8, (shift, 2), GREY)
 
@@ -193,7 +205,7 @@ def fig_type(frame: pd.DataFrame, norms: Sequence[str] = PAPER_NORMS) -> Figure:
         arm = f"{norm}>SSM>{norm}"
         for task, ax in panels.items():
             bar(ax, x, seeds_of(frame, task, arm), norm_colour(norm))
-        _paper_bar(paper, x, arm, paper_kind(frame), norm=norm)
+        _paper_bar(paper, x, arm, paper_kind(frame), norm=norm, home=SECTIONS["Figure 5"])
     for ax in (*panels.values(), paper):
         norm_ticks(ax, norms, "norm, before and after the SSM")
         headroom(ax)
@@ -212,18 +224,20 @@ def fig_position(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Fi
         none = seeds_of(frame, task, "None>SSM>None")
         if len(none):
             ax.axhline(none.mean(), color=NO_NORM, linewidth=1, zorder=1)
-    kind = paper_kind(frame)
+    kind, narrow = paper_kind(frame), dict(width=0.4, home=SECTIONS["Table 1"])
     for x, norm in enumerate(norms):
-        _paper_bar(paper, x - 0.21, f"{norm}>SSM>None", kind, norm=norm, width=0.4, light=True, shift=-2.5)
-        _paper_bar(paper, x + 0.21, f"None>SSM>{norm}", kind, norm=norm, width=0.4, shift=2.5)
-    paper.axhline(paper_at("None>SSM>None", kind), color=NO_NORM, linewidth=1, zorder=1)
+        _paper_bar(paper, x - 0.21, f"{norm}>SSM>None", kind, norm=norm, light=True, shift=-2.5, **narrow)
+        _paper_bar(paper, x + 0.21, f"None>SSM>{norm}", kind, norm=norm, shift=2.5, **narrow)
+    none, section = printed_at("None>SSM>None", kind)
+    paper.axhline(none, color=NO_NORM, linewidth=1, zorder=1)
     for ax in (*panels.values(), paper):
         norm_ticks(ax, norms, "norm")
         headroom(ax)
     handles = [Patch(color=GREY, alpha=0.4, label="before the SSM"), Patch(color=GREY, label="after the SSM")]
     handles.append(Line2D([], [], color=NO_NORM, linewidth=1, label="no norm"))
     fig.legend(handles=handles, loc="outside upper right", ncols=3)
-    notes = ("lines join the runs of one seed", "dotted: chance", f"paper: {PATTERN_ONLY}")
+    paper_says = f"paper: {PATTERN_ONLY}, its no-norm line is from {section}"
+    notes = ("lines join the runs of one seed", "dotted: chance", paper_says)
     return finish(fig, "Before or after the SSM?", describe_frame(frame, "means and seeds"), *notes)
 
 
@@ -299,14 +313,19 @@ def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figu
         for x, n2 in enumerate(norms):
             _box(ax, x, means.reindex(partners(n2, norms)).dropna())
         norm_ticks(ax, norms, "N₂, the norm after the SSM")
-    dot = dict(marker="o", linestyle="", markeredgecolor="white")
-    handles = [Line2D([], [], color=norm_colour(n1), label=n1, **dot) for n1 in norms]
+    handles = [Line2D([], [], label=n1, **_n1_dot(n1)) for n1 in norms]
     fig.legend(handles=handles, title="N₁, before the SSM", loc="outside right center", title_fontsize=8.5)
     notes = (
         describe_frame(frame, "means over seeds"),
         "box: quartiles over N₁, line: median, diamond: mean, whiskers: all",
     )
     return finish(fig, "Which norm after the SSM, whatever stands before?", *notes)
+
+
+def _n1_dot(n1: str) -> dict:
+    """The dot of an arm with this N1: told by its shape as well as by its colour."""
+    shape = dict(marker=norm_marker(n1), markersize=7 if norm_marker(n1) in "^vP" else 6)
+    return dict(color=norm_colour(n1), linestyle="", markeredgecolor="white", **shape)
 
 
 def _box(ax: Axes, x: float, means: pd.Series) -> None:
@@ -328,8 +347,7 @@ def _box(ax: Axes, x: float, means: pd.Series) -> None:
         manage_ticks=False,
     )
     for place, (arm, mean) in zip(x + jitter(len(means), 0.5), means.items(), strict=True):
-        colour = norm_colour(Arm.parse(arm).n1)
-        ax.plot(place, mean, "o", markersize=6, color=colour, markeredgecolor="white", zorder=4)
+        ax.plot(place, mean, zorder=4, **_n1_dot(Arm.parse(arm).n1))
     ax.plot(x, means.mean(), "D", markersize=4.5, color="white", markeredgecolor=INK, zorder=5)
 
 
@@ -351,7 +369,8 @@ def fig_validation(frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"
         for i, n1 in enumerate(n1s):
             seeds = {x + 0.12 * (i - 0.5): seeds_of(frame, task, f"{n1}>SSM>{n2}") for x, n2 in enumerate(n2s)}
             seeds = {x: values for x, values in seeds.items() if len(values)}
-            ax.plot(list(seeds), [v.mean() for v in seeds.values()], "o-", color=norm_colour(n1), label=n1, zorder=3)
+            line = _n1_dot(n1) | dict(linestyle="-" if i == 0 else "--", markeredgecolor=norm_colour(n1))
+            ax.plot(list(seeds), [v.mean() for v in seeds.values()], label=n1, zorder=3, **line)
             for x, values in seeds.items():
                 ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
         for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):

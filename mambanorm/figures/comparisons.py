@@ -136,8 +136,9 @@ def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
     title = "Paired differences" + f", {table.task.iloc[0]}" * (not several)
-    lines = "differences within a seed, small dots: seeds"
-    return finish(fig, title, caption or f"{seeds} · mean and 95 % t-interval", lines)
+    marks = ("large dots: means", "lines: their intervals" if table.low.notna().any() else "", "small dots: seeds")
+    words = ", ".join(filter(None, marks))
+    return finish(fig, title, caption or f"{seeds} · mean and 95 % t-interval", words, "differences within a seed")
 
 
 def _pair(ax: Axes, y: float, row) -> None:

@@ -57,6 +57,9 @@ def log_axis(ax: Axes) -> None:
 
 MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}
 """NormVary's members → how the registry names their statistics (Eq. 11–12 are over D·L)."""
+MEMBER_WIDTH = {name: 4.0 if name == "LN" else 1.4 for name in MEMBERS}
+"""LN-DL's line is wide, so that RMSN-DL's, drawn later, does not hide it: where the channels' mean is near zero the two
+are one norm."""
 
 
 @styled
@@ -80,13 +83,17 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
                 if norm < arrays["mixture"].shape[1]:
                     _mixture_lines(axes[row, column], arrays["step"], arrays["mixture"][:, norm, row], dash)
     _mixture_legend(fig, list(arrays_by_label))
-    notes = ("dotted: uniform, 0.2", "RMSN-DL has no mean: its weight there stands for zero")
+    notes = (
+        "dotted: uniform, 0.2",
+        "wide: LN-DL, on which RMSN-DL may lie",
+        "RMSN-DL has no mean: its weight there stands for zero",
+    )
     return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)
 
 
 def _mixture_lines(ax: Axes, steps: np.ndarray, weights: np.ndarray, dash: str) -> None:
     for member, line in zip(MEMBERS, weights.T, strict=True):
-        ax.plot(steps, line, color=norm_colour(member), linestyle=dash, linewidth=1.5)
+        ax.plot(steps, line, color=norm_colour(member), linestyle=dash, linewidth=MEMBER_WIDTH[member])
 
 
 def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
@@ -98,7 +105,8 @@ def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
 
 
 def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
-    handles = [Line2D([], [], color=norm_colour(member), label=name) for member, name in MEMBERS.items()]
+    members = [dict(color=norm_colour(m), linewidth=MEMBER_WIDTH[m], label=name) for m, name in MEMBERS.items()]
+    handles = [Line2D([], [], **style) for style in members]
     if len(labels) > 1:
         dashes = zip(labels, DASHES * len(labels), strict=False)
         handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes]

@@ -227,12 +227,12 @@ def fig_block(arm: str | Arm = "RMSN>SSM>GN") -> Figure:
     draw_block(ax, arm, fontsize=11)
     for x, y, text in ((5.25, TOP + 0.16, "residual"), (6.4, GATE + 0.16, "gate"), (3.8, MAIN + 0.42, "main branch")):
         _label(ax, x, y, text, 8, GREY)
-    return finish(
-        fig,
-        f"The block of arm {Arm.parse(arm)}",
-        "Lin: linear projection · Conv: depth-wise convolution · SSM: selective scan · "
-        "N₁ feeds both branches, N₂ stands before the gate (Eq. 1–3) · dashed: no norm",
+    words = (
+        "Lin: linear projection · Conv: depth-wise convolution · SSM: selective scan",
+        "N₁ feeds both branches, N₂ stands before the gate (Eq. 1–3)",
     )
+    missing = "dashed: no norm" if "None" in Arm.parse(arm) else ""
+    return finish(fig, f"The block of arm {Arm.parse(arm)}", *words, missing)
 
 
 PATTERNS = {

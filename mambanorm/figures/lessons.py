@@ -68,7 +68,7 @@ def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     ax.set_xticks(range(len(SITES)), SITES)
     ax.set_xlabel("site, in the order of computation")
     ax.set_ylabel("RMS (log scale)")
-    ax.legend(loc="lower center", ncols=2)
+    fig.legend(loc="outside right center")
     return finish(fig, "How large the signal is, site by site", caption)
 
 
@@ -89,8 +89,11 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
 def example_batch(
     rows: int = 8, length: int = 24, channels: int = 16, *, offset: float = 2.0, spread: float = 3.0
 ) -> Tensor:
-    """A made-up batch (B, L, D) on which the norms differ: channels have means and spreads of their own, rows too."""
-    rows, length, channels = 8, 24, 16
+    """A made-up batch (rows, length, channels) on which the norms differ: channels have means and spreads of their own,
+    rows too. ValueError for a size that is no whole number of at least 1."""
+    for name, size in dict(rows=rows, length=length, channels=channels).items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
     draw = torch.Generator().manual_seed(0)
     means = offset * torch.randn(1, 1, channels, generator=draw) + torch.randn(rows, 1, 1, generator=draw)
     scale = torch.exp(0.3 * spread * torch.randn(1, 1, channels, generator=draw))

@@ -36,6 +36,8 @@ PALETTE = {
     "NormVary-fixed": "#DBAFD0",
 }
 """Registry name → colour."""
+MARKERS = {"None": "X", "BN": "o", "IN": "s", "LN": "^", "RMSN": "v", "GN": "P", "NormVary": "*"}
+"""Registry name → the shape of a dot, for readers and printers who do not see the colour."""
 SPARE_COLOURS = ("#5D5FA8", "#7A5C3E", "#3E7D7A", "#A23B4B", "#6B8E23")  # for norms registered later
 
 NO_NORM, SINGLE, COMBINATION = "#C8443C", "#E0A526", "#2F6DB5"
@@ -142,6 +144,11 @@ def _wrapped(caption: str, width: int) -> str:
 def norm_colour(name: str) -> str:
     """The colour of a norm; one registered later gets a spare colour, always the same."""
     return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
+
+
+def norm_marker(name: str) -> str:
+    """The shape of a norm's dots; the other scopes and controls of a norm share its shape, a foreign one has a dot."""
+    return MARKERS.get(name.split("-")[0], "o")
 
 
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:

@@ -1,14 +1,16 @@
-"""The registry as tables: what each norm is, and what it costs on this machine."""
+"""The registry as tables: what each norm is, how it partitions its input (Table 3), what it costs on this machine."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 
 import pandas as pd
 import torch
 
 from mambanorm.block import MambaBlock
-from mambanorm.norms.registry import NORMS, create_norm
+from mambanorm.norms.registry import NORMS, NormEntry, create_norm
 
 
 def norm_table() -> pd.DataFrame:
@@ -21,6 +23,44 @@ def norm_table() -> pd.DataFrame:
         row["buffers"] = sum(b.numel() for b in norm.buffers() if b.is_floating_point())
         rows.append(row | {"source": entry.source})
     return pd.DataFrame(rows).set_index("norm")
+
+
+def taxonomy_table() -> pd.DataFrame:
+    """The registry as Table 3 sees a norm, one row a norm: NAP, how x is partitioned (Π(X), S₁ × S₂: one statistic for
+    each of S₁, taken over S₂ values); NOP, the operation; NRR, what is learned to recover the representation.
+
+    Symbols are Table 3's: m rows, D channels, L positions, g_D groups of s_D channels. A mixture of norms has neither
+    partition nor operation of its own: its members stand there.
+    """
+    rows = []
+    for name, entry in NORMS.items():
+        norm = create_norm(name, 8)
+        row = dict(norm=name, NAP=partition(entry.axes), NOP=_operation(entry, norm))
+        if members := getattr(norm, "members", ()):  # each with its statistics over D·L, where there are two scopes
+            mixed = ", ".join(f"{member}-DL" if f"{member}-DL" in NORMS else member for member in members)
+            row |= dict(NAP=f"a mixture: {mixed}", NOP="a mixture of both")
+        rows.append(row | dict(NRR=re.sub("^γ(, β)?", r"\g<0> ∈ ℝᴰ", entry.learnable)))
+    return pd.DataFrame(rows).set_index("norm")
+
+
+def partition(axes: Sequence[str]) -> str:
+    """Π(X) of a norm with those axes: ("B", "L") → "D × m·L"; "–" where there is no statistic."""
+    if not axes:
+        return "–"
+    group, members = ("g_D", "s_D") if "D/G" in axes else ("", "D") if "D" in axes else ("D", "")
+    apart = ("" if "B" in axes else "m", group, "" if "L" in axes else "L")
+    within = ("m" if "B" in axes else "", members, "L" if "L" in axes else "")
+    return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
+
+
+def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
+    """Asked of the norm itself: one that takes out the mean gives the same for x and x + 1."""
+    if not entry.axes:
+        return "–"
+    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)
+    return "standardizing" if shifts else "scaling"
 
 
 def readme_table() -> str:

@@ -3,7 +3,7 @@
 Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
 
 LN and RMSN are per token, as all Mamba code has them; the paper's Table 3 prints Π(X) over D·L, which is LN-DL and
-RMSN-DL here (I3). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
+RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
 """
 
 from __future__ import annotations
