@@ -110,12 +110,8 @@ def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 MODES = {"train": "#2F6DB5", "eval": "#D55E00"}
-QUANTILE_LINES = {
-    "median": dict(linestyle="-", linewidth=1.6, marker="o", markersize=2.6),
-    "90 %": dict(linestyle="--", linewidth=1.1),
-    "99.9 %": dict(linestyle="-.", linewidth=1.1),
-    "largest": dict(linestyle=":", linewidth=1.3, marker="^", markersize=2.6),
-}
+MODE_WIDTHS = {"train": 2.0, "eval": 1.0}  # where the modes coincide, the thin line lies in the thick one
+QUANTILE_LINES = {"median": "-", "90 %": "--", "99.9 %": "-.", "largest": ":"}
 """The columns of `diagnostics.norm_quantiles` that Figure 9 shows."""
 
 
@@ -141,8 +137,10 @@ def fig_token_norms(
             axes[row, 0].set_ylabel(f"{site}: log₁₀ ‖y‖₂ (a.u.)")
         whole_ticks(axes[1, column])
         axes[1, column].set_xlim(0.5, depth + 0.5)
+    for row in axes:
+        _keep_readable(row)
     handles = [Line2D([], [], color=MODES[m], label=f"{m} mode") for m in MODES if m in set(frame["mode"])]
-    handles += [Line2D([], [], color=INK, label=name, **style) for name, style in QUANTILE_LINES.items()]
+    handles += [Line2D([], [], color=INK, label=name, linestyle=dash) for name, dash in QUANTILE_LINES.items()]
     fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     notes = (f"{phase}, {depth} blocks", "lines over tokens, band: every finite token, cross: non-finite tokens")
     task = f", {frame.task.iloc[0]}" if "task" in frame else ""
@@ -181,10 +179,30 @@ def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
         ax.fill_between(finite.index, *np.log10(finite.to_numpy().T), color=colour, alpha=0.1, linewidth=0)
         norms = norm_quantiles(rows)
         logs = np.log10(norms.where((norms > 0) & np.isfinite(norms)))  # a gap where there is no logarithm
-        for name, style in QUANTILE_LINES.items():
-            ax.plot(logs.index, logs[name], color=colour, zorder=3, **style)
+        for name, dash in QUANTILE_LINES.items():
+            width = MODE_WIDTHS.get(mode, 1.5)
+            ax.plot(logs.index, logs[name], color=colour, linestyle=dash, linewidth=width, zorder=3)
         lost = norms.index[norms.nonfinite > 0]
         ax.plot(lost + side, np.full(len(lost), 0.96), "X", ms=6, color=colour, transform=ax.get_xaxis_transform())
+
+
+def _keep_readable(axes: Sequence[Axes]) -> None:
+    """One panel must not squash the others: where it reaches more than their whole height beyond them, the shared axis
+    is cut there, and words say how far it goes on."""
+    lows, highs = np.sort([ax.dataLim.intervaly for ax in axes], axis=0).T
+    if len(axes) < 3 or not np.isfinite([lows[1], highs[-2]]).all():
+        return
+    height, (bottom, top) = highs[-2] - lows[1], axes[0].get_ylim()
+    top = highs[-2] + 0.25 * height if highs[-1] > highs[-2] + height else top
+    bottom = lows[1] - 0.25 * height if lows[0] < lows[1] - height else bottom
+    for ax in axes:
+        low, high = ax.dataLim.intervaly
+        words = dict(transform=ax.transAxes, fontsize=7.5, color=INK)
+        if high > top:
+            ax.text(0.03, 0.98, f"up to {high:.1f}", va="top", **words)
+        if low < bottom:
+            ax.text(0.03, 0.02, f"down to {low:.1f}", va="bottom", **words)
+    axes[0].set_ylim(bottom, top)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,7 +289,8 @@ def fig_sigma1(
     whole_ticks(ax)
     fig.colorbar(shade, ax=ax, label="block", pad=0.02, ticks=MaxNLocator(integer=True)).outline.set_visible(False)
     dashed = "dashed: the normalized control, first and last block" if control is not None else ""
-    return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, dashed, "dots: steps seen")
+    notes = (dashed, "dots: steps kept, lines between them: guesses")
+    return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, *notes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
