@@ -319,6 +319,28 @@ def depth_runs(
     return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
 
 
+TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
+    ("smoke", "listops"): dict(n_layers=4),
+    ("quick", "listops"): dict(n_layers=4, steps=150, eval_every=50),
+    ("quick", "digits"): dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10),
+}
+"""Models that beat chance in a few seconds each, deeper than the scale's: ListOps has the paper's four blocks."""
+
+
+def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
+    """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
+
+    By task: the study's own models, or deeper ones where `TRAINED_FURTHER` has some (at quick 8 runs, 25 s on two
+    cores); then the deepest of `depth_runs`, those that the verdict on Figure 9 looks at.
+    """
+    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
+    listops = grid(four, "listops", scale=scale, seeds=1, **further[0]) if "listops" in (tasks or STUDY_TASKS) else []
+    digits = [config for more in ({}, further[1]) for config in grid(four, "digits", scale=scale, seeds=1, **more)]
+    deepest = depth_runs(scale, norm, depths=DEPTHS[scale][-1:])
+    return list({config.run_id: config for config in listops + digits + deepest}.values())
+
+
 FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
 FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
 
@@ -379,8 +401,8 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
 def study(
     scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
 ) -> dict[str, list[RunConfig]]:
-    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has runs of
-    its own, on digits, whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
+    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has
+    runs on digits whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
 
     None = the environment's scale, the study's tasks, its seeds.
     """
@@ -399,7 +421,7 @@ def study(
         "04_position": runs([Arm("None", "None"), *BEFORE_ARMS, *AFTER_ARMS], sequences),
         "05_combination": runs(GRID_ARMS, whole or sequences),
         "06_normvary": runs(NORMVARY_ARMS, whole) + runs(NORMVARY_CORE_ARMS, [t for t in sequences if t not in whole]),
-        "07_diagnostics": depth_runs(scale) + failing_runs(scale),
+        "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
         "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
     }

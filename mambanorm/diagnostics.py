@@ -2,6 +2,7 @@
 
 - `record(model)` sees every site of every block (block.SITES) while it is open, and gives a frame or raw tensors.
 - `token_norms` is the data of Figure 9, `WeightLog` that of Figure 10 and Appendix B, kept by every training run.
+- `norm_quantiles`, `growth` and `growth_table` say what those norms do over depth; the verdicts use the same functions.
 - `weight_table` describes each parameter, `spike_score` a loss curve.
 
 Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.block import SITES, MambaBlock
+from mambanorm.language import LanguageModel
 from mambanorm.norms import NormVary
 from mambanorm.vision import VSSBlock
 
@@ -90,7 +92,10 @@ def record(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]
         raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(SITES)}")
     blocks = blocks_of(model)
     if not blocks:
-        raise ValueError(f"{type(model).__name__} holds no MambaBlock or VSSBlock: there is nothing to record")
+        raise ValueError(
+            f"{type(model).__name__} holds no MambaBlock or VSSBlock, so there is nothing to record: a Mamba language "
+            "model of mamba-ssm or transformers becomes one of this kit by load_mamba_checkpoint(model.state_dict())"
+        )
     recorder = Recorder(sites)
     before = [block.observer for _, block in blocks]
     for depth, (name, block) in enumerate(blocks, start=1):
@@ -120,17 +125,30 @@ def describe(value: Tensor) -> dict[str, float]:
     )
 
 
+@contextmanager
+def left_as_found(model: nn.Module) -> Iterator[None]:
+    """Gives the model its mode and its buffers back, whatever happens inside."""
+    training = {module: module.training for module in model.modules()}
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    try:
+        yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+        for name, value in model.named_buffers():
+            value.copy_(buffers[name])
+
+
 @torch.no_grad()
 def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> pd.DataFrame:
     """Per-token L2 norms by depth (Figure 9): columns depth, site (branch | residual), l2; one row a valid token.
 
-    The model keeps its mode: call `.train()` or `.eval()` first, for with BN they differ. Buffers are left as found.
+    Takes every model of the kit and its inputs. A LanguageModel is run without `lengths`, for its norms are causal and
+    so padding behind a text changes nothing; the padding is left out of the rows all the same. The model keeps its
+    mode: call `.train()` or `.eval()` first, for with BN they differ. Buffers are left as found.
     """
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
-    with record(model, ("branch", "residual")) as seen:
-        model(x, lengths)
-    for name, value in model.named_buffers():
-        value.copy_(buffers[name])
+    with left_as_found(model), record(model, ("branch", "residual")) as seen:
+        model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
     rows = []
     for _, depth, site, value in seen.seen:
         l2 = value.double().norm(dim=-1)
@@ -148,20 +166,47 @@ def norms_by_depth(
     """
     frames = []
     for arm, model in models.items():
-        was, n_layers = model.training, len(blocks_of(model))
-        for mode in ("train", "eval"):
-            frame = token_norms(model.train(mode == "train"), x, lengths)
-            frames.append(frame.assign(arm=arm, mode=mode, phase=phase, n_layers=n_layers))
-        model.train(was)
+        facts = dict(arm=arm, phase=phase, n_layers=len(blocks_of(model)))
+        with left_as_found(model):
+            for mode in ("train", "eval"):
+                frames.append(token_norms(model.train(mode == "train"), x, lengths).assign(mode=mode, **facts))
     return pd.concat(frames, ignore_index=True)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# What the norms do over depth
+# ---------------------------------------------------------------------------------------------------------------------
+
+EXPONENTIAL = "exponential (log y ~ l)"
 GROWTH_LAWS = {
     "flat": lambda d: np.zeros_like(d),
-    "exponential (log y ~ l)": lambda d: d,
+    EXPONENTIAL: lambda d: d,
     "power law (log y ~ log l)": np.log,
     "faster (log y ~ l²)": np.square,
 }
+
+FLAT = 0.25
+"""Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no law is named.
+
+No block need multiply what it gets for so little: a plain sum of independent, equally large branches grows as √l, which
+is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
+"""
+
+FLOAT32_DECADES = 38.0
+"""Above 1, float32 ends after so many: a growth that left its range was at least as large."""
+
+TAILS = {"90 %": 0.9, "99.9 %": 0.999, "largest": 1.0}
+
+
+def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
+    """‖y‖₂ by depth of the tokens of one site: columns median, 90 %, 99.9 %, largest, and nonfinite (share of tokens).
+
+    A token that is not finite counts as infinitely large, NaN as well: leaving it out would describe the survivors. The
+    tails are norms of tokens that are there, nothing is interpolated.
+    """
+    l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf).groupby(tokens.depth)
+    tails = {name: l2.quantile(q, interpolation="higher") for name, q in TAILS.items()}
+    return pd.DataFrame({"median": l2.median(), **tails, "nonfinite": l2.agg(lambda norms: np.isinf(norms).mean())})
 
 
 def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
@@ -186,22 +231,55 @@ def growth_fits(depth: np.ndarray, log_y: np.ndarray) -> pd.DataFrame:
     return fits.assign(delta_aic=fits.aic - fits.aic.iloc[0])
 
 
-def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a phase, arm, mode, n_layers and site of a `norms_by_depth` frame: how the median token's norm grows.
+def growth(y: pd.Series) -> dict[str, str | float]:
+    """How a norm grows with depth, its index: law, r2, decades_per_8, margin.
 
-    Columns: law (best by AIC; "–" below four blocks or where a block is not finite), r2 of it, decades_per_8 (slope of
-    log10 of the median, times 8 blocks, over the finite blocks), nonfinite (share of all tokens).
+    law            the best by AIC (GROWTH_LAWS), r2 its fit. Otherwise no law is named, and r2 is NaN: "flat" where the
+                   slope is negligible (FLAT) and no block lies far off, "no trend" where one does or no law beats a
+                   constant, "explodes (non-finite from block k)", "vanishes (0 in block k)", "–" below four blocks
+    decades_per_8  slope of log₁₀ y on depth, times 8 blocks. Where a block is not finite: float32's whole range over
+                   the blocks, which is a lower bound
+    margin         AIC of the best other law minus that of the exponential: above 0 = exponential; 0 = cannot be told
     """
+    if not (finite := np.isfinite(y)).all():
+        law = f"explodes (non-finite from block {y.index[~finite][0]})"
+        return dict(law=law, r2=np.nan, decades_per_8=8 * FLOAT32_DECADES / len(y), margin=0.0)
+    if (y == 0).any():
+        return dict(law=f"vanishes (0 in block {y.index[y == 0][0]})", r2=np.nan, decades_per_8=np.nan, margin=0.0)
+    log_y = np.log10(y)
+    if len(y) < 4:
+        slope = np.polyfit(y.index, log_y, 1)[0] if len(y) > 1 else np.nan
+        return dict(law="–", r2=np.nan, decades_per_8=float(8 * slope), margin=0.0)
+    fits = growth_fits(log_y.index, log_y)
+    best, by_law = fits.iloc[0], fits.set_index("law")
+    decades = float(8 * by_law.slope[EXPONENTIAL])
+    margin = float(by_law.aic.drop(EXPONENTIAL).min() - by_law.aic[EXPONENTIAL])
+    law = best.law if best.law != "flat" and abs(decades) > FLAT else "no trend"
+    if abs(decades) <= FLAT and np.ptp(log_y) <= FLAT * max(len(y) / 8, 1):
+        law = "flat"
+    return dict(law=law, r2=best.r2 if law == best.law != "flat" else np.nan, decades_per_8=decades, margin=margin)
+
+
+MODEL_KEYS = ("task", "phase", "arm", "mode", "n_layers", "site")
+
+
+def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row a phase, arm, mode, n_layers and site (and task, if the frame has that column) of `norms_by_depth`.
+
+    Columns: `growth` of the median token's norm (law, r2, decades_per_8), log₁₀ of the median's and of the largest
+    token's norm in the first and in the last block (inf where not finite), nonfinite (share of all tokens).
+    """
+    keys = [key for key in MODEL_KEYS if key in frame]
     rows = []
-    for key, tokens in frame.groupby(["phase", "arm", "mode", "n_layers", "site"], sort=False):
-        median = tokens.groupby("depth").l2.median()
-        median = np.log10(median[median > 0])
-        finite = median[np.isfinite(median)]
-        fits = growth_fits(finite.index, finite) if len(finite) == len(median) >= 4 else None
-        facts = {"law": "–", "r2": np.nan} if fits is None else fits.loc[0, ["law", "r2"]].to_dict()
-        facts["decades_per_8"] = 8 * np.polyfit(finite.index, finite, 1)[0] if len(finite) > 1 else np.nan
-        facts["nonfinite"] = 1 - np.isfinite(tokens.l2).mean()
-        rows.append(dict(zip(("phase", "arm", "mode", "n_layers", "site"), key, strict=True)) | facts)
+    for key, tokens in frame.groupby(keys, sort=False):
+        norms = norm_quantiles(tokens)
+        facts = growth(norms["median"])
+        del facts["margin"]
+        with np.errstate(divide="ignore"):  # a norm of 0 is −inf decades
+            ends = np.log10(norms.iloc[[0, -1]])
+        for name in ("median", "largest"):
+            facts |= {f"{name}_first": ends[name].iloc[0], f"{name}_last": ends[name].iloc[-1]}
+        rows.append(dict(zip(keys, key, strict=True)) | facts | {"nonfinite": 1 - np.isfinite(tokens.l2).mean()})
     return pd.DataFrame(rows)
 
 

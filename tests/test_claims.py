@@ -20,7 +20,7 @@ from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.cli import main
 from mambanorm.config import SELECT_SEEDS, TUNE_SEEDS, base_config, lr_grid
-from mambanorm.diagnostics import growth_table, norms_by_depth
+from mambanorm.diagnostics import growth, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.runs import config_row, find_run
 from mambanorm.sweep import sweep
 from mambanorm.tables import t_interval
@@ -601,26 +601,42 @@ def test_summaries_say_of_a_stored_run_what_the_diagnostics_say(store):
     model = build_model(deep, data)
     model.load_state_dict(find_run(deep).checkpoint)
     inputs, lengths, _ = data.train.batch(slice(0, summaries.ROWS))
-    table = (
-        growth_table(norms_by_depth({deep.arm: model}, inputs, lengths)).query("site == 'residual'").set_index("mode")
-    )
+    norms = norms_by_depth({deep.arm: model}, inputs, lengths).query("site == 'residual'")
+    table = growth_table(norms).set_index("mode")
     row = frame.set_index("run_id").loc[deep.run_id]
     for mode in ("train", "eval"):
         # the blocks run fused here, unfused while recorded: equal up to float32 rounding
         assert row[f"growth_{mode}"] == pytest.approx(table.decades_per_8[mode], abs=1e-6)
-        assert (row[f"law_{mode}"] > 0) == (table.law[mode] == summaries.EXPONENTIAL)
+        found = growth(norm_quantiles(norms[norms["mode"] == mode])["median"])
+        assert (row[f"law_{mode}"] > 0) == (found["margin"] > 0)
+        assert table.decades_per_8[mode] == found["decades_per_8"]
     verdicts = {name: judge(name, frame).verdict for name in ("H9s", "H10s", "H11s", "H12s")}
     assert verdicts["H9s"] == verdicts["H10s"] == "sketch"
     assert verdicts["H12s"] == "not run"
 
 
-def test_growth_law_knows_an_exponential_from_a_power_law_and_counts_the_non_finite():
+def test_growth_knows_an_exponential_from_a_power_law_and_counts_the_non_finite():
     depth = np.arange(1, 25)
-    decades, margin = summaries.growth_law(pd.Series(10.0 ** (0.1 * depth + 0.01 * np.sin(depth)), depth))
-    assert decades == pytest.approx(0.8, abs=0.02)
-    assert margin > 2
-    assert summaries.growth_law(pd.Series(depth**2.0 * (1 + 0.01 * np.sin(depth)), depth))[1] < -2
-    assert summaries.growth_law(pd.Series([1.0, np.inf, np.inf, np.inf]))[0] == pytest.approx(76.0)
+    found = growth(pd.Series(10.0 ** (0.1 * depth + 0.01 * np.sin(depth)), depth))
+    assert found["decades_per_8"] == pytest.approx(0.8, abs=0.02)
+    assert found["margin"] > 2
+    assert growth(pd.Series(depth**2.0 * (1 + 0.01 * np.sin(depth)), depth))["margin"] < -2
+    assert growth(pd.Series([1.0, np.inf, np.inf, np.inf]))["decades_per_8"] == pytest.approx(76.0)
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf])
+def test_a_stored_model_whose_blocks_are_lost_grows_over_float32s_whole_range(store, lost):
+    """+inf is lost as NaN is: as a large float64 it would be some 300 decades of growth."""
+    config = next(c for c in needed("H10s", 1, scale=SCALE) if c.arm == NONE)
+    sweep([config], workers=0, progress=False)
+    run = find_run(config)
+    weights = run.checkpoint
+    weights["blocks.1.out_proj.weight"].fill_(lost)
+    lost_run = SimpleNamespace(config=config, checkpoint=weights)
+    facts = summaries.growth_facts(lost_run)
+    for mode in ("train", "eval"):
+        assert facts[f"growth_{mode}"] == pytest.approx(8 * 38 / config.n_layers)
+        assert facts[f"law_{mode}"] == 0
 
 
 def test_the_spectrum_is_compared_at_the_steps_of_the_run_that_failed():

@@ -15,6 +15,7 @@ from scipy import stats
 from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import GRID_ARMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
+from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shared_cells
 from mambanorm.figures.style import some_of
 from mambanorm.norms import PAPER_NORMS
@@ -247,6 +248,52 @@ def test_every_registered_norm_has_a_colour_and_the_palette_names_no_other():
     assert set(figures.PALETTE) <= set(NORMS)
     assert len({figures.norm_colour(name) for name in PAPER_NORMS}) == len(PAPER_NORMS)
     assert figures.norm_colour("registered-tomorrow") == figures.norm_colour("registered-tomorrow")
+
+
+def test_figure_9_shows_the_largest_token_and_every_other_within_its_band():
+    """256 tokens of 1 and one that grows: the median is flat, and the figure must not be."""
+    frame = token_frame().query("depth < 5 and mode == 'train'")
+    frame = pd.concat([frame.assign(l2=1.0)] * 32 + [frame.groupby(["arm", "site", "depth"]).head(1)])
+    for ax in figures.fig_token_norms(frame.assign(task="listops")).axes:
+        lines = {tuple(np.round(line.get_ydata(), 6)) for line in ax.lines}
+        assert {(0, 0, 0, 0), (1, 2, 3, 4)} <= lines
+        assert ax.collections[0].get_datalim(ax.transData).y1 == pytest.approx(4)
+    fig = figures.fig_token_norms(frame.assign(task="listops"))
+    assert "listops" in fig.get_suptitle()
+    assert [text.get_text() for text in fig.legends[0].texts] == ["train mode", *QUANTILE_LINES]
+    with pytest.raises(ValueError, match="tasks listops, digits: draw one at a time"):
+        figures.fig_token_norms(pd.concat([frame.assign(task="listops"), frame.assign(task="digits")]))
+
+
+def test_lost_tokens_leave_a_gap_and_a_cross():
+    ax = figures.fig_token_norms(token_frame()).axes[0]
+    crosses = [line.get_xdata().round().tolist() for line in ax.lines if line.get_marker() == "X"]
+    assert crosses == [[5], [5]]
+    assert all(np.isnan(line.get_ydata()[-1]) for line in ax.lines if line.get_marker() != "X")
+
+
+def test_one_arm_that_runs_away_does_not_squash_the_others_and_its_end_is_written():
+    frame = token_frame().query("depth < 5 and arm == 'None>SSM>None'").assign(l2=lambda f: 10.0 ** (f.depth / 10))
+    wild = frame.assign(arm="BN>SSM>BN", l2=lambda f: 10.0 ** (4 * f.depth))
+    fig = figures.fig_token_norms(pd.concat([frame, frame.assign(arm="GN>SSM>GN"), wild]))
+    assert fig.axes[0].get_ylim()[1] < 1
+    assert [[text.get_text() for text in ax.texts] for ax in fig.axes[:3]] == [[], [], ["up to 16.0"]]
+    assert not [text for ax in figures.fig_token_norms(pd.concat([frame, wild])).axes for text in ax.texts]
+
+
+def test_weights_by_depth_tell_the_positions_of_one_norm_by_colour():
+    arms = ["None>SSM>None", "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"]
+    for ax in figures.fig_part_norms(dict.fromkeys(arms, LOG)).axes:
+        assert len({line.get_color() for line in ax.lines}) == len(arms)
+
+
+def test_a_step_whose_weights_were_seen_has_a_dot():
+    control = dict(control=SIGMA[:2, :4], control_steps=np.array([0, 20]))
+    ax = figures.fig_sigma1(STEPS, SIGMA[:3, :4], **control).axes[0]
+    assert all(line.get_marker() == "o" for line in ax.lines)
+    assert sorted(tuple(line.get_xdata()) for line in ax.lines) == [(0, 10, 20)] * 4 + [(0, 20)] * 2
+    with pytest.raises(ValueError, match="control must be .* T = 2 steps"):
+        figures.fig_sigma1(STEPS, SIGMA[:3, :4], control=SIGMA[:3, :4], control_steps=STEPS[:2])
 
 
 def test_layers_are_chosen_evenly_with_first_and_last():

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,9 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm.arms import GRID_ARMS, NORMVARY_ARMS, PRESETS
 from mambanorm.block import SITES
+from mambanorm.claims import comparisons
 from mambanorm.config import base_config
+from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.ssm import conv_silu
 from mambanorm.ssm.gpu import conv_silu_gpu
 from mambanorm.ssm.reference import causal_conv
@@ -368,9 +371,95 @@ def test_token_norms_leave_mode_and_buffers_as_found():
     assert set(frame.site) == {"branch", "residual"}
 
 
-def test_growth_fits_tell_exponential_from_power_law_and_flat():
-    from mambanorm.diagnostics import growth_fits
+@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 3])])
+def test_token_norms_take_every_model_of_the_kit(lengths):
+    """A language model takes no lengths: its norms are causal, and its padding is left out of the rows all the same."""
+    ids, options = torch.arange(14).reshape(2, 7) % 5, dict(d_model=8, n_layers=2, arm="RMSN>SSM>RMSN")
+    language, classifier = mn.LanguageModel(5, **options), mn.SequenceClassifier(4, vocab_size=5, **options)
+    for model in (language, classifier):
+        frame = mn.token_norms(model, ids, lengths)
+        assert len(frame) == 2 * 2 * (14 if lengths is None else 10)
+        table = norms_by_depth({"RMSN>SSM>RMSN": model}, ids, lengths)
+        assert set(table["mode"]) == {"train", "eval"}
+        assert table[table["mode"] == "train"].l2.tolist() == frame.l2.tolist()
+    if lengths is not None:
+        whole = mn.token_norms(language, ids)
+        first = whole[whole.site == "residual"].l2.to_numpy().reshape(2, 2, 7)[0]
+        short = mn.token_norms(language, ids, lengths).query("site == 'residual' and depth == 1").l2.to_numpy()
+        assert np.array_equal(short, np.concatenate([first[0], first[1, :3]]))
+    images = mn.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2)
+    assert len(mn.token_norms(images, sample(2, 4, 4, 1))) == 2 * 2 * 2 * 16
+    assert len(mn.token_norms(torch.nn.Sequential(mn.MambaBlock(8), mn.MambaBlock(8)), sample(2, 3, 8))) == 2 * 2 * 6
 
+
+def test_a_model_that_fails_while_recorded_is_left_as_found():
+    model = mn.SequenceClassifier(4, in_features=1, d_model=8, n_layers=2, arm="BN>SSM>BN").eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    model.head = torch.nn.Linear(3, 4)
+    with pytest.raises(RuntimeError):
+        norms_by_depth({"BN>SSM>BN": model}, sample(2, 5, 1))
+    assert not any(module.training for module in model.modules() if module is not model.head)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items() if "head" not in k)
+
+
+def tokens(*by_depth):
+    """A frame of one model and site: the norms of the tokens of each block."""
+    rows = [dict(depth=d, l2=float(l2)) for d, block in enumerate(by_depth, start=1) for l2 in block]
+    where = dict(phase="initial", arm="None>SSM>None", mode="train", n_layers=len(by_depth), site="residual")
+    return pd.DataFrame(rows).assign(**where)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "law", "nonfinite"),
+    [
+        # the median goes first, and the survivors look flat
+        ([[1, 1, 1, 1], [9, 9, 9, 9], [2, NAN, NAN, NAN], [1, NAN, NAN, NAN], [1, INF, INF, INF]], "block 3", 0.45),
+        ([[1, 2, 3]] * 4 + [[NAN] * 3] * 2, "block 5", 1 / 3),  # nothing survives
+        ([[1, 2, 3]] * 4 + [[INF] * 3] * 2, "block 5", 1 / 3),
+    ],
+)
+def test_a_block_whose_tokens_are_lost_explodes_and_is_not_left_out(blocks, law, nonfinite):
+    (row,) = growth_table(tokens(*blocks)).to_dict("records")
+    assert row["law"] == f"explodes (non-finite from {law})"
+    assert row["nonfinite"] == pytest.approx(nonfinite)
+    assert row["decades_per_8"] == pytest.approx(8 * 38 / len(blocks))
+    assert np.isnan(row["r2"])
+    assert row["largest_last"] == row["median_last"] == INF
+
+
+def test_the_quantiles_of_a_block_are_of_all_its_tokens():
+    norms = [*range(1, 1000), NAN]
+    (row,) = norm_quantiles(tokens(norms)).to_dict("records")
+    assert row == {"median": 500.5, "90 %": 901, "99.9 %": INF, "largest": INF, "nonfinite": 0.001}
+    values = np.random.default_rng(0).lognormal(size=(5, 4097))
+    assert norm_quantiles(tokens(*values))["median"].tolist() == np.median(values, axis=1).tolist()
+
+
+def test_a_negligible_slope_gets_no_law():
+    depth = np.arange(1, 25)
+    for slope, law in ((0.24, "flat"), (0.26, EXPONENTIAL), (-0.24, "flat"), (-0.26, EXPONENTIAL)):
+        found = growth(pd.Series(10 ** (slope * depth / 8), depth))
+        assert (found["law"], found["decades_per_8"]) == (law, pytest.approx(slope))
+        assert np.isnan(found["r2"]) == (law == "flat")
+    there_and_back = growth(pd.Series(10 ** (2 - np.abs(depth - 12.5) / 6), depth))
+    assert there_and_back["decades_per_8"] == pytest.approx(0, abs=1e-9)
+    assert there_and_back["law"] == "no trend"
+    two_blocks = growth(pd.Series([1.0, 10.0], [1, 2]))
+    assert (two_blocks["law"], two_blocks["decades_per_8"]) == ("–", pytest.approx(8))
+    assert growth(pd.Series([1.0, 0.0, 0.0, 0.0], [1, 2, 3, 4]))["law"] == "vanishes (0 in block 2)"
+
+
+def test_a_plain_sum_of_branches_grows_as_much_as_the_threshold_says():
+    for blocks, decades in ((16, 0.27), (24, 0.19)):
+        depth = np.arange(1, blocks + 1)
+        assert growth(pd.Series(np.sqrt(depth), depth))["decades_per_8"] == pytest.approx(decades, abs=0.005)
+    assert FLAT == comparisons.FLAT == mn.CLAIMS["H10s"].threshold
+
+
+def test_growth_fits_tell_exponential_from_power_law_and_flat():
     depth = np.arange(1, 25)
     noise = np.random.default_rng(0).normal(0, 0.01, depth.size)
     assert growth_fits(depth, 0.3 * depth + noise).law[0].startswith("exponential")
@@ -400,5 +489,8 @@ def test_unknown_recording_sites_and_models_without_blocks_are_refused():
     assert len(seen.seen) == 2
     with pytest.raises(ValueError, match="unknown sites"), mn.record(mn.MambaBlock(8), ["gate"]):
         pass
-    with pytest.raises(ValueError, match="holds no MambaBlock"), mn.record(torch.nn.Linear(2, 2)):
+    with (
+        pytest.raises(ValueError, match="holds no MambaBlock.*load_mamba_checkpoint"),
+        mn.record(torch.nn.Linear(2, 2)),
+    ):
         pass

@@ -18,7 +18,18 @@ import torch
 
 import mambanorm as mn
 from mambanorm import runs as store_module
-from mambanorm.config import LATER, ROOT, SCALES, SCHEMA, RunConfig, base_config, check_seeds, study
+from mambanorm.config import (
+    LATER,
+    ROOT,
+    SCALES,
+    SCHEMA,
+    RunConfig,
+    base_config,
+    check_seeds,
+    depth_runs,
+    figure_9_runs,
+    study,
+)
 from mambanorm.runs import COLUMNS, FILES, find_run, load_runs, save_run
 from mambanorm.ssm import set_threads
 from mambanorm.sweep import missing_runs, relative_cost, spell, sweep
@@ -127,6 +138,21 @@ def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for():
     assert {c.task for c in asked["08_validation"]} == {"imdb"}
     assert {c.task for c in asked["09_vision"]} == {"cifar10_images"}
     assert {c.task for c in study("paper", None, 1)["08_validation"]} == {"listops", "imdb", "cifar100", "pathfinder64"}
+
+
+def test_figure_9_takes_the_studys_models_the_verdicts_and_few_of_its_own():
+    runs = study("quick")
+    figure = figure_9_runs("quick")
+    assert [(c.task, c.n_layers) for c in figure[::4]] == [
+        ("listops", 4),
+        ("digits", 4),
+        ("digits", 12),
+        ("digits", 24),
+    ]
+    assert runs["07_diagnostics"][: len(figure)] == figure
+    shared = set(runs["04_position"] + runs["05_combination"]) | set(depth_runs("quick"))
+    assert [c for c in figure if c not in shared] == figure[:4] + figure[8:12]
+    assert {c.task for c in study("quick", ["imdb"])["07_diagnostics"]} == {"digits"}
 
 
 def test_a_scale_is_a_set_of_differences_that_every_task_has():

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mambanorm.arms import NORM_CHOICES, Arm
+from mambanorm.diagnostics import FLAT
 
 NONE = "None>SSM>None"
 
@@ -118,10 +119,6 @@ def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
         steps.append((pair("NormVary", after), original))
     steps.append((pair("NormVary", n2), pair("NormVary-fixed", n2)))
     return tuple(minus(*step) for step in dict.fromkeys(steps))
-
-
-FLAT = 0.25
-"""Decades of ‖y‖ in 8 blocks: below it (a factor of 1.8) outputs are flat, above it they grow."""
 
 
 def growth(norm: str = "BN") -> tuple[Comparison, ...]:

@@ -24,15 +24,13 @@ from mambanorm.claims.comparisons import NONE
 from mambanorm.claims.evidence import Evidence, fixed_runs, variants
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.config import RunConfig
-from mambanorm.diagnostics import blocks_of, growth_fits, sigma_history
+from mambanorm.diagnostics import blocks_of, growth, norm_quantiles, sigma_history
 from mambanorm.runs import StoredRun, find_run, stored_run
 from mambanorm.tasks import load_task
 from mambanorm.train import build_model
 
 COLUMNS = ("growth_train", "growth_eval", "law_train", "law_eval", "sigma_rise", "sigma_trend", "unevenness")
 ROWS = 32  # of the training split, the batch that the checkpoints are run on
-FLOAT32_DECADES = 38.0
-EXPONENTIAL = "exponential (log y ~ l)"
 
 
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
@@ -83,23 +81,11 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
         outputs.clear()
         with torch.no_grad():
             model.train(mode == "train")(inputs, lengths)
-        tokens = [output.double().norm(dim=-1).nan_to_num(nan=np.inf) for output in outputs]
-        median = pd.Series([float(np.median(l2.cpu().numpy())) for l2 in tokens], range(1, len(tokens) + 1))
-        facts[f"growth_{mode}"], facts[f"law_{mode}"] = growth_law(median)
+        norms = [output.double().norm(dim=-1).flatten().cpu().numpy() for output in outputs]
+        tokens = pd.DataFrame({"depth": np.repeat(np.arange(len(norms)) + 1, [len(l2) for l2 in norms])})
+        found = growth(norm_quantiles(tokens.assign(l2=np.concatenate(norms)))["median"])
+        facts[f"growth_{mode}"], facts[f"law_{mode}"] = found["decades_per_8"], found["margin"]
     return facts
-
-
-def growth_law(median: pd.Series) -> tuple[float, float]:
-    """Decades in 8 blocks, and the AIC margin of the exponential law, of a positive quantity by depth.
-
-    A block that is not finite counts as growth over float32's whole range, and its law cannot be told (0).
-    """
-    if not np.isfinite(median).all():
-        return 8 * FLOAT32_DECADES / len(median), 0.0
-    log_y = np.log10(median)
-    fits = growth_fits(log_y.index, log_y).set_index("law")
-    margin = fits.aic.drop(EXPONENTIAL).min() - fits.aic[EXPONENTIAL]
-    return float(8 * fits.slope[EXPONENTIAL]), float(margin)
 
 
 def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:

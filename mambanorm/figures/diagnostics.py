@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from mambanorm.diagnostics import BLOCK_PARTS
+from mambanorm.diagnostics import BLOCK_PARTS, norm_quantiles
 from mambanorm.errors import unknown
 from mambanorm.figures.style import (
     GREY,
@@ -118,6 +118,9 @@ def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 MODES = {"train": "#2F6DB5", "eval": "#D55E00"}
+MODE_WIDTHS = {"train": 2.0, "eval": 1.0}  # where the modes coincide, the thin line lies in the thick one
+QUANTILE_LINES = {"median": "-", "90 %": "--", "99.9 %": "-.", "largest": ":"}
+"""The columns of `diagnostics.norm_quantiles` that Figure 9 shows."""
 
 
 @styled
@@ -126,8 +129,9 @@ def fig_token_norms(
 ) -> Figure:
     """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, rows branch and residual, colours train and eval.
 
-    Line: median, band: 5–95 %, dots: some tokens. Input: frames of `diagnostics.token_norms` with columns arm, mode,
-    phase (initial | trained), n_layers added. n_layers None = the deepest. ValueError for an unknown phase or depth.
+    Lines: median, 90 %, 99.9 % and the largest token (`diagnostics.norm_quantiles`), band: all finite tokens. Input:
+    frames of `diagnostics.token_norms` with columns arm, mode, phase (initial | trained), n_layers added. n_layers
+    None = the deepest. ValueError for an unknown phase or depth, and for a frame of several tasks.
     """
     frame = _one_depth(frame, phase, n_layers)
     depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())
@@ -141,10 +145,14 @@ def fig_token_norms(
             axes[row, 0].set_ylabel(f"{site}: log₁₀ ‖y‖₂ (a.u.)")
         whole_ticks(axes[1, column])
         axes[1, column].set_xlim(0.5, depth + 0.5)
+    for row in axes:
+        _keep_readable(row)
     handles = [Line2D([], [], color=MODES[m], label=f"{m} mode") for m in MODES if m in set(frame["mode"])]
-    fig.legend(handles=handles, loc="outside upper right", ncols=2)
-    notes = (f"{phase}, {depth} blocks", "line: median over tokens, band: 5–95 %, dots: tokens, cross: non-finite")
-    return finish(fig, "How outputs grow with depth", caption or _seeds_of(frame), *notes)
+    handles += [Line2D([], [], color=INK, label=name, linestyle=dash) for name, dash in QUANTILE_LINES.items()]
+    fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+    notes = (f"{phase}, {depth} blocks", "lines over tokens, band: every finite token, cross: non-finite tokens")
+    task = f", {frame.task.iloc[0]}" if "task" in frame else ""
+    return finish(fig, f"How outputs grow with depth{task}", caption or _seeds_of(frame), *notes)
 
 
 def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.DataFrame:
@@ -158,7 +166,10 @@ def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.Data
     n_layers = frame.n_layers.max() if n_layers is None else n_layers
     if n_layers not in set(frame.n_layers):
         raise unknown("n_layers of this frame", n_layers, frame.n_layers.unique())
-    return frame[frame.n_layers == n_layers]
+    frame = frame[frame.n_layers == n_layers]
+    if "task" in frame and frame.task.nunique() > 1:
+        raise ValueError(f"the frame holds the tasks {', '.join(frame.task.unique())}: draw one at a time")
+    return frame
 
 
 def _seeds_of(frame: pd.DataFrame) -> str:
@@ -169,20 +180,37 @@ def _seeds_of(frame: pd.DataFrame) -> str:
 
 
 def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
-    """Median, band and some tokens by depth, for each mode; a cross where a block holds non-finite values."""
-    rng = np.random.default_rng(0)
+    """Quantiles and range of all tokens by depth, for each mode; a cross where a block holds non-finite values."""
     for mode, rows in tokens.groupby("mode", sort=False):
         colour, side = MODES.get(mode, INK), {"train": -0.12, "eval": 0.12}.get(mode, 0)
-        finite = rows[np.isfinite(rows.l2) & (rows.l2 > 0)].assign(log=lambda r: np.log10(r.l2))
-        band = finite.groupby("depth").log.quantile([0.05, 0.5, 0.95]).unstack()
-        if len(band):
-            ax.fill_between(band.index, band[0.05], band[0.95], color=colour, alpha=0.16, linewidth=0)
-            ax.plot(band.index, band[0.5], "-o", color=colour, markersize=2.6, linewidth=1.3, zorder=3)
-        few = max(3, 48 // max(finite.depth.nunique(), 1))  # a deep model needs fewer dots a block
-        some = finite.groupby("depth", group_keys=False).sample(frac=1, random_state=0).groupby("depth").head(few)
-        ax.plot(some.depth + side + rng.uniform(-0.08, 0.08, len(some)), some.log, ".", ms=2, color=colour, alpha=0.35)
-        lost = rows.depth[~np.isfinite(rows.l2)].unique()
+        finite = rows[np.isfinite(rows.l2) & (rows.l2 > 0)].groupby("depth").l2.agg(["min", "max"])
+        ax.fill_between(finite.index, *np.log10(finite.to_numpy().T), color=colour, alpha=0.1, linewidth=0)
+        norms = norm_quantiles(rows)
+        logs = np.log10(norms.where((norms > 0) & np.isfinite(norms)))  # a gap where there is no logarithm
+        for name, dash in QUANTILE_LINES.items():
+            width = MODE_WIDTHS.get(mode, 1.5)
+            ax.plot(logs.index, logs[name], color=colour, linestyle=dash, linewidth=width, zorder=3)
+        lost = norms.index[norms.nonfinite > 0]
         ax.plot(lost + side, np.full(len(lost), 0.96), "X", ms=6, color=colour, transform=ax.get_xaxis_transform())
+
+
+def _keep_readable(axes: Sequence[Axes]) -> None:
+    """One panel must not squash the others: where it reaches more than their whole height beyond them, the shared axis
+    is cut there, and words say how far it goes on."""
+    lows, highs = np.sort([ax.dataLim.intervaly for ax in axes], axis=0).T
+    if len(axes) < 3 or not np.isfinite([lows[1], highs[-2]]).all():
+        return
+    height, (bottom, top) = highs[-2] - lows[1], axes[0].get_ylim()
+    top = highs[-2] + 0.25 * height if highs[-1] > highs[-2] + height else top
+    bottom = lows[1] - 0.25 * height if lows[0] < lows[1] - height else bottom
+    for ax in axes:
+        low, high = ax.dataLim.intervaly
+        words = dict(transform=ax.transAxes, fontsize=7.5, color=INK)
+        if high > top:
+            ax.text(0.03, 0.98, f"up to {high:.1f}", va="top", **words)
+        if low < bottom:
+            ax.text(0.03, 0.02, f"down to {low:.1f}", va="bottom", **words)
+    axes[0].set_ylim(bottom, top)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -238,23 +266,28 @@ def fig_sigma1(
     sigma: np.ndarray,
     *,
     control: np.ndarray | None = None,
+    control_steps: np.ndarray | None = None,
     failure: int | None = None,
     caption: str = "",
 ) -> Figure:
-    """The largest singular value σ₁ of out_proj over steps, a line a block, light = shallow, dark = deep.
+    """The largest singular value σ₁ of out_proj over steps, a line a block, light = shallow, dark = deep; a dot at each
+    step whose weights were seen, so that a line without dots is known to be a guess.
 
-    sigma, control: (T, layers) at `steps` (T,); failure: the first non-finite step. ValueError if the shapes differ.
+    sigma: (T, layers) at `steps` (T,); control: the same at `control_steps` (None = `steps`); failure: the first
+    non-finite step. ValueError if the shapes differ.
     """
-    for name, array in (("sigma", sigma), ("control", control)):
-        if array is not None and (array.ndim != 2 or len(array) != len(steps)):
-            raise ValueError(f"{name} must be (T, layers) with T = {len(steps)} steps, got shape {array.shape}")
+    control_steps = steps if control_steps is None else control_steps
+    for name, array, at in (("sigma", sigma, steps), ("control", control, control_steps)):
+        if array is not None and (array.ndim != 2 or len(array) != len(at)):
+            raise ValueError(f"{name} must be (T, layers) with T = {len(at)} steps, got shape {array.shape}")
     fig, axes = new_figure(height=3.8)
     ax, layers = axes[0, 0], sigma.shape[1]
     shade = ScalarMappable(Normalize(1, max(layers, 2)), "viridis_r")
     for layer in range(layers):
-        ax.plot(steps, sigma[:, layer], color=shade.to_rgba(layer + 1), linewidth=1.5)
+        line = dict(color=shade.to_rgba(layer + 1), marker="o", markersize=2.4)
+        ax.plot(steps, sigma[:, layer], linewidth=1.3, **line)
         if control is not None and layer in (0, layers - 1):
-            ax.plot(steps, control[:, layer], color=shade.to_rgba(layer + 1), linewidth=1.1, linestyle="--")
+            ax.plot(control_steps, control[:, layer], linewidth=1.1, linestyle="--", **line)
     if failure is not None:
         ax.axvline(failure, color=PHASES["failing"], linewidth=1.1, linestyle=":")
         where = dict(transform=ax.get_xaxis_transform(), va="bottom", fontsize=8, color=PHASES["failing"])
@@ -264,7 +297,8 @@ def fig_sigma1(
     whole_ticks(ax)
     fig.colorbar(shade, ax=ax, label="block", pad=0.02, ticks=MaxNLocator(integer=True)).outline.set_visible(False)
     dashed = "dashed: the normalized control, first and last block" if control is not None else ""
-    return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, dashed)
+    notes = (dashed, "dots: steps kept, lines between them: guesses")
+    return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, *notes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -282,7 +316,7 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
         raise ValueError("there are no weights to draw: give at least one arm → arrays (StoredRun.diagnostics)")
     fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.7)
     for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
-        for label, style in arm_styles(list(arrays_by_arm)).items():
+        for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
             norms = arrays_by_arm[label]["part_norms"][:, :, part]
             blocks = np.arange(1, norms.shape[1] + 1)
             ax.plot(blocks, norms[0], alpha=0.35, linewidth=1.2, **style)
@@ -292,3 +326,13 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
     steps = next(iter(arrays_by_arm.values()))["step"]
     return finish(fig, "Weights by depth", caption or ONE_RUN, f"faint: step {steps[0]}, with dots: last snapshot")
+
+
+def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
+    """Arms of one norm, which share its colour, get colours of their own: dashes are lost in a zigzag over blocks."""
+    spare, used, apart = iter(SPARE_COLOURS[3:] + SPARE_COLOURS[1:3]), set(), {}
+    for label, style in styles.items():
+        colour = style["color"] if style["color"] not in used else next(spare, style["color"])
+        apart[label] = style | {"color": colour}
+        used.add(colour)
+    return apart
