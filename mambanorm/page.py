@@ -5,13 +5,16 @@
 What a notebook brings along for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
 starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
 tagged `thumbnail` (else the first picture counts); a code cell tagged `first` whose HTML stands above all cards.
+A card is a question, a picture and at most three lines; the answer's first sentences make them (`key_lines`).
 
 Map
     NotebookOutcome           one executed notebook: how it went and what its card shows
     read_outcome, tags_of     executed notebook → outcome;  cell → its tags
-    to_html                   notebook → a page of its own
-    write_index, markdown     outcomes → the page of cards;  Markdown → HTML
-    PAGE                      the template of the page, with its style sheet
+    to_html                   notebook → a page of its own (`mambanorm/notebook_page.py`)
+    write_index, link_pages   outcomes → the page of cards;  their pages → links from one to the next
+    key_lines                 an answer → the three lines of it that a card has room for
+    markdown, mathml          Markdown → HTML;  TeX → MathML
+    LOOK, PAGE                colours and type of every page;  the template of the page of cards
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from mambanorm.sweep import spell
 from mambanorm.whole import write_bytes, write_text
 
 THUMBNAIL_WIDTH = 640
+LONGEST_LINE = 96  # signs of a line of a card
 
 
 @dataclass(frozen=True)
@@ -150,20 +154,40 @@ def _picture(cells: list) -> bytes | None:
 
 
 def to_html(nb: nbformat.NotebookNode, title: str) -> str:
-    """The notebook as a page, with a way back to the index and its links to other notebooks led to their pages."""
-    from nbconvert import HTMLExporter  # takes a second to import; by now a kernel is at work
+    """The notebook as a page that needs no network, its links to other notebooks led to their pages."""
+    from mambanorm.notebook_page import notebook_page  # nbconvert takes a second to import; by now a kernel is at work
 
-    page, _ = HTMLExporter().from_notebook_node(nb, resources={"metadata": {"name": title}})
-    page = re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", page)
-    back = '<p style="font:14px system-ui,sans-serif;margin:16px 5em 0"><a href="index.html">← all notebooks</a></p>'
-    return re.sub(r"(<body[^>]*>)", lambda match: match[1] + back, page, count=1)
+    return _to_pages(notebook_page(nb, title))
+
+
+def _to_pages(text: str) -> str:
+    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
+
+
+def navigation(before: NotebookOutcome | None = None, after: NotebookOutcome | None = None) -> str:
+    """Links to the page before, the index and the page after; where there is none its place stays empty."""
+    links = []
+    for kind, text, to in (("prev", "← {}", before), ("next", "{} →", after)):
+        title = html.escape(text.format(to.title)) if to else ""
+        links.append(f'<a rel="{kind}" href="{_attribute(to.html.name)}">{title}</a>' if to else "<span></span>")
+    return f'<nav class="pages">{links[0]}<a href="index.html">All notebooks</a>{links[1]}</nav>'
+
+
+def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
+    """Leads each page to the one before and the one after it."""
+    pages = [outcome for outcome in outcomes if outcome.html]
+    for before, here, after in zip([None, *pages], pages, [*pages[1:], None]):
+        page, links = here.html.read_text(encoding="utf-8"), navigation(before, after)
+        write_text(here.html, re.sub('<nav class="pages">.*?</nav>', lambda _, to=links: to, page, flags=re.DOTALL))
 
 
 def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts: dict[str, str] | None = None) -> Path:
-    """Writes the page of cards, with its thumbnails beside it, and returns its path. It needs no network."""
+    """Writes the page of cards, with its thumbnails beside it, links the notebooks' pages to each other, and returns its
+    path. It needs no network."""
     out_dir = Path(out_dir).resolve()
     out_dir.mkdir(parents=True, exist_ok=True)
     outcomes = sorted(outcomes, key=lambda outcome: outcome.name)
+    link_pages(outcomes)
     bad = [outcome for outcome in outcomes if not outcome.ok]
     links = ", ".join(f'<a href="#{_attribute(o.name)}">{html.escape(o.name)}</a>' for o in bad)
     status = (
@@ -172,6 +196,7 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
         else f"{len(outcomes)} of {len(outcomes)} notebooks ran through"
     )
     page = PAGE.substitute(
+        look=LOOK,
         scale=html.escape((facts or {}).get("Scale", "")),
         status=status,
         state="bad" if bad else "good",
@@ -196,7 +221,7 @@ def _card(outcome: NotebookOutcome, out_dir: Path) -> str:
     link = _attribute(outcome.html.name) if outcome.html else ""
     picture = _thumbnail(outcome, out_dir)
     image = (
-        f'<img src="{_attribute(picture)}" alt="" loading="lazy">'
+        f'<img src="{_attribute(picture)}" alt="">'
         if picture
         else f"<b>{number[0] if number else '·'}</b>"
     )
@@ -206,11 +231,17 @@ def _card(outcome: NotebookOutcome, out_dir: Path) -> str:
         f'<p class="name">{html.escape(outcome.name)}</p><h2>{title}</h2>',
         f'<div class="question">{markdown(outcome.question)}</div>' if outcome.question else "",
         "" if outcome.ok else _failure_note(outcome),
-        f'<div class="answer">{markdown(outcome.answer)}</div>' if outcome.answer else "",
+        f'<div class="answer">{_lines(outcome.answer)}</div>' if outcome.answer else "",
         f'<p class="foot"><span>{spell(outcome.wall_s)}{_since(outcome)}</span>{_links(outcome, link)}</p></div>',
     ]
     state = "ok" if outcome.ok else "failed"
     return f'<article id="{_attribute(outcome.name)}" class="{state}">{"".join(parts)}</article>'
+
+
+def _lines(answer: str) -> str:
+    basis = OPENING.match(answer)
+    said = "\n".join(f"- {line}" for line in key_lines(answer))
+    return markdown(said) + (f'<p class="basis">{html.escape(basis[1])}</p>' if basis and basis[1] else "")
 
 
 def _since(outcome: NotebookOutcome) -> str:
@@ -254,22 +285,58 @@ def _thumbnail(outcome: NotebookOutcome, out_dir: Path) -> str:
     return f"{outcome.name}.png"
 
 
+OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
+"""How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`"""
+
+
+def key_lines(answer: str) -> list[str]:
+    """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three, its
+    first three sentences. Left out are its opening, its tables, and what no line has room for."""
+    blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
+    texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
+    sentences = [re.split(r"(?<=[.!?]) (?=[^a-z])", text) for text in texts if text and text[0] not in "|#<"]
+    found = [[one for one in some if not one.endswith(":")] for some in sentences]  # that would announce a table
+    first, every = [some[0] for some in found if some], [one for some in found for one in some]
+    lines = first if len(first) > 2 else every
+    return list(filter(None, map(_shortened, lines)))[:3] or [f"{line[:LONGEST_LINE]} …" for line in lines[:1]]
+
+
+def _shortened(line: str) -> str:
+    """A line of at most LONGEST_LINE signs: a longer one ends with "…" at a semicolon, else at a comma far enough on,
+    never within brackets or emphasis; "" where it has neither."""
+    if len(re.sub(r"[*`]", "", line)) <= LONGEST_LINE:
+        return line
+    ends = [match.start() for match in re.finditer("[;,] ", line[:LONGEST_LINE]) if _closed(line[: match.start()])]
+    clauses = [end for end in ends if line[end] == ";"] or [end for end in ends if end > LONGEST_LINE / 2]
+    return f"{line[: clauses[-1]]} …" if clauses else ""
+
+
+def _closed(text: str) -> bool:
+    pairs = all(text.count(left) == text.count(right) for left, right in ("()", "[]"))
+    return pairs and not any(text.count(mark) % 2 for mark in ("**", "`", "$"))
+
+
 def markdown(text: str) -> str:
     """Markdown → HTML; HTML within it is shown, not obeyed."""
     import mistune
 
-    page = mistune.create_markdown(escape=True, plugins=["table"])(text)
-    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", page)
+    parse = mistune.create_markdown(escape=True, plugins=["table", "math"])
+    parse.renderer.register("inline_math", lambda _, tex: mathml(tex))
+    parse.renderer.register("block_math", lambda _, tex: mathml(tex, display="block"))
+    return _to_pages(parse(text))
 
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Normalization in Mamba: report at scale $scale</title>
-<style>
+def mathml(tex: str, display: str = "inline") -> str:
+    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as it is."""
+    from latex2mathml.converter import convert
+
+    try:
+        return convert(tex, display=display)
+    except Exception:  # it has a dozen kinds of them, and none is worth a page
+        return f"<code>{html.escape(tex)}</code>"
+
+
+LOOK = """\
 :root {
   --page: #f6f5f1; --card: #fff; --ink: #1d2129; --soft: #5d6573; --line: #e2e0d8; --accent: #2c5f8a; --wash: #eef3f7;
   --good: #2f7d4f; --bad: #b3362b; --bad-wash: #fbeeec; --plate: #fff;
@@ -295,8 +362,19 @@ a:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; border-
 code { font: .9em var(--mono); }
 pre { margin: 8px 0; font: 13px/1.45 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th, td { padding: 3px 10px 3px 0; text-align: left; border-bottom: 1px solid var(--line); }
+th, td { padding: 3px 10px 3px 0; text-align: left; border-bottom: 1px solid var(--line); }"""
+"""The colours and the type of every page of the report."""
 
+
+PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Normalization in Mamba: report at scale $scale</title>
+<style>
+$look
 .eyebrow { margin: 0; color: var(--accent); font: 600 13px var(--mono); letter-spacing: .04em; }
 h1 { margin: 8px 0 14px; font: 600 clamp(30px, 5vw, 44px)/1.15 var(--serif); letter-spacing: -.01em; }
 .lead { max-width: 46em; margin: 0 0 22px; color: var(--soft); font-size: 18px; }
@@ -318,7 +396,7 @@ dd { margin: 2px 0 0; font-size: 14.5px; line-height: 1.45; overflow-wrap: anywh
   margin: 0 0 36px; padding: 18px 22px 8px; overflow-x: auto;
   background: var(--card); border: 1px solid var(--line); border-radius: 14px;
 }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 350px), 1fr)); gap: 26px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 26px; }
 article {
   display: flex; flex-direction: column; overflow: hidden; scroll-margin-top: 20px;
   background: var(--card); border: 1px solid var(--line); border-radius: 14px; box-shadow: var(--shadow);
@@ -341,12 +419,12 @@ h2 a { color: inherit; }
 .question { color: var(--soft); font-style: italic; }
 .question p { margin: 0; }
 .answer, .failure {
-  margin-top: 14px; padding: 10px 14px; overflow-x: auto; font-size: 15px;
+  margin-top: 14px; padding: 10px 14px; overflow-wrap: anywhere; font-size: 14px;
   background: var(--wash); border-left: 3px solid var(--accent); border-radius: 0 8px 8px 0;
 }
-.answer p, .answer ul, .answer ol, .answer table { margin: 0 0 8px; }
-.answer ul, .answer ol { padding-left: 20px; }
-.answer :is(h1, h2, h3) { margin: 0 0 6px; font-size: 16px; font-family: inherit; }
+.answer :is(p, ul) { margin: 0 0 8px; }
+.answer ul { padding: 0; list-style: none; }
+.answer .basis { color: var(--soft); font-size: 12.5px; }
 .answer > :last-child { margin-bottom: 0; }
 .failure { background: var(--bad-wash); border-color: var(--bad); }
 .failure strong, .failure p { color: var(--bad); }

@@ -1,4 +1,7 @@
-"""Explorers for the notebooks: a few controls over a figure. Where no one can click, the first picture stays."""
+"""Explorers for the notebooks: a few controls over a figure. Where no one can click, the first picture stays.
+
+JupyterLab shows the widget. GitHub, the report and a notebook that is not trusted show the PNG that goes with it.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +9,66 @@ from collections.abc import Callable
 
 import ipywidgets as w
 from IPython.display import display
-from matplotlib.figure import Figure
 
 from mambanorm.figures.diagrams import fig_block
 from mambanorm.figures.lessons import example_batch, fig_effect
+from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
 
 
-def _explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
-    """The controls above the figure that `draw` makes of their values."""
-    picture = w.Output()
+class Explorer(w.VBox):
+    """Controls above the figure that `draw` makes of their values."""
 
-    def redraw(*_) -> None:
-        values = {name: control.value for name, control in controls.items()}
+    def __init__(self, draw: Callable[..., StudyFigure], **controls: w.Widget):
+        self.first, picture = draw(**_values(controls)), w.Output()
+
+        def redraw(*_) -> None:
+            with picture:
+                picture.clear_output(wait=True)
+                display(draw(**_values(controls)))
+
+        for control in controls.values():
+            control.observe(redraw, "value")
         with picture:
-            picture.clear_output(wait=True)
-            display(draw(**values))
+            display(self.first)
+        # a line that is full goes on below: squeezed into one line, sliders lose their tracks
+        row = w.Layout(flex_flow="row wrap")
+        super().__init__([w.HBox(list(controls.values()), layout=row), picture])
 
-    for control in controls.values():
-        control.observe(redraw, "value")
-    redraw()
-    return w.VBox([w.HBox(list(controls.values())), picture])
+    def _repr_mimebundle_(self, **options):
+        data, metadata = self.first._repr_mimebundle_()
+        return super()._repr_mimebundle_(**options) | data, metadata
 
 
-def explore_norms() -> w.VBox:
+def _values(controls: dict[str, w.Widget]) -> dict[str, object]:
+    return {name: control.value for name, control in controls.items()}
+
+
+def _slider(value: float, to: float, name: str) -> w.FloatSlider:
+    layout = w.Layout(width="380px", max_width="100%")  # with its name and its number beside it, half is track
+    return w.FloatSlider(
+        value=value, min=0, max=to, step=0.5, description=name, continuous_update=False, layout=layout
+    )
+
+
+def explore_norms() -> Explorer:
     """Pick a norm, move the channels' means and spreads, see what is left of them."""
 
-    def draw(norm: str, offset: float, spread: float, groups: int) -> Figure:
+    def draw(norm: str, offset: float, spread: float, groups: int) -> StudyFigure:
         return fig_effect(example_batch(offset=offset, spread=spread), [norm, "None"], groups=groups)
 
-    return _explorer(
+    return Explorer(
         draw,
         norm=w.Dropdown(options=list(NORMS), value="LN", description="norm"),
-        offset=w.FloatSlider(value=2, min=0, max=10, step=0.5, description="means", continuous_update=False),
-        spread=w.FloatSlider(value=3, min=0, max=6, step=0.5, description="spreads", continuous_update=False),
+        offset=_slider(2, 10, "means"),
+        spread=_slider(3, 6, "spreads"),
         groups=w.Dropdown(options=[1, 2, 4, 8, 16], value=4, description="groups"),
     )
 
 
-def explore_block() -> w.VBox:
+def explore_block() -> Explorer:
     """Pick N1 and N2, see the block."""
-    return _explorer(
+    return Explorer(
         lambda n1, n2: fig_block(f"{n1}>SSM>{n2}"),
         n1=w.Dropdown(options=list(NORMS), value="RMSN", description="N1"),
         n2=w.Dropdown(options=list(NORMS), value="GN", description="N2"),

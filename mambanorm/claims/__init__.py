@@ -26,7 +26,7 @@ from mambanorm.claims.training import (
     train_verdicts,
     verdict_runs,
 )
-from mambanorm.claims.verdict import VERDICTS, Verdict, judge, verdict_table
+from mambanorm.claims.verdict import VERDICTS, Verdict, judge, runs_behind, verdict_table
 
 __all__ = [
     "CLAIMS",
@@ -45,6 +45,7 @@ __all__ = [
     "ranking",
     "record",
     "recorded_configs",
+    "runs_behind",
     "train_verdicts",
     "verdict_html",
     "verdict_runs",

@@ -231,22 +231,28 @@ class Evidence:
     def untuned(self, task: str, arms: Iterable[str]) -> list[str]:
         return [arm for arm in arms if self.tuning(task, arm).isna().any()]
 
+    def run_ids(self, claim: Claim, task: str, seeds: Sequence[int]) -> list[list[str]]:
+        """By seed the id of the run of each of the claim's arms, at the learning rate chosen for it if the claim tunes."""
+        if claim.runs == "tuned":
+            return self._tuned_ids(claim.arms, task, seeds)
+        by_arm = [_fixed_ids(claim.id, self.scale, seed, self.variant) for seed in seeds]
+        return [[ids[arm] for arm in claim.arms] for ids in by_arm]
+
+    def _tuned_ids(self, arms: Sequence[str], task: str, seeds: Sequence[int]) -> list[list[str]]:
+        rates = {arm: self.lr(task, arm) for arm in arms}
+        return [[_run_id(task, self.scale, arm, seed, lr) for arm, lr in rates.items()] for seed in seeds]
+
     def table(self, claim: Claim, task: str, column: str = "score", seeds: Sequence[int] | None = None) -> pd.DataFrame:
         """seed × arm of the claim's runs, test seeds unless told otherwise; NaN where there is no such run."""
-        if claim.runs == "tuned":
-            return self.tuned_table(claim.arms, task, column, seeds)
         seeds = self.test_seeds if seeds is None else list(seeds)
-        ids = [[_fixed_ids(claim.id, self.scale, seed, self.variant)[arm] for arm in claim.arms] for seed in seeds]
-        return self._table(ids, column, seeds, claim.arms)
+        return self._table(self.run_ids(claim, task, seeds), column, seeds, claim.arms)
 
     def tuned_table(
         self, arms: Sequence[str], task: str, column: str = "score", seeds: Sequence[int] | None = None
     ) -> pd.DataFrame:
         """seed × arm of the runs at each arm's chosen learning rate."""
         seeds = self.test_seeds if seeds is None else list(seeds)
-        rates = {arm: self.lr(task, arm) for arm in arms}
-        ids = [[_run_id(task, self.scale, arm, seed, lr) for arm, lr in rates.items()] for seed in seeds]
-        return self._table(ids, column, seeds, arms)
+        return self._table(self._tuned_ids(arms, task, seeds), column, seeds, arms)
 
     def _table(self, ids: list[list[str]], column: str, seeds: list[int], arms: Sequence[str]) -> pd.DataFrame:
         values = self._at(ids, column) if seeds else np.empty((0, len(arms)))

@@ -3,6 +3,7 @@
 contrast    the weighted sum of arms, seed by seed: paired t
 spread      the same of |accuracy − median| over the arms (Brown–Forsythe's deviations)
 failure     rates, exact intervals
+run_ids     the runs that one comparison is made of
 selected    which comparison of a group is made, or which is the hardest rival: the select seeds say so
 """
 
@@ -28,7 +29,7 @@ from mambanorm.claims.inference import (
     simultaneous,
     t_interval,
 )
-from mambanorm.config import FEW_ROWS, SELECT_SEEDS, failing_runs, failure_runs
+from mambanorm.config import FEW_ROWS, SELECT_SEEDS, RunConfig, failing_runs, failure_runs
 from mambanorm.paper import paper_values
 
 Row = dict[str, object]
@@ -55,7 +56,7 @@ def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series, m: i
     low, high = t_interval(values, simultaneous(m))
     each_low, each_high = t_interval(values)
     facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high)
-    facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison), unit=comparison.unit)
+    facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison, task), unit=comparison.unit)
     return judged(claim, facts | dict(per_seed=values.tolist()))
 
 
@@ -120,12 +121,17 @@ def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparis
     return made, ""
 
 
-def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
-    cells: dict[str, list] = {}
-    few = FEW_ROWS[evidence.scale] if evidence.variant else 0
+def failure_cells(evidence: Evidence) -> dict[str, list[RunConfig]]:
+    """The runs of each cell of depth × learning rate, by the name of its comparison."""
+    few, cells = FEW_ROWS[evidence.scale] if evidence.variant else 0, {}
     for config in failure_runs(evidence.scale, evidence.test_seeds or [0], few):
         cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}", []).append(config)
+    return cells
+
+
+def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
+    """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
+    cells = failure_cells(evidence)
     rows = []
     for name, configs in cells.items():
         k, n = evidence.counts(configs)
@@ -139,6 +145,15 @@ def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
         )
         rows.append(judged(claim, facts | dict(paper=np.nan, per_seed=[100.0] * k + [0.0] * (n - k))))
     return rows
+
+
+def run_ids(claim: Claim, evidence: Evidence, task: str, comparison: str) -> list[str]:
+    """The test runs that the comparison of that name is made of, those that the frame lacks included."""
+    if claim.measure == "failure":
+        return [config.run_id for config in failure_cells(evidence)[comparison]]
+    arms = next(c.weights for c in claim.comparisons if c.name == comparison)
+    by_seed = evidence.run_ids(claim, task, evidence.test_seeds)
+    return [one for ids in by_seed for arm, one in zip(claim.arms, ids, strict=True) if arm in arms]
 
 
 def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
@@ -175,8 +190,12 @@ def _printed(kind: str, task: str) -> dict[str, float]:
     return dict(values[values.task == task].set_index("arm").accuracy)
 
 
-def printed(claim: Claim, comparison: Comparison) -> float:
-    """The same weighted sum of the paper's numbers, in points; NaN if it does not print them all."""
+def printed(claim: Claim, comparison: Comparison, task: str) -> float:
+    """The same weighted sum of the paper's numbers, in points; NaN if it does not print them all, and where it prints
+    them on a task that this kit has (H8s: ListOps) for every other task. Its main experiments stand beside every task.
+    """
+    if claim.paper_task and task != claim.paper_task.lower():
+        return float("nan")
     accuracy = _printed(claim.kind, claim.printed_on)
     plain = claim.measure == "contrast" and comparison.column == "score" and comparison.weights
     if not plain or not all(arm in accuracy for arm in comparison.weights):

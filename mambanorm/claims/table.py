@@ -1,6 +1,7 @@
-"""The verdicts as one HTML table, each row folding out to its figure, its caveats and the command that runs it again.
+"""The verdicts as one HTML table, each claim with a line that folds out to its figure, its caveats and its command.
 
-It needs no script and no network: a notebook shows it, and the report's index page shows it first.
+It needs no script and no network, and reads as a table where its style is taken away (GitHub, a notebook that is not
+trusted). A notebook shows it, and the report's index page shows it first.
 """
 
 from __future__ import annotations
@@ -17,62 +18,58 @@ from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.sweep import plural
 
 STYLE = """<style>
-.verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; }
-.verdicts details { border-bottom: 1px solid #8884; }
-.verdicts summary { display: grid; grid-template-columns: 45px 112px minmax(196px, 1fr) 210px 98px; gap: 4px 12px;
-  padding: 7px 4px; cursor: pointer; align-items: baseline; list-style: none; }
-.verdicts summary:hover { background: #8881; }
-.verdicts summary > b { font-family: ui-monospace, Menlo, Consolas, monospace; }
-.verdicts .head { display: grid; grid-template-columns: 45px 112px minmax(196px, 1fr) 210px 98px; gap: 4px 12px;
-  padding: 4px; border-bottom: 2px solid #8888; font-size: 12px; opacity: .75; }
-.verdicts i { justify-self: start; padding: 1px 9px; border-radius: 9px; color: #fff; font-style: normal;
-  font-weight: 600; font-size: 12.5px; white-space: nowrap; }
+.verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }
+.verdicts table { width: 100%; margin: 0; border-collapse: collapse; font: inherit; table-layout: auto; }
+.verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left; vertical-align: baseline;
+  white-space: normal; background: none; }
+.verdicts thead th { padding-bottom: 4px; font-size: 12px; font-weight: 400; opacity: .75; }
+.verdicts thead th:first-child { width: 60px; } .verdicts thead th:nth-child(2) { width: 128px; }
+.verdicts tbody { border-top: 1px solid #8884; background: none; }
+.verdicts tbody:hover { background: #8881; }
+.verdicts tbody th { font-family: ui-monospace, Menlo, Consolas, monospace; }
+.verdicts i { padding: 1px 9px; border-radius: 9px; color: #fff; font-style: normal; font-weight: 600;
+  font-size: 12.5px; white-space: nowrap; }
 .verdicts .reproduced { background: #2f6db5; } .verdicts .contradicted { background: #b9382f; }
 .verdicts .inconclusive { background: #946500; } .verdicts .sketch, .verdicts .none { background: #6d6d6d; }
 .verdicts .num { font-variant-numeric: tabular-nums; }
-.verdicts .fold { padding: 2px 10px 14px 3.6em; font-size: 13.5px; }
+.verdicts .fold { padding: 2px 10px 7px 192px; font-size: 13px; }
+.verdicts summary { cursor: pointer; opacity: .8; }
 .verdicts .fold p { margin: 5px 0; } .verdicts .fold ul { margin: 5px 0; padding-left: 18px; }
 .verdicts .fold img { max-width: 100%; margin: 6px 0; background: #fff; }
 .verdicts .fold pre { margin: 6px 0; padding: 6px 10px; background: #8881; white-space: pre-wrap; font-size: 12.5px; }
-@media (max-width: 760px) { .verdicts summary { grid-template-columns: 3.2em 1fr; } .verdicts .head { display: none; }
-  .verdicts summary > :nth-child(n + 3) { grid-column: 1 / -1; } .verdicts .fold { padding-left: 6px; } }
+@media (max-width: 760px) { .verdicts :is(table, tbody, tr, th, td) { display: block; }
+  .verdicts thead { display: none; } .verdicts :is(th, td, .fold) { padding: 2px 4px; }
+  .verdicts tbody > tr:first-child > :is(th, .verdict) { display: inline-block; padding-top: 8px; } }
 </style>"""
 
 
 def verdict_html(verdicts: Sequence[Verdict], *, beside: dict[str, str] | None = None, caption: str = "") -> str:
-    """The table. `beside`: claim id → the word of a second column, such as what the reader's own runs say."""
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say."""
     counts = {name: sum(v.verdict == name for v in verdicts) for name in VERDICTS}
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    head = (
-        "claim",
-        "verdict",
-        "what the paper says",
-        "effect [interval], threshold",
-        "your runs" if beside else "paper",
-    )
-    return "\n".join(
-        [
-            STYLE,
-            '<div class="verdicts">',
-            f"<p><strong>{said}.</strong> {html.escape(caption)}</p>",
-            '<div class="head">' + "".join(f"<span>{text}</span>" for text in head) + "</div>",
-            *(_row(v, beside) for v in verdicts),
-            "</div>",
-        ]
+    names = ["claim", "verdict", "what is tested", "effect [interval], threshold", "your runs" if beside else "paper"]
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    rows = "\n".join(_rows(verdict, beside, len(names)) for verdict in verdicts)
+    return (
+        f'{STYLE}\n<div class="verdicts">\n<p><strong>{said}.</strong> {html.escape(caption)}</p>\n'
+        f"<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n</div>"
     )
 
 
-def _row(verdict: Verdict, beside: dict[str, str] | None) -> str:
+def _rows(verdict: Verdict, beside: dict[str, str] | None, columns: int) -> str:
+    """The claim in a row, and below it in another what it rests on, to fold out."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
     effect = f"{verdict.amount}, {_number(verdict.threshold)}" if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     kind = "none" if verdict.verdict == "not run" else verdict.verdict
-    summary = (
-        f"<b>{claim.id}</b><i class='{kind}'>{verdict.verdict}</i>"
-        f"<span>{html.escape(claim.words)}{_small_print(verdict)}</span>"
-        f"<span class='num'>{html.escape(effect)}</span><span>{last}</span>"
+    row = (
+        f'<th scope="row">{claim.id}</th><td class="verdict"><i class="{kind}">{verdict.verdict}</i></td>'
+        f"<td>{html.escape(claim.words)}{_small_print(verdict)}</td>"
+        f'<td class="num">{html.escape(effect)}</td><td class="num">{html.escape(last)}</td>'
     )
-    return f"<details><summary>{summary}</summary><div class='fold'>{_fold(verdict)}</div></details>"
+    label = f"{verdict.decided_by}, {plural(verdict.n_seeds, 'seed')}" if found else "what it would take"
+    fold = f"<details><summary>{html.escape(label)}</summary>{_fold(verdict)}</details>"
+    return f'<tbody>\n<tr>{row}</tr>\n<tr><td class="fold" colspan="{columns}">{fold}</td></tr>\n</tbody>'
 
 
 def _small_print(verdict: Verdict) -> str:

@@ -38,7 +38,7 @@ FULL_SEEDS = 8
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "main", "paper"]
 COLUMNS += ["each_low", "each_high", "per_seed"]
 
-__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "verdict_table"]
+__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind", "verdict_table"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,6 +342,25 @@ def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], v
 
 def _holds_at(claim: Claim, comparisons: Iterable[Comparison], table: pd.DataFrame) -> bool:
     return all(measures.contrast(table, c).mean() > claim.threshold_of(c) for c in comparisons)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what it rests on
+
+
+def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the frame that the comparison which decides is made of: its arms on its task, at the learning rates
+    that the decision used. No row for a claim that was not run."""
+    if not verdict.decided_by:
+        return frame.iloc[:0]
+    evidence = Evidence(frame, verdict.scale)
+    ids = [
+        name
+        for row in verdict.rows.itertuples()
+        if verdict.decided_by in (f"{row.comparison} on {row.task}", row.comparison) and row.task in verdict.tasks
+        for name in measures.run_ids(verdict.claim, evidence, row.task, row.comparison)
+    ]
+    return frame[frame.run_id.isin(ids)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -41,11 +41,14 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
     scales = ", ".join(dict.fromkeys(v.scale for v in verdicts))
     dots = "dot and line: the comparison that decides, with the interval that the verdict rests on"
-    return finish(fig, "Every claim, every verdict", f"{scales} scale", seeds, dots, *_keys("the claim's threshold"))
+    keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
+    return finish(fig, "Every claim, every verdict", f"{scales} scale", seeds, dots, *keys)
 
 
-def _keys(threshold: str) -> tuple[str, str]:
-    return f"grey tick: {threshold}", "hollow diamond: the paper's own number"
+def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
+    """What the tick is, and on which of the paper's data the drawn diamonds were measured ("" without one)."""
+    places = ", ".join(dict.fromkeys(v.claim.printed_on for v in with_paper))
+    return f"grey tick: {threshold}", f"hollow diamond: the paper's own number, on {places}" if places else ""
 
 
 def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
@@ -114,5 +117,5 @@ def fig_claim(verdict) -> Figure:
         verdict.fidelity,
         seeds_text(rows.n),
         colours,
-        *_keys("threshold"),
+        *_keys("threshold", [verdict] * bool(np.isfinite(rows.paper).any())),
     )
