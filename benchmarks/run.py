@@ -26,6 +26,7 @@ from mambanorm.models import warm_up
 from mambanorm.page import write_bytes, write_text
 from mambanorm.ssm import set_threads
 from mambanorm.sweep import spell
+from mambanorm.whole import writable_folder
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_PACKAGES = ("mambapy", "transformers")
@@ -49,7 +50,7 @@ def bench(
     threads, before = min(threads or THREADS, machine.cores()), torch.get_num_threads()
     asked = groups(only, sizes or Sizes(), threads)
     sections = list(dict.fromkeys(group.section for group in asked))
-    rows = []
+    rows, out_dir = [], writable_folder(out_dir or RESULTS, "the results")
     try:
         warm_up()
         for group in asked:
@@ -61,7 +62,7 @@ def bench(
         set_threads(before)
     facts = head(sections, limits, threads, time.monotonic() - start)
     stem = "cpu" if sections == list(SECTIONS) else "-".join(["cpu", *sections])
-    write(Path(out_dir or RESULTS).resolve(), stem, facts, rows)
+    write(out_dir, stem, facts, rows)
     return int(any(row["status"] == "failed" for row in rows))
 
 

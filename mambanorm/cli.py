@@ -72,6 +72,8 @@ DEBUG = "MAMBANORM_DEBUG"
 def _fail(error: object, code: int) -> int:
     if os.environ.get(DEBUG):
         traceback.print_exc()
+    if isinstance(error, OSError) and error.filename is None:
+        error = error.strerror or error  # without its number
     _say(str(error) or type(error).__name__)
     return code
 
@@ -258,6 +260,8 @@ def run_runs(options: argparse.Namespace) -> int:
     from mambanorm.runs import runs_dir
     from mambanorm.sweep import plural
 
+    if options.check:
+        return _check_store(options)
     where: dict[str, Any] = {}
     if options.scale is not None:
         where["scale"] = config.check_scale(options.scale)
@@ -282,6 +286,24 @@ def run_runs(options: argparse.Namespace) -> int:
 
 
 SHOWN = 40
+
+
+def _check_store(options: argparse.Namespace) -> int:
+    """Reads every file of every run and says which are not what was written; 1 if there are any."""
+    from mambanorm.runs import check_runs, runs_dir
+    from mambanorm.sweep import plural
+
+    table = check_runs(options.runs_dir)
+    bad = table[~table["state"].isin(["whole", "unchecked"])]
+    for row in bad.itertuples():
+        print(f"{row.run_id}  {row.state}: {row.why}")
+    counts = ", ".join(f"{n} {state}" for state, n in table["state"].value_counts().items())
+    print(f"{plural(len(table), 'run')} in {runs_dir(options.runs_dir)}{': ' if counts else ''}{counts}")
+    if "unchecked" in set(table["state"]):
+        print("Unchecked runs are of an earlier version, which kept no checksums: sound as far as can be told.")
+    if "damaged" in set(table["state"]):
+        print("Move a damaged run's folder away, and what needs it trains it again.")
+    return int(len(bad) > 0)
 
 
 def run_plan(options: argparse.Namespace) -> int:
@@ -688,6 +710,8 @@ def _add_tasks(command: Parser) -> None:
 def _add_runs(command: Parser) -> None:
     _add_common(command)
     command.add_argument("--csv", type=_file, metavar="FILE", help="write every run and every column to a file instead")
+    check = "read every file of every run and say which are not what was written"
+    command.add_argument("--check", action="store_true", help=check)
 
 
 def _add_plan(command: Parser) -> None:
@@ -757,7 +781,12 @@ COMMANDS: dict[str, tuple[Callable, Callable, str, list[str]]] = {
         ],
     ),
     "tasks": (_add_tasks, run_tasks, "list the tasks and the scales", ["", "--prepare listops --scale quick"]),
-    "runs": (_add_runs, run_runs, "list the stored runs", ["", "--tasks digits --scale quick", "--csv runs.csv"]),
+    "runs": (
+        _add_runs,
+        run_runs,
+        "list the stored runs",
+        ["", "--tasks digits --scale quick", "--csv runs.csv", "--check"],
+    ),
     "plan": (
         _add_plan,
         run_plan,

@@ -220,11 +220,7 @@ def _card(outcome: NotebookOutcome, out_dir: Path) -> str:
     number = re.match(r"\d+", outcome.name)
     link = _attribute(outcome.html.name) if outcome.html else ""
     picture = _thumbnail(outcome, out_dir)
-    image = (
-        f'<img src="{_attribute(picture)}" alt="">'
-        if picture
-        else f"<b>{number[0] if number else '·'}</b>"
-    )
+    image = f'<img src="{_attribute(picture)}" alt="">' if picture else f"<b>{number[0] if number else '·'}</b>"
     title = f'<a href="{link}">{html.escape(outcome.title)}</a>' if link else html.escape(outcome.title)
     parts = [
         f'<div class="picture{"" if picture else " empty"}">{image}</div><div class="text">',

@@ -49,7 +49,7 @@ from mambanorm.recorded import check_source, recorded
 from mambanorm.runs import runs_dir as store_dir
 from mambanorm.sweep import missing_runs, spell, sweep
 from mambanorm.tasks import TASKS, check_task
-from mambanorm.whole import write_text
+from mambanorm.whole import writable_folder, write_text
 
 NOTEBOOKS = ROOT / "notebooks"
 REPORTS = ROOT / "reports"
@@ -77,8 +77,8 @@ def run_study(
 ) -> list[NotebookOutcome]:
     """Trains what the store lacks, executes the notebooks (all, or those named) and writes the report.
 
-    None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook, before anything
-    starts; a run or a notebook that fails is in the outcomes instead.
+    None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook and OSError for a
+    folder that cannot be written to, before anything starts; a run or a notebook that fails is in the outcomes instead.
     """
     start = time.monotonic()
     scale = default_scale() if scale is None else check_scale(scale)
@@ -93,7 +93,7 @@ def run_study(
     parameters = {name: value for name, value in given.items() if value is not None}
     if runs_dir is not None:
         parameters["runs_dir"] = str(store_dir(runs_dir))
-    out_dir = Path(out_dir or REPORTS / scale).resolve()
+    out_dir = writable_folder(out_dir or REPORTS / scale, "the report")
 
     trained, failed = _train(plan, runs_dir, scheduler, workers, progress)
     outcomes = [

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 
 import mambanorm as mn
 from mambanorm import whole
+from mambanorm.cli import main
 from mambanorm.config import base_config
 from mambanorm.runs import (
     MANIFEST,
@@ -172,6 +174,27 @@ def test_a_diverged_run_is_whole_too(store):
     assert load_runs().status.tolist() == ["diverged"]
 
 
+def test_the_command_line_checks_a_store_and_names_what_is_damaged(folder, capsys):
+    assert main(["runs", "--check"]) == 0
+    assert "1 whole" in capsys.readouterr().out
+    content = bytearray((folder / "checkpoint.safetensors").read_bytes())
+    content[-7] ^= 1
+    (folder / "checkpoint.safetensors").write_bytes(content)
+    assert main(["runs", "--check"]) == 1
+    said = capsys.readouterr().out
+    assert f"{folder.name}  damaged: checkpoint.safetensors was altered" in said
+    assert "1 run in" in said
+    assert "1 damaged" in said
+
+
+def test_a_verdict_on_damaged_diagnostics_names_the_run(store):
+    config = base_config("digits", "smoke", arm=mn.CLAIMS["H12s"].arms[0])
+    folder = save_run(train(config))
+    (folder / "diagnostics.npz").write_bytes((folder / "diagnostics.npz").read_bytes()[::-1])
+    with pytest.raises(DamagedRun, match=f"{folder.name} is damaged: diagnostics.npz was altered"):
+        mn.with_summaries(load_runs())
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # other users
 
@@ -245,16 +268,41 @@ def test_what_cannot_be_read_stays_where_it_is(folder, result, monkeypatch):
 
 def test_a_store_that_cannot_be_written_is_told_in_one_sentence(tmp_path):
     (tmp_path / "file").write_text("mine")
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OSError, match=r"cannot hold the run store: .* give a folder that you can write to"):
-            check_store(place)
+    with pytest.raises(ValueError, match=r"the run store .*file is a file: needed is a folder"):
+        check_store(tmp_path / "file")
+    with pytest.raises(OSError, match=r"cannot hold the run store: .* give a folder that you can write to"):
+        check_store(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
     assert check_store(tmp_path / "new") == (tmp_path / "new").resolve()
     assert list((tmp_path / "new").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["study", "--scale", "smoke", "--notebooks", "00", "--out"],
+        ["record", "--scale", "smoke", "--out"],
+        ["sweep", "--arms", "None>SSM>None", "--scale", "smoke", "--workers", "0", "--runs-dir"],
+        ["train", "--arm", "None>SSM>None", "--scale", "smoke", "--runs-dir"],
+        ["verdicts", "--scale", "smoke", "--claims", "H1s", "--seeds", "1", "--workers", "0", "--runs-dir"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, capsys, monkeypatch):
+    def no_step(*_, **__):
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr(import_module("mambanorm.train"), "build_model", no_step)
+    (tmp_path / "file").write_text("mine")
+    assert main([*command, str(tmp_path / "file" / "below")]) in (1, 2)
+    said = capsys.readouterr().err
+    assert "below" in said or "file" in said
+    assert len(said.splitlines()) == 1, said
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_an_empty_path_is_no_store():
-    with pytest.raises(ValueError, match="runs_dir is empty"):
+    with pytest.raises(ValueError, match="the run store '' names no folder"):
         runs_dir("")
 
 

@@ -25,7 +25,7 @@ from mambanorm.claims.evidence import Evidence, fixed_runs, variants
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of, growth, norm_quantiles, sigma_history
-from mambanorm.runs import StoredRun, find_run, stored_run
+from mambanorm.runs import DamagedRun, StoredRun, find_run, stored_run
 from mambanorm.tasks import load_task
 from mambanorm.train import build_model
 
@@ -62,6 +62,8 @@ def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read
         return
     try:
         facts[run_id] |= read(run)
+    except DamagedRun:  # a number without it would look like any other
+        raise
     except ValueError as error:  # its checkpoint or its diagnostics were deleted to save space
         warnings.warn(str(error), stacklevel=3)
 

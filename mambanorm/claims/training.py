@@ -30,6 +30,7 @@ from mambanorm.config import (
 from mambanorm.recorded import recorded_path, write_recorded
 from mambanorm.runs import load_runs
 from mambanorm.sweep import plural, sweep
+from mambanorm.whole import writable_folder
 
 SEEDS = 8
 """Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
@@ -110,16 +111,18 @@ def recorded_configs(
 
 def record(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
     """Trains `recorded_configs` and writes the recorded results of a scale; returns their path. `asked`: its keywords
-    and sweep's scheduler, workers, client, progress. RuntimeError, and nothing written, if a run could not be trained.
+    and sweep's scheduler, workers, client, progress. RuntimeError, and nothing written, if a run could not be trained,
+    OSError, before anything is trained, if the file's folder cannot be written to.
     """
     engine = {name: asked.pop(name) for name in ("scheduler", "workers", "client", "progress") if name in asked}
     runs_dir = asked.get("runs_dir")
+    path = (recorded_path(scale) if path is None else Path(path)).resolve()
+    writable_folder(path.parent, "the recorded results")
     sweep([c for c in recorded_configs(scale, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
     configs = recorded_configs(scale, **asked)
     frame = with_summaries(sweep(configs, runs_dir=runs_dir, **engine), runs_dir)
     if failed := int((frame.status == "failed").sum()):
         raise RuntimeError(f"{plural(failed, 'run')} could not be trained: nothing is recorded")
-    path = recorded_path(scale) if path is None else Path(path)
     write_recorded(frame, configs, path)
     return path
 
