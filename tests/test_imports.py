@@ -59,8 +59,7 @@ def python(code: str, *argv: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [["--help"], ["study", "--help"], ["stdy"], ["sweep", "--grid", "type", "--lr", "1"], ["runs", "--scale", "x"]],
+    "line", ["--help", "study --help", "stdy", "sweep --grid type --lr 1", "runs --scale x", "verdicts --seeds 1.5"]
 )
 def test_neither_help_nor_a_mistake_in_the_arguments_imports_what_computes(line):
     code = f"""
@@ -181,10 +180,8 @@ def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(sto
         assert len(mn.load_runs()) == 0
     (folder, *_) = store.iterdir()
     folder.rename(store / "0123456789abcdef")  # an altered config is damage, whatever its norm
-    with pytest.warns(UserWarning) as found:
+    with pytest.warns(match="damaged run .*0123456789abcdef"), pytest.warns(match="2 runs use the norm 'Peak'"):
         mn.load_runs()
-    assert "damaged run" in str(found[0].message)
-    assert "2 runs use the norm 'Peak'" in str(found[1].message)
 
 
 @pytest.mark.parametrize(
