@@ -10,8 +10,6 @@ first asked for (PEP 562), so that the command line does not wait for what it do
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
-from pkgutil import iter_modules
 from types import ModuleType
 
 __version__ = "0.1.0"
@@ -48,12 +46,17 @@ def __getattr__(name: str):
     if name in PLACES:
         globals()[name] = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
         return globals()[name]
-    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
-        return import_module(f"{__name__}.{name}")
+    if not name.startswith("_"):
+        from importlib.util import find_spec
+
+        if find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
+    from pkgutil import iter_modules
+
     modules = (module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
     return sorted({*globals(), *PLACES, *modules})
 

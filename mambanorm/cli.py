@@ -219,7 +219,8 @@ def _train(config, options: argparse.Namespace) -> str | None:
     if options.scheduler:
         frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
         return None if frame["status"].iloc[0] != "failed" else frame["error"].iloc[0]
-    with tqdm(total=config.steps, desc=f"{config.arm} on {config.task}, seed {config.seed}", unit="step") as bar:
+    named = f"{config.arm} on {config.task}, seed {config.seed}"
+    with tqdm(total=config.steps, desc=named, unit="step", delay=0.1) as bar:  # none before the first step
 
         def show(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)

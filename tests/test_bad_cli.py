@@ -1,0 +1,256 @@
+"""Claims about bad input, on the command line and in the lists of runs: one line says what is wrong, exit code 2."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import mambanorm as mn
+from mambanorm import claims, config
+from mambanorm.cli import main
+from mambanorm.report import find_notebooks, run_study
+
+pytestmark = pytest.mark.usefixtures("store")
+
+SWEEP = ["sweep", "--grid", "type"]
+TRAIN = ["train", "--arm", "RMSN>SSM>GN", "--scale", "smoke"]
+
+
+def setting(text: str) -> list[str]:
+    return [*TRAIN, "--set", text]
+
+
+COMMANDS = [
+    # empty
+    (["verdicts", "--claims", ""], "--claims: '' lacks a name"),
+    (["verdicts", "--claims", "H1s,,H3s"], "lacks a name"),
+    (["verdicts", "--claims", " "], "lacks a name"),
+    (["study", "--tasks", ""], "--tasks: '' lacks a name"),
+    (["runs", "--tasks", ","], "lacks a name"),
+    (["study", "--notebooks", ""], "--notebooks: '' lacks a name"),
+    (["sweep", "--arms", ""], "--arms: '' lacks a name"),
+    (["plan", "--arms", ""], "lacks a name"),
+    (["plan", "--tasks", ""], "lacks a name"),
+    (["bench", "--only", ""], "lacks a name"),
+    (["tasks", "--prepare", ""], "--prepare: '' lacks a name"),
+    (["runs", "--csv", ""], "'' names no file"),
+    (["record", "--out", ""], "'' names no file"),
+    (["study", "--out", ""], "'' names no folder"),
+    (["bench", "--out", ""], "'' names no folder"),
+    (["runs", "--runs-dir", ""], "'' names no folder"),
+    ([*SWEEP, "--runs-dir", ""], "'' names no folder"),
+    ([*SWEEP, "--scale", ""], "unknown scale ''"),
+    (["tasks", "--scale", ""], "unknown scale ''"),
+    ([*SWEEP, "--scheduler", ""], "no address"),
+    ([*SWEEP, "--workers", ""], "none of auto"),
+    ([*SWEEP, "--seeds", ""], "neither a number of seeds"),
+    (["sweep", "--grid", ""], "unknown grid ''"),
+    (["train", "--arm", ""], "unknown arm ''"),
+    (["train", "--arm", "LN>SSM>LN", "--task", ""], "unknown task ''"),
+    (["--import", "", "runs"], "names neither a file nor a module"),
+    (setting(""), "unknown field of RunConfig ''"),
+    (setting("steps="), "steps must be a whole number, got ''"),
+    (setting("schedule="), "unknown schedule ''"),
+    (setting("device="), "unknown device ''"),
+    # files for folders
+    (["runs", "--runs-dir", "FILE"], "is a file: needed is a folder"),
+    ([*SWEEP, "--runs-dir", "FILE"], "is a file: needed is a folder"),
+    (["study", "--out", "FILE"], "is a file: needed is a folder"),
+    (["runs", "--csv", "."], "is a folder: needed is the name of a file"),
+    (["record", "--out", "."], "is a folder: needed is the name of a file"),
+    # numbers
+    (setting("steps=1_0"), "steps must be a whole number, got '1_0'"),
+    (setting("steps= 1 "), "got ' 1 '"),
+    (setting("steps=1e3"), "got '1e3'"),
+    (setting("steps=10.0"), "got '10.0'"),
+    (setting("steps=٣"), "steps must be a whole number"),
+    (setting("steps=0"), "at least 1"),
+    (setting("steps=-1"), "at least 1"),
+    (setting("lr=1_0"), "lr must be a number, got '1_0'"),
+    (setting("lr=nan"), "lr must be a number, got 'nan'"),
+    (setting("lr=inf"), "lr must be a number, got 'inf'"),
+    (setting("lr=1e999"), "lr must be a finite number"),
+    (setting("lr=fast"), "lr must be a number, got 'fast'"),
+    (setting("weight_decay=-1"), "at least 0"),
+    (setting("down_sample=[1.5]"), "down_sample must be a list of blocks"),
+    (setting("norm_options=[1]"), "norm_options must be JSON such as"),
+    (setting("norm_options={eps:1}"), "norm_options must be JSON such as"),
+    (setting("device=cpu:7"), "unknown device 'cpu:7'"),
+    (setting("device=meta"), "unknown device 'meta'"),
+    (setting("device=gpu"), "did you mean 'cpu'"),
+    (setting("precision=fp16"), "did you mean 'bf16'"),
+    (setting("task=digits"), "not set by --set but by --tasks or --task"),
+    ([*setting("lr=1e-3"), "--set", "lr=2e-3"], "--set 'lr' is given twice"),
+    # parts beyond their whole
+    (setting("warmup_steps=5"), "warmup_steps=5 is beyond steps=4"),
+    ([*TRAIN[:3], "--scale", "quick", "--set", "steps=10"], "warmup_steps=20 is beyond steps=10"),
+    (setting("micro_batch=9"), "micro_batch=9 is beyond batch_size=8"),
+    (setting("train_rows=7"), "batch_size=8 is beyond train_rows=7"),
+    (setting("batch_size=121"), "batch_size=121 is beyond the 120 training rows of digits"),
+    (setting("train_rows=121"), "train_rows=121 is beyond the 120 training rows of digits"),
+    # seeds
+    ([*SWEEP, "--seeds", "1.7"], "neither a number of seeds"),
+    ([*SWEEP, "--seeds", "2.5,3"], "neither a number of seeds"),
+    ([*SWEEP, "--seeds", "True"], "neither a number of seeds"),
+    ([*SWEEP, "--seeds", "three"], "neither a number of seeds"),
+    ([*SWEEP, "--seeds", "1_0"], "neither a number of seeds"),
+    ([*SWEEP, "--seeds", "-3"], "at least one seed"),
+    ([*SWEEP, "--seeds", "0"], "at least one seed"),
+    ([*SWEEP, "--seeds", "1,1"], "seed 1 is given twice"),
+    ([*SWEEP, "--seeds", "0,-1"], "from 0 to 2³² − 1, got -1"),
+    ([*SWEEP, "--seeds", "4294967296,"], "from 0 to 2³² − 1"),
+    ([*SWEEP, "--seeds", "1000000000"], "1,000,000,000 seeds are too many: at most 100"),
+    (["plan", "--seeds", "101"], "101 seeds are too many"),
+    ([*TRAIN, "--seed", "-1"], "from 0 to 2³² − 1"),
+    ([*TRAIN, "--seed", "4294967296"], "from 0 to 2³² − 1"),
+    ([*TRAIN, "--seed", "1_0"], "'1_0' is no seed"),
+    ([*TRAIN, "--seeds", "1,2"], "'1,2' is no seed"),
+    # twice
+    ([*SWEEP, "--tasks", "digits,digits"], "name 'digits' is given twice"),
+    (["verdicts", "--claims", "H1s,H1s"], "name 'H1s' is given twice"),
+    (["sweep", "--arms", "LN>SSM>LN,LN>SSM>LN"], "is given twice"),
+    # flags that are fields, and others
+    ([*TRAIN, "--lr", "1e-3"], "--lr: say --set lr=…"),
+    ([*SWEEP, "--lr=1e-3"], "--lr: say --set lr=…"),
+    ([*SWEEP, "--n-layers", "8"], "--n-layers: say --set n_layers=…"),
+    (["plan", "--batch_size", "8"], "--batch_size: say --set batch_size=…"),
+    (["study", "--steps", "8"], "study takes no --steps, its scale decides"),
+    (["verdicts", "--lr", "1"], "take --set lr=…"),
+    ([*SWEEP, "--sed", "8"], "did you mean '--seeds'"),
+    (["runs", "--arm", "LN>SSM>LN"], "unknown option of runs '--arm'"),
+    (["runs", "all"], "unknown option of runs 'all'"),
+    # unknown names
+    (["stdy"], "did you mean 'study'"),
+    (["--debug", "stdy"], "did you mean 'study'"),
+    ([], "required: COMMAND"),
+    (["verdicts", "--claims", "H13s"], "did you mean 'H3s'"),
+    (["study", "--notebooks", "13"], "unknown notebook '13'"),
+    (["tasks", "--prepare", "digit"], "did you mean 'digits'"),
+    (["runs", "--tasks", "digit"], "did you mean 'digits'"),
+    (["plan", "--task", "digit"], "did you mean 'digits'"),
+    (["plan", "--arm", "LM>SSM>LN"], "did you mean 'LN'"),
+    (["bench", "--only", "scn"], "did you mean 'scan'"),
+    (["--import", "nowhere.py", "runs"], "nowhere.py: No such file"),
+    (["runs", "--import", "no_such_module"], "there is no module 'no_such_module' here"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), COMMANDS, ids=lambda part: " ".join(part) if isinstance(part, list) else "")
+def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("MAMBANORM_DEBUG", raising=False)
+    monkeypatch.setenv("MAMBANORM_IMPORT", "")
+    (tmp_path / "file").write_text("")
+    code = main([str(tmp_path / "file") if part == "FILE" else part for part in argv])
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (code, out) == (2, "")
+    assert err.startswith("mambanorm: ")
+    assert err.count("\n") == 1
+
+
+CALLS = {
+    "seeds=[1.7]": (lambda: mn.study("smoke", seeds=[1.7]), "a seed is a whole number, got 1.7"),
+    "seeds=True": (lambda: mn.study("smoke", seeds=True), "seeds must be whole numbers, got True"),
+    "seeds=[True]": (lambda: mn.study("smoke", seeds=[True]), "a seed is a whole number, got True"),
+    "seeds='12'": (lambda: mn.study("smoke", seeds="12"), "seeds must be whole numbers, got '12'"),
+    "seeds=2.5": (lambda: mn.study("smoke", seeds=2.5), "seeds must be whole numbers, got 2.5"),
+    "seeds='three'": (lambda: mn.study("smoke", seeds="three"), "got 'three'"),
+    "seeds=['three']": (lambda: mn.grid(["LN>SSM>LN"], seeds=["three"]), "got 'three'"),
+    "seeds=object": (lambda: mn.grid(["LN>SSM>LN"], seeds=object), "a seed is a whole number"),
+    "seeds=[2**32]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[2**32]), "from 0 to 2³² − 1, got 4294967296"),
+    "seeds=[-1]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[-1]), "got -1"),
+    "seeds=[]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[]), "at least one seed"),
+    "seeds=-2": (lambda: mn.grid(["LN>SSM>LN"], seeds=-2), "at least one seed"),
+    "seeds=[3, 3]": (lambda: mn.grid(["LN>SSM>LN"], seeds=[3, 3]), "seed 3 is given twice"),
+    "seeds=10**9": (lambda: mn.grid(["LN>SSM>LN"], seeds=10**9), "1,000,000,000 seeds are too many"),
+    "seeds=range(10**9)": (lambda: mn.grid(["LN>SSM>LN"], seeds=range(10**9)), "more than 1,000 seeds"),
+    "needed(seeds='8')": (lambda: mn.needed("H1s", "8"), "seeds must be whole numbers"),
+    "verdict_runs(seeds='8')": (lambda: claims.verdict_runs(["H1s"], seeds="8"), "seeds must be whole numbers"),
+    "run_study(seeds='8')": (lambda: run_study("smoke", seeds="8"), "seeds must be whole numbers"),
+    "seed=True": (lambda: mn.RunConfig(seed=True), "seed must be a whole number"),
+    "seed='1'": (lambda: mn.RunConfig(seed="1"), "seed must be a whole number"),
+    "seed=2**32": (lambda: mn.RunConfig(seed=2**32), "from 0 to 2³² − 1"),
+    "seed=-1": (lambda: mn.RunConfig(seed=-1), "at least 0"),
+    "device=cpu:7": (lambda: mn.RunConfig(device="cpu:7"), "unknown device 'cpu:7'"),
+    "device=meta": (lambda: mn.RunConfig(device="meta"), "unknown device 'meta'"),
+    "device=7": (lambda: mn.RunConfig(device=7), "unknown device 7"),
+    "task=5": (lambda: mn.RunConfig(task=5), "task must be the name of one"),
+    "task=''": (lambda: mn.RunConfig(task=""), "task must be the name of one"),
+    "steps='10'": (lambda: mn.RunConfig(steps="10"), "steps must be a whole number"),
+    "steps=10.0": (lambda: mn.RunConfig(steps=10.0), "steps must be a whole number"),
+    "lr='fast'": (lambda: mn.RunConfig(lr="fast"), "lr must be a finite number"),
+    "a config of a list": (lambda: mn.RunConfig.from_json("[1]"), "a config is a JSON object"),
+    "warmup": (lambda: mn.base_config("digits", "quick", steps=10), "warmup_steps=20 is beyond steps=10"),
+    "micro_batch": (lambda: mn.grid(["LN>SSM>LN"], scale="smoke", micro_batch=64), "micro_batch=64 is beyond"),
+    "study(tasks=[])": (lambda: mn.study("smoke", tasks=[]), "tasks must be a list of names, got []"),
+    "study(tasks='')": (lambda: mn.study("smoke", tasks=""), "tasks must be a list of names"),
+    "study(tasks=5)": (lambda: mn.study("smoke", tasks=5), "tasks must be a list of names, got 5"),
+    "study(tasks=[None])": (lambda: mn.study("smoke", tasks=[None]), "tasks must be a list of names"),
+    "needed(tasks=[])": (lambda: mn.needed("H1s", tasks=[]), "tasks must be a list of names"),
+    "recorded_configs(tasks=[])": (lambda: claims.recorded_configs("smoke", tasks=[]), "tasks must be a list"),
+    "verdict_runs([])": (lambda: claims.verdict_runs([]), "claims must be a list of claims"),
+    "run_study(tasks=[])": (lambda: run_study("smoke", tasks=[]), "tasks must be a list of names"),
+    "run_study(tasks='digt')": (lambda: run_study("smoke", tasks="digt"), "did you mean 'digits'"),
+    "find_notebooks([])": (lambda: find_notebooks([]), "notebooks must be a list of names"),
+    "find_notebooks('')": (lambda: find_notebooks(""), "notebooks must be a list of names"),
+    "load_runs('')": (lambda: mn.load_runs(""), "the run store '' names no folder"),
+    "load_runs(a file)": (lambda: mn.load_runs(__file__), "is a file: needed is a folder"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_nonsense_in_python_says_what_is_wrong(call):
+    ask, said = CALLS[call]
+    with pytest.raises(ValueError, match=re.escape(said)):
+        ask()
+
+
+def test_a_single_name_stands_for_itself():
+    def ids(configs):
+        return [one.run_id for one in configs]
+
+    alone, listed = (mn.study("smoke", tasks) for tasks in ("digits", ["digits"]))
+    assert alone == listed
+    assert {one.task for one in alone["03_type"]} == {"digits"}
+    asked = dict(seeds=1, scale="smoke")
+    assert ids(mn.needed("H1s", 1, "digits", "smoke")) == ids(mn.needed("H1s", 1, ["digits"], "smoke")) != []
+    assert ids(claims.verdict_runs("H1s", tasks="digits", **asked)) == ids(
+        claims.verdict_runs(["H1s"], tasks=["digits"], **asked)
+    )
+    assert ids(claims.recorded_configs("smoke", seeds=1, tasks="digits")) == ids(
+        claims.recorded_configs("smoke", seeds=1, tasks=["digits"])
+    )
+    assert ids(mn.grid("LN>SSM>LN", "digits", **asked)) == ids(mn.grid(["LN>SSM>LN"], ["digits"], **asked))
+    assert config.validation_tasks("smoke", "listops") == ["listops"]
+
+
+def test_seeds_may_be_any_whole_numbers():
+    assert config.check_seeds(np.int64(2), "smoke") == [0, 1]
+    assert config.check_seeds(np.arange(3), "smoke") == [0, 1, 2]
+    assert config.check_seeds((seed for seed in (5, 2222)), "smoke") == [5, 2222]
+    assert config.check_seeds(100, "smoke")[-1] == 99
+
+
+def test_every_run_of_the_study_keeps_its_parts_within_their_whole():
+    for scale in config.SCALES:
+        for one in [run for runs in mn.study(scale, seeds=1).values() for run in runs]:
+            assert one.warmup_steps <= one.steps
+            assert one.batch_size <= (one.train_rows or one.batch_size)
+            assert one.micro_batch <= one.batch_size
+
+
+def test_runs_that_cannot_be_trained_are_a_line_each(capfd, monkeypatch):
+    monkeypatch.delenv("MAMBANORM_DEBUG", raising=False)
+    argv = ["sweep", "--arms", "GN>SSM>GN", "--scale", "smoke", "--seeds", "6", "--workers", "0"]
+    assert main([*argv, "--set", 'norm_options={"groups": 3}']) == 1
+    lines = [line for line in capfd.readouterr().err.splitlines() if line and "training |" not in line]
+    assert len(lines) == 7
+    assert all(line.startswith("mambanorm: ") for line in lines)
+
+
+def test_debug_shows_where_an_error_comes_from(capsys, monkeypatch):
+    monkeypatch.setenv("MAMBANORM_DEBUG", "")
+    assert main(["runs", "--debug", "--tasks", "digit"]) == 2
+    assert "Traceback" in capsys.readouterr().err
