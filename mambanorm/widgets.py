@@ -46,9 +46,7 @@ def _values(controls: dict[str, w.Widget]) -> dict[str, object]:
 
 def _slider(value: float, to: float, name: str) -> w.FloatSlider:
     layout = w.Layout(width="380px", max_width="100%")  # with its name and its number beside it, half is track
-    return w.FloatSlider(
-        value=value, min=0, max=to, step=0.5, description=name, continuous_update=False, layout=layout
-    )
+    return w.FloatSlider(value=value, min=0, max=to, step=0.5, description=name, continuous_update=False, layout=layout)
 
 
 def explore_norms() -> Explorer:

@@ -56,7 +56,9 @@ def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series, m: i
     low, high = t_interval(values, simultaneous(m))
     each_low, each_high = t_interval(values)
     facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high)
-    facts |= dict(threshold=claim.threshold_of(comparison), paper=printed(claim, comparison, task), unit=comparison.unit)
+    facts |= dict(
+        threshold=claim.threshold_of(comparison), paper=printed(claim, comparison, task), unit=comparison.unit
+    )
     return judged(claim, facts | dict(per_seed=values.tolist()))
 
 
