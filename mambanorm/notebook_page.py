@@ -58,7 +58,7 @@ def notebook_page(nb: nbformat.NotebookNode, title: str) -> str:
         if "text/latex" in output.get("data", {}):
             output.data.setdefault("text/markdown", output.data["text/latex"])
     cells, _ = Cells().from_notebook_node(nb)
-    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "nord-darker"))
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     return PAGE.substitute(
         title=html.escape(title), look=LOOK, light=light, dark=dark, navigation=navigation(), cells=cells
     )
@@ -82,8 +82,8 @@ nav.pages {
   display: flex; flex-wrap: wrap; gap: 6px 24px; padding: 10px 0; font-size: 14.5px;
   border: solid var(--line); border-width: 1px 0;
 }
-nav.pages .previous, nav.pages .next { flex: 1 1 120px; }
-nav.pages .next { text-align: right; }
+nav.pages > :is(:first-child, :last-child) { flex: 1 1 110px; }
+nav.pages > :last-child { text-align: right; }
 h1 { margin: 28px 0 14px; font: 600 clamp(28px, 5vw, 40px)/1.15 var(--serif); }
 h2 { margin: 40px 0 8px; font: 600 24px/1.25 var(--serif); }
 h3 { margin: 28px 0 6px; font: 600 19px/1.3 var(--serif); }
@@ -100,8 +100,9 @@ h3 { margin: 28px 0 6px; font: 600 19px/1.3 var(--serif); }
 .output_png img, .output_jpeg img, .output_svg img { background: #fff; border-radius: 6px; }
 img { max-width: 100%; height: auto; }
 th, td { vertical-align: top; }
-.dataframe :is(th, td) { text-align: right; white-space: nowrap; }
 table { border: 0; }
+:is(th, td) { border: 0; border-bottom: 1px solid var(--line); }
+.dataframe :is(th, td) { padding-left: 6px; text-align: right; white-space: nowrap; }
 math { font-size: 1.08em; }
 math[display="block"] { margin: 12px 0; overflow-x: auto; overflow-y: hidden; }
 .ansi-red-fg { color: var(--bad); } .ansi-green-fg { color: var(--good); }

@@ -182,8 +182,8 @@ def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
 
 
 def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts: dict[str, str] | None = None) -> Path:
-    """Writes the page of cards, with its thumbnails beside it, links the notebooks' pages to each other, and returns its
-    path. It needs no network."""
+    """Writes the page of cards, with its thumbnails beside it, links the notebooks' pages to each other, and returns
+    its path. It needs no network."""
     out_dir = Path(out_dir).resolve()
     out_dir.mkdir(parents=True, exist_ok=True)
     outcomes = sorted(outcomes, key=lambda outcome: outcome.name)
@@ -286,8 +286,8 @@ OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
 
 
 def key_lines(answer: str) -> list[str]:
-    """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three, its
-    first three sentences. Left out are its opening, its tables, and what no line has room for."""
+    """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three,
+    its first three sentences. Left out are its opening, its tables, and what no line has room for."""
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
     texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
     sentences = [re.split(r"(?<=[.!?]) (?=[^a-z])", text) for text in texts if text and text[0] not in "|#<"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
@@ -532,7 +534,44 @@ def test_the_papers_own_numbers_stand_beside_each_comparison():
         {"None→BN − BN→None": 0.0, "None→IN − IN→None": -3.9, "None→LN − LN→None": 2.0}
         | {"None→RMSN − RMSN→None": 1.8, "None→GN − GN→None": 49.6}
     )
-    assert judge("H8s", plant(skeleton("H8s"), {}, np.random.default_rng(30))).paper == pytest.approx(2.37)
+
+
+def test_a_number_that_the_paper_prints_on_a_task_of_ours_stands_on_no_other():
+    """H8s: 37.90 → 40.27 % is ListOps' row of Table 2."""
+    tasks = ("digits", "listops")
+    frame = plant(skeleton("H8s", tasks=tasks), {}, np.random.default_rng(30))
+    own_rate = (frame.task == "listops") & (frame.lr == base_config("listops", SCALE).lr)
+    frame.loc[own_rate & (frame.role == "tune"), "best_val_accuracy"] = 0.5
+    rows = judge("H8s", frame, tasks=tasks).rows
+    main = rows[rows.comparison == "NormVary→GN − RMSN→None"].set_index("task").paper
+    assert main["listops"] == pytest.approx(2.37)
+    assert np.isnan(main["digits"])
+    drawn = [judge("H8s", frame, tasks=[task]) for task in tasks]
+    caption = figures.fig_verdicts(drawn).get_label()
+    assert "hollow diamond: the paper's own number, on ListOps" in caption
+    assert "diamond" not in figures.fig_verdicts(drawn[:1]).get_label()
+    assert (
+        "on Breakfast"
+        in figures.fig_verdicts([judge("H3s", plant(skeleton("H3s"), {}, np.random.default_rng(29)))]).get_label()
+    )
+
+
+def test_the_runs_behind_a_decision_are_those_it_was_made_of():
+    arm, other = "NormVary>SSM>GN", lr_grid("digits", SCALE)[0]
+    frame = plant(skeleton("H8s"), {arm: 12.0}, np.random.default_rng(29))
+    at_another_rate = frame[(frame.role == "test") & (frame.arm == arm)].copy()
+    at_another_rate["run_id"] = [
+        base_config("digits", SCALE, arm=arm, seed=int(seed), lr=other).run_id for seed in at_another_rate.seed
+    ]
+    frame = pd.concat([frame, at_another_rate.assign(lr=other)])
+    verdict = judge("H8s", frame)
+    runs = claims.runs_behind(verdict, frame)
+    assert set(runs.arm) == {arm, "RMSN>SSM>None"}
+    assert set(runs.role) == {"test"}
+    assert set(runs.lr) == {BASE_LR}  # not those of the same arm at another rate
+    by_arm = runs.pivot(index="seed", columns="arm", values="test_accuracy")
+    assert verdict.per_seed == pytest.approx(100 * (by_arm[arm] - by_arm["RMSN>SSM>None"]))
+    assert claims.runs_behind(judge("H1v", frame), frame).empty
 
 
 def test_intervals_are_simultaneous_within_the_claim_and_not_beyond_it():
@@ -717,6 +756,56 @@ def test_the_table_folds_out_to_figure_caveats_and_command(planted):
     for verdict in verdicts:
         assert all(html.escape(text) in page for text in (verdict.claim.words, *verdict.caveats))
         assert f">{verdict.verdict}</i>" in page
+
+
+class Cells(HTMLParser):
+    """The text of a page as one without styles shows it: rows of a table, " | " between their cells."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows, self.row, self.hidden = [], None, False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.hidden |= tag == "style"
+        if tag == "tr":
+            self.row = []
+        elif tag in ("td", "th"):
+            self.row.append("")
+        elif self.row and tag in ("br", "p", "li", "details", "summary"):
+            self.row[-1] += " "
+
+    def handle_endtag(self, tag):
+        self.hidden &= tag != "style"
+        if tag == "tr":
+            self.rows.append(" | ".join(" ".join(cell.split()) for cell in self.row))
+
+    def handle_data(self, text):
+        if self.row and not self.hidden:
+            self.row[-1] += text
+
+
+def test_the_table_reads_without_its_style(planted):
+    verdicts = [judge(name, planted) for name in ("H1s", "H8s", "H1v")]
+    page = claims.verdict_html(verdicts)
+    bare = re.sub(r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL)
+    rows = Cells(bare).rows
+    assert rows[0] == "claim | verdict | what is tested | effect [interval], threshold | paper"
+    first = verdicts[0]
+    words = first.claim.words + f" {(first.rows.state == 'holds').sum()} of 5 comparisons hold"
+    assert rows[1] == f"H1s | {first.verdict} | {words} | {first.amount}, +1 | {first.paper:+.3g}"
+    assert rows[2].startswith(f"{first.decided_by}, 8 seeds Decided by.")
+    assert rows[5].startswith("H1v | not run | ")
+    assert page.count('<th scope="col">') == 5
+    assert page.count('<th scope="row">') == len(verdicts)
+    assert page.count("<thead>") == 1
+
+
+def test_a_sharpened_claim_is_not_put_into_the_papers_mouth(planted):
+    page = claims.verdict_html([judge("H1s", planted)])
+    assert "what the paper says" not in page
+    assert "<strong>The paper.</strong> §4.2, Figure 5: 7.0 → 68.8 % (GN)" in page
+    assert "here each of the five has to hold" in page  # how the claim is sharper
 
 
 def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(planted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,3 +119,19 @@ def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     frame = recorded.recorded("smoke")
     assert {json.loads(text)["arm"] for text in frame.config} == {"GN>SSM>GN", "None>SSM>BN"}
     assert {"unevenness", "growth_train"} <= set(frame.columns)
+
+
+def test_the_verdicts_say_how_long_the_runs_behind_them_trained(frame):
+    """Notebook 12 prints what the configs say, and its prose no number of its own."""
+    verdicts = [mn.judge(name, frame) for name in ("H8s", "H10s")]  # tuned runs; the shortest ones
+    behind = pd.concat([claims.runs_behind(verdict, frame) for verdict in verdicts])
+    notebook = nbformat.read(mn.config.ROOT / "notebooks" / "12_verdicts.ipynb", 4)
+    said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
+    for task, runs in behind[behind.status == "ok"].groupby("task"):
+        rows = len(mn.load_task(task, "quick", 0).train)
+        configs = map(RunConfig.from_json, runs.config)
+        epochs = sorted({f"{config.steps * config.batch_size / rows:.2g}" for config in configs})
+        line = next(line for line in said.splitlines() if line.startswith(f"{task}: "))
+        assert line.endswith(f"epochs of {rows:,} rows")
+        assert all(number in line for number in epochs), (line, epochs)
+    assert "a few epochs" not in "".join(cell.source for cell in notebook.cells)

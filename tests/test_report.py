@@ -6,20 +6,25 @@ import asyncio
 import base64
 import io
 import os
+import re
 import threading
 import time
+from dataclasses import replace
+from html.parser import HTMLParser
 
+import ipywidgets
 import nbformat
 import psutil
 import pytest
 import zmq
 import zmq.asyncio
 from jupyter_client.session import Session
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-from mambanorm import base_config, report
-from mambanorm.page import NotebookOutcome, markdown, write_index
+from mambanorm import base_config, report, widgets
+from mambanorm.config import ROOT
+from mambanorm.page import NotebookOutcome, key_lines, markdown, read_outcome, to_html, write_index
 from mambanorm.report import Kernels, ShellChannel, exit_code, find_notebooks, run_notebook, run_study
 
 PARAMETERS = """\
@@ -249,6 +254,139 @@ def test_the_page_needs_no_network_and_is_written_whole(tmp_path):
     assert "prefers-color-scheme: dark" in page
     assert "1 of 1 notebooks ran through" in page
     assert os.listdir(tmp_path) == ["index.html"]
+
+
+FETCHING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
+
+
+class Fetched(HTMLParser):
+    """What a browser fetches to show a page: `seen`, everything but data in the page itself."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.seen = re.findall(r"(?:url\(|@import|from)\s*[\"']?((?:https?:)?//[^\"')\s]+)", page)
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        address = dict(attributes).get(FETCHING.get(tag, ""), "data:")
+        self.seen += [address] * (not address.startswith("data:"))
+
+
+def as_page(*cells, **metadata) -> str:
+    return to_html(new_notebook(cells=list(cells), metadata=metadata), "Title")
+
+
+def test_the_page_of_a_notebook_asks_no_host_for_anything_and_has_no_script(tmp_path):
+    page = as_page(new_markdown_cell("# T\n\n$x$ and [a source](https://arxiv.org/abs/2312.00752)"), code("1 + 1"))
+    assert Fetched(page).seen == []
+    assert "<script" not in page
+    assert 'href="https://arxiv.org/abs/2312.00752"' in page  # a link is followed only by who clicks on it
+    assert "prefers-color-scheme: dark" in page
+    assert "width=device-width" in page
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_notebook_of_the_study_opens_complete_without_a_network(path):
+    nb = nbformat.read(path, 4)
+    page = to_html(nb, path.stem)
+    assert Fetched(page).seen == []
+    assert "<script" not in page
+    formulas = re.findall(r"<math.*?</math>", page, re.DOTALL)
+    assert not any("\\" in formula for formula in formulas)  # a command that was not understood
+    assert len(formulas) == sum(len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", c.source)) for c in markdown_cells(nb))
+    shown = [output for cell in nb.cells for output in cell.get("outputs", ()) if WIDGET in output.get("data", {})]
+    assert all("image/png" in output.data for output in shown)  # of an explorer its first picture stays
+
+
+def markdown_cells(nb):
+    return [cell for cell in nb.cells if cell.cell_type == "markdown"]
+
+
+def test_formulas_are_drawn_when_the_page_is_made():
+    page = as_page(new_markdown_cell(r"Inline $\sigma^2_{BN}$ and" + "\n\n" + r"$$y = \frac{a}{\sqrt{b}}$$"))
+    assert page.count("<math") == 2
+    assert re.findall('<math[^>]*display="(.*?)"', page) == ["inline", "block"]
+    assert "<mfrac><mrow><mi>a</mi></mrow><mrow><msqrt>" in page
+    assert "\\frac" not in page
+    assert "<math" in markdown(r"the norm $\lVert y \rVert_2$")  # on a card too
+    assert markdown("costs 5 $") == "<p>costs 5 $</p>\n"
+
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def test_an_explorer_leaves_its_first_picture_where_widgets_cannot_run():
+    explorer = widgets.explore_block()
+    data, metadata = explorer._repr_mimebundle_()
+    assert data[WIDGET]["model_id"] == explorer.model_id  # what JupyterLab takes
+    assert Image.open(io.BytesIO(data["image/png"])).format == "PNG"
+    assert "RMSN>SSM>GN" in metadata["image/png"]["alt"]
+    picture = base64.b64encode(data["image/png"]).decode()
+    output = new_output("execute_result", data=data | {"image/png": picture}, metadata=metadata)
+    state = {"application/vnd.jupyter.widget-state+json": {"state": {explorer.model_id: {}}}}
+    page = as_page(new_code_cell("widgets.explore_block()", outputs=[output]), widgets=state)
+    assert f'src="data:image/png;base64,{picture}"' in page
+    assert explorer.model_id not in page
+
+
+def test_the_sliders_of_an_explorer_keep_their_tracks():
+    row = widgets.explore_norms().children[0]
+    assert row.layout.flex_flow == "row wrap"
+    sliders = [control for control in row.children if isinstance(control, ipywidgets.FloatSlider)]
+    # of these its name takes 80 pixels and its number 72
+    assert [slider.layout.width for slider in sliders] == ["380px"] * 2
+
+
+def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
+    paths = [notebooks("01_a"), notebooks("02_b"), notebooks("03_c")]
+    outcomes = [NotebookOutcome("00_x", title="not run", error="x")]
+    for path in paths:
+        page = tmp_path / f"{path.stem}.html"
+        page.write_text(to_html(nbformat.read(path, 4), path.stem))
+        outcomes.append(NotebookOutcome(path.stem, "ok", title=f"Title {path.stem}", html=page))
+    for shown in (outcomes, outcomes[:-1]):  # a second time with fewer
+        write_index(shown, tmp_path)
+        pages = [(tmp_path / f"{path.stem}.html").read_text() for path in paths]
+        last = shown is not outcomes
+        assert re.findall('rel="(....)" href="(.*?)"', pages[0]) == [("next", "02_b.html")] * 2  # above and below
+        assert re.findall('rel="prev" href="(.*?)"', pages[1]) == ["01_a.html"] * 2
+        assert re.findall('rel="next" href="(.*?)"', pages[1]) == ([] if last else ["03_c.html"] * 2)
+        assert all(page.count('<a href="index.html">All notebooks</a>') == 2 for page in pages)
+        assert "← Title 01_a" in pages[1]
+
+
+ANSWERS = {
+    "bullets": (
+        "**Answer** (quick scale · 3 seeds).\n\n| a | b |\n| --- | --- |\n\n"
+        "- **digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told. More.\n- two\n- three (a, b). Four.\n- five",
+        ["**digits**: IN→IN has 82.8 % [1.0, 2.0]; the gain is told.", "two", "three (a, b)."],
+    ),
+    "one paragraph": ("**Answer.** One. Two, 2.5 % of it. Three. Four.", ["One.", "Two, 2.5 % of it.", "Three."]),
+    "too long for a line": (
+        f"**digits**: after is ahead (says one; says another); {'and so on ' * 12}.\n\n{'no end ' * 20}\n\nshort",
+        ["**digits**: after is ahead (says one; says another) …", "short"],
+    ),
+    "announces a table": ("**Answer** (x). Growth of it:\n\n| a |\n| --- |\n\nNone.", ["None."]),
+    "nothing but one endless line": ("word " * 60, [("word " * 60)[:96] + " …"]),
+    "nothing": ("", []),
+}
+
+
+@pytest.mark.parametrize(("answer", "lines"), ANSWERS.values(), ids=list(ANSWERS))
+def test_a_card_has_at_most_three_lines_of_an_answer_and_none_is_cut_within_a_clause(answer, lines):
+    assert key_lines(answer) == lines
+
+
+def test_the_cards_of_the_study_are_of_like_length_and_hold_no_table(tmp_path):
+    outcomes = [read_outcome(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    page = write_index([replace(outcome, first="") for outcome in outcomes], tmp_path).read_text()
+    cards = re.findall(r'<div class="answer">(.*?)</div>', page, re.DOTALL)
+    assert len(cards) == len(outcomes)
+    for card in cards:
+        lines = [re.sub("<.*?>", "", line) for line in re.findall("<li>(.*?)</li>", card, re.DOTALL)]
+        assert 1 <= len(lines) <= 3
+        assert all(len(line) <= 98 for line in lines)
+        assert "<table" not in card
 
 
 def test_lines_of_a_printed_answer_stay_lines(notebooks, tmp_path):

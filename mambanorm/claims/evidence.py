@@ -232,7 +232,7 @@ class Evidence:
         return [arm for arm in arms if self.tuning(task, arm).isna().any()]
 
     def run_ids(self, claim: Claim, task: str, seeds: Sequence[int]) -> list[list[str]]:
-        """By seed the id of the run of each of the claim's arms, at the learning rate chosen for it if the claim tunes."""
+        """By seed the id of the run of each of the claim's arms, at its chosen learning rate if the claim tunes."""
         if claim.runs == "tuned":
             return self._tuned_ids(claim.arms, task, seeds)
         by_arm = [_fixed_ids(claim.id, self.scale, seed, self.variant) for seed in seeds]

@@ -20,8 +20,8 @@ from mambanorm.sweep import plural
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }
 .verdicts table { width: 100%; margin: 0; border-collapse: collapse; font: inherit; table-layout: auto; }
-.verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left; vertical-align: baseline;
-  white-space: normal; background: none; }
+.verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left;
+  vertical-align: baseline; white-space: normal; background: none; }
 .verdicts thead th { padding-bottom: 4px; font-size: 12px; font-weight: 400; opacity: .75; }
 .verdicts thead th:first-child { width: 60px; } .verdicts thead th:nth-child(2) { width: 128px; }
 .verdicts tbody { border-top: 1px solid #8884; background: none; }
@@ -39,6 +39,7 @@ STYLE = """<style>
 .verdicts .fold pre { margin: 6px 0; padding: 6px 10px; background: #8881; white-space: pre-wrap; font-size: 12.5px; }
 @media (max-width: 760px) { .verdicts :is(table, tbody, tr, th, td) { display: block; }
   .verdicts thead { display: none; } .verdicts :is(th, td, .fold) { padding: 2px 4px; }
+  .verdicts td[data-column]::before { content: attr(data-column) ": "; opacity: .75; }
   .verdicts tbody > tr:first-child > :is(th, .verdict) { display: inline-block; padding-top: 8px; } }
 </style>"""
 
@@ -65,7 +66,8 @@ def _rows(verdict: Verdict, beside: dict[str, str] | None, columns: int) -> str:
     row = (
         f'<th scope="row">{claim.id}</th><td class="verdict"><i class="{kind}">{verdict.verdict}</i></td>'
         f"<td>{html.escape(claim.words)}{_small_print(verdict)}</td>"
-        f'<td class="num">{html.escape(effect)}</td><td class="num">{html.escape(last)}</td>'
+        f'<td class="num" data-column="effect">{html.escape(effect)}</td>'
+        f'<td class="num" data-column="{"your runs" if beside else "paper"}">{html.escape(last)}</td>'
     )
     label = f"{verdict.decided_by}, {plural(verdict.n_seeds, 'seed')}" if found else "what it would take"
     fold = f"<details><summary>{html.escape(label)}</summary>{_fold(verdict)}</details>"
