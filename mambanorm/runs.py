@@ -221,3 +221,15 @@ def load_runs(
     for name, value in where.items():
         frame = frame[frame[name].isin(value if isinstance(value, list | tuple | set) else [value])]
     return frame.reset_index(drop=True)
+
+
+def check_store(directory: str | Path | None = None) -> Path:
+    """Makes the store and tries to write into it; returns its path. OSError where that does not work."""
+    store = runs_dir(directory)
+    store.mkdir(parents=True, exist_ok=True)
+    Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=store)).rmdir()
+    return store
+
+
+def remove_leftovers(directory: str | Path | None = None) -> None:
+    """Removes what a kill left half-written."""
