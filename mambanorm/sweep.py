@@ -82,13 +82,14 @@ def sweep(
     `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
     A run that could not be trained, or that the store has not got after its training, has status "failed" and its
     reason in `error`; it is not stored, so the next sweep tries it again. Before anything starts it raises ValueError
-    for an unknown task, OSError for a store that cannot be written or a scheduler that does not answer; later
+    for an unknown task or wrong `workers`, OSError for a store that cannot be written or a scheduler that does not answer; later
     ConnectionError if the scheduler goes away.
     """
     configs = list({config.run_id: config for config in configs}.values())
     for config in configs:
         if config.task not in TASKS:
             raise unknown("task", config.task, TASKS)
+    _check_workers(workers)
     if check_source(source) == "recorded":
         frame = recorded_runs(configs)
         print(describe_recorded(frame))
@@ -345,8 +346,7 @@ def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler:
 
     ValueError for `workers` that is neither "auto" nor a whole number from 0 up.
     """
-    if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
-        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+    _check_workers(workers)
     if scheduler is not None:
         with connect(scheduler) as client:
             return max(1, sum(client.nthreads().values()))
@@ -356,6 +356,11 @@ def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler:
     if torch.cuda.is_available() or (len(todo) == 1 and threads <= numba.config.NUMBA_NUM_THREADS):
         return 0
     return min(len(todo), max(1, cores() // threads))
+
+
+def _check_workers(workers: int | str) -> None:
+    if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
 
 
 @contextmanager
