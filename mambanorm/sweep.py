@@ -177,6 +177,8 @@ def train_one(config: RunConfig, directory: str | Path | None = None, **options:
             tqdm.write(f"{holder} trains this run: waiting for it", file=sys.stderr)
         told = True
         while (stale := watch.freed(config.run_id, holder)) is None:
+            if find_run(config, store) is not None:
+                return
             time.sleep(POLL_S)
 
 

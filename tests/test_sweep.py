@@ -19,7 +19,7 @@ from dask.distributed import Client
 
 import mambanorm as mn
 from mambanorm import cli, estimate, leases
-from mambanorm.config import base_config
+from mambanorm.config import ROOT, base_config
 from mambanorm.leases import LEASE, Held, Watch, lease, remove_dead
 from mambanorm.runs import find_run, load_runs
 from mambanorm.sweep import count_workers, local_cluster, run_one, sweep, train_one
@@ -53,10 +53,13 @@ def process(*arguments, **options):
 @contextmanager
 def scheduler(folder):
     """A Dask scheduler in a process of its own, and its address."""
-    file, options = folder / "scheduler.json", ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    file, options = (
+        folder / "scheduler.json",
+        ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"],
+    )
     silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    command = ["-m", "distributed.cli.dask_scheduler", *options, "--dashboard-address", "127.0.0.1:0"]
-    with process(*command, "--scheduler-file", file, **silent) as started:
+    command = ["-m", "distributed.cli.dask_scheduler", *options, "--scheduler-file", file]
+    with process(*command, **silent) as started:
         until(file.exists, "the scheduler")
         until(lambda: file.read_text().endswith("}"), "the scheduler's address")
         yield started, json.loads(file.read_text())["address"]
@@ -169,10 +172,11 @@ def test_an_unwritable_store_is_told_before_anything_is_trained(tmp_path, monkey
 HOLD = """
 import sys, time
 from pathlib import Path
-from mambanorm import leases
+sys.path.append(sys.argv[3])
+import leases  # alone: the package takes seconds
 leases.BEAT_S = 0.1
-if len(sys.argv) > 3:
-    leases.this_machine = lambda: sys.argv[3]
+if len(sys.argv) > 4:
+    leases.this_machine = lambda: sys.argv[4]
 with leases.lease(sys.argv[2], Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -183,7 +187,7 @@ with leases.lease(sys.argv[2], Path(sys.argv[1])):
 def holder(store, config, *machine):
     """Another process that holds the lease of a run."""
     store.mkdir(exist_ok=True)
-    with process("-c", HOLD, store, config.run_id, *machine) as started:
+    with process("-c", HOLD, store, config.run_id, ROOT / "mambanorm", *machine) as started:
         assert started.stdout.readline() == "held\n"
         yield started
 
