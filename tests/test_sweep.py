@@ -282,7 +282,6 @@ import os, sys, time
 from pathlib import Path
 import mambanorm as mn
 from mambanorm.sweep import sweep
-import mambanorm
 
 module, folder = sys.modules["mambanorm.sweep"], Path(os.environ["TRAINED_LOG"]).parent
 train = module.train
@@ -365,14 +364,13 @@ def page(place, name):
 
 
 ELSEWHERE = """
-import sys
+from importlib import import_module
 from pathlib import Path
-import mambanorm.runs, mambanorm.sweep
-
-save_run = mambanorm.runs.save_run
 
 def dask_setup(_worker):
-    mambanorm.sweep.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
+    sweeping = import_module("mambanorm.sweep")
+    save_run = sweeping.save_run
+    sweeping.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
 """
 
 
