@@ -213,8 +213,7 @@ def _train(config, options: argparse.Namespace) -> str | None:
     """Trains and stores a run, here with a live line or where the scheduler says; returns the reason if it fails."""
     from tqdm.auto import tqdm
 
-    from mambanorm import save_run, sweep, train
-    from mambanorm.runs import resume_dir
+    from mambanorm.sweep import sweep, train_one
 
     if options.scheduler:
         frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
@@ -227,7 +226,7 @@ def _train(config, options: argparse.Namespace) -> str | None:
             bar.update(step - bar.n)  # a run that goes on does not begin at 1
 
         try:
-            save_run(train(config, on_step=show, checkpoint_dir=resume_dir(config, options.runs_dir)), options.runs_dir)
+            train_one(config, options.runs_dir, on_step=show)
         except (RuntimeError, MemoryError) as error:
             return f"{type(error).__name__}: {error}"
     return None

@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numba
 import pandas as pd
-import torch
 
 from mambanorm import machine
 from mambanorm.config import RunConfig, base_config
 from mambanorm.plan import plan
 from mambanorm.runs import load_runs
 from mambanorm.runs import runs_dir as store_dir
-from mambanorm.ssm import set_threads
 from mambanorm.sweep import count_workers, missing_runs, plural, relative_cost, spell
 
 
@@ -43,7 +42,7 @@ def dry_run(
     text = f"{plural(asked, 'run')} asked for, {stored}, {len(missing)} missing"
     if not missing:
         return text
-    count = max(1, count_workers(len(missing), workers, scheduler))
+    count = max(1, count_workers(missing, workers, scheduler))
     seconds, source = estimate(missing, count, runs_dir=runs_dir, anywhere=scheduler is not None)
     return f"{text}\nTraining takes about {spell(seconds)} with {plural(count, 'worker')} ({source})"
 
@@ -56,22 +55,25 @@ def estimate(
     `anywhere`: stored runs of other machines count too.
     """
     frame, seconds, like, tried = load_runs(runs_dir, status="ok"), 0.0, 0, []
-    for task in dict.fromkeys(config.task for config in missing):
-        mine = [config for config in missing if config.task == task]
+    for task, threads in dict.fromkeys((config.task, config.threads) for config in missing):
+        mine = [config for config in missing if (config.task, config.threads) == (task, threads)]
         rate, n = _stored_rate(frame, mine[0], anywhere=anywhere)
         like += n
         if rate is None:
-            rate = measured_rate(mine[0], max(1, machine.cores() // workers))
+            rate = measured_rate(mine[0])
             tried.append(task)
         seconds += rate * sum(map(relative_cost, mine))
     sources = [f"the times of {plural(like, 'like run')} in the store"] * (like > 0)
-    sources += [f"a few steps of one run on {', '.join(tried)}, timed just now"] * bool(tried)
+    sources += [f"a few steps of one run on {', '.join(dict.fromkeys(tried))}, timed just now"] * bool(tried)
     return seconds / workers, f"judged by {' and by '.join(sources)}"
 
 
 def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
-    """Seconds per unit of `relative_cost` of the stored runs with this task and scale, and how many they are."""
-    like = frame[(frame["task"] == config.task) & (frame["scale"] == config.scale)]
+    """Seconds per unit of `relative_cost` of the stored runs with this task, scale and number of threads, and how many
+    they are."""
+    like = frame
+    for name in ("task", "scale", "threads"):
+        like = like[like[name] == getattr(config, name)]
     if not anywhere:
         like = like[like["machine"] == machine.machine()]
     if not len(like):
@@ -81,11 +83,8 @@ def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> t
     return float((like["wall_s"] / work).median()), len(like)
 
 
-def measured_rate(config: RunConfig, threads: int) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps with so many threads on random data of the task's shape."""
-    before = torch.get_num_threads()
-    set_threads(threads)
-    try:
-        return plan(config.but(arm="RMSN>SSM>None"))["hours"] * 3600 / relative_cost(config)
-    finally:
-        set_threads(before)
+def measured_rate(config: RunConfig) -> float:
+    """Seconds per unit of `relative_cost`, from a few steps on random data of the task's shape: with the run's threads,
+    or as many of them as this process was started with."""
+    threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
+    return plan(config.but(arm="RMSN>SSM>None", threads=threads))["hours"] * 3600 / relative_cost(config)

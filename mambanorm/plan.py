@@ -26,6 +26,7 @@ from tqdm import tqdm
 from mambanorm import machine
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
+from mambanorm.ssm import exactly_threads
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.train import autocast, build_model, build_optimizer
 from mambanorm.vision import PatchMerging
@@ -198,7 +199,8 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
 
 
 def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
-    """Seconds of a training step, and of evaluating a row, on this machine now, from a few steps on random data.
+    """Seconds of a training step, and of evaluating a row, on this machine now with the run's threads, from a few steps
+    on random data. ValueError if this process has not so many threads.
 
     On a CPU large batches are timed in part: so many rows that they have POSITIONS_TIMED positions, and the time then
     taken times the rest, for it grows with the rows. On a GPU it does not, and a whole micro-batch is timed. Reading
@@ -224,9 +226,10 @@ def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
         with autocast(config, device):
             model(inputs, None)
 
-    train_s = _median_s(step, device)
-    model.eval()
-    return train_s * config.batch_size / rows, _median_s(look, device) / rows
+    with exactly_threads(config.threads):
+        train_s = _median_s(step, device)
+        model.eval()
+        return train_s * config.batch_size / rows, _median_s(look, device) / rows
 
 
 def _median_s(work, device: torch.device) -> float:

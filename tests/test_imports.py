@@ -203,11 +203,11 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_pat
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
     monkeypatch.setattr(extensions, "_DONE", {})
     run_one, config = import_module("mambanorm.sweep").run_one, mn.base_config("digits", "smoke").to_json()
-    error = run_one(config, str(store), None, {str(files / "absent.py"): ""})
+    error = run_one(config, str(store), imports={str(files / "absent.py"): ""}).error
     assert "absent.py: No such file or directory (on" in error
     (files / "plain.py").write_text("x = 1\n")
     place = str(files / "plain.py")
     found = extensions.load_imports({place: extensions._digest(place)})
     (files / "plain.py").write_text("x = 2\n")
     assert extensions.load_imports(found) == found  # what runs is still what the sweep began with
-    assert "not the file that the sweep began with" in run_one(config, str(store), None, {place: "another"})
+    assert "not the file that the sweep began with" in run_one(config, str(store), imports={place: "another"}).error
