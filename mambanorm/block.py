@@ -107,18 +107,21 @@ class MambaBlock(nn.Module):
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self._check(x)
-        return self._forward_fused(x, lengths) if self._fusible(x) else self._forward_plain(x, lengths)
+        parameters = self._check(x)
+        if self._fusible(x):
+            return self._forward_fused(x, lengths, parameters)
+        return self._forward_plain(x, lengths)
 
-    def _check(self, x: Tensor) -> None:
-        """Raises ValueError unless x is a non-empty (B, L, D) of the block's dtype and device, and for a parameter that
-        was replaced by one of another shape."""
+    def _check(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The mixer's parameters. Raises ValueError unless x is a non-empty (B, L, D) of their dtype and device, and
+        for one of them that was replaced by a tensor of another shape."""
         check_real("x", x, f"(B, L, {self.d_model})")
         if x.dim() != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
             raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
         parameters = self._mixer_parameters()
         check_beside("x", x, parameters[0], "MambaBlock")
-        check_shapes("MambaBlock", dict(zip(MIXER, zip(parameters, self._shapes))))
+        check_shapes("MambaBlock", MIXER, parameters, self._shapes)
+        return parameters
 
     def _fusible(self, x: Tensor) -> bool:
         """Whether the fused twin can run: float32 on the CPU, nobody watching."""
@@ -133,12 +136,12 @@ class MambaBlock(nn.Module):
         conv, dt = self.conv1d, self.dt_proj
         return self.in_proj.weight, conv.weight, conv.bias, self.x_proj.weight, dt.weight, dt.bias, self.A_log, self.D
 
-    def _forward_fused(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+    def _forward_fused(self, x: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...]) -> Tensor:
         """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
         from mambanorm.ssm.mixer import mixer_cpu  # Numba takes a moment to import: not before it is needed
 
         h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
-        *parameters, A_log, D = self._mixer_parameters()
+        *parameters, A_log, D = parameters
         y = mixer_cpu(h, *parameters, -torch.exp(A_log), D, gated=self.scan_gates)
         if not self.scan_gates:
             y, z = y
@@ -239,7 +242,7 @@ class MambaBlock(nn.Module):
         self._check(x[:, None])
         mine = self.new_cache(len(x))
         for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
-            check_shapes("this cache is of another block", {name: (given, tuple(own.shape))})
+            check_shapes("this cache is of another block", [name], [given], [own.shape])
             check_beside(f"the cache's {name}", given, own, "what this block keeps")
 
 

@@ -8,6 +8,7 @@ between them and the loops does not ask again.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -66,11 +67,11 @@ def check_like(name: str, value: object, x: Tensor) -> None:
         raise ValueError(f"{name} must be as x, {needed}, got {given}")
 
 
-def check_shapes(owner: str, wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]) -> None:
-    """Raises ValueError for the first of name → (tensor or None, shape) that has another shape than it should."""
-    for name, (tensor, shape) in wanted.items():
+def check_shapes(owner: str, names: Sequence[str], tensors: Sequence[Tensor | None], shapes: Sequence[tuple]) -> None:
+    """Raises ValueError for the first of the tensors that has another shape than it should; None has none."""
+    for name, tensor, shape in zip(names, tensors, shapes, strict=True):
         if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{owner}: {name} has shape {tuple(tensor.shape)}, needed is {shape}")
+            raise ValueError(f"{owner}: {name} has shape {tuple(tensor.shape)}, needed is {tuple(shape)}")
 
 
 def check_ids(ids: object, n: int, axes: str = "(B, L)") -> None:

@@ -117,20 +117,22 @@ class VSSBlock(nn.Module):
         return f"scan in {len(DIRECTIONS)} directions: {sizes}"
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check(x)
+        parameters = self._check(x)
         size, rows = x.shape[1:3], x.flatten(1, 2)  # (B, L, D)
-        y = self._forward_fused(rows, size) if self._fusible(x) else self._forward_plain(rows, size)
-        return y.reshape(x.shape)
+        if self._fusible(x):
+            return self._forward_fused(rows, size, parameters).reshape(x.shape)
+        return self._forward_plain(rows, size).reshape(x.shape)
 
-    def _check(self, x: Tensor) -> None:
-        """Raises ValueError unless x is a non-empty (B, H, W, D) of the block's dtype and device, and for a parameter
-        that was replaced by one of another shape."""
+    def _check(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The mixer's parameters. Raises ValueError unless x is a non-empty (B, H, W, D) of their dtype and device, and
+        for one of them that was replaced by a tensor of another shape."""
         check_real("x", x, f"(B, H, W, {self.d_model})")
         if x.dim() != 4 or x.shape[-1] != self.d_model or 0 in x.shape:
             raise ValueError(f"VSSBlock expects (B, H, W, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
         parameters = self._mixer_parameters()
         check_beside("x", x, parameters[0], "VSSBlock")
-        check_shapes("VSSBlock", dict(zip(MIXER, zip(parameters, self._shapes))))
+        check_shapes("VSSBlock", MIXER, parameters, self._shapes)
+        return parameters
 
     def _fusible(self, x: Tensor) -> bool:
         """Whether the fused twin can run: float32 on the CPU, nobody watching."""
@@ -145,12 +147,12 @@ class VSSBlock(nn.Module):
         conv, dt = self.conv2d, (self.dt_projs_weight, self.dt_projs_bias)
         return self.in_proj.weight, conv.weight, conv.bias, self.x_proj_weight, *dt, self.A_logs, self.Ds
 
-    def _forward_fused(self, x: Tensor, size: torch.Size) -> Tensor:
+    def _forward_fused(self, x: Tensor, size: torch.Size, parameters: tuple[Tensor, ...]) -> Tensor:
         """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
         from mambanorm.ssm.cross import cross_mixer_cpu  # Numba takes a moment to import: not before it is needed
 
         h, x = self.n1(x, fork=True) if self.n1_forks else (self.n1(x), x)
-        *parameters, A_logs, Ds = self._mixer_parameters()
+        *parameters, A_logs, Ds = parameters
         y, z = cross_mixer_cpu(h, size, *parameters, -torch.exp(A_logs), Ds)
         y = self.n2(y, gate=z) if self.n2_gates else self.n2(y) * F.silu(z)
         return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)

@@ -14,6 +14,7 @@ from mambanorm.block import SITES
 from mambanorm.claims import comparisons
 from mambanorm.config import base_config
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
+from mambanorm.positional import waves
 from mambanorm.ssm import conv_silu
 from mambanorm.ssm.gpu import conv_silu_gpu
 from mambanorm.ssm.reference import causal_conv
@@ -258,6 +259,72 @@ def test_building_a_model_leaves_the_callers_random_state_alone():
     torch.manual_seed(5)
     build_model(base_config("digits", "smoke"), load_task("digits", "smoke", 0))
     assert torch.equal(torch.rand(3), expected)
+
+
+# positional encoding
+
+
+def tokens_model(**changes):
+    torch.manual_seed(3)
+    return mn.SequenceClassifier(4, **dict(vocab_size=9, d_model=D, n_layers=1, arm="RMSN>SSM>GN") | changes).eval()
+
+
+@pytest.mark.parametrize("kind", ["none", "sinusoidal", "learned"])
+def test_positions_shift_no_shared_weight_and_none_is_the_model_without(kind):
+    positions = (L,) if kind == "learned" else None
+    plain, model = tokens_model(), tokens_model(positional=kind, positions=positions)
+    state, own = model.state_dict(), {"positional.weight"} if kind == "learned" else set()
+    assert state.keys() - plain.state_dict().keys() == own
+    assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
+    ids = torch.randint(0, 9, (B, L), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model(ids), plain(ids)) == (kind == "none")
+
+
+def test_sinusoidal_positions_are_the_printed_waves_at_any_length():
+    for length, d in ((1, 2), (7, 5), (300, 16)):
+        expected = torch.tensor(
+            [
+                [math.cos(n / 10_000 ** ((c - 1) / d)) if c % 2 else math.sin(n / 10_000 ** (c / d)) for c in range(d)]
+                for n in range(length)
+            ]
+        )
+        torch.testing.assert_close(waves((length,), d), expected)
+    image = waves((5, 7), 6)
+    assert torch.equal(image[..., :3], waves((5,), 3)[:, None].expand(5, 7, 3))
+    assert torch.equal(image[..., 3:], waves((7,), 3)[None].expand(5, 7, 3))
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_tell_an_order_that_the_stem_alone_does_not(kind):
+    """Mean over positions of stem + P, weighted by nothing, is blind to order; one token's place in it is not."""
+    model, plain = tokens_model(positional=kind, positions=(L,) if kind == "learned" else None), tokens_model()
+    same = torch.full((1, L), 5)
+    assert plain.positional(plain.stem(same)).std(1).max() == 0
+    placed = model.positional(model.stem(same))[0]  # (L, D)
+    assert torch.pdist(placed).min() > 1e-3
+    assert 0.2 < (placed - plain.stem(same)[0]).std() / plain.stem.weight.std() < 5  # as large as what it is added to
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_leave_padding_without_effect_and_take_shorter_rows(kind):
+    model = tokens_model(positional=kind, positions=(L,) if kind == "learned" else None)
+    ids = torch.randint(1, 9, (B, L), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([L, 4, 7])
+    logits = model(ids, lengths)
+    for row, n in enumerate(lengths):
+        alone = model(ids[row : row + 1, :n])
+        torch.testing.assert_close(logits[row : row + 1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("task", "positions"), [("digits", (64,)), ("listops", (None,)), ("digits_images", (4, 4))])
+def test_a_run_with_learned_positions_has_a_table_for_its_longest_row(task, positions):
+    from mambanorm.tasks import load_task
+
+    data = load_task(task, "smoke", 0)
+    model = build_model(base_config(task, "smoke", positional="learned"), data)
+    assert tuple(model.positional.weight.shape[:-1]) == data.positions
+    assert data.positions == positions or positions == (None,)
+    assert model(data.test.batch([0, 1])[0]).isfinite().all()
 
 
 def test_an_arm_is_exactly_what_it_says():

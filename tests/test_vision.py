@@ -303,6 +303,25 @@ def test_a_patch_becomes_one_position_and_the_head_sees_their_mean():
     torch.testing.assert_close(logits, model.head(seen.tensors("residual")[0].mean(1)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["none", "sinusoidal", "learned"])
+def test_positions_of_an_image_are_those_of_its_pixels_whatever_its_size(kind):
+    def positioned(kind, positions=None):
+        torch.manual_seed(3)
+        return model_of(positional=kind, positions=positions).eval()
+
+    plain, model = positioned("none"), positioned(kind, (6, 7) if kind == "learned" else None)
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
+    x = torch.zeros(1, 6, 7, 8)
+    added = model.positional(x)
+    assert added.any() == (kind != "none")
+    assert torch.equal(model.positional(x[:, :3, :5]), added[:, :3, :5])
+    for size in ((6, 7), (2, 5)):
+        image = sample(2, *size, 3)
+        assert model(image).isfinite().all()
+        assert torch.equal(model(image), plain(image)) == (kind == "none")
+
+
 def test_down_sampling_halves_the_image_doubles_the_width_and_has_no_norm_unless_asked():
     model = model_of(n_layers=3, down_sample=(1,))
     with mn.record(model) as seen:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import torch
@@ -62,10 +63,10 @@ class Norm(nn.Module):
             raise ValueError(f"there is nothing to normalize: x is empty, with shape {tuple(x.shape)}")
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
-        check_shapes(type(self).__name__, {"γ": (gamma, (self.d,)), "β": (beta, (self.d,))})
-        own = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
-        if own:  # one speaks for all: they move together
-            check_beside("x", x, own[0], type(self).__name__)
+        check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
+        one = next(chain(self.parameters(), self.buffers()), None) if gamma is None else gamma
+        if one is not None:  # it speaks for all: they move together
+            check_beside("x", x, one, type(self).__name__)
         if gate is not None:
             check_like("gate", gate, x)
 

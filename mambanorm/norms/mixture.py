@@ -22,8 +22,8 @@ _TWO = np.float32(2)
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training moves the running statistics."""
     count, (rows, _, D) = moments.count, moments.m.shape
-    logits = {name: (getattr(norm, name), (5,)) for name in ("mean_logits", "var_logits")}
-    check_shapes("NormVary", logits | {n: (getattr(norm, n), (D,)) for n in ("running_mean", "running_var")})
+    names = "mean_logits", "var_logits", "running_mean", "running_var"
+    check_shapes("NormVary", names, [getattr(norm, name) for name in names], ((5,), (5,), (D,), (D,)))
     weighted = norm.statistics == "total" and not isinstance(count, int)
     share = (count / count.sum()).view(-1) if weighted else torch.full((rows,), 1 / rows)
     return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)

@@ -232,7 +232,8 @@ def _check_conv(u, weight, bias):
     if u.dim() != 3 or 0 in u.shape:
         raise ValueError(f"u has shape {tuple(u.shape)}; (B, L, E) is needed, each at least 1")
     taps = weight.shape[-1] if weight.dim() == 3 else 0
-    check_shapes("conv_silu", {"weight": (weight, (u.shape[2], 1, max(taps, 1))), "bias": (bias, (u.shape[2],))})
+    shapes = (u.shape[2], 1, max(taps, 1)), (u.shape[2],)
+    check_shapes("conv_silu", ("weight", "bias"), (weight, bias), shapes)
 
 
 def _check_input_output(name, shape, batch, channels, state, length):
