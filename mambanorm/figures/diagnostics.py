@@ -118,16 +118,22 @@ def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 MODES = {"train": "#2F6DB5", "eval": "#D55E00"}
-MODE_WIDTHS = {"train": 2.0, "eval": 1.0}  # where the modes coincide, the thin line lies in the thick one
+MODE_WIDTHS = {"train": 1.8, "eval": 0.9}  # where the modes coincide, the thin line lies in the thick one
 QUANTILE_LINES = {"median": "-", "90 %": "--", "99.9 %": "-.", "largest": ":"}
 """The columns of `diagnostics.norm_quantiles` that Figure 9 shows."""
+FAR = 5.0  # decades
 
 
 @styled
 def fig_token_norms(
-    frame: pd.DataFrame, *, phase: str = "trained", n_layers: int | None = None, caption: str = ""
+    frame: pd.DataFrame,
+    *,
+    phase: str = "trained",
+    n_layers: int | None = None,
+    sites: Sequence[str] = ("branch", "residual"),
+    caption: str = "",
 ) -> Figure:
-    """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, rows branch and residual, colours train and eval.
+    """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, a row a site, colours train and eval mode.
 
     Lines: median, 90 %, 99.9 % and the largest token (`diagnostics.norm_quantiles`), band: all finite tokens. Input:
     frames of `diagnostics.token_norms` with columns arm, mode, phase (initial | trained), n_layers added. n_layers
@@ -135,16 +141,16 @@ def fig_token_norms(
     """
     frame = _one_depth(frame, phase, n_layers)
     depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())
-    fig, axes = new_figure(2, len(arms), height=5.0, sharex=True, sharey="row")
+    fig, axes = new_figure(len(sites), len(arms), height=1.6 + 1.5 * len(sites), sharex=True, sharey="row")
     for column, arm in enumerate(arms):
         axes[0, column].set_title(short(arm), color=INK)
-        axes[1, column].set_xlabel("block")
-        for row, site in enumerate(("branch", "residual")):
+        axes[-1, column].set_xlabel("block")
+        for row, site in enumerate(sites):
             tokens = frame[(frame.arm == arm) & (frame.site == site)]
             _depth_lines(axes[row, column], tokens)
             axes[row, 0].set_ylabel(f"{site}: log₁₀ ‖y‖₂ (a.u.)")
-        whole_ticks(axes[1, column])
-        axes[1, column].set_xlim(0.5, depth + 0.5)
+        whole_ticks(axes[-1, column])
+        axes[-1, column].set_xlim(0.5, depth + 0.5)
     for row in axes:
         _keep_readable(row)
     handles = [Line2D([], [], color=MODES[m], label=f"{m} mode") for m in MODES if m in set(frame["mode"])]
@@ -195,14 +201,14 @@ def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
 
 
 def _keep_readable(axes: Sequence[Axes]) -> None:
-    """One panel must not squash the others: where it reaches more than their whole height beyond them, the shared axis
-    is cut there, and words say how far it goes on."""
+    """One panel must not squash the others: where it reaches FAR beyond them, and more than their whole height, the
+    shared axis is cut there, and words say how far it goes on."""
     lows, highs = np.sort([ax.dataLim.intervaly for ax in axes], axis=0).T
     if len(axes) < 3 or not np.isfinite([lows[1], highs[-2]]).all():
         return
     height, (bottom, top) = highs[-2] - lows[1], axes[0].get_ylim()
-    top = highs[-2] + 0.25 * height if highs[-1] > highs[-2] + height else top
-    bottom = lows[1] - 0.25 * height if lows[0] < lows[1] - height else bottom
+    top = highs[-2] + 0.25 * height if highs[-1] > highs[-2] + max(height, FAR) else top
+    bottom = lows[1] - 0.25 * height if lows[0] < lows[1] - max(height, FAR) else bottom
     for ax in axes:
         low, high = ax.dataLim.intervaly
         words = dict(transform=ax.transAxes, fontsize=7.5, color=INK)
@@ -314,18 +320,18 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
     """
     if not arrays_by_arm:
         raise ValueError("there are no weights to draw: give at least one arm → arrays (StoredRun.diagnostics)")
-    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.7)
+    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2)
     for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
         for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
             norms = arrays_by_arm[label]["part_norms"][:, :, part]
             blocks = np.arange(1, norms.shape[1] + 1)
             ax.plot(blocks, norms[0], alpha=0.35, linewidth=1.2, **style)
-            ax.plot(blocks, norms[-1], marker="o", markersize=3, linewidth=1.5, label=short(label), **style)
+            ax.plot(blocks, norms[-1], linewidth=1.5, label=short(label), **style)
         ax.set(title=name, xlabel="block", ylabel="L2 norm (a.u.)")
         whole_ticks(ax)
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
     steps = next(iter(arrays_by_arm.values()))["step"]
-    return finish(fig, "Weights by depth", caption or ONE_RUN, f"faint: step {steps[0]}, with dots: last snapshot")
+    return finish(fig, "Weights by depth", caption or ONE_RUN, f"faint: step {steps[0]}, full colour: last snapshot")
 
 
 def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
