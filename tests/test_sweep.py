@@ -402,9 +402,12 @@ def test_runs_that_a_worker_stored_elsewhere_are_failed_rows_and_exit_code_1(sto
 
 def test_a_worker_with_too_few_threads_is_named(store, tmp_path):
     named = r"set NUMBA_NUM_THREADS=2 .*\(worker tcp://127.0.0.1:\d+ on "
-    with scheduler(tmp_path) as (_, address), worker(address, NUMBA_NUM_THREADS="1"):
-        with pytest.warns(UserWarning, match=named):
-            frame = sweep([smoke(threads=2), smoke()], scheduler=address, progress=False)
+    with (
+        scheduler(tmp_path) as (_, address),
+        worker(address, NUMBA_NUM_THREADS="1"),
+        pytest.warns(UserWarning, match=named),
+    ):
+        frame = sweep([smoke(threads=2), smoke()], scheduler=address, progress=False)
     assert list(frame.status) == ["failed", "ok"]
 
 
