@@ -34,7 +34,7 @@ import dask
 import numba
 import pandas as pd
 import torch
-from dask.distributed import Client, Future, LocalCluster, get_worker
+from dask.distributed import Client, Future, KilledWorker, LocalCluster, get_worker
 from tqdm.auto import tqdm
 
 from mambanorm.config import RunConfig
@@ -81,9 +81,10 @@ def sweep(
 
     `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
     A run that could not be trained, or that the store has not got after its training, has status "failed" and its
-    reason in `error`; it is not stored, so the next sweep tries it again. Before anything starts it raises ValueError
-    for an unknown task or wrong `workers`, OSError for a store that cannot be written or a scheduler that does not
-    answer; later ConnectionError if the scheduler goes away.
+    reason in `error`; it is not stored, so the next sweep tries it again.
+
+    Before anything starts it raises ValueError for an unknown task or wrong `workers`, and OSError for a store that
+    cannot be written or a scheduler that does not answer; later ConnectionError if the scheduler goes away.
     """
     configs = list({config.run_id: config for config in configs}.values())
     for config in configs:
@@ -201,6 +202,13 @@ def _worker_address() -> str:
         return ""
 
 
+def _lost_task(error: BaseException) -> str:
+    """Why Dask could not run run_one, which itself raises nothing."""
+    if isinstance(error, KilledWorker):
+        return "every worker process that trained it died: was there enough memory?"
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _reason(error: BaseException) -> str:
     """One line; a mistake in someone's code is told apart from a value that does not fit."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
@@ -303,8 +311,10 @@ class OnDask:
         except queue.Empty:
             self._check()
             return None
-        if future.status == "error":  # its worker died, again and again
-            outcome = Outcome(error=_reason(future.exception()))
+        if future.cancelled():  # which we never ask for: it is what a lost connection does
+            raise self._gone()
+        if future.status == "error":
+            outcome = Outcome(error=_lost_task(future.exception()))
         else:
             try:
                 outcome = future.result(timeout=REMIND_S)
@@ -316,23 +326,26 @@ class OnDask:
 
     def _check(self) -> None:
         """Raises ConnectionError if the scheduler is gone; says now and then that there are no workers."""
+        if self.client.status != "running":
+            raise self._gone()
+        if time.monotonic() - self.reminded < REMIND_S:
+            return
         try:
-            if self.client.status != "running":
-                raise OSError(self.client.status)
-            if time.monotonic() - self.reminded < REMIND_S:
-                return
             workers = self.client.nthreads()
         except OSError as error:
-            kept = len(self.asked) - len(missing_runs(self.asked.values(), self.store))
-            raise ConnectionError(
-                f"the Dask scheduler at {self.address} is gone. {kept} of {plural(len(self.asked), 'run')} are in the "
-                f"store ({self.store}) and stay there: start scheduler and workers anew, and the same sweep goes on "
-                "from there"
-            ) from error
+            raise self._gone() from error
         self.reminded = time.monotonic()
         if not workers:
             hint = f"start some with `dask worker {self.address} --nthreads 1`"
             tqdm.write(f"no workers at {self.address} yet: {hint}", file=sys.stderr)
+
+    def _gone(self) -> ConnectionError:
+        kept = len(self.asked) - len(missing_runs(self.asked.values(), self.store))
+        return ConnectionError(
+            f"the Dask scheduler at {self.address} is gone. {kept} of {plural(len(self.asked), 'run')} are in the "
+            f"store ({self.store}) and stay there: start scheduler and workers anew, and the same sweep goes on from "
+            "there"
+        )
 
     def describe(self, outcome: Outcome) -> str:
         """The error, with the name of the worker where that is not one of ours."""
