@@ -101,7 +101,9 @@ def check_store(directory: str | Path | None = None) -> Path:
 
     OSError in one sentence where it is a file, read-only or cannot be made.
     """
-    return writable_folder(runs_dir(directory), "the run store")
+    store = writable_folder(runs_dir(directory), "the run store")
+    store.mkdir(parents=True, exist_ok=True)
+    return store
 
 
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:

@@ -4,7 +4,7 @@ A reader, or a second writer, never meets half a file, and a full disk leaves no
 
     replacing, write_bytes, write_text    one file
     save_tensors                          a safetensors file, with the permissions of any other
-    writable_folder                       is a folder one that can be written to? Asked before the work, not after it
+    writable_folder                       can a folder be written to? Asked before the work, not after it
     free_name                             where to set a damaged folder aside
     sha256                                the checksum of a file
 """
@@ -15,7 +15,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -60,22 +60,24 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def writable_folder(path: str | Path, what: str) -> Path:
-    """The folder, made where it is missing, after a file was written to it and deleted again.
+    """The folder, whole path, after a file was written to it and deleted again; it is left as it was, there or not.
 
     OSError in one sentence, with `what` it is to hold and what to do, where that cannot be.
     """
     path = Path(path).resolve()
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     probe = path / f".writable-{uuid.uuid4().hex}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
+        for folder in made:
+            with suppress(OSError):  # another process has begun to use it
+                folder.rmdir()
     except OSError as error:
         reason = "it is a file" if path.is_file() else error.strerror or str(error)
-        raise type(error)(
-            error.errno,
-            f"{path} cannot hold {what}: {reason}. Nothing was started; give a folder that you can write to",
-        ) from error
+        hint = "Nothing was started; give a folder that you can write to"
+        raise type(error)(error.errno, f"{path} cannot hold {what}: {reason}. {hint}") from error
     return path
 
 

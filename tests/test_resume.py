@@ -79,7 +79,7 @@ def test_a_run_may_be_killed_twice_and_after_its_last_step(tmp_path):
 
 
 def test_a_run_that_goes_on_diverges_where_it_would_have(tmp_path):
-    config = smoke(arm="None>SSM>None", lr=3.0, warmup_steps=29, n_layers=4).but(steps=30)
+    config = smoke(arm="None>SSM>None", lr=3.0, n_layers=4).but(steps=30, warmup_steps=29)
     never_stopped = train(config)
     at = never_stopped.first_nonfinite_step - 1
     assert at >= 2

@@ -160,10 +160,11 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
 def test_an_unwritable_store_is_told_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained for nothing"))
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OSError, match="file"):
-        sweep([smoke()], workers=0, progress=False, runs_dir=tmp_path / "file")
-    with pytest.raises(OSError, match="file"):
-        train_one(smoke(), tmp_path / "file")
+    for place, error in ((tmp_path / "file", ValueError), (tmp_path / "file" / "below", OSError)):
+        with pytest.raises(error, match="file"):
+            sweep([smoke()], workers=0, progress=False, runs_dir=place)
+        with pytest.raises(error, match="file"):
+            train_one(smoke(), place)
 
 
 # leases

@@ -580,7 +580,7 @@ def threads_as_before():
 
 
 def test_a_result_does_not_depend_on_how_many_threads_the_process_has(threads_as_before):
-    config = base_config("digits", "quick", arm="None>SSM>BN", steps=12, eval_every=6)
+    config = base_config("digits", "quick", arm="None>SSM>BN", steps=12, warmup_steps=4, eval_every=6)
     results = []
     for threads in (1, 2):
         set_threads(threads)
