@@ -50,8 +50,12 @@ class Split:
     lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "labels", "lengths"):
-            self._check_kind(name, getattr(self, name))
+        for name, value in vars(self).items():
+            lazy = name == "inputs" and callable(getattr(value, "read", None))
+            if not isinstance(value, Tensor) and not lazy and (name, value) != ("lengths", None):
+                raise BadData(f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)")
+        if self.inputs.dtype not in (torch.float32, *WHOLE):
+            raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
         if self.inputs.dim() not in (2, 3, 4):
             allowed = "(n, L), (n, L, F) and (n, H, W, C)"
             raise BadData(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
@@ -59,27 +63,16 @@ class Split:
             raise BadData(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
         n, positions = self.inputs.shape[:2]
         for name in ("labels", "lengths"):
-            tensor = getattr(self, name)
-            if tensor is not None and tensor.shape != (n,):
+            if (tensor := getattr(self, name)) is None:
+                continue
+            if tensor.shape != (n,):
                 raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
+            if tensor.dtype not in WHOLE:
+                raise BadData(f"{name} are {tensor.dtype}: whole numbers are needed, int64")
+            object.__setattr__(self, name, tensor.long())
         if self.lengths is not None and n and not 1 <= self.lengths.min() <= self.lengths.max() <= positions:
             low, high = int(self.lengths.min()), int(self.lengths.max())
             raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
-
-    def _check_kind(self, name: str, value: object) -> None:
-        """BadData for what is no tensor of fit numbers; labels and lengths of smaller whole numbers become int64."""
-        lazy = name == "inputs" and callable(getattr(value, "read", None))
-        if (name == "lengths" and value is None) or lazy:
-            return
-        if not isinstance(value, Tensor):
-            raise BadData(f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)")
-        if name == "inputs":
-            if value.dtype not in (torch.float32, *WHOLE):
-                raise BadData(f"inputs are {value.dtype}: allowed are float32 and whole numbers")
-        elif value.dtype not in WHOLE:
-            raise BadData(f"{name} are {value.dtype}: whole numbers are needed, int64")
-        else:
-            object.__setattr__(self, name, value.long())
 
     def __len__(self) -> int:
         return len(self.labels)
