@@ -511,7 +511,7 @@ def _progress(
             finished += relative_cost(config) if config else 0.0
             left = [f"{spell((time.monotonic() - start) * (total / finished - 1))} left"] if finished else []
             others = [f"{elsewhere} elsewhere"] if elsewhere else []
-            bar.set_postfix_str(", ".join(left + others), refresh=config is None)
+            bar.set_postfix_str(", ".join(left + others), refresh=config is None and elsewhere > 0)
             if config is not None:
                 bar.update()
                 yield config, error
