@@ -157,7 +157,7 @@ def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str
     except Held as held:
         return Outcome(holder=held.holder, **where)
     except Exception as error:  # a run that cannot be trained must not take the others with it
-        if os.environ.get("MAMBANORM_DEBUG"):
+        if _debugging():
             traceback.print_exc(file=sys.stderr)
         return Outcome(error=_reason(error), **where)
 
@@ -200,6 +200,11 @@ def _worker_address() -> str:
         return get_worker().address
     except ValueError:  # in no worker
         return ""
+
+
+def _debugging() -> bool:
+    """Whether tracebacks and Dask's own errors are shown (`MAMBANORM_DEBUG`), which otherwise become one line a run."""
+    return bool(os.environ.get("MAMBANORM_DEBUG"))
 
 
 def _lost_task(error: BaseException) -> str:
@@ -482,7 +487,7 @@ def _start(**options: Any) -> LocalCluster:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker, still importing the script it came from: that one's process tells the reader
     try:
-        return LocalCluster(**options, silence_logs="ERROR")
+        return LocalCluster(**options, silence_logs="ERROR" if _debugging() else "CRITICAL")
     except RuntimeError as error:
         raise RuntimeError(
             "the worker processes did not start. Each imports your script first: put what runs there under "

@@ -167,6 +167,27 @@ def test_an_unwritable_store_is_told_before_anything_is_trained(tmp_path, monkey
             train_one(smoke(), place)
 
 
+def test_a_run_that_kills_every_worker_is_a_failed_row_and_one_line(store):
+    script = """
+import os
+import dask
+import mambanorm as mn
+from mambanorm.tasks import TASKS
+
+mn.register_task("deadly", title="kills every worker", source="a test")(lambda scale, seed: os._exit(1))
+
+if __name__ == "__main__":
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        frame = mn.sweep([mn.base_config("digits", "smoke").but(task="deadly")], workers=1, progress=False)
+    print(list(frame.status), frame.error[0])
+"""
+    path = store.parent / "deadly.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
+    assert done.stdout.startswith("['failed'] every worker process that trained it died"), done.stderr
+    assert "distributed" not in done.stderr  # it is told once, as a warning
+
+
 # leases
 
 
