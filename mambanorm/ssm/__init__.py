@@ -86,7 +86,8 @@ def scan_backend(tensor):
 
     "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the next one.
     """
-    check_tensor("tensor", tensor)
+    if not (hasattr(tensor, "dtype") and hasattr(tensor, "device")):
+        check_tensor("tensor", tensor)
     return _fastest(tensor)
 
 
