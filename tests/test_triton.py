@@ -18,7 +18,7 @@ import torch
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
-from mambanorm.ssm import gpu, selective_scan, triton_scan
+from mambanorm.ssm import gpu, scan_backend, selective_scan, triton_scan
 from mambanorm.ssm.triton_scan import Plan, obstacle
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -375,8 +375,8 @@ CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)  # all
 def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, chosen, monkeypatch):
     monkeypatch.setattr(gpu, "available", lambda: mamba_ssm)
     monkeypatch.setattr(triton_scan, "obstacle", lambda device: None if triton else "is missing")
-    assert mn.ssm._fastest(CUDA) == chosen
-    assert mn.ssm._fastest(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
+    assert scan_backend(CUDA) == chosen
+    assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
     assert mn.ssm._choose("auto", CUDA, 256) == chosen
     assert mn.ssm._choose("auto", CUDA, 257) == ("triton" if triton else "reference")
 
