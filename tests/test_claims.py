@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 import mambanorm as mn
-from mambanorm import claims, figures
+from mambanorm import claims, figures, recorded
 from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.claims import CLAIMS, inference, judge, summaries, verdict_table
 from mambanorm.claims.evidence import chosen_lr, missing, needed
@@ -819,3 +819,11 @@ def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(
         figures.fig_claim(verdicts[2])
     with pytest.raises(ValueError, match="no verdict to draw"):
         figures.fig_verdicts([])
+
+
+def test_a_verdict_on_models_at_chance_says_so():
+    verdict = mn.judge("H10s", recorded.recorded("quick"))
+    (caveat,) = [text for text in verdict.caveats if "not told from chance" in text]
+    assert "None→None (11.1 %, chance" in caveat
+    assert "BN→None" not in caveat  # 22 %
+    assert not any("not told from chance" in text for text in mn.judge("H1s", recorded.recorded("quick")).caveats)

@@ -152,6 +152,7 @@ def _fixed_ids(claim_id: str, scale: str, seed: int, variant: int) -> dict[str, 
 class Evidence:
     """A run frame as `judge` reads it: `runs` by run_id, with the columns
 
+    chance              100 × the accuracy of guessing the commonest class
     score, validation   100 × accuracy, of a diverged run chance (validation: of its best step)
     growth, law         decades in 8 blocks and AIC margin of the exponential; steepness = |growth|
     sigma_rise, sigma_trend, unevenness
@@ -199,6 +200,7 @@ class Evidence:
         chance = runs.chance.to_numpy(float)
         facts = {
             "diverged": diverged.astype(float),
+            "chance": 100 * chance,
             "score": 100 * np.where(diverged, chance, runs.test_accuracy.to_numpy(float)),
             "validation": 100 * np.where(diverged, chance, runs.best_val_accuracy.to_numpy(float)),
         }

@@ -31,7 +31,7 @@ from mambanorm.claims.inference import SIGN_FLIP_AT_MOST
 from mambanorm.claims.measures import STATES, Row
 from mambanorm.config import TUNE_SEEDS, lr_grid
 from mambanorm.sweep import plural
-from mambanorm.tables import SKETCH_BELOW, points
+from mambanorm.tables import SKETCH_BELOW, percent, points, t_interval
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "sketch", "not run")
 FULL_SEEDS = 8
@@ -303,7 +303,20 @@ def _cautions(
     if claim.measure == "spread":
         p = measures.classical_spread(claim, evidence, task)
         texts.append(f"classical Brown–Forsythe over all runs: p = {p:.2g}")
-    return texts + _about_rates(claim, evidence, task, rows, verdict)
+    return texts + _at_chance(claim, evidence, task) + _about_rates(claim, evidence, task, rows, verdict)
+
+
+def _at_chance(claim: Claim, evidence: Evidence, task: str) -> list[str]:
+    """What the models behind a claim about insides have learned: an arm not told from chance is a weak witness."""
+    if claim.runs != "depth":
+        return []
+    scores, chance = (evidence.table(claim, task, name) / 100 for name in ("score", "chance"))
+    texts = []
+    for arm in scores:
+        gain = (scores[arm] - chance[arm]).dropna()
+        if len(gain) > 1 and t_interval(gain.to_numpy())[0] <= 0:
+            texts.append(f"{label(arm)} ({percent(scores[arm].mean())}, chance {percent(chance[arm].mean())})")
+    return [f"models not told from chance: {', '.join(texts)}"] * bool(texts)
 
 
 def divergence_text(row: Row) -> str:
