@@ -46,7 +46,7 @@ def __getattr__(name: str):
     if name in PLACES:
         globals()[name] = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
         return globals()[name]
-    if not name.startswith("_"):
+    if not name.startswith("_") and name.isidentifier():
         from importlib.util import find_spec
 
         if find_spec(f"{__name__}.{name}") is not None:

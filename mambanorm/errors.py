@@ -24,6 +24,10 @@ def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exceptio
     return error(text + (f"; did you mean {guess!r}?" if guess else ""))
 
 
+class ImportFailed(ValueError):
+    """A file or a module that --import or the environment names cannot be imported; no run is damaged for that."""
+
+
 class NotRegistered(ValueError):
     """A norm or a task that nobody has registered in this process; nothing that names it is damaged for that."""
 

@@ -25,7 +25,7 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from mambanorm.errors import VARIABLE
+from mambanorm.errors import VARIABLE, ImportFailed
 
 BETWEEN = f"[,{os.pathsep}]"
 _LOCK = threading.RLock()  # a worker may have several threads: one imports, the others wait
@@ -64,9 +64,9 @@ def load_imports(places: Mapping[str, str] | None = None) -> dict[str, str]:
                 _DONE[place] = _DONE[place][0], _error_of(place)
             found[place], error = _DONE[place]
             if places is not None and places[place] != found[place]:
-                raise ValueError(f"{place} is not the file that the sweep began with: start the workers anew")
+                raise ImportFailed(f"{place} is not the file that the sweep began with: start the workers anew")
             if error:
-                raise ValueError(error)
+                raise ImportFailed(error)
     return found
 
 
@@ -86,7 +86,7 @@ def _digest(place: str) -> str:
     try:
         return hashlib.sha256(Path(place).read_bytes()).hexdigest()
     except OSError as error:
-        raise ValueError(
+        raise ImportFailed(
             f"--import {place}: {error.strerror} (on {platform.node()}; every worker must see it)"
         ) from None
 

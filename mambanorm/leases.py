@@ -19,6 +19,7 @@ Map
 from __future__ import annotations
 
 import atexit
+import errno
 import functools
 import json
 import os
@@ -100,6 +101,8 @@ def _acquire(path: Path, stale: str) -> str:
             holder = read(path)
             if holder is not None and not holder.dead and holder.token != stale:
                 raise Held(holder) from None
+            if path.is_symlink():
+                raise OSError(errno.EEXIST, f"{path} is a link, and no lease: remove it") from None
             if holder is not None:  # else it has been released just now
                 _remove(path, holder.token)
         else:
@@ -127,7 +130,9 @@ def read(path: Path) -> Holder | None:
         return None
     try:
         facts = json.loads(text)
-        return Holder(facts["token"], facts["host"], int(facts["pid"]), facts["machine"], status.st_mtime_ns)
+        if (pid := int(facts["pid"])) < 1:
+            raise ValueError(pid)
+        return Holder(facts["token"], facts["host"], pid, facts["machine"], status.st_mtime_ns)
     except (ValueError, KeyError, TypeError):
         return Holder(f"file-{status.st_ino}", "an unknown host", 0, "", status.st_mtime_ns)
 
@@ -136,7 +141,7 @@ def _look(path: Path) -> tuple[os.stat_result, str]:
     try:
         with open(path) as file:  # opening, unlike looking, asks the server of a network disk anew
             return os.fstat(file.fileno()), file.read()
-    except PermissionError:
+    except (PermissionError, IsADirectoryError):
         return path.stat(), ""
 
 
@@ -191,8 +196,9 @@ class Watch:
 def remove_dead(store: Path) -> None:
     """Removes the leases that dead processes of this machine left behind."""
     for path in store.glob(f"{LEASE}*"):
-        if (holder := read(path)) is not None and holder.dead:
-            _remove(path, holder.token)
+        with suppress(OSError):  # another user's, in a store where each may remove only their own
+            if (holder := read(path)) is not None and holder.dead:
+                _remove(path, holder.token)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ manifest, from an earlier version of the kit, loads as one that is not `checked`
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -42,7 +43,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.arms import Arm
 from mambanorm.config import ROOT, RunConfig, run_id_of
-from mambanorm.errors import NotRegistered, unknown
+from mambanorm.errors import ImportFailed, NotRegistered, unknown
 from mambanorm.facts import check_facts
 from mambanorm.train import RunResult, accuracy
 from mambanorm.whole import free_name, save_tensors, sha256, writable_folder
@@ -62,6 +63,7 @@ COLUMNS = [
 UNFINISHED, RESUME = ".unfinished-", ".resume-"
 ABANDONED_S = 24 * 3600  # after which what another machine left unfinished is nobody's
 UNREAD = (
+    RecursionError,
     ValueError,
     TypeError,
     KeyError,
@@ -90,7 +92,7 @@ def runs_dir(path: str | Path | None = None) -> Path:
     """
     if path == "":
         raise ValueError("the run store '' names no folder: None is the default")
-    store = Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").resolve()
+    store = Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").expanduser().resolve()
     if store.is_file():
         raise ValueError(f"the run store {store} is a file: needed is a folder")
     return store
@@ -184,8 +186,10 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def _unreadable(folder: Path, error: OSError) -> OSError:
     """What to raise for a run that is there and cannot be looked at: that is no damage."""
-    text = f"the run {folder} is there, but cannot be read: {error.strerror or error}. Its owner can make it readable"
-    return type(error)(error.errno, f"{text} (chmod -R a+rX), or take another store with --runs-dir")
+    text = f"the run {folder} is there, but cannot be read: {error.strerror or error}"
+    if isinstance(error, PermissionError):
+        text += ". Its owner can make it readable (chmod -R a+rX), or take another store with --runs-dir"
+    return type(error)(error.errno, text)
 
 
 def _read(folder: Path) -> StoredRun | None:
@@ -193,6 +197,8 @@ def _read(folder: Path) -> StoredRun | None:
     whose norm is registered elsewhere only, or OSError where it cannot be read."""
     try:
         if not folder.exists():
+            if folder.is_symlink():
+                raise OSError(errno.ENXIO, "it is a link to a place that is not there")
             return None
         manifest = _read_manifest(folder)
         config = _config(_text(folder, "config.json", manifest), folder.name)
@@ -205,16 +211,21 @@ def _read(folder: Path) -> StoredRun | None:
         raise DamagedRun(folder, f"{Path(error.filename or folder).name} is missing") from error
     except OSError as error:
         raise _unreadable(folder, error) from error
-    except NotRegistered:
+    except (NotRegistered, ImportFailed):
         raise
     except UNREAD as error:
         raise DamagedRun(folder, error) from error
-    return StoredRun(folder, config, facts, manifest)
+    run = StoredRun(folder, config, facts, manifest)
+    if manifest is None:
+        _ = run.predictions  # without checksums, at least the accuracy must be that of the predictions
+    return run
 
 
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]] | None:
-    if not (folder / MANIFEST).exists():
+    if not os.path.lexists(folder / MANIFEST):
         return None
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{MANIFEST} is no file")
     manifest = json.loads((folder / MANIFEST).read_text())
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or sorted(files) != sorted(WRITTEN):
@@ -234,6 +245,8 @@ def _config(text: str, run_id: str) -> RunConfig:
 
 def _text(folder: Path, name: str, manifest: dict | None) -> str:
     """A small file, as it was written."""
+    if not (folder / name).is_file():
+        raise ValueError(f"{name} is missing or no file")
     content = (folder / name).read_bytes()
     if manifest is not None and hashlib.sha256(content).hexdigest() != manifest[name]["sha256"]:
         raise ValueError(f"{name} was altered: its checksum is not that of the manifest")

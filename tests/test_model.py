@@ -1,5 +1,6 @@
 """The block is Eq. 1–3, carries mamba-ssm's parameters, and all arms of a seed start from the same weights."""
 
+import copy
 import math
 
 import numpy as np
@@ -561,3 +562,42 @@ def test_unknown_recording_sites_and_models_without_blocks_are_refused():
         mn.record(torch.nn.Linear(2, 2)),
     ):
         pass
+
+
+PUBLIC = {name: (lambda name=name: (mn.create_norm(name, 8), torch.randn(3, 5, 8))) for name in mn.NORMS} | {
+    "MambaBlock": lambda: (mn.MambaBlock(8, "RMSN", "NormVary"), torch.randn(3, 5, 8)),
+    "VSSBlock": lambda: (mn.VSSBlock(8, "BN", "GN"), torch.randn(2, 4, 4, 8)),
+}
+
+
+def gradients_of(module, x):
+    """Output, and gradients of x and of the parameters."""
+    x = x.clone().requires_grad_()
+    y = module(x)
+    wanted = [x, *(p for p in module.parameters() if p.requires_grad)]
+    return [y, *torch.autograd.grad(y.square().sum(), wanted, allow_unused=True)]
+
+
+@pytest.mark.parametrize("make", PUBLIC.values(), ids=PUBLIC)
+def test_what_the_kernels_write_does_not_depend_on_torchs_defaults(make):
+    torch.manual_seed(0)
+    module, x = make()
+    expected = gradients_of(copy.deepcopy(module), x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = gradients_of(copy.deepcopy(module), x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        elsewhere = gradients_of(copy.deepcopy(module), x)
+    for one, two, three in zip(expected, found, elsewhere):
+        assert one is None or torch.equal(one, two)
+        assert one is None or torch.equal(one, three)
+
+
+def test_a_tensor_without_memory_is_refused():
+    freed = torch.randn(2, 5, 8)
+    freed.untyped_storage().resize_(0)
+    for x in (freed, torch._efficientzerotensor((2, 5, 8))):
+        with pytest.raises(ValueError, match="x has no memory behind it"):
+            mn.create_norm("LN", 8)(x)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 import mambanorm as mn
 from mambanorm import whole
 from mambanorm.cli import main
-from mambanorm.config import base_config
+from mambanorm.config import base_config, run_id_of
 from mambanorm.runs import (
     MANIFEST,
     WRITTEN,
@@ -149,10 +149,50 @@ def test_without_a_manifest_an_impossible_result_is_no_result_either(edit, folde
 
 def test_the_accuracy_is_that_of_the_predictions_where_they_are_read(folder, result):
     edit_result(without_manifest(folder), test_accuracy=0.99)
-    run = find_run(result.config)
-    with pytest.raises(DamagedRun, match=r"claims an accuracy of 0\.99, its predictions give"):
-        _ = run.predictions
+    with pytest.warns(UserWarning, match=r"claims an accuracy of 0\.99, its predictions give"):
+        assert find_run(result.config) is None
     assert state_of(folder) == "damaged"
+
+
+def make_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def make_loop(path):
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+ODD = {"folder": make_folder, "loop": make_loop, "deep": lambda path: path.write_text("[" * 200_000)}
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json", MANIFEST])
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_one_odd_file_is_damage_and_stops_nothing(make, name, folder):
+    if make is ODD["deep"] and name != MANIFEST:
+        without_manifest(folder)
+    make(folder / name)
+    with pytest.warns(UserWarning, match=f"{folder.name} is damaged"):
+        assert len(load_runs()) == 0
+
+
+def test_a_run_that_links_to_nowhere_is_told_before_the_first_step(folder, result):
+    shutil.rmtree(folder)
+    folder.symlink_to(folder.parent / "elsewhere" / folder.name)
+    with pytest.raises(OSError, match="it is a link to a place that is not there"):
+        mn.sweep([result.config], workers=0, progress=False)
+
+
+def test_an_import_that_fails_damages_no_run(store, result, monkeypatch):
+    folder = save_run(result)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"RMSN>SSM>GN"', '"Peak>SSM>GN"'))
+    without_manifest(folder)
+    folder.rename(store / run_id_of(json.loads(config.read_text())))
+    monkeypatch.setenv("MAMBANORM_IMPORT", str(store / "no_such.py"))
+    with pytest.raises(ValueError, match=r"no_such.py: No such file"):
+        load_runs()
 
 
 def test_a_run_of_an_earlier_version_loads_as_unchecked(folder, result):

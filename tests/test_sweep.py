@@ -191,6 +191,19 @@ if __name__ == "__main__":
 # leases
 
 
+def test_odd_leases_stop_no_sweep(store):
+    store.mkdir()
+    facts = dict(token="t", host="h", machine=leases.this_machine(), since=0.0)
+    (store / ".lease-a").write_text(json.dumps(facts | dict(pid=-1)))
+    (store / ".lease-b").mkdir()
+    (store / ".lease-c").symlink_to(store / "nowhere")
+    assert list(sweep([smoke()], workers=0, progress=False).status) == ["ok"]
+    linked = smoke(seed=1)
+    (store / f".lease-{linked.run_id}").symlink_to(store / "nowhere")
+    with pytest.warns(UserWarning, match="is a link, and no lease: remove it"):
+        assert list(sweep([linked], workers=0, progress=False).status) == ["failed"]
+
+
 HOLD = """
 import sys, time
 from pathlib import Path

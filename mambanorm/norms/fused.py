@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mambanorm.norms.per_token import in_order
-from mambanorm.ssm.cpu import places, run, scan_threads
+from mambanorm.ssm.cpu import empty, places, run, scan_threads, zeros
 from mambanorm.ssm.kernels import ONE, ZERO, jit, memory, sigmoid
 from mambanorm.ssm.once import backward_once
 
@@ -184,7 +184,7 @@ class _Moments(torch.autograd.Function):
         rows = x.detach().contiguous()
         B, L, D = x.shape
         ctx.lengths = np.full(B, L) if lengths is None else lengths.numpy().astype(np.int64)
-        m, v = torch.empty(B, D), torch.empty(B, D)
+        m, v = empty(B, D), empty(B, D)
         _start(_moments_forward, _moments_worker, x.shape, [rows, m, v], ctx.lengths)
         ctx.save_for_backward(rows, m)
         return m[:, None], v[:, None], x.view_as(x)
@@ -206,7 +206,7 @@ class _CentreScale(torch.autograd.Function):
         rows, z = in_order(x), in_order(gate)
         B, _, D = x.shape
         mu, s = (_per_row(t, B, D) for t in (mean, scale))
-        beta = torch.zeros(D) if shift is None else in_order(shift)
+        beta = zeros(D) if shift is None else in_order(shift)
         y = torch.empty_like(rows)
         _start(_apply_forward, _apply_worker, x.shape, [rows, z, mu, s, beta, y])
         ctx.save_for_backward(rows, z, mu, s, beta)
@@ -230,7 +230,7 @@ class _CentreScale(torch.autograd.Function):
 
 def _per_row(t: Tensor | None, B: int, D: int) -> Tensor:
     """Anything that broadcasts to (B, 1, D), as a contiguous (B, D); None as zeros."""
-    return torch.zeros(B, D) if t is None else t.detach().expand(B, 1, D)[:, 0].contiguous()
+    return zeros(B, D) if t is None else t.detach().expand(B, 1, D)[:, 0].contiguous()
 
 
 def _to_shape(part: Tensor, shape: torch.Size) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mambanorm.checks import check_shapes
-from mambanorm.ssm.cpu import run
+from mambanorm.ssm.cpu import empty, full, run
 from mambanorm.ssm.kernels import ZERO, jit
 from mambanorm.ssm.once import backward_once
 
@@ -25,7 +25,7 @@ def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     names = "mean_logits", "var_logits", "running_mean", "running_var"
     check_shapes("NormVary", names, [getattr(norm, name) for name in names], ((5,), (5,), (D,), (D,)))
     weighted = norm.statistics == "total" and not isinstance(count, int)
-    share = (count / count.sum()).view(-1) if weighted else torch.full((rows,), 1 / rows)
+    share = (count / count.sum()).view(-1) if weighted else full((rows,), 1 / rows)
     return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)
 
 
@@ -141,7 +141,7 @@ class _Mix(torch.autograd.Function):
     def forward(ctx, m, v, w_mean, w_var, share, norm):
         given = [t.detach().contiguous() for t in (m[:, 0], v[:, 0], w_mean, w_var, share)]
         batch = torch.stack([norm.running_mean, norm.running_var])
-        group, whole = torch.empty(len(m), norm.groups, 2), torch.empty(len(m), 3)
+        group, whole = empty(len(m), norm.groups, 2), empty(len(m), 3)
         mean, var = torch.empty_like(given[0]), torch.empty_like(given[0])
         ctx.form = norm.training, norm.statistics == "total"
         run(None, _forward, 1, (*_arrays(*given), *ctx.form, *_arrays(batch, group, whole, mean, var)))
@@ -154,7 +154,7 @@ class _Mix(torch.autograd.Function):
     @backward_once
     def backward(ctx, p, q):
         *given, batch, group, whole = ctx.saved_tensors
-        dm, dv, dw, sums = (torch.empty(shape) for shape in (given[0].shape, given[0].shape, (2, 5), batch.shape))
+        dm, dv, dw, sums = (empty(shape) for shape in (given[0].shape, given[0].shape, (2, 5), batch.shape))
         made = batch, group, whole, p[:, 0].contiguous(), q[:, 0].contiguous(), dm, dv, dw, sums
         run(None, _backward, 1, (*_arrays(*given), *ctx.form, *_arrays(*made)))
         return dm[:, None], dv[:, None], dw[0], dw[1], None, None

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.ssm.cpu import places, run, scan_threads
+from mambanorm.ssm.cpu import empty, full, places, run, scan_threads, zeros
 from mambanorm.ssm.kernels import ONE, ZERO, jit, memory, sigmoid
 from mambanorm.ssm.once import backward_once
 
@@ -36,8 +36,8 @@ def token_norm(x, weight, bias, eps, centred=True, groups=1, gate=None, fork=Fal
 
     Returns y (B, L, D); with `fork` (y, x). Differentiable once.
     """
-    ones, zeros = (torch.full((x.shape[-1],), fill) for fill in (1.0, 0.0))
-    weight, bias = (ones if weight is None else weight), (zeros if bias is None else bias)
+    D = x.shape[-1]
+    weight, bias = (full((D,), 1.0) if weight is None else weight), (zeros(D) if bias is None else bias)
     y, same = _TokenNorm.apply(x, weight, bias, gate, eps, centred, groups)
     return (y, same) if fork else y
 
@@ -161,7 +161,7 @@ class _TokenNorm(torch.autograd.Function):
         tokens = x.shape[0] * x.shape[1]
         ctx.cut = tokens, groups, x.shape[2] // groups
         ctx.workers, ctx.centred = min(scan_threads(), tokens), bool(centred)
-        y, stats = torch.empty(x.shape), torch.empty(tokens, groups, 2)
+        y, stats = empty(x.shape), empty(tokens, groups, 2)
         run(_forward, _forward_worker, ctx.workers, (*ctx.cut, _f(eps), ctx.centred, places([*given, y, stats])))
         ctx.save_for_backward(*given, stats)
         ctx.set_materialize_grads(False)
@@ -173,7 +173,7 @@ class _TokenNorm(torch.autograd.Function):
         if grad is None:
             return passed, *[None] * 6
         given = ctx.saved_tensors
-        dx, dz, sums = torch.empty(grad.shape), torch.empty_like(given[1]), torch.zeros(ctx.workers, 2, grad.shape[2])
+        dx, dz, sums = empty(grad.shape), torch.empty_like(given[1]), zeros(ctx.workers, 2, grad.shape[2])
         tensors = [*given, in_order(grad), in_order(passed), dx, dz, sums]
         run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
         sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
@@ -182,4 +182,4 @@ class _TokenNorm(torch.autograd.Function):
 
 def in_order(x: Tensor | None) -> Tensor:
     """A tensor laid out in order; None as nothing."""
-    return torch.empty(0) if x is None else x.detach().contiguous()
+    return empty(0) if x is None else x.detach().contiguous()

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import torch
 
-from mambanorm.ssm.cpu import places, run, scan_threads
+from mambanorm.ssm.cpu import empty, places, run, scan_threads, zeros
 from mambanorm.ssm.kernels import LANES, ONE, ZERO, add_product, jit, load, memory, sigmoid, store
 from mambanorm.ssm.once import backward_once
 
@@ -114,15 +114,15 @@ def _backward(workers, arguments):
 
 def conv_forward(u, taps, bias):
     """SiLU of the convolution, (B, L, E) → (B, L, E), from the taps (K, E)."""
-    out = torch.empty(u.shape)
+    out = empty(u.shape)
     run(_forward, _forward_worker, _workers(u), (*u.shape, len(taps), places([u, taps, bias, out])))
     return out
 
 
 def conv_backward(u, taps, bias, grad):
     """The gradients of u (B, L, E), weight (E, 1, K) and bias (E,) from that of the result."""
-    workers, du = _workers(u), torch.empty(u.shape)
-    sums = torch.zeros(workers, len(taps) + 1, u.shape[2])
+    workers, du = _workers(u), empty(u.shape)
+    sums = zeros(workers, len(taps) + 1, u.shape[2])
     arguments = (*u.shape, len(taps), places([u, taps, bias, grad, du, sums]))
     run(_backward, _backward_worker, workers, arguments)
     sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads

@@ -45,6 +45,11 @@ from mambanorm.ssm.once import backward_once
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
 
+_FLAT = dict(dtype=torch.float32, device="cpu")  # what the kernels read and write, whatever torch's defaults are
+empty, zeros, ones, full = (
+    functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros, torch.ones, torch.full)
+)
+
 _PID = os.getpid()
 _LOCK = threading.Lock()
 
@@ -193,7 +198,7 @@ def run(parallel, serial, workers, arguments):
 
 
 # ----------------------------------------------------------------------------------------------------------- torch side
-_EMPTY = torch.empty(0)
+_EMPTY = empty(0)
 
 
 def places(tensors):
@@ -255,11 +260,11 @@ class Inputs(NamedTuple):
 def scan_forward(inputs, plan, keep, want_last):
     """Runs the forward kernel: out (B, L, D), last (B, N, D) or nothing, states for the backward pass or nothing."""
     batch, length, channels = inputs.u.shape
-    out = torch.empty(batch, length, channels)
-    last = torch.empty(batch, plan.size, channels if want_last else 0)
-    states = torch.empty(plan.states_shape if keep else 0).view(batch, -1, plan.size, channels)
+    out = empty(batch, length, channels)
+    last = empty(batch, plan.size, channels if want_last else 0)
+    states = empty(plan.states_shape if keep else 0).view(batch, -1, plan.size, channels)
     strided = inputs.strided()
-    tensors = [*strided, *inputs.ordered(), torch.empty(plan.scratch_shape("forward")), out, last, states]
+    tensors = [*strided, *inputs.ordered(), empty(plan.scratch_shape("forward")), out, last, states]
     strides = np.array(_strides(strided), dtype=np.int64)
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.plain)
     run(kernels.run_forward, kernels.forward_worker, plan.workers, arguments)
@@ -274,20 +279,20 @@ def scan_backward(inputs, plan, grad, states):
     """
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
-    du = torch.empty(inputs.u.shape)
-    dz = torch.empty(inputs.u.shape if inputs.z is not None else (0, 0, 0))
+    du = empty(inputs.u.shape)
+    dz = empty(inputs.u.shape if inputs.z is not None else (0, 0, 0))
     if plan.rank:
         own = plan.rank + 2 * size
         width = plan.groups_b * own
-        joint = torch.zeros(segments, batch, length, width)
+        joint = zeros(segments, batch, length, width)
         ddelta, db, dc = joint, joint[..., plan.rank :], joint[..., plan.rank + size :]
         layers = [(length * width, own, width, 0)] * 3
     else:
-        ddelta = torch.empty(1, batch, length, plan.channels)
-        db, dc = (torch.zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))
+        ddelta = empty(1, batch, length, plan.channels)
+        db, dc = (zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))
         layers = [(0, 0, 0, 0), *((m.shape[1] * length * size, length * size, size, 0) for m in (inputs.B, inputs.C))]
-    sums = torch.zeros(plan.sums_shape)
-    strided, scratch = inputs.strided(), torch.empty(plan.scratch_shape("backward"))
+    sums = zeros(plan.sums_shape)
+    strided, scratch = inputs.strided(), empty(plan.scratch_shape("backward"))
     tensors = [*strided, *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
     strides = np.array([*_strides([*strided, grad]), *layers], dtype=np.int64)
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.plain)
@@ -333,7 +338,7 @@ def _channels_last(x):
 def _per_step(m, batch, length):
     """B or C as (B, G, N, L) without a copy; a constant one, (D, N), becomes ones and goes to the weight instead."""
     if m.dim() == 2:
-        return torch.ones(1, 1, 1, 1).expand(batch, 1, m.shape[1], length)
+        return ones(1, 1, 1, 1).expand(batch, 1, m.shape[1], length)
     return (m.unsqueeze(1) if m.dim() == 3 else m).float()
 
 

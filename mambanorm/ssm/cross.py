@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from mambanorm.ssm.conv import load_taps
-from mambanorm.ssm.cpu import Inputs, places, run, scan_backward, scan_forward, scan_threads
+from mambanorm.ssm.cpu import Inputs, empty, places, run, scan_backward, scan_forward, scan_threads, zeros
 from mambanorm.ssm.kernels import LANES, ONE, ZERO, add_product, jit, load, memory, sigmoid, store
 from mambanorm.ssm.once import backward_once
 
@@ -185,7 +185,7 @@ def _order(workers, arguments):
 def conv_forward(u, size, taps, bias):
     """SiLU of the convolution of u (B, L, E) with the taps (K·K, E), in the order of each direction: (B, L, 4, E)."""
     batch, length, channels = u.shape
-    out = torch.empty(batch, length, DIRECTIONS, channels)
+    out = empty(batch, length, DIRECTIONS, channels)
     arguments = (batch, *size, channels, _reach(taps), places([u, taps, bias, out]))
     run(_conv, _conv_worker, _workers(u), arguments)
     return out
@@ -193,8 +193,8 @@ def conv_forward(u, size, taps, bias):
 
 def conv_backward(u, size, taps, bias, grad):
     """The gradients of u (B, L, E), taps (K·K, E) and bias (E,) from those of the four directions (B, L, 4, E)."""
-    workers, du = _workers(u), torch.empty(u.shape)
-    sums = torch.zeros(workers, len(taps) + 1, u.shape[2])
+    workers, du = _workers(u), empty(u.shape)
+    sums = zeros(workers, len(taps) + 1, u.shape[2])
     arguments = (len(u), *size, u.shape[2], _reach(taps), places([u, taps, bias, grad, du, sums]))
     run(_conv_backward, _conv_backward_worker, workers, arguments)
     sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
@@ -203,7 +203,7 @@ def conv_backward(u, size, taps, bias, grad):
 
 def spread(image, size):
     """(B, L, E) → (B, L, 4, E): the image in the order of each direction."""
-    four = torch.empty(*image.shape[:2], DIRECTIONS, image.shape[2])
+    four = empty(*image.shape[:2], DIRECTIONS, image.shape[2])
     run(_order, _order_worker, _workers(image), (len(image), *size, image.shape[2], False, places([image, four])))
     return four
 
@@ -211,7 +211,7 @@ def spread(image, size):
 def merge(four, size):
     """(B, L, 4, E) → (B, L, E): the sum of the directions, each put back in the order of the image."""
     batch, length, _, channels = four.shape
-    image = torch.empty(batch, length, channels)
+    image = empty(batch, length, channels)
     run(_order, _order_worker, _workers(image), (batch, *size, channels, True, places([image, four])))
     return image
 
@@ -244,7 +244,7 @@ class _CrossMixer(torch.autograd.Function):
         taps = conv_weight.detach().flatten(1).t().contiguous()  # (K·K, E)
         raw, z = (torch.mm(rows, part.t()).view(batch, length, -1) for part in in_proj.chunk(2))
         u = conv_forward(raw, size, taps, conv_bias)
-        narrow = torch.empty(len(rows), DIRECTIONS, x_proj.shape[1])
+        narrow = empty(len(rows), DIRECTIONS, x_proj.shape[1])
         for g, weight in enumerate(x_proj):
             torch.mm(u.view(len(rows), DIRECTIONS, -1)[:, g], weight.t(), out=narrow[:, g])
         narrow = narrow.view(batch, length, DIRECTIONS, -1)
@@ -265,7 +265,7 @@ class _CrossMixer(torch.autograd.Function):
         dy = spread(dy.contiguous(), size).flatten(2)
         du, dnarrow, dA, _, _, dlow, _, dD, _, dbias = scan_backward(inputs, ctx.plan, dy, states)
         u, du = (t.view(tokens, DIRECTIONS, channels) for t in (u, du))
-        dnarrow, dx_proj = dnarrow.view(tokens, DIRECTIONS, -1), torch.empty(x_proj.shape)
+        dnarrow, dx_proj = dnarrow.view(tokens, DIRECTIONS, -1), empty(x_proj.shape)
         for g in range(DIRECTIONS):
             du[:, g].addmm_(dnarrow[:, g], x_proj[g])
             torch.mm(dnarrow[:, g].t(), u[:, g], out=dx_proj[g])
@@ -273,7 +273,7 @@ class _CrossMixer(torch.autograd.Function):
         draw, dz = draw.view(tokens, channels), dz.contiguous().view(tokens, channels)
         main, gate = in_proj.chunk(2)
         dh = torch.mm(draw, main).addmm_(dz, gate).view(*raw.shape[:2], -1)
-        din_proj = torch.empty(in_proj.shape)
+        din_proj = empty(in_proj.shape)
         torch.mm(draw.t(), rows, out=din_proj[:channels])
         torch.mm(dz.t(), rows, out=din_proj[channels:])
         across = 2 * _reach(taps) + 1

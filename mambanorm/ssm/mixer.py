@@ -17,7 +17,7 @@ Source: Gu & Dao 2023, "Mamba", figure 3 and section 3.3; what is joined is what
 import torch
 
 from mambanorm.ssm.conv import conv_backward, conv_forward, taps_of
-from mambanorm.ssm.cpu import Inputs, scan_backward, scan_forward
+from mambanorm.ssm.cpu import Inputs, empty, scan_backward, scan_forward
 from mambanorm.ssm.once import backward_once
 
 
@@ -72,7 +72,7 @@ class _Mixer(torch.autograd.Function):
         draw, dz = draw.view(tokens, channels), dz.view(tokens, channels)
         main, gate = in_proj.chunk(2)
         dh = torch.mm(draw, main).addmm_(dz, gate)
-        din_proj = torch.empty(in_proj.shape)
+        din_proj = empty(in_proj.shape)
         torch.mm(draw.t(), rows, out=din_proj[:channels])
         torch.mm(dz.t(), rows, out=din_proj[channels:])
         dx_proj = torch.mm(dnarrow.t(), u.view(tokens, channels))
