@@ -287,8 +287,10 @@ OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
 
 def key_lines(answer: str) -> list[str]:
     """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three,
-    its first three sentences. Left out are its opening, its tables, and what no line has room for."""
+    its first three sentences. Left out are its opening, its tables with the paragraph that introduces each, and what
+    no line has room for."""
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
+    blocks = [one for one, after in zip(blocks, [*blocks[1:], ""], strict=True) if not after.lstrip().startswith("|")]
     texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
     sentences = [re.split(r"(?<=[.!?]) (?=[^a-z])", text) for text in texts if text and text[0] not in "|#<"]
     found = [[one for one in some if not one.endswith(":")] for some in sentences]  # that would announce a table
@@ -298,12 +300,13 @@ def key_lines(answer: str) -> list[str]:
 
 
 def _shortened(line: str) -> str:
-    """A line of at most LONGEST_LINE signs: a longer one ends with "…" at a semicolon, else at a comma far enough on,
-    never within brackets or emphasis; "" where it has neither."""
+    """A line of at most LONGEST_LINE signs: a longer one ends with "…" at a semicolon or at a comma behind one, else
+    at a comma far enough on, never within brackets or emphasis; "" where it has none of these."""
     if len(re.sub(r"[*`]", "", line)) <= LONGEST_LINE:
         return line
     ends = [match.start() for match in re.finditer("[;,] ", line[:LONGEST_LINE]) if _closed(line[: match.start()])]
-    clauses = [end for end in ends if line[end] == ";"] or [end for end in ends if end > LONGEST_LINE / 2]
+    several = any(line[end] == ";" for end in ends)
+    clauses = ends if several else [end for end in ends if end > LONGEST_LINE / 2]
     return f"{line[: clauses[-1]]} …" if clauses else ""
 
 

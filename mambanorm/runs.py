@@ -3,6 +3,7 @@
     runs/<run_id>/config.json  result.json  curves.parquet  predictions.npz  diagnostics.npz  checkpoint.safetensors
                   manifest.json    SHA-256 and size of every other file, written last
     runs/.resume-<run_id>/         what a long run that is under way needs to go on; gone once it is stored
+    runs/.lease-<run_id>           who trains it just now (see `leases`)
     runs/.unfinished-…/            a run that is being written; what a kill leaves of it, the next sweep removes
 
 A run is written into a folder beside its place and renamed last. Reading checks what it reads: `load_runs` config,

@@ -133,6 +133,16 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
     return f"{difference:+.1f} points {interval}".replace("-", "−")
 
 
+def recorded_too(row, recorded: pd.DataFrame) -> str:
+    """The difference of a row of `paired` over the recorded seeds (`mambanorm.recorded.recorded_seeds`), to be put
+    behind it: " (8 recorded seeds: +2.3 points [−0.4, 5.0])"; "" where they lack one of the two arms."""
+    here = recorded[recorded.task == row.task]
+    if not {row.a, row.b} <= set(here.arm):
+        return ""
+    more = _paired_row(row.task, here, row.a, row.b, "test_accuracy")
+    return f" ({more['n']} recorded seeds: {points(more['difference'], more['low'], more['high'])})"
+
+
 def interval_says(low: float, high: float) -> str:
     """What a 95 % interval says of its difference: above zero, below zero, or not told from zero."""
     if not np.isfinite(low):
@@ -220,6 +230,13 @@ def seeds_text(counts: Iterable[int]) -> str:
     low, high = min(counts := list(counts)), max(counts)
     number = f"{low}" if low == high else f"{low}–{high}"
     return f"{number} seed{'s' if high > 1 else ''}" + (": a sketch" if low < SKETCH_BELOW else "")
+
+
+def sketch_note(counts: Iterable[int]) -> str:
+    """A sentence to stand among differences: "3 seeds, not corrected for several comparisons: a sketch. "; "" from
+    SKETCH_BELOW seeds on."""
+    text = seeds_text(counts)
+    return text.replace(": a sketch", ", not corrected for several comparisons: a sketch. ") if ": a" in text else ""
 
 
 def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:

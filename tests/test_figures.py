@@ -225,7 +225,29 @@ def test_paired_differences_say_what_their_lines_are(frame):
     caption = DRAW_FRAME["pairs"](frame).get_supxlabel()
     assert "95 % t-interval" in caption
     assert "large dots: means, lines: their intervals, small dots: seeds" in caption
-    assert "their intervals" not in DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
+    assert "blue: above zero, red: below, grey: the interval holds zero" in " ".join(caption.split())
+    assert "not corrected for several comparisons" in " ".join(caption.split())
+    single = DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
+    assert "their intervals" not in single
+    assert "blue" not in single
+
+
+def test_an_interval_that_holds_zero_has_an_open_dot():
+    facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
+    bounds = [(1.0, 3.0), (-3.0, -1.0), (-1.0, 3.0)]
+    table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
+    dots = [
+        line
+        for line in figures.fig_pairs(table).axes[0].lines
+        if line.get_markersize() > 5 and line.get_marker() == "o"
+    ]
+    assert [same_color(dot.get_markerfacecolor(), "white") for dot in dots] == [False, False, True]
+
+
+def test_a_full_grid_speaks_of_no_blank_cell(frame):
+    whole = pd.concat([frame, pd.DataFrame([made_run("digits", "IN>SSM>BN", 0)])])
+    assert "blank" in figures.fig_grid(frame, "digits").get_supxlabel()
+    assert "blank" not in figures.fig_grid(whole, "digits").get_supxlabel()
 
 
 def test_the_norm_before_the_ssm_is_told_by_shape_as_well_as_by_colour(frame):

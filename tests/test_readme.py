@@ -1,11 +1,13 @@
 """Every command and every code block of the README works, and its table of norms is the registry's."""
 
+import base64
 import os
 import re
 import shlex
 import subprocess
 import sys
 
+import nbformat
 import pytest
 
 import mambanorm as mn
@@ -58,3 +60,10 @@ def test_make_targets_exist():
 def test_files_that_the_readme_links_to_exist():
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_picture_is_the_one_that_notebook_12_draws():
+    notebook = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
+    (cell,) = [cell for cell in notebook.cells if "figures.fig_verdicts(" in cell.source]
+    (drawn,) = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert base64.b64decode(drawn) == (ROOT / "data" / "readme.png").read_bytes()

@@ -107,7 +107,7 @@ def _picture(verdict: Verdict) -> str:
     from mambanorm.figures import fig_claim
 
     drawn, small = io.BytesIO(), io.BytesIO()
-    fig_claim(verdict).savefig(drawn, format="png", dpi=80)
+    fig_claim(verdict).savefig(drawn, format="png", dpi=72)
     # 24 colours are enough for lines and words, and twenty pictures must leave a notebook small
     few = Image.open(drawn).convert("RGB").quantize(24, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(small, format="png", optimize=True)

@@ -50,7 +50,8 @@ def fig_grid(frame: pd.DataFrame, task: str, norms: Sequence[str] = PAPER_NORMS)
             dark = image.norm(mean) > 0.55
             _cell(ax, j, i, table.loc[f"{norms[i]}>SSM>{norms[j]}"], "white" if dark else INK)
     _frame_grid(ax, means, norms)
-    return finish(fig, f"Every pair on {task}", describe_frame(frame), "framed: the best mean", "blank: not run")
+    blank = "blank: not run" if np.isnan(means).any() else ""
+    return finish(fig, f"Every pair on {task}", describe_frame(frame), "framed: the best mean", blank)
 
 
 def _cell(ax: Axes, x: int, y: int, row: pd.Series, colour: str) -> None:
@@ -119,7 +120,8 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
 
 @styled
 def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
-    """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed."""
+    """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed. The mean is
+    a filled dot where the interval leaves zero out, an open one elsewhere."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
     fig, axes = new_figure(height=1.5 + 0.36 * len(table))
@@ -136,15 +138,19 @@ def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
     title = "Paired differences" + f", {table.task.iloc[0]}" * (not several)
-    marks = ("large dots: means", "lines: their intervals" if table.low.notna().any() else "", "small dots: seeds")
-    words = ", ".join(filter(None, marks))
-    return finish(fig, title, caption or f"{seeds} · mean and 95 % t-interval", words, "differences within a seed")
+    known = bool(table.low.notna().any())
+    words = ", ".join(filter(None, ("large dots: means", "lines: their intervals" * known, "small dots: seeds")))
+    colours = "blue: above zero, red: below, grey: the interval holds zero (open dot)" * known
+    colours += "; not corrected for several comparisons" * (known and len(table) > 1)
+    shows = caption or f"{seeds} · mean and 95 % t-interval"
+    return finish(fig, title, shows, words, colours, "differences within a seed")
 
 
 def _pair(ax: Axes, y: float, row) -> None:
-    """One row: blue above zero, red below, grey where the interval holds zero or one seed gives none."""
+    """One row: blue above zero, red below, grey and open where the interval holds zero or one seed gives none."""
     colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
     if np.isfinite(row.low):
         ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
     ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
-    ax.plot(row.difference, y, "o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)
+    face, edge = ("white", colour) if colour == GREY else (colour, "white")
+    ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)

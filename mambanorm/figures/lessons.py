@@ -20,16 +20,17 @@ from mambanorm.norms import create_norm
 def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
     """One row of x (B, L, D) before and after each norm, as a picture of L × D; the norms see the whole batch.
 
-    Each panel has its own colour range, written below it, for the norms are meant to change it.
+    Each panel has its own colour range, ± its largest value, written below it: the norms are meant to change it.
     """
     shown = {"input": x} | {name: create_norm(name, x.shape[-1], **options)(x) for name in names}
-    fig, axes = new_figure(1, len(shown), height=2.9)
+    fig, axes = new_figure(1, len(shown), height=3.1)
     for ax, (name, y) in zip(axes[0], shown.items(), strict=True):
         row = y[0].detach().numpy().T
         limit = float(np.abs(row).max())
         ax.imshow(row, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
         ax.set_title(name, color=INK)
-        ax.set_xlabel(f"position\nmean {round(float(row.mean()), 2) + 0.0:.2f}, sd {row.std():.2f}", fontsize=8)
+        mean_sd = f"mean {round(float(row.mean()), 2) + 0.0:.2f}, sd {row.std():.2f}"
+        ax.set_xlabel(f"position\n{mean_sd}\ncolours ±{limit:.1f}", fontsize=8)
         ax.grid(False)
         ax.set_xticks([]), ax.set_yticks([])
     axes[0, 0].set_ylabel("channel")
