@@ -826,4 +826,5 @@ def test_a_verdict_on_models_at_chance_says_so():
     (caveat,) = [text for text in verdict.caveats if "not told from chance" in text]
     assert "None→None (11.1 %, chance" in caveat
     assert "BN→None" not in caveat  # 22 %
+    assert caveat in claims.verdict_html([verdict]).partition("<details>")[0]  # beside the word, not folded away
     assert not any("not told from chance" in text for text in mn.judge("H1s", recorded.recorded("quick")).caveats)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from mambanorm.claims.training import TASKS
-from mambanorm.claims.verdict import VERDICTS, Verdict
+from mambanorm.claims.verdict import AT_CHANCE, VERDICTS, Verdict
 from mambanorm.sweep import plural
 
 STYLE = """<style>
@@ -75,13 +75,14 @@ def _rows(verdict: Verdict, beside: dict[str, str] | None, columns: int) -> str:
 
 
 def _small_print(verdict: Verdict) -> str:
-    """What must not be missed beside the word of a verdict: each task's own, how many comparisons hold, other settings
-    that say something else."""
+    """What must not be missed beside the word of a verdict: each task's own, how many comparisons hold, models
+    that have learned nothing, other settings that say something else."""
     lines = []
     if len(verdict.by_task) > 1:
         lines.append(", ".join(f"{task}: {said}" for task, said in verdict.by_task.items()))
     elif verdict.n_seeds and len(verdict.rows) > 1 and not verdict.claim.main:
         lines.append(f"{(verdict.rows.state == 'holds').sum()} of {len(verdict.rows)} comparisons hold")
+    lines += [text for text in verdict.caveats if AT_CHANCE in text]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     return "".join(f"<br><small>{html.escape(line)}</small>" for line in lines)
 

@@ -306,6 +306,9 @@ def _cautions(
     return texts + _at_chance(claim, evidence, task) + _about_rates(claim, evidence, task, rows, verdict)
 
 
+AT_CHANCE = "models not told from chance"
+
+
 def _at_chance(claim: Claim, evidence: Evidence, task: str) -> list[str]:
     """What the models behind a claim about insides have learned: an arm not told from chance is a weak witness."""
     if claim.runs != "depth":
@@ -316,7 +319,7 @@ def _at_chance(claim: Claim, evidence: Evidence, task: str) -> list[str]:
         gain = (scores[arm] - chance[arm]).dropna()
         if len(gain) > 1 and t_interval(gain.to_numpy())[0] <= 0:
             texts.append(f"{label(arm)} ({percent(scores[arm].mean())}, chance {percent(chance[arm].mean())})")
-    return [f"models not told from chance: {', '.join(texts)}"] * bool(texts)
+    return [f"{AT_CHANCE}: {', '.join(texts)}"] * bool(texts)
 
 
 def divergence_text(row: Row) -> str:
