@@ -16,9 +16,9 @@ import torch
 
 from benchmarks.cases import Case
 from benchmarks.peers import prepare
-from mambanorm.machine import PeakMemory
-from mambanorm.models import warm_up
+from mambanorm.model.classifier import warm_up
 from mambanorm.ssm import set_threads
+from mambanorm.training.machine import PeakMemory
 
 TINY = 16  # positions of the warm-up
 

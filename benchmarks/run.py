@@ -20,13 +20,14 @@ import torch
 from benchmarks.cases import SECTIONS, Sizes, groups
 from benchmarks.table import as_text, groups_of, report, table, target_table, verdicts
 from benchmarks.timing import Limits, measure
-from mambanorm import figures, machine
-from mambanorm.config import ROOT
-from mambanorm.models import warm_up
-from mambanorm.page import write_bytes, write_text
+from mambanorm import figures
+from mambanorm.atomic import writable_folder
+from mambanorm.model.classifier import warm_up
+from mambanorm.report.index import write_bytes, write_text
 from mambanorm.ssm import set_threads
-from mambanorm.sweep import spell
-from mambanorm.whole import writable_folder
+from mambanorm.training import machine
+from mambanorm.training.config import ROOT
+from mambanorm.training.sweep import spell
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_PACKAGES = ("mambapy", "transformers")

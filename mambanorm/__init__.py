@@ -17,23 +17,23 @@ __version__ = "0.1.0"
 PLACES = {
     name: module
     for module, names in {
-        "arms": "PRESETS Arm",
-        "block": "MambaBlock",
         "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
-        "config": "RunConfig base_config grid study",
         "diagnostics": "record token_norms",
-        "language": "read_checkpoint train_language_model",
-        "models": "ImageClassifier LanguageModel SequenceClassifier load_mamba_checkpoint",
+        "model.arms": "PRESETS Arm",
+        "model.block": "MambaBlock",
+        "model.classifier": "ImageClassifier LanguageModel SequenceClassifier load_mamba_checkpoint",
+        "model.language": "read_checkpoint train_language_model",
+        "model.vision": "VSSBlock cross_merge cross_scan",
         "norms": "NORMS NormVary create_norm register_norm",
-        "plan": "plan plan_table",
-        "presets": "PAPER_SEED",
-        "recorded": "check_source",
-        "runs": "find_run load_runs save_run",
         "ssm": "scan_backend selective_scan",
-        "sweep": "sweep",
+        "study.plan": "plan plan_table",
         "tasks": "TASKS load_task register_task",
-        "train": "RunResult train",
-        "vision": "VSSBlock cross_merge cross_scan",
+        "training.config": "RunConfig base_config grid study",
+        "training.loop": "RunResult train",
+        "training.presets": "PAPER_SEED",
+        "training.recorded": "check_source",
+        "training.store": "find_run load_runs save_run",
+        "training.sweep": "sweep",
     }.items()
     for name in names.split()
 }
@@ -62,7 +62,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps `mambanorm.sweep` the function: whoever imports the module `mambanorm.sweep` makes Python bind it here."""
+    """Keeps `mambanorm.study` the function: whoever imports the folder `mambanorm/study` makes Python bind it here."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in PLACES and isinstance(value, ModuleType)):

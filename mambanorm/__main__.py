@@ -5,7 +5,7 @@ import sys
 
 def main() -> int:
     try:
-        from mambanorm import cli
+        from mambanorm.cli import main as cli
 
         return cli.main()
     except KeyboardInterrupt:  # before the command line itself could answer it, or while it did

@@ -19,10 +19,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.block import SITES, MambaBlock
-from mambanorm.language import LanguageModel
+from mambanorm.model.block import SITES, MambaBlock
+from mambanorm.model.language import LanguageModel
+from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormVary
-from mambanorm.vision import VSSBlock
 
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import mambanorm as mn
-from mambanorm import claims, config
-from mambanorm.cli import main
-from mambanorm.report import find_notebooks, run_study
+from mambanorm import claims
+from mambanorm.cli.main import main
+from mambanorm.report.execute import find_notebooks, run_study
+from mambanorm.training import config
 
 pytestmark = pytest.mark.usefixtures("store")
 

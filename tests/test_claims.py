@@ -15,18 +15,20 @@ import pytest
 from scipy import stats
 
 import mambanorm as mn
-from mambanorm import claims, figures, recorded
-from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm.claims import CLAIMS, inference, judge, summaries, verdict_table
+from mambanorm import claims, figures
+from mambanorm.claims import CLAIMS, judge, summaries, verdict_table
+from mambanorm.claims import intervals as inference
 from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.cli import main
-from mambanorm.config import SELECT_SEEDS, TUNE_SEEDS, base_config, lr_grid
+from mambanorm.cli.main import main
 from mambanorm.diagnostics import growth, growth_table, norm_quantiles, norms_by_depth
-from mambanorm.runs import config_row, find_run
-from mambanorm.sweep import sweep
-from mambanorm.tables import t_interval
-from mambanorm.train import build_model
+from mambanorm.model.arms import NORM_CHOICES, Arm
+from mambanorm.study.tables import t_interval
+from mambanorm.training import recorded
+from mambanorm.training.config import SELECT_SEEDS, TUNE_SEEDS, base_config, lr_grid
+from mambanorm.training.loop import build_model
+from mambanorm.training.store import config_row, find_run
+from mambanorm.training.sweep import sweep
 
 SCALE, BASE_LR = "smoke", base_config("digits", "smoke").lr
 ACCURACY = [f"H{i}s" for i in (1, 2, 3, 4, 5, 6, 8)]

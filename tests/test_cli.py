@@ -7,8 +7,9 @@ from importlib import import_module
 import pandas as pd
 import pytest
 
-from mambanorm import base_config, cli
-from mambanorm.cli import COMMANDS, main, parse_changes
+from mambanorm import base_config
+from mambanorm.cli import main as cli
+from mambanorm.cli.main import COMMANDS, main, parse_changes
 from mambanorm.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -73,7 +74,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys, notebook_fold
 
 @pytest.fixture
 def notebook_folder(tmp_path, monkeypatch):
-    from mambanorm import report
+    from mambanorm.report import execute as report
 
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "03_type.ipynb").write_text("{}")
@@ -117,7 +118,9 @@ def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch)
     assert [row[0] for row in rows] == ["RMSN>SSM>None", "LN>SSM>LN"]
     assert all(row[2] == "±" and row[-2:] == ["(2", "runs)"] for row in rows)
 
-    monkeypatch.setattr(import_module("mambanorm.sweep"), "train", lambda _: pytest.fail("the store has this run"))
+    monkeypatch.setattr(
+        import_module("mambanorm.training.sweep"), "train", lambda _: pytest.fail("the store has this run")
+    )
     assert call(capsys, *argv)[:2] == (0, out)
 
 
@@ -169,7 +172,7 @@ def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mambanorm.cli._train", interrupt)
+    monkeypatch.setattr("mambanorm.cli.main._train", interrupt)
     code, _, err = call(capsys, "train", "--arm", "LN>SSM>LN", "--scale", "smoke")
     assert code == 130
     assert "Finished runs are kept" in err

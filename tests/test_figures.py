@@ -13,14 +13,23 @@ from PIL import Image
 from scipy import stats
 
 from mambanorm import NORMS, PRESETS, Arm, figures
-from mambanorm.arms import GRID_ARMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
 from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shared_cells
 from mambanorm.figures.style import some_of
+from mambanorm.model.arms import GRID_ARMS
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
-from mambanorm.tables import beside_paper, choose, describe_frame, lr_sensitivity, mean_sd, paired, percent, summarize
+from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
+from mambanorm.study.tables import (
+    beside_paper,
+    choose,
+    describe_frame,
+    lr_sensitivity,
+    mean_sd,
+    paired,
+    percent,
+    summarize,
+)
 
 GAIN = {"None": 0.0, "BN": 0.36, "IN": 0.38, "LN": 0.30, "RMSN": 0.31, "GN": 0.40}
 BASE = {"digits": (0.46, 0.1), "listops": (0.30, 0.125)}

@@ -12,8 +12,8 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import extensions
-from mambanorm.cli import main
-from mambanorm.config import ROOT, run_id_of
+from mambanorm.cli.main import main
+from mambanorm.training.config import ROOT, run_id_of
 
 PEAK = """
 import mambanorm as mn
@@ -205,7 +205,7 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_pat
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
     monkeypatch.setattr(extensions, "_DONE", {})
-    run_one, config = import_module("mambanorm.sweep").run_one, mn.base_config("digits", "smoke").to_json()
+    run_one, config = import_module("mambanorm.training.sweep").run_one, mn.base_config("digits", "smoke").to_json()
     error = run_one(config, str(store), imports={str(files / "absent.py"): ""}).error
     assert "absent.py: No such file or directory (on" in error
     (files / "plain.py").write_text("x = 1\n")

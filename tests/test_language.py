@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import block as block_module
-from mambanorm.block import BlockCache
-from mambanorm.language import bits, evaluate_bits
+from mambanorm.model import block as block_module
+from mambanorm.model.block import BlockCache
+from mambanorm.model.language import bits, evaluate_bits
 from mambanorm.tasks import pydoc
 
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]

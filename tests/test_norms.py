@@ -9,8 +9,8 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.norms.catalog import norm_costs, taxonomy_table
-from mambanorm.paper import TABLE_3
+from mambanorm.study.norm_catalog import norm_costs, taxonomy_table
+from mambanorm.study.paper import TABLE_3
 
 B, L, D, G, EPS = 5, 7, 8, 4, 1e-5
 ALONG_L = ("IN", "GN", "LN-DL", "RMSN-DL", "BN", "NormVary", "NormVary-fixed")

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
-from mambanorm import cli
-from mambanorm.config import ROOT, base_config
-from mambanorm.models import ImageClassifier, SequenceClassifier
-from mambanorm.plan import activation_floats, forward_flops, plan, plan_table, prefixed, shape_of, table_text
-from mambanorm.presets import PAPER
+from mambanorm.cli import main as cli
+from mambanorm.model.classifier import ImageClassifier, SequenceClassifier
+from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, prefixed, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
+from mambanorm.training.config import ROOT, base_config
+from mambanorm.training.presets import PAPER
 
-plan_module = import_module("mambanorm.plan")  # mn.plan is the function
+plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 

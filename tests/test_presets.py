@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from mambanorm.config import RunConfig, base_config, grid
-from mambanorm.presets import PAPER, PAPER_SEED, SCALES, VISION_TASKS, epochs
 from mambanorm.tasks import TASKS
+from mambanorm.training.config import RunConfig, base_config, grid
+from mambanorm.training.presets import PAPER, PAPER_SEED, SCALES, VISION_TASKS, epochs
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -74,7 +74,7 @@ def test_pathfinder_has_the_papers_betas_and_no_other_task_or_scale_has():
 def test_the_optimizer_takes_the_betas_of_its_config():
     import torch
 
-    from mambanorm.train import build_optimizer
+    from mambanorm.training.loop import build_optimizer
 
     optimizer = build_optimizer(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.95)}

@@ -11,9 +11,9 @@ import nbformat
 import pytest
 
 import mambanorm as mn
-from mambanorm import cli
-from mambanorm.config import ROOT
-from mambanorm.norms.catalog import readme_table
+from mambanorm.cli import main as cli
+from mambanorm.study.norm_catalog import readme_table
+from mambanorm.training.config import ROOT
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 
 import mambanorm as mn
-from mambanorm import claims, recorded
-from mambanorm.cli import main
-from mambanorm.config import RunConfig
-from mambanorm.sweep import sweep
-from mambanorm.train import train
+from mambanorm import claims
+from mambanorm.cli.main import main
+from mambanorm.training import recorded
+from mambanorm.training.config import RunConfig
+from mambanorm.training.loop import train
+from mambanorm.training.sweep import sweep
 
 ELSEWHERE = 0.05
 """On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14

@@ -22,10 +22,11 @@ from jupyter_client.session import Session
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-from mambanorm import base_config, report, widgets
-from mambanorm.config import ROOT
-from mambanorm.page import NotebookOutcome, key_lines, markdown, read_outcome, to_html, write_index
-from mambanorm.report import Kernels, ShellChannel, exit_code, find_notebooks, run_notebook, run_study
+from mambanorm import base_config, widgets
+from mambanorm.report import execute as report
+from mambanorm.report.execute import Kernels, ShellChannel, exit_code, find_notebooks, run_notebook, run_study
+from mambanorm.report.index import NotebookOutcome, key_lines, markdown, read_outcome, to_html, write_index
+from mambanorm.training.config import ROOT
 
 PARAMETERS = """\
 scale: str = None  # None = the environment's

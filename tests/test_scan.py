@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-import mambanorm.ssm.cpu as cpu
-from mambanorm.ssm import kernels, scan_backend, selective_scan, set_threads
+import mambanorm.kernels.scan_cpu as cpu
+from mambanorm.kernels import scan as kernels
+from mambanorm.ssm import scan_backend, selective_scan, set_threads
 from mambanorm.ssm.reference import scan_reference
 
 FLOATS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")

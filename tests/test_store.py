@@ -14,10 +14,11 @@ import pytest
 from safetensors import SafetensorError
 
 import mambanorm as mn
-from mambanorm import whole
-from mambanorm.cli import main
-from mambanorm.config import base_config, run_id_of
-from mambanorm.runs import (
+from mambanorm import atomic as whole
+from mambanorm.cli.main import main
+from mambanorm.training.config import base_config, run_id_of
+from mambanorm.training.loop import train
+from mambanorm.training.store import (
     MANIFEST,
     WRITTEN,
     DamagedRun,
@@ -31,7 +32,6 @@ from mambanorm.runs import (
     save_run,
     stored_run,
 )
-from mambanorm.train import train
 
 FLIPS = 12  # bits a file, spread over it
 
@@ -332,7 +332,7 @@ def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, cap
     def no_step(*_, **__):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(import_module("mambanorm.train"), "build_model", no_step)
+    monkeypatch.setattr(import_module("mambanorm.training.loop"), "build_model", no_step)
     (tmp_path / "file").write_text("mine")
     assert main([*command, str(tmp_path / "file" / "below")]) in (1, 2)
     said = capsys.readouterr().err

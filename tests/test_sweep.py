@@ -18,13 +18,15 @@ import torch
 from dask.distributed import Client
 
 import mambanorm as mn
-from mambanorm import cli, estimate, leases
-from mambanorm.config import ROOT, base_config
-from mambanorm.leases import LEASE, Held, Watch, lease, remove_dead
-from mambanorm.runs import find_run, load_runs
-from mambanorm.sweep import count_workers, local_cluster, run_one, sweep, train_one
+from mambanorm.cli import main as cli
+from mambanorm.study import estimate
+from mambanorm.training import leases
+from mambanorm.training.config import ROOT, base_config
+from mambanorm.training.leases import LEASE, Held, Watch, lease, remove_dead
+from mambanorm.training.store import find_run, load_runs
+from mambanorm.training.sweep import count_workers, local_cluster, run_one, sweep, train_one
 
-sweeping = import_module("mambanorm.sweep")  # mn.sweep is the function
+sweeping = import_module("mambanorm.training.sweep")  # mn.sweep is the function
 
 
 def smoke(**changes):
@@ -118,7 +120,7 @@ def test_too_many_threads_for_this_process_is_one_sentence(store):
 
 
 def test_a_run_is_timed_with_its_own_threads(store, monkeypatch):
-    plan = import_module("mambanorm.plan")
+    plan = import_module("mambanorm.study.plan")
     seen = []
     monkeypatch.setattr(plan, "_median_s", lambda *_: seen.append(torch.get_num_threads()) or 1.0)
     before = torch.get_num_threads()
@@ -318,7 +320,7 @@ from pathlib import Path
 import mambanorm as mn
 from mambanorm.sweep import sweep
 
-module, folder = sys.modules["mambanorm.sweep"], Path(os.environ["TRAINED_LOG"]).parent
+module, folder = sys.modules["mambanorm.training.sweep"], Path(os.environ["TRAINED_LOG"]).parent
 train = module.train
 
 def counted(config, **options):
@@ -403,7 +405,7 @@ from importlib import import_module
 from pathlib import Path
 
 def dask_setup(_worker):
-    sweeping = import_module("mambanorm.sweep")
+    sweeping = import_module("mambanorm.training.sweep")
     save_run = sweeping.save_run
     sweeping.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
 """

@@ -17,8 +17,10 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import runs as store_module
-from mambanorm.config import (
+from mambanorm.ssm import set_threads
+from mambanorm.tasks import load_task
+from mambanorm.training import store as store_module
+from mambanorm.training.config import (
     LATER,
     ROOT,
     SCALES,
@@ -30,11 +32,9 @@ from mambanorm.config import (
     figure_9_runs,
     study,
 )
-from mambanorm.runs import COLUMNS, FILES, find_run, load_runs, save_run
-from mambanorm.ssm import set_threads
-from mambanorm.sweep import missing_runs, relative_cost, spell, sweep
-from mambanorm.tasks import load_task
-from mambanorm.train import backward, batch_order, build_model, build_optimizer, schedule, train
+from mambanorm.training.loop import backward, batch_order, build_model, build_optimizer, schedule, train
+from mambanorm.training.store import COLUMNS, FILES, find_run, load_runs, save_run
+from mambanorm.training.sweep import missing_runs, relative_cost, spell, sweep
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -250,7 +250,7 @@ def test_result_holds_what_the_contract_names(result):
 
 def test_checkpoint_is_the_best_validation_step(result):
     from mambanorm.tasks import load_task
-    from mambanorm.train import accuracy, predict
+    from mambanorm.training.loop import accuracy, predict
 
     data = load_task("digits", "smoke", 0)
     model = build_model(result.config, data)

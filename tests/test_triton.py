@@ -18,8 +18,10 @@ import torch
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
-from mambanorm.ssm import gpu, scan_backend, selective_scan, triton_scan
-from mambanorm.ssm.triton_scan import Plan, obstacle
+from mambanorm.kernels import cuda as gpu
+from mambanorm.kernels import triton_scan
+from mambanorm.kernels.triton_scan import Plan, obstacle
+from mambanorm.ssm import scan_backend, selective_scan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")

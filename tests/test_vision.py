@@ -10,14 +10,15 @@ import torch.nn.functional as F
 
 import mambanorm as mn
 from mambanorm import tasks
-from mambanorm.block import SITES
-from mambanorm.config import SCALES, base_config
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
+from mambanorm.kernels import mixer_2d as cross
+from mambanorm.kernels import scan_cpu as cpu
+from mambanorm.model.block import SITES
+from mambanorm.model.vision import PatchMerging
 from mambanorm.norms import NORMS
-from mambanorm.ssm import cpu, cross
 from mambanorm.tasks import Split, TaskData, load_task
-from mambanorm.train import build_model, build_optimizer, find_nonfinite, positions, train
-from mambanorm.vision import PatchMerging
+from mambanorm.training.config import SCALES, base_config
+from mambanorm.training.loop import build_model, build_optimizer, find_nonfinite, positions, train
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")

@@ -12,9 +12,9 @@ choice.py        which arm to take, and how sure that is
 table.py         verdicts → an HTML table
 """
 
-from mambanorm.claims.choice import against_chosen, ranking
 from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
+from mambanorm.claims.ranking import against_chosen, ranking
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.table import verdict_html
 from mambanorm.claims.training import (

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.diagnostics import FLAT
+from mambanorm.model.arms import NORM_CHOICES, Arm
 
 NONE = "None>SSM>None"
 

@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.config import (
+from mambanorm.study.tables import check_frame
+from mambanorm.training.config import (
     DEPTHS,
     FEW_ROWS,
     SELECT_SEEDS,
@@ -36,8 +37,7 @@ from mambanorm.config import (
     lr_grid,
     tune_runs,
 )
-from mambanorm.presets import VISION_TASKS
-from mambanorm.tables import check_frame
+from mambanorm.training.presets import VISION_TASKS
 
 FIXED_TASK = "digits"  # where the runs of config.depth_runs, failing_runs and failure_runs stand
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.claims.comparisons import (
     FLAT,
     NONE,
@@ -39,7 +38,8 @@ from mambanorm.claims.comparisons import (
     types_against_none,
 )
 from mambanorm.errors import unknown
-from mambanorm.paper import TASKS as PAPER_TASKS
+from mambanorm.model.arms import NORM_CHOICES, Arm
+from mambanorm.study.paper import TASKS as PAPER_TASKS
 
 SMALLEST_EFFECT = 1.0
 """The smallest effect of interest of every accuracy claim, in percentage points."""

@@ -16,11 +16,10 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
-from mambanorm.arms import Arm
 from mambanorm.claims.comparisons import Comparison
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import Claim
-from mambanorm.claims.inference import (
+from mambanorm.claims.intervals import (
     brown_forsythe,
     clopper_pearson,
     deviations,
@@ -29,8 +28,9 @@ from mambanorm.claims.inference import (
     simultaneous,
     t_interval,
 )
-from mambanorm.config import FEW_ROWS, SELECT_SEEDS, RunConfig, failing_runs, failure_runs
-from mambanorm.paper import paper_values
+from mambanorm.model.arms import Arm
+from mambanorm.study.paper import paper_values
+from mambanorm.training.config import FEW_ROWS, SELECT_SEEDS, RunConfig, failing_runs, failure_runs
 
 Row = dict[str, object]
 STATES = ("fails", "open", "holds")

@@ -23,11 +23,11 @@ import torch
 from mambanorm.claims.comparisons import NONE
 from mambanorm.claims.evidence import Evidence, fixed_runs, variants
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of, growth, norm_quantiles, sigma_history
-from mambanorm.runs import DamagedRun, StoredRun, find_run, stored_run
 from mambanorm.tasks import load_task
-from mambanorm.train import build_model
+from mambanorm.training.config import RunConfig
+from mambanorm.training.loop import build_model
+from mambanorm.training.store import DamagedRun, StoredRun, find_run, stored_run
 
 COLUMNS = ("growth_train", "growth_eval", "law_train", "law_eval", "sigma_rise", "sigma_trend", "unevenness")
 ROWS = 32  # of the training split, the batch that the checkpoints are run on

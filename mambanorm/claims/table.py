@@ -15,7 +15,7 @@ from PIL import Image
 
 from mambanorm.claims.training import TASKS
 from mambanorm.claims.verdict import AT_CHANCE, VERDICTS, Verdict
-from mambanorm.sweep import plural
+from mambanorm.training.sweep import plural
 
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }

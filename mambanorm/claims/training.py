@@ -14,11 +14,12 @@ from typing import Any
 
 import pandas as pd
 
+from mambanorm.atomic import writable_folder
 from mambanorm.claims.evidence import needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
-from mambanorm.config import (
+from mambanorm.training.config import (
     STUDY_TASKS,
     RunConfig,
     check_names,
@@ -27,10 +28,9 @@ from mambanorm.config import (
     leaves_grid_out,
     study,
 )
-from mambanorm.recorded import recorded_path, write_recorded
-from mambanorm.runs import load_runs
-from mambanorm.sweep import plural, sweep
-from mambanorm.whole import writable_folder
+from mambanorm.training.recorded import recorded_path, write_recorded
+from mambanorm.training.store import load_runs
+from mambanorm.training.sweep import plural, sweep
 
 SEEDS = 8
 """Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""

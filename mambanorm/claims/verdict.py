@@ -22,16 +22,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from mambanorm.arms import Arm
 from mambanorm.claims import measures
 from mambanorm.claims.comparisons import Comparison
 from mambanorm.claims.evidence import Evidence, tasks_of, variants
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.inference import SIGN_FLIP_AT_MOST
+from mambanorm.claims.intervals import SIGN_FLIP_AT_MOST
 from mambanorm.claims.measures import STATES, Row
-from mambanorm.config import TUNE_SEEDS, lr_grid
-from mambanorm.sweep import plural
-from mambanorm.tables import SKETCH_BELOW, percent, points, t_interval
+from mambanorm.model.arms import Arm
+from mambanorm.study.tables import SKETCH_BELOW, percent, points, t_interval
+from mambanorm.training.config import TUNE_SEEDS, lr_grid
+from mambanorm.training.sweep import plural
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "sketch", "not run")
 FULL_SEEDS = 8

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.figures.style import (
     COMBINATION,
     GREY,
@@ -32,9 +31,19 @@ from mambanorm.figures.style import (
     short,
     styled,
 )
+from mambanorm.model.arms import NORM_CHOICES, Arm
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.paper import FIGURE_7, PATTERN_ONLY, SECTIONS, TASKS, paper_values
-from mambanorm.tables import SAME_TASK, by_seed, check_frame, choose, describe_frame, paper_kind, percent, summarize
+from mambanorm.study.paper import FIGURE_7, PATTERN_ONLY, SECTIONS, TASKS, paper_values
+from mambanorm.study.tables import (
+    SAME_TASK,
+    by_seed,
+    check_frame,
+    choose,
+    describe_frame,
+    paper_kind,
+    percent,
+    summarize,
+)
 
 TEST_ACCURACY = "test accuracy (%)"
 CHANCE = dict(color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)

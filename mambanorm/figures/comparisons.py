@@ -29,7 +29,7 @@ from mambanorm.figures.style import (
     whole_ticks,
 )
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.tables import check_frame, describe_frame, seeds_text, summarize
+from mambanorm.study.tables import check_frame, describe_frame, seeds_text, summarize
 
 
 @styled

@@ -34,7 +34,7 @@ from mambanorm.figures.style import (
     whole_ticks,
 )
 from mambanorm.norms import NormVary
-from mambanorm.tables import seeds_text
+from mambanorm.study.tables import seeds_text
 
 ONE_RUN = seeds_text([1])
 DASHES = ("-", "--", ":", "-.")

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from scipy.spatial import KDTree
 
-from mambanorm.arms import Arm
+from mambanorm.model.arms import Arm
 
 PALETTE = {
     "None": "#8C8C8C",

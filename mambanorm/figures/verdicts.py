@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mambanorm.figures.style import COMBINATION, GREY, INK, NO_NORM, SINGLE, finish, new_figure, styled
-from mambanorm.tables import seeds_text
+from mambanorm.study.tables import seeds_text
 
 VERDICT_COLOURS = {
     "reproduced": COMBINATION,

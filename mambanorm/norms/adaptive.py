@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mambanorm.errors import unknown
 from mambanorm.norms.base import SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count
-from mambanorm.norms.moments import Moments, channel_moments, fusible, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import Moments, channel_moments, fusible, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
@@ -79,7 +79,7 @@ class NormVary(SequenceNorm):
         if self.training:
             batch_count(x, lengths, "NormVary")
         if fusible(x):
-            from mambanorm.norms.mixture import mixed_statistics  # Numba takes a moment to import
+            from mambanorm.kernels.norm_mixture import mixed_statistics  # Numba takes a moment to import
 
             mean, var = mixed_statistics(self, moments)
         else:

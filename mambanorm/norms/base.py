@@ -23,7 +23,7 @@ from mambanorm.checks import (
     check_size,
     shown,
 )
-from mambanorm.norms.moments import blank_padding, finish, fusible, standardize
+from mambanorm.norms.masked_moments import blank_padding, finish, fusible, standardize
 
 
 class Norm(nn.Module):
@@ -85,7 +85,9 @@ class TokenNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         if fusible(x, self.weight, self.bias, gate):
-            from mambanorm.norms.per_token import token_norm  # Numba takes a moment to import: not before it is needed
+            from mambanorm.kernels.norm_token import (
+                token_norm,  # Numba takes a moment to import: not before it is needed
+            )
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups, gate, fork)
         return finish(self.plain(x), x, gate, fork)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups
-from mambanorm.norms.moments import channel_moments, finish, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import channel_moments, finish, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"

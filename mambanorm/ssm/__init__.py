@@ -6,9 +6,9 @@ Map: `selective_scan` checks its arguments here, once, and hands them to a back 
 back end        file                                  where it works
 ==============  ====================================  =============================================================
 ``reference``   `mambanorm/ssm/reference.py`          every device; float64 or float32; a loop to read
-``cpu``         `mambanorm/ssm/cpu.py`                CPU; float32 (bfloat16 and half are computed in float32)
-``mamba_ssm``   `mambanorm/ssm/gpu.py`                CUDA, if the package mamba-ssm is installed; N up to 256
-``triton``      `mambanorm/ssm/triton_scan.py`        CUDA, if the package triton is installed; the state in float32
+``cpu``         `mambanorm/kernels/scan_cpu.py`                CPU; float32 (bfloat16 and half are computed in float32)
+``mamba_ssm``   `mambanorm/kernels/cuda.py`                CUDA, if the package mamba-ssm is installed; N up to 256
+``triton``      `mambanorm/kernels/triton_scan.py`        CUDA, if the package triton is installed; the state in float32
 ==============  ====================================  =============================================================
 
 "auto" takes on the CPU `cpu`, on CUDA the first of `mamba_ssm`, `triton` and `reference` that works, else `reference`.
@@ -69,11 +69,11 @@ def conv_silu(u, weight, bias):
     """
     _check_conv(u, weight, bias)
     if u.device.type == "cuda":
-        from mambanorm.ssm.gpu import conv_silu_gpu
+        from mambanorm.kernels.cuda import conv_silu_gpu
 
         return conv_silu_gpu(u, weight, bias)
     if u.device.type == "cpu" and u.numel() and {u.dtype, weight.dtype, bias.dtype} == {torch.float32}:
-        from mambanorm.ssm.conv import conv_silu_cpu
+        from mambanorm.kernels.conv import conv_silu_cpu
 
         return conv_silu_cpu(u, weight, bias)
     from mambanorm.ssm.reference import causal_conv
@@ -99,7 +99,7 @@ def set_threads(n):
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
-    from mambanorm.ssm import cpu
+    from mambanorm.kernels import scan_cpu as cpu
 
     torch.set_num_threads(int(n))
     return torch.get_num_threads(), cpu.set_numba_threads(n)
@@ -114,7 +114,7 @@ def exactly_threads(n: int) -> Iterator[None]:
     """
     import numba
 
-    from mambanorm.ssm import cpu  # noqa: F401  (starts Numba's threads without changing torch's)
+    from mambanorm.kernels import scan_cpu as cpu  # noqa: F401  (starts Numba's threads without changing torch's)
 
     most = numba.config.NUMBA_NUM_THREADS
     if n > most:
@@ -134,15 +134,15 @@ def exactly_threads(n: int) -> Iterator[None]:
 def _implementation(name):
     """The function of a back end. Imported on first use: Numba and mamba-ssm take seconds to import."""
     if name == "cpu":
-        from mambanorm.ssm.cpu import scan_cpu
+        from mambanorm.kernels.scan_cpu import scan_cpu
 
         return scan_cpu
     if name == "mamba_ssm":
-        from mambanorm.ssm.gpu import scan_mamba_ssm
+        from mambanorm.kernels.cuda import scan_mamba_ssm
 
         return scan_mamba_ssm
     if name == "triton":
-        from mambanorm.ssm.triton_scan import scan_triton
+        from mambanorm.kernels.triton_scan import scan_triton
 
         return scan_triton
     from mambanorm.ssm.reference import scan_reference
@@ -156,7 +156,8 @@ def _fastest(u, state=1):
         return "reference"
     if u.device.type == "cpu":
         return "cpu"
-    from mambanorm.ssm import gpu, triton_scan
+    from mambanorm.kernels import cuda as gpu
+    from mambanorm.kernels import triton_scan
 
     if gpu.available() and state <= _MAMBA_SSM_STATES:
         return "mamba_ssm"
@@ -182,7 +183,7 @@ def _choose(backend, u, state):
 
 
 def _check_mamba_ssm(u, state, where):
-    from mambanorm.ssm import gpu
+    from mambanorm.kernels import cuda as gpu
 
     if u.device.type != "cuda" or u.dtype not in _KERNEL_DTYPES:
         raise ValueError(f"backend 'mamba_ssm' takes float32, bfloat16 or float16 on CUDA, given {where}; use 'auto'")
@@ -193,7 +194,7 @@ def _check_mamba_ssm(u, state, where):
 
 
 def _check_triton(u, where):
-    from mambanorm.ssm import triton_scan
+    from mambanorm.kernels import triton_scan
 
     if u.dtype not in _KERNEL_DTYPES:
         raise ValueError(f"backend 'triton' takes float32, bfloat16 or float16, given {where}; use 'auto'")

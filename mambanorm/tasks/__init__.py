@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from mambanorm.checks import WHOLE, check_size, shown
-from mambanorm.config import SCALES
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.extensions import load_imports
+from mambanorm.training.config import SCALES
 
 
 class BadData(ValueError):

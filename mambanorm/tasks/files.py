@@ -35,7 +35,7 @@ from numpy.lib.format import open_memmap
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mambanorm.whole import replacing
+from mambanorm.atomic import replacing
 
 CHUNK = 1 << 20  # bytes read at a time
 TRIES = 3  # of a download that breaks off; each goes on where the last one stopped

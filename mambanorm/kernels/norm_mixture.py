@@ -1,0 +1,164 @@
+"""NormVary's statistics from the moments, fused on the CPU: pooling, mixing and their derivative in a short loop each.
+
+These are a few thousand numbers, (B, D). In torch they would be some hundred tiny operations, each longer on the way
+than at work. The readable twin is `NormVary.member_statistics` with `adaptive.mix`; it runs for other dtypes and
+devices, and the tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mambanorm.checks import check_shapes
+from mambanorm.kernels.once_differentiable import backward_once
+from mambanorm.kernels.scan import ZERO, jit
+from mambanorm.kernels.scan_cpu import empty, full, run
+
+_TWO = np.float32(2)
+
+
+def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
+    """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training moves the running statistics."""
+    count, (rows, _, D) = moments.count, moments.m.shape
+    names = "mean_logits", "var_logits", "running_mean", "running_var"
+    check_shapes("NormVary", names, [getattr(norm, name) for name in names], ((5,), (5,), (D,), (D,)))
+    weighted = norm.statistics == "total" and not isinstance(count, int)
+    share = (count / count.sum()).view(-1) if weighted else full((rows,), 1 / rows)
+    return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)
+
+
+@jit()
+def _pool(share, training, m, v, total, batch, group, whole):
+    """The members' statistics: batch (2, D), group (B, G, 2), whole (B, 3) with LN's mean and variance and RMSN's."""
+    B, D = m.shape
+    width = D // group.shape[1]
+    if training:
+        batch[:] = ZERO
+        for b in range(B):
+            for d in range(D):
+                batch[0, d] += share[b] * m[b, d]
+        for b in range(B):
+            for d in range(D):
+                c = m[b, d] - batch[0, d] if total else ZERO
+                batch[1, d] += share[b] * (v[b, d] + c * c)
+    for b in range(B):
+        for k in range(group.shape[1]):
+            mean, var = ZERO, ZERO
+            for d in range(k * width, (k + 1) * width):
+                mean += m[b, d]
+            mean /= np.float32(width)
+            for d in range(k * width, (k + 1) * width):
+                c = m[b, d] - mean
+                var += v[b, d] + c * c
+            group[b, k, 0], group[b, k, 1] = mean, var / np.float32(width)
+        mean, var, square = ZERO, ZERO, ZERO
+        for d in range(D):
+            mean += m[b, d]
+        mean /= np.float32(D)
+        for d in range(D):
+            c = m[b, d] - mean if total else ZERO
+            var += v[b, d] + c * c
+            square += v[b, d] + m[b, d] * m[b, d]
+        whole[b, 0], whole[b, 1], whole[b, 2] = mean, var / np.float32(D), square / np.float32(D)
+
+
+@jit()
+def _forward(worker, workers, m, v, w_mean, w_var, share, training, total, batch, group, whole, mean, var):
+    _pool(share, training, m, v, total, batch, group, whole)
+    B, D = m.shape
+    width = D // group.shape[1]
+    for b in range(B):
+        ln, ln_var, rms = whole[b, 0], whole[b, 1], whole[b, 2]
+        for d in range(D):
+            k = d // width
+            mu = w_mean[0] * batch[0, d] + w_mean[1] * group[b, k, 0]
+            mean[b, d] = mu + w_mean[2] * m[b, d] + w_mean[3] * ln
+            s = w_var[0] * batch[1, d] + w_var[1] * group[b, k, 1] + w_var[2] * v[b, d]
+            var[b, d] = s + w_var[3] * ln_var + w_var[4] * rms
+
+
+@jit()
+def _backward(
+    worker, workers, m, v, w_mean, w_var, share, training, total, batch, group, whole, p, q, dm, dv, dw, sums
+):
+    """With P the pooling of a member (an average over its set, given back to all of it), p = dL/dμ and q = dL/dσ²:
+
+    dL/dm = Σ_i w^μ_i Pᵢᵀp + Σ_i 2·w^σ_i (m − μ_i)·Pᵢᵀq,   dL/dv = Σ_i w^σ_i Pᵢᵀq
+
+    with m for m − μ_i in RMSN, which takes no mean out, and without the second term where `literal` (not `total`)
+    leaves the variance of the means out. dw (2, 5): of the weights of means and variances; sums (2, D): Σ_b p and q.
+    """
+    B, D = m.shape
+    groups = group.shape[1]
+    width = D // groups
+    dw[:] = ZERO
+    sums[:] = ZERO
+    for b in range(B):
+        for d in range(D):
+            sums[0, d] += p[b, d]
+            sums[1, d] += q[b, d]
+    for b in range(B):
+        p_row, q_row = ZERO, ZERO
+        for d in range(D):
+            p_row += p[b, d]
+            q_row += q[b, d]
+        dw[0, 3] += p_row * whole[b, 0]
+        dw[1, 3] += q_row * whole[b, 1]
+        dw[1, 4] += q_row * whole[b, 2]
+        p_row, q_row = p_row / np.float32(D), q_row / np.float32(D)
+        for k in range(groups):
+            p_group, q_group = ZERO, ZERO
+            for d in range(k * width, (k + 1) * width):
+                p_group += p[b, d]
+                q_group += q[b, d]
+            dw[0, 1] += p_group * group[b, k, 0]
+            dw[1, 1] += q_group * group[b, k, 1]
+            p_group, q_group = p_group / np.float32(width), q_group / np.float32(width)
+            for d in range(k * width, (k + 1) * width):
+                x = m[b, d]
+                p_batch = share[b] * sums[0, d] if training else ZERO
+                q_batch = share[b] * sums[1, d] if training else ZERO
+                g = w_mean[0] * p_batch + w_mean[1] * p_group + w_mean[2] * p[b, d] + w_mean[3] * p_row
+                spread = w_var[1] * (x - group[b, k, 0]) * q_group + w_var[4] * x * q_row
+                if total:
+                    spread += w_var[0] * (x - batch[0, d]) * q_batch + w_var[3] * (x - whole[b, 0]) * q_row
+                dm[b, d] = g + _TWO * spread
+                s = w_var[0] * q_batch + w_var[1] * q_group + w_var[2] * q[b, d]
+                dv[b, d] = s + (w_var[3] + w_var[4]) * q_row
+                dw[0, 2] += p[b, d] * x
+                dw[1, 2] += q[b, d] * v[b, d]
+    for d in range(D):
+        dw[0, 0] += sums[0, d] * batch[0, d]
+        dw[1, 0] += sums[1, d] * batch[1, d]
+
+
+class _Mix(torch.autograd.Function):
+    """m and v (B, 1, D), the weights (5,) and each row's share of the batch (B,) → mean and variance (B, 1, D)."""
+
+    @staticmethod
+    def forward(ctx, m, v, w_mean, w_var, share, norm):
+        given = [t.detach().contiguous() for t in (m[:, 0], v[:, 0], w_mean, w_var, share)]
+        batch = torch.stack([norm.running_mean, norm.running_var])
+        group, whole = empty(len(m), norm.groups, 2), empty(len(m), 3)
+        mean, var = torch.empty_like(given[0]), torch.empty_like(given[0])
+        ctx.form = norm.training, norm.statistics == "total"
+        run(None, _forward, 1, (*_arrays(*given), *ctx.form, *_arrays(batch, group, whole, mean, var)))
+        if norm.training:
+            norm.track(*batch)
+        ctx.save_for_backward(*given, batch, group, whole)
+        return mean[:, None], var[:, None]
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, p, q):
+        *given, batch, group, whole = ctx.saved_tensors
+        dm, dv, dw, sums = (empty(shape) for shape in (given[0].shape, given[0].shape, (2, 5), batch.shape))
+        made = batch, group, whole, p[:, 0].contiguous(), q[:, 0].contiguous(), dm, dv, dw, sums
+        run(None, _backward, 1, (*_arrays(*given), *ctx.form, *_arrays(*made)))
+        return dm[:, None], dv[:, None], dw[0], dw[1], None, None
+
+
+def _arrays(*tensors):
+    return tuple(tensor.numpy() for tensor in tensors)

@@ -1,0 +1,238 @@
+"""The two passes over memory that every norm along L needs, fused on the CPU: moments of x, and y = (x − μ)·s + β.
+
+    moments(x, lengths)                              m, v (B, 1, D), as `moments.channel_moments` has them, and x
+    centre_scale(x, mean, scale, shift, gate, fork)  (x − mean)·scale + shift, then · SiLU(gate) if there is one
+
+Plain torch makes a temporary tensor for every operation, forward and backward; here each function is one loop that
+stays in the cache. What lies between the two, the pooling of (B, 1, D) numbers into a norm's statistics, is left to
+torch. Both hand x on as a result of their own (`centre_scale` with `fork`): whoever takes x from there sends its
+gradient back through the same loop, which saves a pass to add the two. The readable twins are the plain lines of
+`channel_moments` and `standardize` in moments.py: they run for other dtypes and devices, and the tests hold the two
+against each other.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from mambanorm.kernels.norm_token import in_order
+from mambanorm.kernels.once_differentiable import backward_once
+from mambanorm.kernels.scan import ONE, ZERO, jit, memory, sigmoid
+from mambanorm.kernels.scan_cpu import empty, places, run, scan_threads, zeros
+
+_f = np.float32
+_TWO, _u = _f(2), np.uintp
+
+
+def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and centred second moment over the valid positions of each row and channel, (B, 1, D) each; and x."""
+    return _Moments.apply(x, lengths)
+
+
+def centre_scale(
+    x: Tensor,
+    mean: Tensor | None,
+    scale: Tensor,
+    shift: Tensor | None,
+    gate: Tensor | None = None,
+    fork: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """((x − mean)·scale + shift)·SiLU(gate); mean and scale broadcast to (B, 1, D), shift (D,), None = 0.
+
+    x and gate (B, L, D), gate None = no gate. With `fork` returns (y, x).
+    """
+    y, same = _CentreScale.apply(x, mean, scale, shift, gate)
+    return (y, same) if fork else y
+
+
+# All arrays are flat memory, offsets unsigned: see per_token.py. A row's (B, D) numbers start at `own`, a step at `at`.
+@jit()
+def _moments_worker(worker, workers, batch, length, channels, lengths, places):
+    """places: x, and the results m and v, which start at zero."""
+    x, m, v = memory(places, 0), memory(places, 1), memory(places, 2)
+    mean, rest, square = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        n, own = lengths[b], _u(b * channels)
+        mean[:] = ZERO
+        rest[:] = ZERO
+        square[:] = ZERO
+        for t in range(n):
+            at = _u((b * length + t) * channels)
+            for d in range(channels):
+                mean[d] += x[at + _u(d)]
+        for d in range(channels):
+            mean[d] /= _f(n)
+        for t in range(n):  # a second pass, centred: no digits are lost at a mean far above the spread,
+            at = _u((b * length + t) * channels)
+            for d in range(channels):
+                c = x[at + _u(d)] - mean[d]
+                rest[d] += c
+                square[d] += c * c
+        for d in range(channels):  # and what the first pass has lost of the mean is put back
+            c = rest[d] / _f(n)
+            m[own + _u(d)] = mean[d] + c
+            v[own + _u(d)] = square[d] / _f(n) - c * c
+
+
+@jit()
+def _moments_grad_worker(worker, workers, batch, length, channels, lengths, places):
+    """places: x, m, dm, dv, passed, and the result: dx = passed + (dm + 2·dv·(x − m)) / n, at the padding passed."""
+    x, m, dm = memory(places, 0), memory(places, 1), memory(places, 2)
+    dv, passed, dx = memory(places, 3), memory(places, 4), memory(places, 5)
+    shift, slope = np.empty(channels, np.float32), np.empty(channels, np.float32)
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        n, own = lengths[b], _u(b * channels)
+        for d in range(channels):
+            slope[d] = _TWO * dv[own + _u(d)] / _f(n)
+            shift[d] = dm[own + _u(d)] / _f(n)
+        for t in range(length):
+            at = _u((b * length + t) * channels)
+            if t < n:
+                for d in range(channels):
+                    dx[at + _u(d)] = passed[at + _u(d)] + (shift[d] + slope[d] * (x[at + _u(d)] - m[own + _u(d)]))
+            else:
+                for d in range(channels):
+                    dx[at + _u(d)] = passed[at + _u(d)]
+
+
+@jit()
+def _apply_worker(worker, workers, batch, length, channels, places):
+    """places: x, gate, mean, scale, shift, and the result y."""
+    x, z, mean = memory(places, 0), memory(places, 1), memory(places, 2)
+    scale, shift, y = memory(places, 3), memory(places, 4), memory(places, 5)
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        own = _u(b * channels)
+        for t in range(length):
+            at = _u((b * length + t) * channels)
+            for d in range(channels):
+                y[at + _u(d)] = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
+            if z.size:
+                for d in range(channels):
+                    gate = z[at + _u(d)]
+                    y[at + _u(d)] *= gate * sigmoid(gate)
+
+
+@jit()
+def _apply_grad_worker(worker, workers, batch, length, channels, places):
+    """places: x, gate, mean, scale, shift, grad, passed (may be nothing), and the results dx = g·scale + passed, dgate,
+    and per row and channel Σ_l g and Σ_l g·(x − mean), where g is grad · SiLU(gate)."""
+    x, z, mean, scale = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    shift, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
+    dz, sum_g, sum_gx = memory(places, 8), memory(places, 9), memory(places, 10)
+    g, total, weighted = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
+    for b in range(batch * worker // workers, batch * (worker + 1) // workers):
+        own = _u(b * channels)
+        total[:] = ZERO
+        weighted[:] = ZERO
+        for t in range(length):
+            at = _u((b * length + t) * channels)
+            for d in range(channels):
+                g[d] = grad[at + _u(d)]
+            if z.size:
+                for d in range(channels):
+                    gate, p = z[at + _u(d)], sigmoid(z[at + _u(d)])
+                    y = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
+                    dz[at + _u(d)] = g[d] * y * p * (ONE + gate * (ONE - p))
+                    g[d] *= gate * p
+            for d in range(channels):
+                dx[at + _u(d)] = g[d] * scale[own + _u(d)]
+                total[d] += g[d]
+                weighted[d] += g[d] * (x[at + _u(d)] - mean[own + _u(d)])
+            if passed.size:
+                for d in range(channels):
+                    dx[at + _u(d)] += passed[at + _u(d)]
+        for d in range(channels):
+            sum_g[own + _u(d)] = total[d]
+            sum_gx[own + _u(d)] = weighted[d]
+
+
+@jit(parallel=True)
+def _moments_forward(workers, arguments):
+    for worker in numba.prange(workers):
+        _moments_worker(worker, workers, *arguments)
+
+
+@jit(parallel=True)
+def _moments_backward(workers, arguments):
+    for worker in numba.prange(workers):
+        _moments_grad_worker(worker, workers, *arguments)
+
+
+@jit(parallel=True)
+def _apply_forward(workers, arguments):
+    for worker in numba.prange(workers):
+        _apply_worker(worker, workers, *arguments)
+
+
+@jit(parallel=True)
+def _apply_backward(workers, arguments):
+    for worker in numba.prange(workers):
+        _apply_grad_worker(worker, workers, *arguments)
+
+
+def _start(parallel, serial, shape, tensors: list[Tensor], *more) -> None:
+    """Runs a kernel over the rows of the batch; each row is one worker's, so results do not depend on the threads."""
+    run(parallel, serial, min(scan_threads(), shape[0]), (*shape, *more, places(tensors)))
+
+
+class _Moments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, lengths):
+        rows = x.detach().contiguous()
+        B, L, D = x.shape
+        ctx.lengths = np.full(B, L) if lengths is None else lengths.numpy().astype(np.int64)
+        m, v = empty(B, D), empty(B, D)
+        _start(_moments_forward, _moments_worker, x.shape, [rows, m, v], ctx.lengths)
+        ctx.save_for_backward(rows, m)
+        return m[:, None], v[:, None], x.view_as(x)
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, dm, dv, passed):
+        x, m = ctx.saved_tensors
+        dm, dv = (g.expand(len(x), 1, x.shape[2]).contiguous() for g in (dm, dv))
+        dx = torch.empty_like(x)
+        tensors = [x, m, dm, dv, passed.contiguous(), dx]
+        _start(_moments_backward, _moments_grad_worker, x.shape, tensors, ctx.lengths)
+        return dx, None
+
+
+class _CentreScale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mean, scale, shift, gate):
+        rows, z = in_order(x), in_order(gate)
+        B, _, D = x.shape
+        mu, s = (_per_row(t, B, D) for t in (mean, scale))
+        beta = zeros(D) if shift is None else in_order(shift)
+        y = torch.empty_like(rows)
+        _start(_apply_forward, _apply_worker, x.shape, [rows, z, mu, s, beta, y])
+        ctx.save_for_backward(rows, z, mu, s, beta)
+        ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
+        ctx.set_materialize_grads(False)
+        return y, x.view_as(x)
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, grad, passed):
+        if grad is None:
+            return passed, None, None, None, None
+        x, z, mu, s, beta = ctx.saved_tensors
+        dx, dz, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(z), torch.empty_like(mu), torch.empty_like(mu)
+        tensors = [x, z, mu, s, beta, in_order(grad), in_order(passed), dx, dz, sum_g, sum_gx]
+        _start(_apply_backward, _apply_grad_worker, x.shape, tensors)
+        parts = (-sum_g * s, sum_gx, sum_g)  # of mean, scale and shift, each (B, D)
+        parts = (None if shape is None else _to_shape(p, shape) for p, shape in zip(parts, ctx.shapes))
+        return dx, *parts, dz if z.numel() else None
+
+
+def _per_row(t: Tensor | None, B: int, D: int) -> Tensor:
+    """Anything that broadcasts to (B, 1, D), as a contiguous (B, D); None as zeros."""
+    return zeros(B, D) if t is None else t.detach().expand(B, 1, D)[:, 0].contiguous()
+
+
+def _to_shape(part: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of what was broadcast to (B, D): summed over the axes that it did not have."""
+    return part[:, None].sum_to_size(shape) if len(shape) == 3 else part.sum_to_size(shape)

@@ -1,0 +1,185 @@
+"""Norms over the channels of one token, fused on the CPU: LN, RMSN and GN-token, with the gate behind them.
+
+    y = γ·(x − μ)/√(σ² + ε) + β,   then · SiLU(z) where a gate z is given          (μ = 0 for RMSN)
+
+One pass over memory forward and one backward. With `fork` the input comes back as a second result, for a residual
+branch to take: its gradient then joins in the same pass instead of one of its own. The readable twin is `plain`; it
+runs for other dtypes and devices, and the tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mambanorm.kernels.once_differentiable import backward_once
+from mambanorm.kernels.scan import ONE, ZERO, jit, memory, sigmoid
+from mambanorm.kernels.scan_cpu import empty, full, places, run, scan_threads, zeros
+
+_f = np.float32
+
+
+def plain(x, weight, bias, eps, centred=True, groups=1, gate=None):
+    """The readable twin of `token_norm`, in plain torch."""
+    rows, shape = x.unflatten(-1, (groups, -1)), (x.shape[-1] // groups,)
+    y = (F.layer_norm(rows, shape, eps=eps) if centred else F.rms_norm(rows, shape, eps=eps)).flatten(-2)
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    return y if gate is None else y * F.silu(gate)
+
+
+def token_norm(x, weight, bias, eps, centred=True, groups=1, gate=None, fork=False):
+    """The norm of each token's channel groups, for float32 on the CPU; x and gate (B, L, D), weight and bias (D,).
+
+    Returns y (B, L, D); with `fork` (y, x). Differentiable once.
+    """
+    D = x.shape[-1]
+    weight, bias = (full((D,), 1.0) if weight is None else weight), (zeros(D) if bias is None else bias)
+    y, same = _TokenNorm.apply(x, weight, bias, gate, eps, centred, groups)
+    return (y, same) if fork else y
+
+
+# Arrays are flat memory and offsets unsigned: for an index that could be negative the compiler would gather instead of
+# load, and a slice would cost Numba two atomic updates of a reference count.
+_u = np.uintp
+
+
+@jit("reassoc")
+def _sums(x, start, width, centre):
+    """Σ (x − centre) and Σ (x − centre)²; only here, and in `_dots`, may the compiler reorder a sum."""
+    total, squares = ZERO, ZERO
+    for d in range(width):
+        c = x[start + _u(d)] - centre
+        total += c
+        squares += c * c
+    return total, squares
+
+
+@jit("reassoc")
+def _dots(g, x, start, width, mean, scale):
+    """Σ g and Σ g·x̂."""
+    total, weighted = ZERO, ZERO
+    for d in range(width):
+        total += g[d]
+        weighted += g[d] * (x[start + _u(d)] - mean)
+    return total, weighted * scale
+
+
+@jit()
+def _statistics(x, start, width, eps, centred):
+    """Mean (0 where it is not taken out) and 1/√(variance + ε); centred in a second pass, so no digits are lost."""
+    n, mean = _f(width), ZERO
+    if centred:
+        mean = _sums(x, start, width, ZERO)[0] / n
+    rest, squares = _sums(x, start, width, mean)
+    var = squares / n
+    if centred:
+        mean += rest / n
+        var -= (rest / n) * (rest / n)
+    return mean, ONE / np.sqrt(var + eps)
+
+
+@jit()
+def _forward_worker(worker, workers, tokens, groups, width, eps, centred, places):
+    """places: x, gate, γ, β, y, and the statistics (tokens, groups, 2)."""
+    x, z, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    y, stats = memory(places, 4), memory(places, 5)
+    for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
+        for k in range(groups):
+            low, start, place = _u(k * width), _u((t * groups + k) * width), _u(2 * (t * groups + k))
+            mean, scale = _statistics(x, start, width, eps, centred)
+            stats[place], stats[place + _u(1)] = mean, scale
+            for d in range(width):
+                y[start + _u(d)] = (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
+            if z.size:
+                for d in range(width):
+                    gate = z[start + _u(d)]
+                    y[start + _u(d)] *= gate * sigmoid(gate)
+
+
+@jit()
+def _ungate(x, z, gamma, beta, start, low, mean, scale, g, dz):
+    """g = g·SiLU(gate) in place, and dz = g·y·SiLU'(gate), y recomputed."""
+    for d in range(g.size):
+        gate, y = z[start + _u(d)], (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
+        s = sigmoid(gate)
+        dz[start + _u(d)] = g[d] * y * s * (ONE + gate * (ONE - s))
+        g[d] *= gate * s
+
+
+@jit()
+def _backward_worker(worker, workers, tokens, groups, width, centred, places):
+    """places: x, gate, γ, β, the statistics, grad, the gradient passed on with x if there is one, and the results dx,
+    dgate and per worker the sums of dγ and dβ."""
+    x, z, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    stats, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
+    dz, sums = memory(places, 8), memory(places, 9)
+    g, dgamma = np.empty(width, np.float32), _u(worker * 2 * groups * width)
+    dbeta = dgamma + _u(groups * width)
+    for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
+        for k in range(groups):
+            low, start, place = _u(k * width), _u((t * groups + k) * width), _u(2 * (t * groups + k))
+            mean, scale = stats[place], stats[place + _u(1)]
+            for d in range(width):
+                g[d] = grad[start + _u(d)]
+            if z.size:
+                _ungate(x, z, gamma, beta, start, low, mean, scale, g, dz)
+            for d in range(width):
+                sums[dbeta + low + _u(d)] += g[d]
+                sums[dgamma + low + _u(d)] += g[d] * ((x[start + _u(d)] - mean) * scale)
+                g[d] *= gamma[low + _u(d)]
+            total, weighted = _dots(g, x, start, width, mean, scale)
+            total, weighted = (total / _f(width) if centred else ZERO), weighted / _f(width)
+            for d in range(width):
+                dx[start + _u(d)] = scale * (g[d] - total - (x[start + _u(d)] - mean) * scale * weighted)
+            if passed.size:
+                for d in range(width):
+                    dx[start + _u(d)] += passed[start + _u(d)]
+
+
+@jit(parallel=True)
+def _forward(workers, arguments):
+    for worker in numba.prange(workers):
+        _forward_worker(worker, workers, *arguments)
+
+
+@jit(parallel=True)
+def _backward(workers, arguments):
+    for worker in numba.prange(workers):
+        _backward_worker(worker, workers, *arguments)
+
+
+class _TokenNorm(torch.autograd.Function):
+    """x and z (B, L, D) or z None, weight and bias (D,), float32 on the CPU → (y, x)."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, z, eps, centred, groups):
+        given = [in_order(t) for t in (x, z, weight, bias)]
+        tokens = x.shape[0] * x.shape[1]
+        ctx.cut = tokens, groups, x.shape[2] // groups
+        ctx.workers, ctx.centred = min(scan_threads(), tokens), bool(centred)
+        y, stats = empty(x.shape), empty(tokens, groups, 2)
+        run(_forward, _forward_worker, ctx.workers, (*ctx.cut, _f(eps), ctx.centred, places([*given, y, stats])))
+        ctx.save_for_backward(*given, stats)
+        ctx.set_materialize_grads(False)
+        return y, x.view_as(x)
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, grad, passed):
+        if grad is None:
+            return passed, *[None] * 6
+        given = ctx.saved_tensors
+        dx, dz, sums = empty(grad.shape), torch.empty_like(given[1]), zeros(ctx.workers, 2, grad.shape[2])
+        tensors = [*given, in_order(grad), in_order(passed), dx, dz, sums]
+        run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
+        sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
+        return dx, sums[0], sums[1], dz if dz.numel() else None, None, None, None
+
+
+def in_order(x: Tensor | None) -> Tensor:
+    """A tensor laid out in order; None as nothing."""
+    return empty(0) if x is None else x.detach().contiguous()

@@ -1,0 +1,632 @@
+"""The kernels of the CPU scan: fused loops that Numba compiles, forward and backward, in float32.
+
+Map of the file
+---------------
+1. `_exp2`, `_softplus`, `sigmoid`   elementary functions that LLVM can vectorise (llvmlite has no vector math library)
+2. `memory`, `load`, `store`, `add_product`   blocks of LANES numbers between tensors and a worker's buffers
+3. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
+4. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
+
+What calls them, and how the work is cut up, is in `mambanorm/kernels/scan_cpu.py`, with the glossary and the source.
+"""
+
+import hashlib
+import math
+from pathlib import Path
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
+
+# Slots of LANES floats in a worker's buffers. A row of a buffer holds its slots at fixed distances, so that LLVM sees
+# that they never overlap. Rows are indexed, never sliced: a slice costs Numba two atomic updates of a reference count.
+_DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))  # per step; forward: the first four
+_FORWARD, _BACKWARD = 4 * LANES, 8 * LANES
+_A, _W, _H, _G, _DA, _DW = (k * LANES for k in range(6))  # per state index; _G holds dL/dh
+CELL = 6 * LANES  # a row of cells holds two of them, since the loops take two state indices at a time
+_A0, _AH0, _A1, _AH1 = (k * LANES for k in range(4))  # history, per step and pair: exp(Δ·A), and that times h_(t-1)
+HISTORY = 4 * LANES
+_BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _LOW on the R rows of Δ's weight
+
+
+def scratch_floats(direction, steps, size, rank):
+    """What a worker needs: see `_rooms` and `_more_rooms` for the parts."""
+    pairs = (size + 1) // 2
+    scalars = (_LOW + rank) * LANES + 2 * steps * 2 * pairs
+    if direction == "forward":
+        return steps * _FORWARD + pairs * 2 * CELL + scalars
+    return steps * (_BACKWARD + pairs * HISTORY) + pairs * 2 * CELL + 2 * scalars
+
+
+def fingerprint(folder):
+    """Of the source of all kernels: of every file in the folders beside and below that has a `@jit`."""
+    digest = hashlib.sha256()
+    for source in sorted(folder.glob("*/*.py")):
+        if b"\n@jit(" in (text := source.read_bytes()):
+            digest.update(text)
+    return digest.hexdigest()[:8]
+
+
+FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
+
+
+def jit(*flags, **options):
+    """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written.
+
+    Numba's disk cache notices a change of the file that a kernel stands in, but not of another file whose functions it
+    has taken in. Its files are named after the function's qualified name: with the fingerprint in it, a change of any
+    kernel is a change of name, and what was compiled before is not found.
+    """
+    options = {"fastmath": {"contract", *flags}, "error_model": "numpy", "nogil": True, **options}
+
+    def decorate(function):
+        function.__qualname__ += f"_{FINGERPRINT}"
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # "no locator available": neither the package's folder nor the user's can be written
+            return numba.njit(**options)(function)
+
+    return decorate
+
+
+# ---------------------------------------------------------------------------------------------- elementary functions
+@intrinsic
+def _float_to_bits(typingctx, x):
+    return types.int32(types.float32), lambda c, b, sig, args: b.bitcast(args[0], c.get_value_type(types.int32))
+
+
+@intrinsic
+def _bits_to_float(typingctx, x):
+    return types.float32(types.int32), lambda c, b, sig, args: b.bitcast(args[0], c.get_value_type(types.float32))
+
+
+_f = np.float32
+ZERO, ONE, _TWO = _f(0), _f(1), _f(2)
+_EXP_MAX, _EXP_MIN = _f(128), _f(-126)
+_ROUND = _f(1.5 * 2**23 + 126)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
+_SHIFT = np.int32(23)
+# 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7; value and slope at 0 are exact, and so is a slow decay
+_E1, _E2, _E3 = _f(1.3862943649291992), _f(0.48044565320014954), _f(0.11101117730140686)
+_E4, _E5 = _f(0.019339319318532944), _f(0.0026600733399391174)
+# artanh(s)/s - 1 divided by s² on 0 <= s <= 1/3: minimax, error 1e-10
+_P0, _P1, _P2 = _f(0.3333333781049196), _f(0.19999438936673292), _f(0.1430844017151561)
+_P3, _P4 = _f(0.10713856868544232), _f(0.12150351064512585)
+LOG2E, _LN2 = _f(1 / math.log(2)), _f(math.log(2))
+
+
+@jit(inline="always")
+def _exp2_below(x):
+    """2^x in float32 for x <= 127.5: 0 below -125.5 (results under 2^-125 are flushed), NaN stays NaN.
+
+    x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 moves to the polynomial so that 2^(k-1) is
+    finite for every finite result and the product overflows exactly where 2^x does.
+    """
+    x = _EXP_MIN if x < _EXP_MIN else x  # written so that NaN passes
+    r = x + _ROUND
+    q = x - (r - _ROUND)
+    p = ((((_E5 * q + _E4) * q + _E3) * q + _E2) * q + _E1) * q + _TWO
+    return p * _bits_to_float(_float_to_bits(r) << _SHIFT)
+
+
+@jit(inline="always")
+def _exp2(x):
+    """2^x in float32 for every x: +inf from x = 128 on."""
+    return _exp2_below(_EXP_MAX if x > _EXP_MAX else x)
+
+
+@jit(inline="always")
+def _softplus(x, e):
+    """max(x, 0) + log(1 + e), where e = exp(-|x|); log(1 + e) = 2·artanh(e / (2 + e)).
+
+    Beyond x = 20, where torch returns x itself, e is under half a unit in the last place: the two agree.
+    """
+    s = e / (_TWO + e)
+    q = s * s
+    return (x if x > ZERO else ZERO) + _TWO * s * (ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0))
+
+
+@jit(inline="always")
+def sigmoid(x):
+    """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
+    e = _exp2_below(-abs(x) * LOG2E)
+    return (ONE if x >= ZERO else e) / (ONE + e)
+
+
+# ------------------------------------------------------------------------------------------------- loops over a chunk
+def _lanes_at(context, builder, kind, array, start):
+    """A pointer to LANES numbers of an array's memory, from `start` on."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), ir.VectorType(ir.FloatType(), LANES).as_pointer())
+
+
+@intrinsic
+def _move(typingctx, target, to, source, start):
+    """LANES numbers from one array's memory to another's, in one piece; a loop would be compiled one by one here."""
+
+    def codegen(context, builder, signature, args):
+        place, origin = (_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2))
+        builder.store(builder.load(origin, align=4), place, align=4)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, source, types.intp), codegen
+
+
+@intrinsic
+def add_product(typingctx, target, to, first, at, second, there):
+    """target += first · second, LANES numbers from each array's memory, in one piece."""
+
+    def codegen(context, builder, signature, args):
+        places = [_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2, 4)]
+        total, a, b = (builder.load(place, align=4) for place in places)
+        builder.store(builder.fadd(total, builder.fmul(a, b, ("contract",)), ("contract",)), places[0], align=4)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, first, types.intp, second, types.intp), codegen
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(types.float32).as_pointer())
+
+    return types.CPointer(types.float32)(address), codegen
+
+
+@jit(inline="always")
+def memory(places, k):
+    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and lengths.
+
+    An array that comes in from Python costs a microsecond to unpack and reference counts in the loops; this costs none.
+    """
+    return numba.carray(_pointer(places[k, 0]), places[k, 1])
+
+
+@jit(inline="always")
+def load(rows, t, slot, x, start, width):
+    """x[start : start + width] into a slot of row t; lanes past `width` are left as they are."""
+    if width == LANES:
+        _move(rows, t * rows.shape[1] + slot, x, start)
+    else:
+        for d in range(width):
+            rows[t, slot + d] = x[start + d]
+
+
+@jit(inline="always")
+def store(rows, t, slot, x, start, width):
+    """A slot of row t into x[start : start + width]."""
+    if width == LANES:
+        _move(x, start, rows, t * rows.shape[1] + slot)
+    else:
+        for d in range(width):
+            x[start + d] = rows[t, slot + d]
+
+
+@jit(inline="always")
+def _place(x, b, t, d0):
+    """Where channel d0 of a step stands in flat memory; x is (flat memory, strides)."""
+    return b * x[1][0] + t * x[1][1] + d0
+
+
+@jit()
+def _read_scalars(m, b, group, t0, steps, size, values):
+    """Copy B or C of one group, any strides, to `values` (steps, even N); an odd N is made even with a zero."""
+    flat, strides = m
+    base = b * strides[0] + group * strides[1] + t0 * strides[3]
+    for t in range(steps):
+        for n in range(size):
+            values[t, n] = flat[base + t * strides[3] + n * strides[2]]
+        for n in range(size, values.shape[1]):
+            values[t, n] = ZERO
+
+
+@jit()
+def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slope):
+    """Fill u, Δ, Δ·u and, for the backward pass, `slope` = softplus' of a chunk: Δ = softplus(delta + bias).
+
+    With a rank the rows of delta hold R numbers for each group, and delta is their product with the weight in `fixed`.
+    Lanes past the width keep u = 0, so their state stays 0.
+    """
+    for t in range(steps):
+        load(rows, t, _X, u[0], _place(u, b, t0 + t, d0), width)
+        if rank:
+            start = _place(delta, b, t0 + t, group * delta[1][3])
+            for d in range(LANES):
+                rows[t, _DT + d] = fixed[_BIAS, d]
+            for r in range(rank):
+                factor = delta[0][start + r * delta[1][2]]
+                for d in range(LANES):
+                    rows[t, _DT + d] += factor * fixed[_LOW + r, d]
+        else:
+            load(rows, t, _DT, delta[0], _place(delta, b, t0 + t, d0), width)
+            for d in range(LANES):
+                rows[t, _DT + d] += fixed[_BIAS, d]
+        if softplus and slope:
+            for d in range(LANES):
+                x = rows[t, _DT + d]
+                e = _exp2_below(-abs(x) * LOG2E)
+                rows[t, _SLOPE + d] = (ONE if x >= ZERO else e) / (ONE + e)
+                rows[t, _DT + d] = _softplus(x, e)
+        elif softplus:
+            for d in range(LANES):
+                x = rows[t, _DT + d]
+                rows[t, _DT + d] = _softplus(x, _exp2_below(-abs(x) * LOG2E))
+        for d in range(LANES):
+            rows[t, _DU + d] = rows[t, _DT + d] * rows[t, _X + d]
+
+
+@jit()
+def _advance(steps, plain, rows, cells, b_values, c_values):
+    """h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·W·h over a chunk, two state indices at a time.
+
+    `plain` says that Δ·A <= 0 and W = 1 throughout.
+    """
+    for t in range(steps):
+        for d in range(LANES):
+            rows[t, _Y + d] = ZERO
+        for p in range(len(cells)):
+            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
+            if plain:
+                for d in range(LANES):
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    h0 = _exp2_below(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
+                    h1 = _exp2_below(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
+            else:
+                for d in range(LANES):
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    h0 = _exp2(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
+                    h1 = _exp2(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
+                    rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
+
+
+@jit()
+def _replay(steps, plain, rows, cells, b_values, c_values, history):
+    """`_advance` over a chunk a second time, keeping exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
+    for t in range(steps):
+        for d in range(LANES):
+            rows[t, _Y + d] = ZERO
+        for p in range(len(cells)):
+            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
+            if plain:
+                for d in range(LANES):
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    a0, a1 = _exp2_below(dt * cells[p, _A + d]), _exp2_below(dt * cells[p, CELL + _A + d])
+                    h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
+                    history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
+                    history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
+                    h0 += du * b0
+                    h1 += du * b1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
+            else:
+                for d in range(LANES):
+                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
+                    a0, a1 = _exp2(dt * cells[p, _A + d]), _exp2(dt * cells[p, CELL + _A + d])
+                    h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
+                    history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
+                    history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
+                    h0 += du * b0
+                    h1 += du * b1
+                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
+                    y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
+                    rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
+
+
+@jit("reassoc")
+def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
+    """Backward through a chunk. With g = dL/dh_t (carried in the cell as exp(Δ·A)·g from the step after):
+
+    g += dy·W·C_t,  dC_t = Σ_d dy·W·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,  dW += dy·h_t·C_t,
+    dΔ = Σ_n g·exp(Δ·A)·h_(t-1)·A,  dA += g·exp(Δ·A)·h_(t-1)·Δ.
+
+    dB and dC of the chunk go to db and dc (steps, even N). Only here and in `_finish_ddelta` may the compiler reorder
+    sums: those over d, which it could not vectorise otherwise.
+    """
+    for t in range(steps - 1, -1, -1):
+        for d in range(LANES):
+            rows[t, _DDT + d] = ZERO
+            rows[t, _DDU + d] = ZERO
+        for p in range(len(cells)):
+            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
+            db0, dc0, db1, dc1 = ZERO, ZERO, ZERO, ZERO
+            if weighted:
+                for d in range(LANES):
+                    dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
+                    ah0, ah1 = history[t, p, _AH0 + d], history[t, p, _AH1 + d]
+                    h0, h1 = ah0 + du * b0, ah1 + du * b1
+                    cells[p, _DW + d] += dy * h0 * c0
+                    cells[p, CELL + _DW + d] += dy * h1 * c1
+                    dy0, dy1 = dy * cells[p, _W + d], dy * cells[p, CELL + _W + d]
+                    dc0 += dy0 * h0
+                    dc1 += dy1 * h1
+                    g0, g1 = cells[p, _G + d] + dy0 * c0, cells[p, CELL + _G + d] + dy1 * c1
+                    db0 += g0 * du
+                    db1 += g1 * du
+                    rows[t, _DDU + d] += g0 * b0 + g1 * b1
+                    cells[p, _G + d] = g0 * history[t, p, _A0 + d]
+                    cells[p, CELL + _G + d] = g1 * history[t, p, _A1 + d]
+                    g0 *= ah0
+                    g1 *= ah1
+                    rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
+                    cells[p, _DA + d] += g0 * dt
+                    cells[p, CELL + _DA + d] += g1 * dt
+            else:
+                for d in range(LANES):
+                    dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
+                    ah0, ah1 = history[t, p, _AH0 + d], history[t, p, _AH1 + d]
+                    dc0 += dy * (ah0 + du * b0)
+                    dc1 += dy * (ah1 + du * b1)
+                    g0, g1 = cells[p, _G + d] + dy * c0, cells[p, CELL + _G + d] + dy * c1
+                    db0 += g0 * du
+                    db1 += g1 * du
+                    rows[t, _DDU + d] += g0 * b0 + g1 * b1
+                    cells[p, _G + d] = g0 * history[t, p, _A0 + d]
+                    cells[p, CELL + _G + d] = g1 * history[t, p, _A1 + d]
+                    g0 *= ah0
+                    g1 *= ah1
+                    rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
+                    cells[p, _DA + d] += g0 * dt
+                    cells[p, CELL + _DA + d] += g1 * dt
+            db[t, 2 * p], db[t, 2 * p + 1], dc[t, 2 * p], dc[t, 2 * p + 1] = db0, db1, dc0, dc1
+
+
+@jit()
+def _add_scalars(t0, steps, size, values, total, start, strides):
+    """Add a chunk's dB or dC (steps, even N) to the whole, whose first step stands at `start`."""
+    for t in range(steps):
+        for n in range(size):
+            total[start + (t0 + t) * strides[2] + n] += values[t, n]
+
+
+# ---------------------------------------------------------------------------------------------------- walks over blocks
+@jit()
+def _own(scratch, worker, workers):
+    """A worker's part of a buffer."""
+    share = scratch.size // workers
+    return scratch[worker * share : (worker + 1) * share]
+
+
+@jit()
+def _rooms(scratch, steps, pairs, rank, row):
+    """A worker's buffers, one behind the other: per step, per state index, per block, B and C; and what is left."""
+    first, second = steps * row, steps * row + pairs * 2 * CELL
+    third = second + (_LOW + rank) * LANES
+    values = steps * 2 * pairs
+    return (
+        scratch[:first].reshape(steps, row),
+        scratch[first:second].reshape(pairs, 2 * CELL),
+        scratch[second:third].reshape(_LOW + rank, LANES),
+        scratch[third : third + values].reshape(steps, 2 * pairs),
+        scratch[third + values : third + 2 * values].reshape(steps, 2 * pairs),
+        scratch[third + 2 * values :],
+    )
+
+
+@jit()
+def _more_rooms(scratch, steps, pairs, rank):
+    """What the backward pass needs besides: sums per block, dB and dC of a chunk, and its history."""
+    first, values = (_LOW + rank) * LANES, steps * 2 * pairs
+    return (
+        scratch[:first].reshape(_LOW + rank, LANES),
+        scratch[first : first + values].reshape(steps, 2 * pairs),
+        scratch[first + values : first + 2 * values].reshape(steps, 2 * pairs),
+        scratch[first + 2 * values :].reshape(steps, pairs, HISTORY),
+    )
+
+
+@jit()
+def _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed):
+    """What a block of channels keeps for all its steps: A·log2(e), weight (1 if none), D, bias and Δ's weight."""
+    cells[:] = ZERO
+    fixed[:] = ZERO
+    for n in range(size):
+        p, slot = n // 2, n % 2 * CELL
+        load(cells, p, slot + _A, a, n * channels + d0, width)
+        if weight.size:
+            load(cells, p, slot + _W, weight, n * channels + d0, width)
+        else:
+            for d in range(LANES):
+                cells[p, slot + _W + d] = ONE
+    for r in range(rank):
+        load(fixed, _LOW + r, 0, low, r * channels + d0, width)
+    if skip.size:
+        load(fixed, _SKIP, 0, skip, d0, width)
+    if bias.size:
+        load(fixed, _BIAS, 0, bias, d0, width)
+
+
+@jit()
+def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
+    """out = (y + D·u) · SiLU(z) for a chunk; `start` is where its first step goes."""
+    for t in range(steps):
+        for d in range(LANES):
+            rows[t, _Y + d] += fixed[_SKIP, d] * rows[t, _X + d]
+        if z[0].size:
+            load(rows, t, _DU, z[0], _place(z, b, t0 + t, d0), width)  # Δ·u is used up
+            for d in range(LANES):
+                rows[t, _Y + d] *= rows[t, _DU + d] * sigmoid(rows[t, _DU + d])
+        store(rows, t, _Y, out, start + t * channels, width)
+
+
+@jit()
+def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
+    """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
+
+    sizes: B, L, D, N, R. places: u, delta, B, C, z (with a row of strides each), A, low,
+    weight, D, bias, scratch, and then the results out, last and states, in order.
+    """
+    batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    pairs, chunks = (size + 1) // 2, (length - 1) // steps
+    u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
+    cm, z = (memory(places, 3), strides[3]), (memory(places, 4), strides[4])
+    a, low, weight, skip, bias = (
+        memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
+    )  # fmt: skip
+    out, last, states = memory(places, 11), memory(places, 12), memory(places, 13)
+    room = _own(memory(places, 10), worker, workers)
+    rows, cells, fixed, b_values, c_values, _ = _rooms(room, steps, pairs, rank, _FORWARD)
+    for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
+        b, segment = item // segments, item % segments
+        for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
+            d0, width = blocks[k, 0], blocks[k, 1]
+            rows[:] = ZERO
+            _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
+            for t0 in range(0, length, steps):
+                count = min(steps, length - t0)
+                if t0 and states.size:
+                    place = (b * chunks + t0 // steps - 1) * size
+                    for n in range(size):
+                        store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
+                _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
+                _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
+                _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
+                _advance(count, plain, rows, cells, b_values, c_values)
+                start = (b * length + t0) * channels + d0
+                _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
+            for n in range(size if last.size else 0):
+                store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
+
+
+@jit()
+def _prepare_dy(b, t0, steps, d0, width, start, channels, z, fixed, grad, rows, dz):
+    """dy = dout · SiLU(z) for a chunk, and dz = dout · (y + D·u) · SiLU'(z)."""
+    for t in range(steps):
+        load(rows, t, _DY, grad[0], _place(grad, b, t0 + t, d0), width)
+        if z[0].size:
+            load(rows, t, _DDT, z[0], _place(z, b, t0 + t, d0), width)  # this slot and the next are not in use yet
+            for d in range(LANES):
+                gate, dy = rows[t, _DDT + d], rows[t, _DY + d]
+                y = rows[t, _Y + d] + fixed[_SKIP, d] * rows[t, _X + d]
+                s = sigmoid(gate)
+                rows[t, _DDU + d] = dy * y * s * (ONE + gate * (ONE - s))
+                rows[t, _DY + d] = dy * gate * s
+            store(rows, t, _DDU, dz, start + t * channels, width)
+
+
+@jit()
+def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals):
+    """du, ddelta in the slot of dΔ, and the sums of d(delta_bias) and dD over a chunk."""
+    for t in range(steps):
+        for d in range(LANES):
+            dy, x = rows[t, _DY + d], rows[t, _X + d]
+            rows[t, _Y + d] = rows[t, _DDU + d] * rows[t, _DT + d] + fixed[_SKIP, d] * dy
+            rows[t, _DDT + d] = rows[t, _DDT + d] * _LN2 + rows[t, _DDU + d] * x  # A carries log2(e)
+            totals[_SKIP, d] += dy * x
+        if softplus:
+            for d in range(LANES):
+                rows[t, _DDT + d] *= rows[t, _SLOPE + d]
+        for d in range(LANES):
+            totals[_BIAS, d] += rows[t, _DDT + d]
+        store(rows, t, _Y, du, start + t * channels, width)
+
+
+@jit("reassoc")
+def _finish_ddelta(
+    b, group, t0, steps, width, start, layer, rank, channels, strides, delta, fixed, rows, ddelta, totals
+):
+    """ddelta of a chunk to where it belongs: as it is, or through Δ's weight to the R numbers it came from."""
+    for t in range(steps):
+        if rank == 0:
+            store(rows, t, _DDT, ddelta, start + t * channels, width)
+        place = _place(delta, b, t0 + t, group * delta[1][3])
+        target = layer * strides[0] + group * strides[1] + (t0 + t) * strides[2]
+        for r in range(rank):
+            factor, dot = delta[0][place + r * delta[1][2]], ZERO
+            for d in range(LANES):
+                dot += rows[t, _DDT + d] * fixed[_LOW + r, d]
+                totals[_LOW + r, d] += rows[t, _DDT + d] * factor
+            ddelta[target + r] += dot
+
+
+@jit()
+def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
+    """A block's sums over its steps into the worker's: N rows of dA, N of the weight, dD, d(delta_bias), R of low."""
+    for n in range(size):
+        for d in range(width):
+            sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
+            sums[np.uintp((size + n) * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DW + d]
+    for d in range(width):
+        sums[np.uintp(2 * size * channels + d0) + np.uintp(d)] += totals[_SKIP, d]
+        sums[np.uintp((2 * size + 1) * channels + d0) + np.uintp(d)] += totals[_BIAS, d]
+    for r in range(rank):
+        for d in range(width):
+            sums[np.uintp((2 * size + 2 + r) * channels + d0) + np.uintp(d)] += totals[_LOW + r, d]
+
+
+@jit()
+def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
+    """Backward pass of one worker's share; arguments as in `forward_worker`.
+
+    After scratch stand grad (with strides), states, du, ddelta, dB, dC, dz and sums. The last three rows of strides are
+    those of ddelta, dB and dC: from layer to layer (segment · B + b), group to group, and step to step.
+    """
+    batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    pairs, chunks = (size + 1) // 2, (length - 1) // steps
+    u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
+    cm, z, grad = (memory(places, 3), strides[3]), (memory(places, 4), strides[4]), (memory(places, 11), strides[5])
+    a, low, weight, skip, bias = (
+        memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
+    )  # fmt: skip
+    states, du, dz = memory(places, 12), memory(places, 13), memory(places, 17)
+    ddelta, db, dc = memory(places, 14), memory(places, 15), memory(places, 16)
+    sums = _own(memory(places, 18), worker, workers)
+    room = _own(memory(places, 10), worker, workers)
+    rows, cells, fixed, b_values, c_values, room = _rooms(room, steps, pairs, rank, _BACKWARD)
+    totals, db_values, dc_values, history = _more_rooms(room, steps, pairs, rank)
+    for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
+        b, segment = item // segments, item % segments
+        for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
+            d0, width, group_b, group_c = blocks[k]
+            rows[:] = ZERO
+            totals[:] = ZERO
+            _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
+            for chunk in range(chunks, -1, -1):
+                t0 = chunk * steps
+                count = min(steps, length - t0)
+                place = (b * chunks + chunk - 1) * size
+                for n in range(size):
+                    p, slot = n // 2, n % 2 * CELL + _H
+                    if chunk:
+                        load(cells, p, slot, states, (place + n) * channels + d0, width)
+                    else:
+                        for d in range(LANES):
+                            cells[p, slot + d] = ZERO
+                _read_scalars(bm, b, group_b, t0, count, size, b_values)
+                _read_scalars(cm, b, group_c, t0, count, size, c_values)
+                _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, True)
+                _replay(count, plain, rows, cells, b_values, c_values, history)
+                start = (b * length + t0) * channels + d0
+                _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
+                _reverse(count, weight.size > 0, rows, cells, b_values, c_values, history, db_values, dc_values)
+                layer = segment * batch + b
+                _add_scalars(
+                    t0, count, size, db_values, db, layer * strides[7, 0] + group_b * strides[7, 1], strides[7]
+                )
+                _add_scalars(
+                    t0, count, size, dc_values, dc, layer * strides[8, 0] + group_c * strides[8, 1], strides[8]
+                )
+                _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
+                _finish_ddelta(
+                    b, group_b, t0, count, width, start, layer, rank, channels, strides[6], delta, fixed, rows, ddelta,
+                    totals,
+                )  # fmt: skip
+            _add_sums(size, rank, channels, d0, width, cells, totals, sums)
+
+
+@jit(parallel=True)
+def run_forward(workers, arguments):
+    for worker in numba.prange(workers):
+        forward_worker(worker, workers, *arguments)
+
+
+@jit(parallel=True)
+def run_backward(workers, arguments):
+    for worker in numba.prange(workers):
+        backward_worker(worker, workers, *arguments)

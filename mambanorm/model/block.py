@@ -1,0 +1,283 @@
+"""The Mamba block with its two normalization sites (Eq. 1–3), as in `Gu & Dao 2023` and state-spaces/mamba.
+
+    f = N2(SSM(SiLU(Conv(Lin(N1(x))))))        (1)   main branch
+    p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
+    y = Lin(f ⊗ p) ⊕ x                         (3)
+
+Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
+`delta` Δ, `A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
+
+Step by step, for generation: `prefill` is `forward` that also hands out a BlockCache, `step` goes on from one.
+
+A block runs one of two twins that give the same values: the fused one for float32 on the CPU; elsewhere and while
+diagnostics record the plain one, in which every site of SITES exists as a tensor. Parameter names and initial values
+are mamba-ssm's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown
+from mambanorm.errors import unknown
+from mambanorm.model.arms import PRESETS, Arm
+from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
+from mambanorm.norms.masked_moments import fusible
+from mambanorm.ssm import BACKENDS, conv_silu, selective_scan
+from mambanorm.ssm.reference import scan_step
+
+__all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock"]
+
+SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
+"""What diagnostics can see of a block, in the order of computation."""
+
+MIXER = (
+    "in_proj.weight", "conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D"
+)  # fmt: skip
+"""The parameters of what stands between the norms, in the order of `_mixer_parameters`."""
+
+NOT_YET = "which a block that goes step by step does not have yet"
+DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
+
+
+@dataclass
+class BlockCache:
+    """All that a block keeps of the positions behind it, d_conv − 1 of them and one state, however long the text.
+
+    conv (B, d_conv − 1, E): the last inputs of the convolution, zero before the first position. state (B, E, N): the
+    scan's h. A step puts new tensors in their place and writes into none: `copy.copy` is enough to go two ways.
+    """
+
+    conv: Tensor
+    state: Tensor
+
+
+class MambaBlock(nn.Module):
+    """One block, residual included: x (B, L, d_model) → (B, L, d_model).
+
+    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. `norm_options` go to whichever of the
+    two knows them. Raises ValueError for an unknown norm or size, TypeError for an option that neither norm has.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n1: str | None = "RMSN",
+        n2: str | None = "None",
+        *,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | None = None,
+        norm_options: dict[str, Any] | None = None,
+        scan_backend: str = "auto",
+    ):
+        super().__init__()
+        check_sizes(scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
+        check_options((n1, n2), norm_options)
+        self.d_inner = d_inner = expand * d_model
+        self.d_state = d_state
+        self.dt_rank = dt_rank or math.ceil(d_model / 16)
+        self.scan_backend = scan_backend
+        self.observer: Callable[[str, Tensor], None] | None = None
+
+        self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
+        self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv - 1)
+        self.x_proj = nn.Linear(d_inner, self.dt_rank + 2 * d_state, bias=False)
+        self.dt_proj = nn.Linear(self.dt_rank, d_inner)
+        self.A_log = nn.Parameter(initial_A_log(d_inner, d_state))
+        self.D = nn.Parameter(torch.ones(d_inner))
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+        init_dt(self.dt_proj.weight, self.dt_proj.bias)
+        with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
+            self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
+            self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
+        self.d_model, self.norm_names = d_model, (n1, n2)
+        self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
+        self.scan_gates = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
+        self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
+        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        parameters = self._check(x)
+        if self._fusible(x):
+            return self._forward_fused(x, lengths, parameters)
+        return self._forward_plain(x, lengths)
+
+    def _check(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The mixer's parameters. Raises ValueError unless x is a non-empty (B, L, D) of their dtype and device, and
+        for one of them that was replaced by a tensor of another shape."""
+        check_real("x", x, f"(B, L, {self.d_model})")
+        if x.dim() != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
+            raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
+        parameters = self._mixer_parameters()
+        check_beside("x", x, parameters[0], "MambaBlock")
+        check_shapes("MambaBlock", MIXER, parameters, self._shapes)
+        return parameters
+
+    def _fusible(self, x: Tensor) -> bool:
+        """Whether the fused twin can run: float32 on the CPU, nobody watching."""
+        return (
+            self.observer is None
+            and self.scan_backend in ("auto", "cpu")
+            and fusible(x, *self._mixer_parameters())
+            and not torch.is_autocast_enabled("cpu")
+        )
+
+    def _mixer_parameters(self) -> tuple[Tensor, ...]:
+        conv, dt = self.conv1d, self.dt_proj
+        return self.in_proj.weight, conv.weight, conv.bias, self.x_proj.weight, dt.weight, dt.bias, self.A_log, self.D
+
+    def _forward_fused(self, x: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...]) -> Tensor:
+        """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
+        from mambanorm.kernels.mixer import mixer_cpu  # Numba takes a moment to import: not before it is needed
+
+        h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
+        *parameters, A_log, D = parameters
+        y = mixer_cpu(h, *parameters, -torch.exp(A_log), D, gated=self.scan_gates)
+        if not self.scan_gates:
+            y, z = y
+            y = self.n2(y, lengths, gate=z) if self.n2_gates else self.n2(y, lengths) * F.silu(z)
+        return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
+
+    def _forward_plain(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """The readable twin: the same values step by step, each site shown to the observer if there is one."""
+
+        def see(site: str, value: Tensor) -> Tensor:
+            if self.observer is not None:
+                self.observer(site, value)
+            return value
+
+        h = see("n1", self.n1(see("x", x), lengths))
+        w_main, w_gate = self.in_proj.weight.chunk(2)
+        u, z = see("conv", self._convolve(F.linear(h, w_main))), F.linear(h, w_gate)  # (B, L, E)
+        delta, B, C = self._select(u)
+        if self.observer is None and self.scan_gates:
+            return x + self.out_proj(self._scan(u, delta, B, C, z))
+        see("B", B), see("C", C), see("delta", F.softplus(delta + self.dt_proj.bias))
+        f = see("n2", self.n2(see("scan", self._scan(u, delta, B, C)), lengths))  # Eq. 1
+        p = F.silu(see("z", z))  # Eq. 2
+        branch = see("branch", self.out_proj(see("gated", f * p)))
+        return see("residual", x + branch)  # Eq. 3
+
+    def _convolve(self, u: Tensor) -> Tensor:
+        """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
+        return conv_silu(u, self.conv1d.weight, self.conv1d.bias)
+
+    def _select(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The input-dependent Δ (B, L, E; before bias and softplus), B and C (B, L, N)."""
+        dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
+        return F.linear(dt, self.dt_proj.weight), B, C
+
+    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None, last: bool = False):
+        """The scan, gated where z is given: y (B, L, E); with `last` (y, the state after the last position)."""
+        found = selective_scan(
+            u.transpose(1, 2),
+            delta.transpose(1, 2),
+            -torch.exp(self.A_log),
+            B.transpose(1, 2),
+            C.transpose(1, 2),
+            self.D,
+            z=None if z is None else z.transpose(1, 2),
+            delta_bias=self.dt_proj.bias,
+            delta_softplus=True,
+            return_last_state=last,
+            backend=self.scan_backend,
+        )
+        return (found[0].transpose(1, 2), found[1]) if last else found.transpose(1, 2)
+
+    def new_cache(self, rows: int) -> BlockCache:
+        """The cache before the first position."""
+        weight = self.conv1d.weight  # (E, 1, K)
+        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32  # as the scan's last state
+        conv = weight.new_zeros(rows, weight.shape[-1] - 1, self.d_inner)
+        return BlockCache(conv, weight.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
+        """`forward(x)` of the first positions, (B, L, D) at once by the parallel scan, and the cache to step on from.
+
+        Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
+        """
+        self._check(x)
+        check_causal(self.norm_names, NOT_YET)
+        raw, z = self.in_proj(self.n1(x)).chunk(2, dim=-1)  # (B, L, E)
+        u = self._convolve(raw)
+        y, state = self._scan(u, *self._select(u), last=True)
+        cache = BlockCache(F.pad(raw, (0, 0, self.conv1d.kernel_size[0] - 1, 0))[:, x.shape[1] :], state)
+        return x + self.out_proj(self.n2(y) * F.silu(z)), cache
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: BlockCache) -> Tensor:
+        """What `forward` gives at the next position, x (B, D) → (B, D); the cache moves on by one.
+
+        Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
+        """
+        check_causal(self.norm_names, NOT_YET)
+        self._check_step(x, cache)
+        raw, z = self.in_proj(self.n1(x[:, None])).chunk(2, dim=-1)  # (B, 1, E)
+        window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E)
+        taps = self.conv1d.weight[:, 0].t()  # (K, E)
+        u = F.silu((window * taps).sum(1) + self.conv1d.bias)  # (B, E)
+        delta, B, C = self._select(u)
+        y, cache.state = scan_step(cache.state, u, delta, -torch.exp(self.A_log), B, C, self.D, self.dt_proj.bias)
+        cache.conv = window[:, 1:]
+        f = self.n2(y[:, None]) * F.silu(z)
+        return x + self.out_proj(f)[:, 0]
+
+    def _check_step(self, x: Tensor, cache: BlockCache) -> None:
+        if not isinstance(cache, BlockCache):
+            raise ValueError(f"a step needs the BlockCache of prefill or new_cache, got {shown(cache)}")
+        check_tensor("x", x, f"(B, {self.d_model})")
+        if x.shape != (fits := (len(cache.state), self.d_model)):
+            raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
+        self._check(x[:, None])
+        mine = self.new_cache(len(x))
+        for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
+            check_shapes("this cache is of another block", [name], [given], [own.shape])
+            check_beside(f"the cache's {name}", given, own, "what this block keeps")
+
+
+def init_dt(weight: Tensor, bias: Tensor) -> None:
+    """Δ's projection as mamba-ssm starts it, weight (…, E, R) and bias (…, E): weights ± R^−½, bias so that
+    softplus(bias) ~ log-uniform."""
+    reach = weight.shape[-1] ** -0.5
+    nn.init.uniform_(weight, -reach, reach)
+    low, high = math.log(DT_MIN), math.log(DT_MAX)
+    dt = torch.exp(torch.rand(bias.shape) * (high - low) + low).clamp(min=DT_FLOOR)
+    with torch.no_grad():
+        bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+
+
+def initial_A_log(channels: int, d_state: int) -> Tensor:
+    """log(−A) of S4D-real, (channels, N): every channel decays at the rates 1…N."""
+    return torch.log(torch.arange(1.0, d_state + 1)).repeat(channels, 1)
+
+
+def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None:
+    """Raises ValueError for an unknown back end or a size that is no positive whole number; dt_rank may be None."""
+    if scan_backend not in BACKENDS:
+        raise unknown("scan_backend", scan_backend, BACKENDS)
+    for name, size in (sizes if dt_rank is None else sizes | {"dt_rank": dt_rank}).items():
+        check_size(name, size)
+
+
+def takes(norm: nn.Module, option: str) -> bool:
+    """Whether a norm's call has this option, as this kit's own norms do; others are called as plain modules."""
+    return option in inspect.signature(norm.forward).parameters
+
+
+def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:
+    """mamba-ssm nests the same parameters as `mixer.*` beside `norm.*`, its N1: both load as they are."""
+    for key in [key for key in state if key.startswith((f"{prefix}mixer.", f"{prefix}norm."))]:
+        own = key.removeprefix(prefix)
+        renamed = own.removeprefix("mixer.") if own.startswith("mixer.") else f"n1.{own.removeprefix('norm.')}"
+        state[prefix + renamed] = state.pop(key)

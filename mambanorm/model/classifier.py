@@ -1,0 +1,133 @@
+"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6).
+
+LanguageModel stands in language.py, ImageClassifier in vision.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
+from mambanorm.model.arms import Arm
+from mambanorm.model.block import MambaBlock
+from mambanorm.model.language import LanguageModel, load_mamba_checkpoint
+from mambanorm.model.positional import EMBEDDING_STD
+from mambanorm.model.positional import positional as encoding
+from mambanorm.model.vision import ImageClassifier, VSSBlock
+from mambanorm.norms import check_options, create_norm, known_options
+from mambanorm.norms.masked_moments import valid_positions
+
+__all__ = ["ImageClassifier", "LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool", "warm_up"]
+
+
+class SequenceClassifier(nn.Module):
+    """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
+
+    Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
+    `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that an
+    arm is exactly what it says. `positional` adds "sinusoidal" or "learned" positions behind the stem (positional.py);
+    a learned table needs to know the longest sequence, `positions=(L,)`. Raises ValueError for an unknown norm or arm
+    and for inputs of another kind.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        vocab_size: int | None = None,
+        in_features: int | None = None,
+        d_model: int,
+        n_layers: int,
+        arm: str | Arm = "RMSN>SSM>None",
+        stem_norm: str | None = "None",
+        final_norm: str | None = "None",
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | None = None,
+        norm_options: dict[str, Any] | None = None,
+        scan_backend: str = "auto",
+        positional: str = "none",
+        positions: tuple[int] | None = None,
+    ):
+        super().__init__()
+        if (vocab_size is None) == (in_features is None):
+            raise ValueError(
+                "give either vocab_size (token ids) or in_features (real values), "
+                f"got vocab_size={vocab_size}, in_features={in_features}"
+            )
+        stem = dict(vocab_size=vocab_size) if in_features is None else dict(in_features=in_features)
+        for name, size in dict(n_classes=n_classes, n_layers=n_layers, d_model=d_model, **stem).items():
+            check_size(name, size)
+        self.arm = Arm.parse(arm)
+        self.vocab_size, self.in_features = vocab_size, in_features
+        self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
+        block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
+        check_options((stem_norm, final_norm, *self.arm), norm_options)
+        own = known_options(self.arm, norm_options)
+        self.blocks = nn.ModuleList(
+            MambaBlock(d_model, *self.arm, norm_options=own, **block_options) for _ in range(n_layers)
+        )
+        self.head = nn.Linear(d_model, n_classes)
+        with torch.random.fork_rng(devices=[]):
+            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
+            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
+        scale = EMBEDDING_STD if vocab_size else 1.0  # about as large as what it is added to
+        self.positional = encoding(positional, d_model, 1, positions, scale)
+        self._init_weights(n_layers)
+
+    def _init_weights(self, n_layers: int) -> None:
+        """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them.
+
+        Stem and head, which mamba-ssm does not have, keep PyTorch's biases too: with a bias of zero, a norm over the
+        channels would leave of a one-feature input nothing but its sign.
+        """
+        if isinstance(self.stem, nn.Embedding):
+            nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
+        with torch.no_grad():
+            for block in self.blocks:
+                block.out_proj.weight /= math.sqrt(n_layers)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self._check(x)
+        check_lengths(lengths, x)
+        x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)
+        for block in self.blocks:
+            x = block(x, lengths)
+        return self.head(mean_pool(self.final_norm(x, lengths), lengths))
+
+    def _check(self, x: Tensor) -> None:
+        if self.in_features is None:
+            check_ids(x, self.vocab_size)
+        else:
+            form = f"(B, L, {self.in_features})"
+            check_tensor("x", x, f"of real values {form}")
+            if x.dim() != 3 or x.shape[-1] != self.in_features or x.dtype not in REAL or not x.numel():
+                raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
+        check_beside("x", x, self.stem.weight, "this model")
+
+
+def mean_pool(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Mean over the valid positions, (B, L, D) → (B, D)."""
+    if lengths is None:
+        return x.mean(1)
+    return x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0).sum(1) / lengths[:, None]
+
+
+def warm_up() -> None:
+    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
+
+    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
+    """
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
+        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
+    torch.set_num_threads(before)

@@ -1,0 +1,95 @@
+"""Positional encoding: what tells the positions of a sequence or an image apart (§2.1), off unless it is asked for.
+
+    x ← x + P        behind the stem, before its norm; x (B, L, D) or (B, H, W, D)
+
+A Mamba scans in order, so it knows where it is without; the paper names the step and not the kind. Two are here:
+
+    sinusoidal   P_(l,2i) = s·sin(l / 10000^(2i/D)),  P_(l,2i+1) = s·cos(…); of an image the first half of the channels
+                 does so for the row, the rest for the column. Any length.
+    learned      a vector a position, N(0, .02) at the start; as many positions as the table was made for, or fewer.
+
+A position is counted from the start of its row, or from the upper left pixel, whatever comes behind it: neither padding
+nor the size of the image changes it.
+
+Glossary: B rows, L positions, H and W rows and columns of an image, D channels, s `scale`.
+Source: Vaswani et al. 2017, section 3.5 (sinusoidal); Devlin et al. 2019 and Dosovitskiy et al. 2021 (learned).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.checks import check_size, shown
+from mambanorm.errors import unknown
+from mambanorm.training.config import POSITIONAL
+
+EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of learned positions
+
+
+def positional(kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None, scale: float = 1.0) -> nn.Module:
+    """What adds the encoding to (B, L, d), axes = 1, or (B, H, W, d), axes = 2; the identity for "none".
+
+    `positions`: (L,) or (H, W) of a learned table, None for the others. The caller's random state is left alone.
+    ValueError for an unknown kind, and for positions that are missing, of another form or not needed.
+    """
+    if kind not in POSITIONAL:
+        raise unknown("positional", kind, POSITIONAL)
+    if kind != "learned":
+        if positions is not None:
+            raise ValueError(f"positions={positions!r} are of positional='learned' only, got {kind!r}: leave them out")
+        return nn.Identity() if kind == "none" else Sinusoidal(d, scale)
+    if not isinstance(positions, tuple | list) or len(positions) != axes:
+        form = "(L,), the longest sequence" if axes == 1 else "(H, W), the largest image in patches"
+        raise ValueError(f"positional='learned' needs positions={form}, got {shown(positions)}")
+    for size in positions:
+        check_size("each of the positions", size)
+    with torch.random.fork_rng(devices=[]):  # as a norm: all other weights start as they do without
+        return Learned(d, tuple(positions))
+
+
+class Learned(nn.Module):
+    """x (B, …, d) + a learned table (…, d), as many of its positions as x has. ValueError where x has more."""
+
+    def __init__(self, d: int, positions: tuple[int, ...]):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*positions, d))
+        nn.init.normal_(self.weight, std=EMBEDDING_STD)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given, known = tuple(x.shape[1:-1]), tuple(self.weight.shape[:-1])
+        if any(n > most for n, most in zip(given, known, strict=True)):
+            raise ValueError(f"{_times(given)} positions, learned are {_times(known)}: use positional='sinusoidal'")
+        return x + self.weight[tuple(slice(n) for n in given)].to(x.dtype)
+
+
+class Sinusoidal(nn.Module):
+    """x (B, …, d) + sines and cosines of its positions, of any number; nothing is learned."""
+
+    def __init__(self, d: int, scale: float):
+        super().__init__()
+        self.d, self.scale = d, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.scale * waves(tuple(x.shape[1:-1]), self.d).to(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, scale={self.scale}"
+
+
+@lru_cache(maxsize=8)
+def waves(positions: tuple[int, ...], d: int) -> Tensor:
+    """(L, d), or (H, W, d): ⌈d/2⌉ channels of the row's beside those of the column's, float32."""
+    if len(positions) == 1:
+        place, pair = torch.arange(positions[0], dtype=torch.float64), torch.arange(d) // 2
+        angle = place[:, None] / 10_000 ** (2 * pair / d)
+        return torch.where(torch.arange(d) % 2 == 0, angle.sin(), angle.cos()).float()
+    (H, W), rows = positions, d - d // 2
+    parts = waves((H,), rows)[:, None].expand(H, W, rows), waves((W,), d // 2)[None].expand(H, W, d // 2)
+    return torch.cat(parts, dim=-1)
+
+
+def _times(sizes: tuple[int, ...]) -> str:
+    return "×".join(map(str, sizes))

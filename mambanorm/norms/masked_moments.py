@@ -1,0 +1,118 @@
+"""Per-channel moments: the one place where the sequence axis is reduced, and where padding is left out.
+
+Every norm of this kit that looks along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) is a *pooling* of the same two
+numbers per row and channel:
+
+    m  (B, 1, D)  mean over the valid positions                            (Eq. 10, left)
+    v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
+
+Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). It only ever squares centred
+values, so a mean far above the spread costs no digits (E[x²] − μ² in float32 is wrong by 100 % at mean 3,000).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
+
+    `x` is the input again: what is computed from it next should start here, so that its gradients meet in one pass.
+    """
+
+    x: Tensor
+    m: Tensor
+    v: Tensor
+    count: Tensor | int
+
+
+def valid_positions(lengths: Tensor, L: int) -> Tensor:
+    """Mask (B, L, 1), True where a position is no padding."""
+    return (torch.arange(L, device=lengths.device) < lengths[:, None])[..., None]
+
+
+def fusible(*tensors: Tensor | None) -> bool:
+    """True if all are float32 on the CPU, where the fused loops of `fused.py` take over from plain torch."""
+    return all(t is None or (t.device.type == "cpu" and t.dtype == torch.float32) for t in tensors)
+
+
+def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or a gradient."""
+    return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
+
+
+def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
+    """Moments of x (B, L, D) over the valid positions of each row; x must be blank at the padding."""
+    B, L, _ = x.shape
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
+    if fusible(x):
+        from mambanorm.kernels import norm_sequence as fused  # Numba takes a moment to import: not before it is needed
+
+        m, v, x = fused.moments(x, lengths)
+        return Moments(x, m, v, L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
+    if lengths is None:
+        m = x.mean(1, keepdim=True)
+        return Moments(x, m, (x - m).square().mean(1, keepdim=True), L)
+    count = lengths.to(x.dtype).view(B, 1, 1)
+    m = x.sum(1, keepdim=True) / count
+    centred = (x - m).masked_fill(~valid_positions(lengths, L), 0.0)
+    return Moments(x, m, centred.square().sum(1, keepdim=True) / count, count)
+
+
+def standardize(
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor,
+    eps: float,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    gate: Tensor | None = None,
+    fork: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14), then gated and forked as in `finish`.
+
+    Centres before it scales: no digits are lost. x (B, L, D); mean and var broadcast to (B, 1, D), mean None = scaling
+    only; gamma and beta (D,), None = 1 and 0.
+    """
+    scale = torch.rsqrt(var + eps)
+    scale = scale if gamma is None else scale * gamma
+    if fusible(x, mean, scale, beta, gate):
+        from mambanorm.kernels import norm_sequence as fused
+
+        return fused.centre_scale(x, mean, scale, beta, gate, fork)
+    y = (x if mean is None else x - mean) * scale
+    return finish(y if beta is None else y + beta, x, gate, fork)
+
+
+def finish(y: Tensor, x: Tensor, gate: Tensor | None, fork: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """y·SiLU(gate), or y where there is no gate; with `fork` (that, x)."""
+    y = y if gate is None else y * F.silu(gate)
+    return (y, x) if fork else y
+
+
+def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
+    """Mean and total variance of each channel over all rows, (1, 1, D); each valid position counts once."""
+    _, m, v, count = moments
+    share = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
+    mean = (m * share).sum(0, keepdim=True)
+    return mean, ((v + (m - mean).square()) * share).sum(0, keepdim=True)
+
+
+def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
+    """Mean and total variance over each row's channel groups, repeated to (B, 1, D) (Eq. 9; groups=1 is Π_LN)."""
+    _, m, v, _ = moments
+    B, _, D = m.shape
+    m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)
+    mean = m.mean(-1, keepdim=True)
+    var = (v + (m - mean).square()).mean(-1, keepdim=True)
+    return spread(mean, B, D, groups), spread(var, B, D, groups)
+
+
+def spread(per_group: Tensor, B: int, D: int, groups: int) -> Tensor:
+    """(B, 1, groups, 1) → (B, 1, D): each channel gets its group's value."""
+    return per_group.expand(B, 1, groups, D // groups).reshape(B, 1, D)

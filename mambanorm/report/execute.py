@@ -1,0 +1,357 @@
+"""The report: trains what the study lacks, executes the notebooks headless, and makes one page of their answers.
+
+    study() → sweep → papermill, two kernels at a time → nbconvert → reports/<scale>/index.html
+
+A notebook needs one `parameters` cell with the names in PARAMETERS; what it brings along for its card, and the page of
+cards itself, is in `mambanorm/report/index.py`.
+
+A failing notebook never stops the others: its card says which cell failed and with what.
+
+Map
+    run_study, study_runs, exit_code   the whole way;  what it trains;  what the shell is told
+    find_notebooks                     names or their beginnings → notebooks in teaching order
+    execute, run_notebook, Kernels     papermill with parameters, each kernel with its share of the cores
+    study_facts                        what the page says about the run as a whole
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+import papermill as pm
+import psutil
+import zmq
+from jupyter_client.channels import AsyncZMQSocketChannel
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
+from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import papermill_io
+from tqdm.auto import tqdm
+
+from mambanorm.atomic import writable_folder, write_text
+from mambanorm.errors import unknown
+from mambanorm.report.index import NotebookOutcome, read_outcome, tags_of, to_html, write_index
+from mambanorm.tasks import TASKS, check_task
+from mambanorm.training import machine
+from mambanorm.training.config import ROOT, check_names, check_scale, check_seeds, default_scale, study
+from mambanorm.training.recorded import check_source, recorded
+from mambanorm.training.store import runs_dir as store_dir
+from mambanorm.training.sweep import missing_runs, spell, sweep
+
+NOTEBOOKS = ROOT / "notebooks"
+REPORTS = ROOT / "reports"
+PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")
+AT_ONCE = 2  # kernels; more would only share the cores of a laptop
+logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
+
+
+def exit_code(outcomes: Iterable[NotebookOutcome]) -> int:
+    """0 only if every notebook ran through and every run it needs could be trained."""
+    return int(not all(outcome.ok for outcome in outcomes))
+
+
+def run_study(
+    scale: str | None = None,
+    tasks: Sequence[str] | None = None,
+    seeds: int | Iterable[int] | None = None,
+    runs_dir: str | Path | None = None,
+    scheduler: str | None = None,
+    notebooks: str | Sequence[str] | None = None,
+    out_dir: str | Path | None = None,
+    progress: bool = True,
+    *,
+    workers: int | str = "auto",
+) -> list[NotebookOutcome]:
+    """Trains what the store lacks, executes the notebooks (all, or those named) and writes the report.
+
+    None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook and OSError for a
+    folder that cannot be written to, before anything starts; a run or a notebook that fails is in the outcomes instead.
+    """
+    start = time.monotonic()
+    scale = default_scale() if scale is None else check_scale(scale)
+    seeds = seeds if seeds is None or isinstance(seeds, int) else check_seeds(seeds, scale)
+    tasks = None if tasks is None else check_names("tasks", tasks)
+    paths = find_notebooks(notebooks)
+    plan = study_runs(scale, tasks, seeds, [path.stem for path in paths] if notebooks is not None else None)
+    for path in [path for path in paths if tasks and plan.get(path.stem) == []]:
+        paths.remove(path)
+        print(f"{path.stem} is left out: {', '.join(tasks)} is none of its tasks")
+    given = dict(scale=scale, seeds=seeds, tasks=tasks and list(tasks), runs_dir=runs_dir, scheduler=scheduler)
+    parameters = {name: value for name, value in given.items() if value is not None}
+    if runs_dir is not None:
+        parameters["runs_dir"] = str(store_dir(runs_dir))
+    out_dir = writable_folder(out_dir or REPORTS / scale, "the report")
+
+    trained, failed = _train(plan, runs_dir, scheduler, workers, progress)
+    outcomes = [
+        replace(outcome, failed_runs=sum(config.run_id in failed for config in plan.get(outcome.name, [])))
+        for outcome in execute(paths, out_dir, parameters, progress)
+    ]
+    n_runs = len({config.run_id for configs in plan.values() for config in configs})
+    facts = study_facts(scale, tasks, seeds, n_runs, trained, time.monotonic() - start)
+    index = write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
+    print(f"The report is at {index.as_uri()}")
+    return outcomes
+
+
+def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
+    """`config.study(...)`, of the named notebooks only if names are given. ValueError for an unknown task."""
+    for task in tasks or ():
+        check_task(task)
+    plan = study(scale, tasks, seeds)
+    return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
+
+
+def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:
+    """How many runs were missing, and the ids of those that could not be trained."""
+    missing = missing_runs((config for configs in plan.values() for config in configs), runs_dir)
+    if missing and check_source() == "recorded":  # the notebooks then read those, and train the few they need besides
+        held = set(recorded(missing[0].scale).run_id)
+        missing = [config for config in missing if config.run_id not in held]
+    if not missing:
+        return 0, set()
+    frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)
+    return len(missing), set(frame.loc[frame["status"] == "failed", "run_id"])
+
+
+def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
+    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list).
+
+    ValueError for an unknown one, with the nearest.
+    """
+    found = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
+    if not found:
+        raise ValueError(f"no notebooks in {NOTEBOOKS}: the study runs from a checkout of the project")
+    if wanted is None:
+        return found
+    wanted = check_names("notebooks", wanted.split(",") if isinstance(wanted, str) else wanted)
+    chosen = set()
+    for name in (str(name).strip().removesuffix(".ipynb") for name in wanted):
+        matches = [path for path in found if path.stem == name] or [
+            p for p in found if name and p.stem.startswith(name)
+        ]
+        if not matches:
+            raise unknown("notebook", name, [path.stem for path in found])
+        chosen.update(matches)
+    return sorted(chosen)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# executing
+
+
+def execute(paths: Sequence[Path], out_dir: Path, parameters: dict, progress: bool = True) -> list[NotebookOutcome]:
+    """Executes notebooks, at most AT_ONCE at a time with the cores split among them; outcomes in their order."""
+    cores = machine.cores()
+    at_once = max(1, min(AT_ONCE, cores, len(paths)))
+    kernels, pool = Kernels(max(1, cores // at_once)), ThreadPoolExecutor(at_once)
+    outcomes = {}
+    layout = "{desc} |{bar}| {n_fmt}/{total_fmt}, {elapsed}{postfix}"
+    with tqdm(total=len(paths), desc="notebooks", bar_format=layout, disable=not progress) as bar:
+        futures = {pool.submit(_run_safely, path, out_dir, parameters, kernels): path for path in paths}
+        try:
+            for future in as_completed(futures):
+                outcome = outcomes[futures[future]] = future.result()
+                if progress or not outcome.ok:
+                    bar.write(str(outcome))
+                bar.update()
+        finally:  # on an interrupt no kernel is left behind, and no thread waits for one
+            pool.shutdown(wait=False, cancel_futures=True)
+            kernels.stop()
+            pool.shutdown()
+            # papermill's threads can leave their working directory behind as everybody's
+            papermill_io.get_handler("local").cwd(None)
+    return [outcomes[path] for path in paths]
+
+
+def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -> NotebookOutcome:
+    try:
+        return run_notebook(path, out_dir, parameters, kernels=kernels)
+    except Exception as error:  # not even started: a damaged file, a parameter it does not know
+        return NotebookOutcome(path.stem, title=path.stem, error=f"{type(error).__name__}: {error}")
+
+
+def run_notebook(
+    path: str | Path, out_dir: str | Path, parameters: dict | None = None, *, kernels: Kernels | None = None
+) -> NotebookOutcome:
+    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a cell that fails is an outcome.
+
+    A relative path is looked for in this folder and among the study's notebooks. ValueError for a path that is no
+    notebook and for a parameter that the notebook does not have, with the nearest.
+    """
+    path, out_dir = _locate(path), Path(out_dir).resolve()
+    check_parameters(path, parameters or {})
+    out_dir.mkdir(parents=True, exist_ok=True)
+    unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
+    crash, kernels = "", kernels or Kernels()
+    try:
+        with kernels.start(path.parent) as kernel:
+            # papermill formats its paths: braces in a folder's name must be doubled
+            names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, unfinished)]
+            options = dict(kernel_name="python3", language="python", progress_bar=False)
+            pm.execute_notebook(*names, parameters=parameters, km=kernel, **options)
+    except PapermillExecutionError:
+        pass  # the notebook holds it, see read_outcome
+    except Exception as error:  # the kernel died or never came up
+        crash = f"{type(error).__name__}: {error}"
+    if kernels.stopped:  # what an earlier study has made of this notebook stays
+        unfinished.unlink(missing_ok=True)
+        raise InterruptedError(f"{path.name} was interrupted")
+    if not unfinished.exists():
+        return NotebookOutcome(path.stem, title=path.stem, error=crash)
+    nb = nbformat.read(unfinished, as_version=4)
+    nb.metadata.papermill |= {"input_path": path.name, "output_path": path.name, "crash": crash}
+    write_text(final, nbformat.writes(nb))
+    unfinished.unlink()
+    outcome = read_outcome(final)
+    write_text(final.with_suffix(".html"), to_html(nb, outcome.title))
+    return replace(outcome, html=final.with_suffix(".html"))
+
+
+def _locate(path: str | Path) -> Path:
+    path = Path(path)
+    for candidate in (path, NOTEBOOKS / path, NOTEBOOKS / f"{path}.ipynb"):
+        if candidate.is_file():
+            return candidate.resolve()
+    raise unknown("notebook", str(path), [found.stem for found in sorted(NOTEBOOKS.glob("*.ipynb"))])
+
+
+def check_parameters(path: Path, parameters: dict) -> None:
+    """ValueError for a parameter that the notebook's `parameters` cell does not name (papermill would only warn)."""
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as a notebook: {error}") from None
+    valid = parameter_names(next((cell.source for cell in cells if "parameters" in tags_of(cell)), ""))
+    for name in parameters:
+        if name not in valid:
+            raise unknown(f"parameter of {path.name}", name, valid or ["none: it has no cell tagged 'parameters'"])
+
+
+def parameter_names(source: str) -> list[str]:
+    """The names that a cell assigns. papermill.inspect_notebook passes over a line whose comment holds another `=`."""
+    names = []
+    for line in ast.parse(source).body:
+        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
+
+
+class ShellChannel(AsyncZMQSocketChannel):
+    """A shell channel on which no reply is missed.
+
+    nbclient answers a widget there while it waits there for the cell's reply, and a send can take away the signal that
+    the reply has come: the cell then waits for ever (nbclient's issue 312). To look at the socket gives it back.
+    """
+
+    def send(self, msg: dict) -> None:
+        super().send(msg)
+        self.socket.get(zmq.EVENTS)
+
+
+class Kernel(AsyncKernelManager):
+    """A kernel that remembers its client: nbclient leaves it open where the kernel is not its own."""
+
+    def client(self, **options):
+        self.last_client = super().client(shell_channel_class=ShellChannel, **options)
+        return self.last_client
+
+    def close(self) -> None:
+        if hasattr(self, "last_client"):
+            self.last_client.stop_channels()
+        run_sync(self._async_shutdown_kernel)(now=True)
+
+
+class Kernels:
+    """Starts kernels of this very Python with a share of the cores, and can stop all of them at once."""
+
+    def __init__(self, threads: int | None = None):
+        self.threads, self.running, self.stopped = threads, set(), False
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def start(self, folder: Path) -> Iterator[Kernel]:
+        """A running kernel whose working directory is `folder`; it is shut down when done."""
+        with tempfile.TemporaryDirectory(prefix="mambanorm-") as private:
+            # sockets in a private folder: kernels started side by side would pick the same TCP ports
+            sockets = dict(transport="ipc", ip=f"{private}/k") if os.name == "posix" and len(private) < 90 else {}
+            kernel = Kernel(kernel_name="python3", connection_file=f"{private}/kernel.json", **sockets)
+            # a user's own "python3" kernel may be another Python, without this package
+            kernel.kernel_spec.argv[0] = sys.executable
+            with self.lock:
+                if self.stopped:
+                    raise RuntimeError("interrupted")
+                run_sync(kernel._async_start_kernel)(env=self._environment(), cwd=str(folder))
+                self.running.add(kernel)
+            try:
+                yield kernel
+            finally:
+                with self.lock:
+                    self.running.discard(kernel)
+                kernel.close()
+
+    def _environment(self) -> dict[str, str]:
+        env = dict(os.environ)
+        env.pop("MPLBACKEND", None)  # a backend chosen for scripts would swallow the figures
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+        if self.threads:
+            names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+            env |= dict.fromkeys(names, str(self.threads))
+        return env
+
+    def stop(self) -> None:
+        """Kills what runs, with the processes it started; its notebook then ends with an error."""
+        with self.lock:
+            self.stopped = True
+            for kernel in self.running:
+                try:
+                    process = psutil.Process(kernel.provisioner.pid)
+                    for one in (*process.children(recursive=True), process):
+                        one.kill()
+                except psutil.NoSuchProcess:
+                    continue
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what the page is told besides
+
+
+def _earlier(outcomes: Sequence[NotebookOutcome], out_dir: Path) -> list[NotebookOutcome]:
+    """What the folder holds of notebooks that were not executed this time, so that the page stays whole."""
+    done, found = {outcome.name for outcome in outcomes}, []
+    for source in NOTEBOOKS.glob("*.ipynb"):
+        path = out_dir / source.name
+        if source.stem not in done and path.is_file():
+            when = datetime.fromtimestamp(path.stat().st_mtime)
+            found.append(replace(read_outcome(path), earlier=f"{when:%d %B %Y, %H:%M}"))
+    return found
+
+
+def study_facts(scale, tasks, seeds, n_runs: int, trained: int, wall_s: float) -> dict[str, str]:
+    """What the page says about the run as a whole: label → text."""
+    names = tuple(tasks or dict.fromkeys(c.task for runs in study(scale, tasks, seeds).values() for c in runs))
+    return {
+        "Scale": scale,
+        "Seeds": ", ".join(map(str, check_seeds(seeds, scale))),
+        "Tasks": "; ".join(f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names),
+        "Training runs": f"{n_runs}, of which {trained} trained this time"
+        if trained
+        else f"{n_runs}, all in the store",
+        "Total time": spell(wall_s),
+        "Date": f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
+        "Machine": machine.machine(),
+        "Code": f"commit {machine.git_commit() or 'unknown'}, {machine.versions()}",
+    }

@@ -1,0 +1,90 @@
+"""The dry run: how many runs the store lacks, and about how long they take to train.
+
+The time is judged by what like runs of the store took on this machine; where there is none, by a few steps timed now,
+which needs no data.
+
+Map
+    dry_run         the two lines that the command line prints
+    estimate        the missing runs → seconds, and what they are judged by
+    measured_rate   a few steps of one run → seconds per unit of `sweep.relative_cost`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numba
+import pandas as pd
+
+from mambanorm.study.plan import plan
+from mambanorm.training import machine
+from mambanorm.training.config import RunConfig, base_config
+from mambanorm.training.store import load_runs
+from mambanorm.training.store import runs_dir as store_dir
+from mambanorm.training.sweep import count_workers, missing_runs, plural, relative_cost, spell
+
+
+def dry_run(
+    configs: Iterable[RunConfig],
+    *,
+    runs_dir: str | Path | None = None,
+    workers: int | str = "auto",
+    scheduler: str | None = None,
+) -> str:
+    """How many runs are asked for, stored and missing, and about how long the missing ones take; trains none of them.
+
+    ValueError for `workers` that makes no sense.
+    """
+    unique = {config.run_id: config for config in configs}
+    asked, missing = len(unique), missing_runs(unique.values(), runs_dir)
+    stored = f"{asked - len(missing)} in the store ({store_dir(runs_dir)})"
+    text = f"{plural(asked, 'run')} asked for, {stored}, {len(missing)} missing"
+    if not missing:
+        return text
+    count = max(1, count_workers(missing, workers, scheduler))
+    seconds, source = estimate(missing, count, runs_dir=runs_dir, anywhere=scheduler is not None)
+    return f"{text}\nTraining takes about {spell(seconds)} with {plural(count, 'worker')} ({source})"
+
+
+def estimate(
+    missing: list[RunConfig], workers: int, *, runs_dir: str | Path | None = None, anywhere: bool = False
+) -> tuple[float, str]:
+    """Seconds to train the runs, and what that is judged by: like runs of the store, else a few steps of one now.
+
+    `anywhere`: stored runs of other machines count too.
+    """
+    frame, seconds, like, tried = load_runs(runs_dir, status="ok"), 0.0, 0, []
+    for task, threads in dict.fromkeys((config.task, config.threads) for config in missing):
+        mine = [config for config in missing if (config.task, config.threads) == (task, threads)]
+        rate, n = _stored_rate(frame, mine[0], anywhere=anywhere)
+        like += n
+        if rate is None:
+            rate = measured_rate(mine[0])
+            tried.append(task)
+        seconds += rate * sum(map(relative_cost, mine))
+    sources = [f"the times of {plural(like, 'like run')} in the store"] * (like > 0)
+    sources += [f"a few steps of one run on {', '.join(dict.fromkeys(tried))}, timed just now"] * bool(tried)
+    return seconds / workers, f"judged by {' and by '.join(sources)}"
+
+
+def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
+    """Seconds per unit of `relative_cost` of the stored runs with this task, scale and number of threads, and how many
+    they are."""
+    like = frame
+    for name in ("task", "scale", "threads"):
+        like = like[like[name] == getattr(config, name)]
+    if not anywhere:
+        like = like[like["machine"] == machine.machine()]
+    if not len(like):
+        return None, 0
+    batch = base_config(config.task, config.scale).batch_size  # the frame does not have it: the scale's own
+    work = like["steps"] * like["n_layers"] * (like["d_model"] + 16) * batch
+    return float((like["wall_s"] / work).median()), len(like)
+
+
+def measured_rate(config: RunConfig) -> float:
+    """Seconds per unit of `relative_cost`, from a few steps on random data of the task's shape: with the run's threads,
+    or as many of them as this process was started with."""
+    threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
+    return plan(config.but(arm="RMSN>SSM>None", threads=threads))["hours"] * 3600 / relative_cost(config)

@@ -1,0 +1,126 @@
+"""The registry as tables: what each norm is, how it partitions its input (Table 3), what it costs on this machine."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+
+from mambanorm.model.block import MambaBlock
+from mambanorm.norms.registry import NORMS, NormEntry, create_norm
+
+
+def norm_table() -> pd.DataFrame:
+    """The registry as a table: norm, axes, causal, learnable, parameters and buffers for 64 channels, source."""
+    rows = []
+    for name, entry in NORMS.items():
+        norm = create_norm(name, 64)
+        row = {"norm": name, "statistics over": " · ".join(entry.axes) or "–", "causal": entry.causal}
+        row |= {"learns": entry.learnable, "parameters": sum(p.numel() for p in norm.parameters() if p.requires_grad)}
+        row["buffers"] = sum(b.numel() for b in norm.buffers() if b.is_floating_point())
+        rows.append(row | {"source": entry.source})
+    return pd.DataFrame(rows).set_index("norm")
+
+
+def taxonomy_table() -> pd.DataFrame:
+    """The registry as Table 3 sees a norm, one row a norm: NAP, how x is partitioned (Π(X), S₁ × S₂: one statistic for
+    each of S₁, taken over S₂ values); NOP, the operation; NRR, what is learned to recover the representation.
+
+    Symbols are Table 3's: m rows, D channels, L positions, g_D groups of s_D channels. A mixture of norms has neither
+    partition nor operation of its own: its members stand there.
+    """
+    rows = []
+    for name, entry in NORMS.items():
+        norm = create_norm(name, 8)
+        row = dict(norm=name, NAP=partition(entry.axes), NOP=_operation(entry, norm))
+        if members := getattr(norm, "members", ()):  # each with its statistics over D·L, where there are two scopes
+            mixed = ", ".join(f"{member}-DL" if f"{member}-DL" in NORMS else member for member in members)
+            row |= dict(NAP=f"a mixture: {mixed}", NOP="a mixture of both")
+        rows.append(row | dict(NRR=re.sub("^γ(, β)?", r"\g<0> ∈ ℝᴰ", entry.learnable)))
+    return pd.DataFrame(rows).set_index("norm")
+
+
+def partition(axes: Sequence[str]) -> str:
+    """Π(X) of a norm with those axes: ("B", "L") → "D × m·L"; "–" where there is no statistic."""
+    if not axes:
+        return "–"
+    group, members = ("g_D", "s_D") if "D/G" in axes else ("", "D") if "D" in axes else ("D", "")
+    apart = ("" if "B" in axes else "m", group, "" if "L" in axes else "L")
+    within = ("m" if "B" in axes else "", members, "L" if "L" in axes else "")
+    return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
+
+
+def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
+    """Asked of the norm itself: one that takes out the mean gives the same for x and x + 1."""
+    if not entry.axes:
+        return "–"
+    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)
+    return "standardizing" if shifts else "scaling"
+
+
+def readme_table() -> str:
+    """The registry as the README's Markdown table; a test holds the two together."""
+    lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
+    for name, entry in NORMS.items():
+        cells = (
+            f"`{name}`",
+            " · ".join(entry.axes) or "–",
+            "yes" if entry.causal else "no",
+            entry.learnable,
+            entry.source,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+GUIDE_CLAIMS = {
+    "BN": "+2 %",
+    "LN": "+3–5 %",
+    "RMSN": "+2–3 %, and 15–20 % faster than LN",
+    "GN": "+5–8 %",
+    "IN": "+3–5 %",
+}
+"""What a widely read guide to normalization gives as the overhead of a norm over none, without saying of what model."""
+
+
+def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
+    """What each norm costs on this machine, cheapest first; forward plus backward on (rows, length, channels).
+
+    Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and buffers; overhead, by
+    how much the norm as N1 makes a Mamba block of that width slower than none does (a fraction, with its quartiles);
+    claimed, what the guide says. All norms are timed in turn, `repeats` times over, so that a busy moment meets all.
+    """
+    x = torch.randn(rows, length, channels, requires_grad=True)
+    norms = {name: create_norm(name, channels) for name in NORMS}
+    with torch.random.fork_rng(devices=[]):
+        blocks = {name: MambaBlock(channels, name, "None") for name in NORMS}
+    alone, steps = (_in_turn(modules, x, repeats) for modules in (norms, blocks))
+    table = pd.DataFrame({"ms": 1e3 * alone.median()})
+    table[["ratio", "low", "high"]] = _middle(alone.div(alone["LN"].median()))
+    table = table.join(norm_table()[["parameters", "buffers"]])
+    table[["overhead", "overhead_low", "overhead_high"]] = _middle(steps.div(steps["None"], axis=0) - 1)
+    table["claimed"] = pd.Series(GUIDE_CLAIMS).reindex(table.index).fillna("–")
+    return table.sort_values("ratio").rename_axis("norm").reset_index()
+
+
+def _in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) -> pd.DataFrame:
+    """Seconds of each module's forward and backward pass, a row a round; the first two rounds are left out."""
+    weight = torch.randn_like(x)
+    rounds = [{name: _one_pass(m, x, weight) for name, m in modules.items()} for _ in range(repeats + 2)]
+    return pd.DataFrame(rounds)[2:]
+
+
+def _middle(times: pd.DataFrame) -> pd.DataFrame:
+    """Median and quartiles of each column."""
+    return times.quantile([0.5, 0.25, 0.75]).T
+
+
+def _one_pass(module: torch.nn.Module, x: torch.Tensor, weight: torch.Tensor) -> float:
+    start = time.perf_counter()
+    module(x).backward(weight)
+    return time.perf_counter() - start

@@ -1,0 +1,243 @@
+"""What a run costs before it starts: parameters, tokens, FLOPs, memory and hours on this machine. It needs no data.
+
+Map
+    plan, plan_table    a config, or several → the figures
+    table_text          the figures as a Markdown table
+    shape_of            what a task's data look like
+    measure             a few steps on random data of that shape → seconds
+
+Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/model/block.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+from mambanorm.diagnostics import blocks_of
+from mambanorm.model.vision import PatchMerging
+from mambanorm.ssm import exactly_threads
+from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
+from mambanorm.training import machine
+from mambanorm.training.config import RunConfig
+from mambanorm.training.loop import autocast, build_model, build_optimizer
+
+STEPS_WARM, STEPS_TIMED = 2, 3
+POSITIONS_TIMED = 8_192  # rows × positions of a timed step at most, so that the largest task takes seconds; then × B
+FLOAT = 4  # bytes
+
+
+def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = None) -> dict[str, Any]:
+    """What one run costs: parameters, steps, tokens, FLOPs, bytes and, if `measured`, hours on this machine.
+
+    FLOPs (a multiply-add is two) of a step are 3 × those of the forward pass, `forward_flops`. Bytes are float32:
+    weights P, gradients P, AdamW's two moments 2P, the best weights so far P, and `activation_floats` kept for the
+    backward pass. `seconds_per_step` and `hours` are NaN unless measured; the hours hold the evaluations. The shape is
+    that of `data`, else what the task tells. ValueError for an unknown task.
+    """
+    shape = shape_of(config) if data is None else shape_of_data(data)
+    model = build_model(config, shape)
+    parameters = sum(p.numel() for p in model.parameters())
+    flops = 3 * sum(forward_flops(model, config.batch_size, shape.length).values())
+    step_s, row_s = measure(config, shape) if measured else (math.nan, math.nan)
+    evaluations = math.ceil(config.steps / config.eval_every)
+    looked_at = evaluations * shape.held_out[0] + shape.held_out[1]  # rows of validation and test, forward only
+    memory = dict(weights=1, gradients=1, adamw=2, best=1)
+    memory = {f"{name}_bytes": FLOAT * copies * parameters for name, copies in memory.items()}
+    at_once = min(config.micro_batch or config.batch_size, config.batch_size)
+    memory["activations_bytes"] = FLOAT * activation_floats(model, at_once, shape.length)
+    return {
+        **{name: getattr(config, name) for name in ("task", "scale", "arm")},
+        "parameters": parameters,
+        "steps": config.steps,
+        "tokens": config.steps * config.batch_size * (shape.tokens or shape.length),
+        "flops_per_step": flops,
+        "flops": config.steps * flops,
+        **memory,
+        "bytes": sum(memory.values()),
+        "seconds_per_step": step_s,
+        "hours": (config.steps * step_s + looked_at * row_s) / 3600,
+    }
+
+
+def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
+    """`plan` of several configs, one row each; on a terminal with a progress bar, where timing takes a while."""
+    hidden = None if measured else True  # None: hidden where there is no terminal
+    bar = tqdm(list(configs), desc="timing a few steps", unit=" runs", delay=2, leave=False, disable=hidden)
+    return pd.DataFrame([plan(config, measured=measured) for config in bar])
+
+
+def table_text(table: pd.DataFrame) -> str:
+    """The rows of `plan_table` in Markdown, in units to be read."""
+    head = ["task", "arm", "parameters", "steps", "tokens", "FLOPs a step", "FLOPs", "memory", "s a step", "hours"]
+    rows = []
+    for row in table.itertuples():
+        sizes = [f"{row.parameters:,}", f"{row.steps:,}", prefixed(row.tokens)]
+        work = [prefixed(row.flops_per_step), prefixed(row.flops), f"{prefixed(row.bytes)}B"]
+        times = ["–" if math.isnan(value) else digits(value) for value in (row.seconds_per_step, row.hours)]
+        rows.append([row.task, f"`{row.arm}`", *sizes, *work, *times])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *rows])
+
+
+def digits(number: float) -> str:
+    """Three digits, or the whole part where that has more: `0.678`, `16.3`, `4,340`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def prefixed(number: float) -> str:
+    """`3.2 G`: three digits and a prefix of the SI."""
+    number = float(f"{number:.3g}")
+    power = min(int(math.log10(number)) // 3, 7) if number >= 1 else 0
+    return f"{number / 1000**power:.3g} {' kMGTPEZ'[power]}".strip()
+
+
+# ---------------------------------------------------------------------------------------------- shapes
+
+
+def shape_of(config: RunConfig) -> Shape:
+    """What the task says its data look like; a task that does not say, one of yours maybe, is loaded for it."""
+    tell = TASKS[check_task(config.task)].shape
+    return shape_of_data(load_task(config.task, config.scale, config.seed)) if tell is None else tell(config.scale)
+
+
+def shape_of_data(data: TaskData) -> Shape:
+    """The shape of data that are there."""
+    inputs, lengths, patch = data.train.inputs, data.train.lengths, data.patch
+    images = inputs.dim() == 4
+    return Shape(
+        data.n_classes,
+        math.prod(side // patch for side in inputs.shape[1:3]) if images else inputs.shape[1],
+        vocab_size=data.vocab_size,
+        in_features=data.in_features,
+        in_channels=inputs.shape[3] if images else None,
+        patch=patch,
+        tokens=0 if lengths is None else round(float(lengths.double().mean())),
+        held_out=(len(data.val), len(data.test)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- work and memory
+
+
+def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
+    """FLOPs of a forward pass: linear, conv and scan, a multiply-add counted as two.
+
+    Every weight of a product is used once a position: a block's linear layers take 2·(D·2E + E·(R+2N) + R·E + E·D) a
+    position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row).
+    The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
+    product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u.
+    Norms, SiLU, softplus and gate are not counted. A VSS block scans in several directions, each with its own weights;
+    behind a halving of the image there are a quarter of the positions.
+    """
+    stem = 0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem)
+    found = {"linear": 2 * rows * (stem + _weights(model.head)), "conv": 0, "scan": 0}
+    for block, positions in _blocks(model, length):
+        if isinstance(block, PatchMerging):
+            found["linear"] += 2 * rows * positions * _weights(block.reduction)
+            continue
+        for name, parameter in block.named_parameters():
+            if name.startswith(("n1.", "n2.")):
+                continue
+            size = rows * positions * parameter.numel()
+            if name.startswith("A_log"):
+                found["scan"] += 7 * size
+            elif name in ("D", "Ds"):
+                found["scan"] += 3 * size
+            elif parameter.dim() > 1 and "bias" not in name:
+                found["conv" if name.startswith("conv") else "linear"] += 2 * size
+    return found
+
+
+def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
+    """Every block, and what halves the image behind it, with the positions that it computes."""
+    merging = getattr(model, "merging", {})
+    for depth, (_, block) in enumerate(blocks_of(model), start=1):
+        yield block, length
+        if str(depth) in merging:
+            length //= 4
+            yield merging[str(depth)], length
+
+
+def _weights(module: nn.Module) -> int:
+    """How many weights of products there are in a module: its biases and norms have one axis."""
+    return sum(p.numel() for p in module.parameters() if p.dim() > 1)
+
+
+def activation_floats(model: nn.Module, rows: int, length: int) -> int:
+    """Numbers kept for the backward pass, estimated for the fused block on the CPU.
+
+    A block keeps a position x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each), Δ, B
+    and C before they are widened (R + 2N), with a norm there N2's input and output (2·E), and a state of the scan now
+    and then (about E). A VSS block keeps u and y of every direction besides; a halving its input and its result.
+    """
+    floats = 0
+    for block, positions in _blocks(model, length):
+        if isinstance(block, PatchMerging):
+            floats += positions * (block.reduction.in_features + block.reduction.out_features)
+            continue
+        names = dict(block.named_parameters())
+        logs = names.get("A_log", names.get("A_logs"))
+        wide, n = block.d_inner, logs.shape[-1]
+        directions = logs.numel() // (wide * n)
+        normed = any(name.startswith("n2.") for name in names)
+        narrow = directions * (block.dt_rank + 2 * n)
+        wide_copies = 5 + 2 * normed + (2 * directions if directions > 1 else 0)
+        floats += positions * (2 * block.d_model + wide_copies * wide + narrow)
+    return rows * floats
+
+
+# ---------------------------------------------------------------------------------------------- time
+
+
+def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
+    """Seconds of a training step, and of evaluating a row, on this machine now with the run's threads, from a few steps
+    on random data. ValueError if this process has not so many threads.
+
+    On a CPU large batches are timed in part: so many rows that they have POSITIONS_TIMED positions, and the time then
+    taken times the rest, for it grows with the rows. On a GPU it does not, and a whole micro-batch is timed. Reading
+    the data is not in it.
+    """
+    device = machine.pick_device(config.device)
+    most = POSITIONS_TIMED // shape.length if device.type == "cpu" else config.batch_size
+    rows = max(1, min(config.micro_batch or config.batch_size, config.batch_size, most))
+    model = build_model(config, shape).to(device)
+    optimizer = build_optimizer(model, config)
+    with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone
+        inputs, labels = shape.batch(rows).to(device), torch.randint(0, shape.n_classes, (rows,)).to(device)
+
+    def step() -> None:
+        with autocast(config, device):
+            loss = F.cross_entropy(model(inputs, None), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    @torch.no_grad()
+    def look() -> None:
+        with autocast(config, device):
+            model(inputs, None)
+
+    with exactly_threads(config.threads):
+        train_s = _median_s(step, device)
+        model.eval()
+        return train_s * config.batch_size / rows, _median_s(look, device) / rows
+
+
+def _median_s(work, device: torch.device) -> float:
+    times = []
+    for _ in range(STEPS_WARM + STEPS_TIMED):
+        start = time.perf_counter()
+        work()
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[STEPS_WARM:])

@@ -1,0 +1,255 @@
+"""The run frame → small tables: means with intervals, paired differences, ours beside the paper's, captions.
+
+- `summarize` describes each arm, `paired` compares two on their shared seeds, `choose` selects on validation.
+- `lr_sensitivity` tells how much an arm depends on its learning rate.
+- `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
+
+Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. Divergence
+is a result: its test accuracy is chance, as the run store has it, and its number is always told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from mambanorm.errors import unknown
+from mambanorm.model.arms import Arm
+from mambanorm.study.paper import PATTERN_ONLY, TASKS, paper_values
+from mambanorm.training.presets import VISION_TASKS
+
+SKETCH_BELOW = 6
+"""Fewer seeds than this are a sketch: at 5, an exact sign flip cannot reach p < .05."""
+
+SAME_TASK = {"listops": "ListOps", "imdb": "IMDB", "cifar100": "CIFAR-100", "pathfinder64": "Path-64"}
+"""Our tasks that bear a name of the paper's Table 2 (a smaller version of it, below scale paper)."""
+
+BESIDE = [
+    "task",
+    "arm",
+    "ours",
+    "sd",
+    "n",
+    "paper",
+    "paper_sd",
+    "paper_task",
+    "source",
+    "section",
+    "printed",
+    "comparable",
+    "note",
+]
+"""The columns of `beside_paper`."""
+
+
+def percent(x: float, digits: int = 1) -> str:
+    """0.688 → "68.8 %"; "–" for what is missing."""
+    return "–" if x is None or not np.isfinite(x) else f"{100 * x:.{digits}f} %"
+
+
+def mean_sd(row: pd.Series) -> str:
+    """A row of `summarize` in words: "68.8 ± 1.2 %"; of one seed "68.8 %"."""
+    return f"{100 * row['mean']:.1f} ± {percent(row.sd)}" if np.isfinite(row.sd) else percent(row["mean"])
+
+
+def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
+    """The t-interval of the mean; NaN for fewer than two values."""
+    values = np.asarray(list(values), float)
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def check_frame(frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")) -> None:
+    """Raises ValueError for a frame without runs or without the columns."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise ValueError(f"the run frame lacks the columns {', '.join(missing)}: see mambanorm.load_runs")
+    if frame.empty:
+        raise ValueError("the run frame holds no runs: train some first (mambanorm.sweep), or loosen the filter")
+
+
+def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
+    """One row a group, in the order of the frame: mean, sd, n, low and high (95 % t-interval) of test_accuracy,
+    diverged (how many of the runs), chance, best_val (mean best validation accuracy). Failed runs are not in n."""
+    check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
+    rows = []
+    for key, runs in frame.groupby(list(by), sort=False, dropna=False):
+        accuracy = runs.test_accuracy.dropna()
+        low, high = t_interval(accuracy)
+        facts = dict(mean=accuracy.mean(), sd=accuracy.std(), n=len(accuracy), low=low, high=high)
+        facts["diverged"] = int((runs.status == "diverged").sum())
+        rows.append(dict(zip(by, key, strict=True)) | facts | _means(runs))
+    return pd.DataFrame(rows)
+
+
+def _means(runs: pd.DataFrame) -> dict[str, float]:
+    return dict(chance=runs.chance.mean(), best_val=runs.best_val_accuracy.mean())
+
+
+def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") -> pd.DataFrame:
+    """The paired difference a − b over shared seeds, in percentage points, one row a task.
+
+    Columns: task, a, b, difference (mean), low, high (95 % t-interval), n, per_seed (list), scale. Raises ValueError
+    if an arm has no runs on a task, if the two share no seed, or if a seed was run in more than one way.
+    """
+    check_frame(frame, ("task", "arm", "seed", value))
+    a, b = str(Arm.parse(a)), str(Arm.parse(b))
+    return pd.DataFrame([_paired_row(task, runs, a, b, value) for task, runs in frame.groupby("task", sort=False)])
+
+
+def _paired_row(task: str, runs: pd.DataFrame, a: str, b: str, value: str) -> dict:
+    difference = (by_seed(runs, task, a, value) - by_seed(runs, task, b, value)).dropna().sort_index() * 100
+    if difference.empty:
+        raise ValueError(f"{a} and {b} share no seed on task {task!r}: paired differences need the same seeds")
+    low, high = t_interval(difference)
+    scale = ", ".join(runs.scale.unique()) if "scale" in runs else ""
+    facts = dict(difference=difference.mean(), low=low, high=high, n=len(difference), per_seed=difference.tolist())
+    return dict(task=task, a=a, b=b, **facts, scale=scale)
+
+
+def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
+    """`paired` for several named pairs (name → a, b), task by task, with the name in the column `step`.
+
+    A task on which one of the two arms was not run has no row of that step: not every task runs every arm.
+    """
+    rows = []
+    for task, runs in frame.groupby("task", sort=False):
+        known = set(runs.arm)
+        for step, (a, b) in pairs.items():
+            a, b = str(Arm.parse(a)), str(Arm.parse(b))
+            if {a, b} <= known:
+                rows.append({"step": step, **_paired_row(task, runs, a, b, "test_accuracy")})
+    return pd.DataFrame(rows)
+
+
+def points(difference: float, low: float = float("nan"), high: float = float("nan")) -> str:
+    """A difference in words: +2.3 points [−0.4, 5.0]; without an interval, +2.3 points (one seed: no interval)."""
+    interval = f"[{low:.1f}, {high:.1f}]" if np.isfinite(low) else "(one seed: no interval)"
+    return f"{difference:+.1f} points {interval}".replace("-", "−")
+
+
+def recorded_too(row, recorded: pd.DataFrame) -> str:
+    """The difference of a row of `paired` over the recorded seeds (`recorded_seeds` of training/recorded.py), to be put
+    behind it: " (8 recorded seeds: +2.3 points [−0.4, 5.0])"; "" where they lack one of the two arms."""
+    here = recorded[recorded.task == row.task]
+    if not {row.a, row.b} <= set(here.arm):
+        return ""
+    more = _paired_row(row.task, here, row.a, row.b, "test_accuracy")
+    return f" ({more['n']} recorded seeds: {points(more['difference'], more['low'], more['high'])})"
+
+
+def interval_says(low: float, high: float) -> str:
+    """What a 95 % interval says of its difference: above zero, below zero, or not told from zero."""
+    if not np.isfinite(low):
+        return "one seed cannot tell"
+    return "above zero" if low > 0 else "below zero" if high < 0 else "not told from zero"
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """The frame with its index as a Markdown table, cell by cell as `str` has it."""
+    head = [frame.index.name or "", *frame.columns]
+    rows = [
+        head,
+        ["---"] * len(head),
+        *([index, *row] for index, row in zip(frame.index, frame.to_numpy(), strict=True)),
+    ]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:
+    """An arm's values on one task, by seed. ValueError if it has none, or more than one a seed."""
+    mine = runs[(runs.task == task) & (runs.arm == arm)]
+    if mine.empty:
+        raise ValueError(f"arm {arm} has no run on task {task!r}: arms there are {', '.join(runs.arm.unique())}")
+    if mine.seed.duplicated().any():
+        raise ValueError(f"arm {arm} has several runs of one seed on task {task!r}: keep one scale, depth and lr")
+    return mine.set_index("seed")[value]
+
+
+def choose(frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, value: str = "best_val_accuracy") -> str:
+    """The arm with the highest mean validation accuracy: the paper's procedure is to choose N2 first, then N1.
+
+    A diverged run counts as chance, whatever it had reached before. ValueError if there is nothing to choose from.
+    """
+    check_frame(frame, ("task", "arm", value, "status", "chance"))
+    wanted = set(frame.arm) if arms is None else {str(Arm.parse(arm)) for arm in arms}
+    runs = frame[(frame.task == task) & frame.arm.isin(wanted)]
+    scored = runs[value].where(runs.status != "diverged", runs.chance)
+    means = scored.groupby(runs.arm, sort=False).mean().dropna()
+    if task not in set(frame.task):
+        raise unknown("task of this frame", task, frame.task.unique())
+    if means.empty:
+        raise ValueError(f"none of {', '.join(sorted(wanted))} has been run on task {task!r}: nothing to choose from")
+    return str(means.idxmax())
+
+
+def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
+    """How much an arm depends on its learning rate, one row a task and arm: best_lr, lrs (how many were tried), and
+    sensitivity, the mean shortfall in percentage points of the rates tried behind the best one (0 = any rate will do).
+
+    After Wortsman et al. 2023, on validation accuracy; a diverged run counts as chance.
+    """
+    check_frame(frame, ("task", "arm", "lr", "best_val_accuracy", "status", "chance"))
+    scored = frame.assign(score=frame.best_val_accuracy.where(frame.status != "diverged", frame.chance))
+    rows = []
+    for (task, arm), runs in scored.groupby(["task", "arm"], sort=False):
+        by_lr = runs.groupby("lr").score.mean()
+        shortfall = 100 * (by_lr.max() - by_lr.mean())
+        rows.append(dict(task=task, arm=arm, best_lr=by_lr.idxmax(), lrs=len(by_lr), sensitivity=shortfall))
+    return pd.DataFrame(rows)
+
+
+def paper_kind(frame: pd.DataFrame) -> str:
+    """Which of the paper's experiments a frame is set beside: vision if all its tasks are of images, else sequence
+    (a mixture too: judge or draw the two kinds apart)."""
+    return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
+
+
+def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
+    """Ours next to the paper's, one row a task of ours and printed value: task, arm, ours, sd, n, paper, paper_sd,
+    paper_task, source and its section, printed, comparable, note.
+
+    Only arms that both have. The paper's tasks are others than ours, or larger: the pattern, not the level, is
+    comparable, and every row says so. Table 2 is set beside the task of the same name only.
+    """
+    kind = paper_kind(frame)
+    values = paper_values(kind).rename(columns={"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"})
+    ours = summarize(frame).rename(columns={"mean": "ours"})[["task", "arm", "ours", "sd", "n"]]
+    both = ours.merge(values.drop(columns="kind"), on="arm")
+    both = both[(both.paper_task == TASKS[kind]) | (both.paper_task == both.task.map(SAME_TASK))]
+    return both.assign(comparable=PATTERN_ONLY)[BESIDE].reset_index(drop=True)
+
+
+def seeds_text(counts: Iterable[int]) -> str:
+    """ "8 seeds", "3 seeds: a sketch", "1–3 seeds: a sketch" (unequal), "1 seed: a sketch"."""
+    low, high = min(counts := list(counts)), max(counts)
+    number = f"{low}" if low == high else f"{low}–{high}"
+    return f"{number} seed{'s' if high > 1 else ''}" + (": a sketch" if low < SKETCH_BELOW else "")
+
+
+def sketch_note(counts: Iterable[int]) -> str:
+    """A sentence to stand among differences: "3 seeds, not corrected for several comparisons: a sketch. "; "" from
+    SKETCH_BELOW seeds on."""
+    text = seeds_text(counts)
+    return text.replace(": a sketch", ", not corrected for several comparisons: a sketch. ") if ": a" in text else ""
+
+
+def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
+    """The caption of a figure: "quick scale · 3 seeds: a sketch · mean ± sd · digits, listops"; then what must be
+    known besides: mixed scales, runs that diverged or failed. `shows` says what is drawn of several seeds."""
+    check_frame(frame, ("task", "arm", "seed", "scale", "status"))
+    scales = list(frame.scale.unique())
+    seeds = frame.groupby(["task", "scale", "arm"], sort=False).seed.nunique()
+    parts = [f"{scales[0]} scale" if len(scales) == 1 else f"scales {' and '.join(scales)} mixed", seeds_text(seeds)]
+    parts += [shows if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
+    counts = frame.status.value_counts()
+    if counts.get("diverged", 0):
+        parts.append(f"{counts['diverged']} of {len(frame)} runs diverged (scored as chance)")
+    if counts.get("failed", 0):
+        parts.append(f"{counts['failed']} of {len(frame)} runs failed (left out)")
+    return " · ".join(parts)

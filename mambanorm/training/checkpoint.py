@@ -1,0 +1,209 @@
+"""A long run's checkpoints: what a run carries from step to step, on disk, so that a killed run goes on where it was.
+
+    <folder>/step-<n>/state.safetensors   model, AdamW's moments, best weights, the WeightLog's snapshots and ring
+                      curve.parquet       the curve so far
+                      progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums of
+                                          the other files and, last, of these numbers themselves
+
+A checkpoint is written beside its place and renamed, so it is there whole or not at all; the one before it goes
+afterwards. There is no pickle in it. The batch order needs no file: it follows from the seed and the step. A run that
+goes on gives the same result bit for bit as one that was never stopped, on the same machine.
+
+Map
+    Checkpoint      of one run: `load` once before the first step, `offer` after each
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+import uuid
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from mambanorm.atomic import free_name, save_tensors, sha256
+
+if TYPE_CHECKING:  # train imports this file
+    from mambanorm.diagnostics import WeightLog
+    from mambanorm.training.config import RunConfig
+    from mambanorm.training.loop import Best
+
+DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError, pyarrow.ArrowException)
+UNFINISHED = ".unfinished-"
+NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
+PROGRESS = ("run_id", *NUMBERS, "sha256")
+OWN = "own_sha256"  # of all the others, as they stand in the file
+FILES = ("state.safetensors", "curve.parquet")
+
+
+class Checkpoint:
+    """Keeps what a run carries in `folder`, at most every `every_s` seconds; `folder=None` keeps nothing.
+
+    The parts are those of the running `train`; `load` fills them in place. ValueError for a negative `every_s`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        every_s: float,
+        config: RunConfig,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        log: WeightLog,
+        best: Best,
+        curve: list[dict],
+    ):
+        if not every_s >= 0:
+            raise ValueError(f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}")
+        self.folder = None if folder is None else Path(folder)
+        self.every_s, self.config = every_s, config
+        self.model, self.optimizer, self.log, self.best, self.curve = model, optimizer, log, best, curve
+        self.saved_at = time.monotonic()
+
+    def load(self) -> tuple[int, float]:
+        """Fills the parts from the checkpoint and returns the tokens and seconds so far; (0, 0.0) if there is none.
+
+        One that is damaged or belongs to another run is set aside with a warning, and the run starts anew.
+        """
+        newest = max([] if self.folder is None else self.folder.glob("step-*"), key=_step, default=None)
+        if newest is None:
+            return 0, 0.0
+        try:
+            progress, curve, state = self._read(newest)
+        except PermissionError as error:  # another user's: not damaged, and not ours to move
+            warnings.warn(f"cannot go on from {newest}, the run starts anew: {error.strerror}", stacklevel=3)
+            return 0, 0.0
+        except DAMAGE as error:
+            aside = free_name(self.folder)
+            self.folder.rename(aside)
+            warnings.warn(f"cannot go on from {newest}: {error}; set aside as {aside.name}", stacklevel=3)
+            return 0, 0.0
+        self.curve[:] = curve
+        self._put(state, progress)
+        return progress["tokens"], progress["seconds"]
+
+    def offer(self, tokens: int, seconds: float) -> None:
+        """Saves, if it is time. A checkpoint that cannot be written is a warning: the run itself goes on."""
+        if self.folder is None or time.monotonic() - self.saved_at < self.every_s:
+            return
+        try:
+            self._save(tokens, seconds)
+        except OSError as error:  # a full disk, say
+            warnings.warn(f"no checkpoint at step {len(self.curve)}: {error}", stacklevel=3)
+        self.saved_at = time.monotonic()
+
+    def _save(self, tokens: int, seconds: float) -> None:
+        step, best = len(self.curve), self.best
+        self.folder.mkdir(parents=True, exist_ok=True)
+        final, new = self.folder / f"step-{step}", self.folder / f"{UNFINISHED}{uuid.uuid4().hex}"
+        new.mkdir()
+        try:
+            # cloned, because tensors that share their memory are refused
+            tensors = {name: value.detach().cpu().contiguous().clone() for name, value in self._take().items()}
+            save_tensors(new / "state.safetensors", tensors)
+            pd.DataFrame(self.curve).to_parquet(new / "curve.parquet", index=False)
+            progress = (self.config.run_id, step, tokens, seconds, best.accuracy, best.step, _digests(new))
+            numbers = dict(zip(PROGRESS, progress, strict=True))
+            (new / "progress.json").write_text(json.dumps({**numbers, OWN: _digest_of(numbers)}))
+            if not final.exists():  # another process may be training the same run
+                new.rename(final)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        for other in self.folder.iterdir():  # the one before, and what a kill left half-written
+            if other != final and _step(other) < step:  # another process may be further
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _take(self) -> dict[str, Tensor]:
+        """Every tensor of the state, by a name that says whose it is."""
+        state = _named("model", self.model.state_dict()) | _named("best", self.best.state or {})
+        for i, moments in self.optimizer.state_dict()["state"].items():
+            state |= _named(f"optimizer.{i}", moments)
+        for i, shot in enumerate(self.log.snapshots):
+            state |= _named(f"snapshot.{i}", {key: torch.as_tensor(value) for key, value in shot.items()})
+        for i, (step, weights) in enumerate(self.log.ring):
+            state |= _named(f"ring.{i}", {"step": torch.tensor(step)} | dict(enumerate(weights)))
+        return state
+
+    def _read(self, path: Path) -> tuple[dict, list[dict], dict]:
+        """All of a checkpoint, before any of it is used. Raises one of DAMAGE unless it is whole and fits this run."""
+        written = json.loads((path / "progress.json").read_text())
+        progress = {name: written[name] for name in PROGRESS}
+        if odd := [name for name in NUMBERS if type(progress[name]) not in (int, float)]:
+            raise ValueError(f"its {odd[0]} is {progress[odd[0]]!r}, needed is a number")
+        if progress["run_id"] != self.config.run_id:
+            raise ValueError(f"it belongs to run {progress['run_id']}, not to {self.config.run_id}")
+        if written.get(OWN) != _digest_of(progress):
+            raise ValueError("its progress.json was altered: its checksum is not the one it was written with")
+        if progress["sha256"] != _digests(path):
+            raise ValueError("its files are truncated or altered: their checksums are not those it was written with")
+        curve = pd.read_parquet(path / "curve.parquet").to_dict("records")
+        if not len(curve) == progress["step"] == _step(path):
+            raise ValueError(f"its curve has {len(curve)} steps, its name says {_step(path)}")
+        state = _tree(load_file(path / "state.safetensors"))
+        shapes = {name: value.shape for name, value in self.model.state_dict().items()}
+        for part in ("model", "best"):
+            if part in state and shapes != {name: value.shape for name, value in state[part].items()}:
+                raise ValueError(f"its {part} weights are those of another model")
+        return progress, curve, {"model": state["model"], "optimizer": state["optimizer"], **state}
+
+    def _put(self, state: dict, progress: dict) -> None:
+        """Fills model, optimizer, best and log in place."""
+        device = next(self.model.parameters()).device
+        self.model.load_state_dict(state["model"])
+        optimizer = self.optimizer.state_dict() | {"state": {int(i): v for i, v in _inner(state["optimizer"])}}
+        self.optimizer.load_state_dict(optimizer)
+        self.best.accuracy, self.best.step = progress["best_accuracy"], progress["best_step"]
+        if "best" in state:
+            self.best.state = {name: value.to(device) for name, value in state["best"].items()}
+        self.log.snapshots[:] = [
+            {key: value.numpy() for key, value in shot.items()} for _, shot in _inner(state.get("snapshot", {}))
+        ]
+        self.log.ring.clear()
+        for _, kept in _inner(state.get("ring", {})):
+            step = int(kept.pop("step"))
+            self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)]))
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """Checksums of a checkpoint's files: safetensors has none, and an altered weight would still be a number."""
+    return {name: sha256(path / name) for name in FILES}
+
+
+def _digest_of(numbers: dict) -> str:
+    """The checksum of what progress.json says, however it is laid out."""
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+
+
+def _named(owner: str, tensors: dict) -> dict[str, Tensor]:
+    return {f"{owner}.{name}": value for name, value in tensors.items()}
+
+
+def _tree(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """`{"model.head.bias": t}` → `{"model": {"head.bias": t}}`; cloned, so that nothing hangs on the file."""
+    tree: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        owner, _, rest = name.partition(".")
+        tree.setdefault(owner, {})[rest] = value.clone()
+    return tree
+
+
+def _inner(tensors: dict[str, Tensor]) -> list[tuple[str, dict[str, Tensor]]]:
+    """`{"0.step": a, "0.exp_avg": b, …}` → `[("0", {"step": a, "exp_avg": b}), …]`, in the order of the numbers."""
+    return sorted(_tree(tensors).items(), key=lambda item: int(item[0]))
+
+
+def _step(path: Path) -> int:
+    """Its step; −1 for a folder that is none of ours."""
+    number = path.name.removeprefix("step-")
+    return int(number) if number.isdigit() else -1

@@ -1,0 +1,427 @@
+"""What a run is: `RunConfig`, and the lists of runs that the study asks for.
+
+A config states its defaults flat, with the reason beside each; a scale is a named set of differences and nothing
+else (`mambanorm/training/presets.py`); an experiment is a visible list built by plain Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mambanorm.errors import unknown
+from mambanorm.model.arms import (
+    AFTER_ARMS,
+    BEFORE_ARMS,
+    GRID_ARMS,
+    NORMVARY_ARMS,
+    NORMVARY_CORE_ARMS,
+    TYPE_ARMS,
+    VALIDATION_ARMS,
+    Arm,
+)
+from mambanorm.training.presets import BETAS, DEFAULT_BETAS, SCALES, SEEDS, VISION_TASKS
+
+SCHEMA = 1
+"""Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MOST_SEEDS = 1_000
+"""Of a list; a number of seeds ends where the seeds of tuning begin, at 100 (`RunConfig.role`)."""
+
+SCHEDULES = ("constant_warmup", "cosine_warmup")
+PRECISIONS = ("float32", "bf16")
+POSITIONAL = ("none", "learned", "sinusoidal")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads")
+
+LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1)
+"""Fields added after the first runs were recorded. At its default such a field is no part of a run_id, so that those
+runs keep theirs."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, flat. Raises ValueError for an unknown or impossible value, at construction."""
+
+    task: str = "digits"
+    arm: str = "RMSN>SSM>None"  # the original Mamba (§4.5)
+    scale: str = "quick"
+    seed: int = 0  # initial weights, batch order and, on the small tasks, the split
+    d_model: int = 32
+    n_layers: int = 4  # App. C: 4 layers on ListOps, IMDB and CIFAR
+    d_state: int = 16  # mamba-ssm's default
+    expand: int = 2  # App. C
+    d_conv: int = 4  # App. C
+    norm_options: dict[str, Any] = field(default_factory=dict)  # groups, eps, statistics, …
+    stem_norm: str = "None"  # off, so that an arm is exactly what it says (I6)
+    final_norm: str = "None"
+    lr: float = 4e-3
+    weight_decay: float = 0.01
+    schedule: str = "cosine_warmup"
+    warmup_steps: int = 20
+    batch_size: int = 64
+    train_rows: int = 0  # only the first so many rows of the training split, 0 = all: the data-size axis of H9…H11
+    steps: int = 200
+    eval_every: int = 25
+    precision: str = "float32"
+    device: str = "auto"  # CUDA if there is one, else the CPU
+    threads: int = 1  # of this run on the CPU: sums over several threads have other last digits, so other results
+    micro_batch: int = 0  # rows of a forward pass, all that BN sees at once; gradients add up. 0 = the whole batch
+    down_sample: tuple[int, ...] = ()  # images: blocks, from 1, behind which they are halved and the width doubled
+    down_norm: str = "None"  # images: the norm of a halving
+    positional: str = "none"  # §2.1's encoding of positions, behind the stem; off: the scan goes in order anyway
+
+    def __post_init__(self) -> None:
+        from mambanorm.norms import norm_name  # here, for what only needs the names above need not wait for torch
+
+        object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
+        for name in ("stem_norm", "down_norm", "final_norm"):
+            object.__setattr__(self, name, norm_name(getattr(self, name)))
+        if not isinstance(self.task, str) or not self.task:
+            raise ValueError(f"task must be the name of one, such as 'digits', got {self.task!r}")
+        for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in list(valid):
+                raise unknown(name, getattr(self, name), valid)
+        if self.positional not in POSITIONAL:
+            raise unknown("positional", self.positional, POSITIONAL)
+        if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
+            raise unknown("device", self.device, DEVICES + ("cuda:1",))
+        if not isinstance(self.norm_options, dict):
+            raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
+        object.__setattr__(self, "norm_options", dict(self.norm_options))
+        if isinstance(self.down_sample, list):  # as JSON has it
+            object.__setattr__(self, "down_sample", tuple(self.down_sample))
+        self._check_numbers()
+
+    def __hash__(self) -> int:
+        return hash(self.run_id)
+
+    def _check_numbers(self) -> None:
+        for name in COUNTS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("lr", "weight_decay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        for name in ("seed", "warmup_steps", "train_rows", "micro_batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
+        _check_seed(self.seed)
+        blocks = self.down_sample
+        if not isinstance(blocks, tuple) or not all(type(block) is int and block > 0 for block in blocks):
+            raise ValueError(f"down_sample must be a list of blocks, counted from 1, such as [2, 4], got {blocks!r}")
+        if self.down_norm != "None" and not blocks:
+            raise ValueError(f"down_norm={self.down_norm!r} without down_sample: say behind which blocks to halve")
+
+    @property
+    def run_id(self) -> str:
+        """Hash of the canonical form and SCHEMA: the name of the run's folder."""
+        return run_id_of(asdict(self))
+
+    @property
+    def role(self) -> str:
+        """What the seed is for: tune (100…199), select (200…299) or test (0…99 and the rest, such as the paper's)."""
+        return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """AdamW's β₁ and β₂: PyTorch's, but for the tasks and scales of `presets.BETAS`."""
+        return BETAS.get((self.scale, self.task), DEFAULT_BETAS)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """The config that `to_json` wrote. ValueError for a text that is none, TypeError for an unknown field."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+        if not isinstance(values, dict):
+            raise ValueError(f"a config is a JSON object, got {str(values)[:40]!r}")
+        names = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("field of RunConfig", name, names, TypeError)
+        return cls(**values)
+
+    def but(self, **changes: Any) -> RunConfig:
+        """A copy with some fields changed. TypeError for an unknown field."""
+        return RunConfig.from_dict({**asdict(self), **changes})
+
+
+def run_id_of(values: dict[str, Any]) -> str:
+    """The run_id of a config's values, also as its JSON has them, and where its norms are registered elsewhere only."""
+    old = {name for name, default in LATER.items() if json.dumps(values.get(name)) == json.dumps(default)}
+    kept = {name: value for name, value in values.items() if name not in old}
+    canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+STUDY_TASKS = ("digits", "listops", "digits_images")
+VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
+"""The rows of Table 2."""
+
+
+def leaves_grid_out(task: str, scale: str) -> bool:
+    """At quick ListOps takes no part in the 6×6 grid: 36 arms of it would double the study's time."""
+    return (scale, task) == ("quick", "listops")
+
+
+def default_scale() -> str:
+    """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
+    return check_scale(os.environ.get("MAMBANORM_SCALE") or "quick")
+
+
+def check_scale(scale: str) -> str:
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    return scale
+
+
+def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
+    """`8` → [0…7]; a list of seeds as it is; None → the scale's.
+
+    ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
+    """
+    seeds = SEEDS[check_scale(scale)] if seeds is None else seeds
+    hint = "give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
+    if isinstance(seeds, bool | str | bytes | float):
+        raise ValueError(f"seeds must be whole numbers, got {seeds!r}: {hint}")
+    if not isinstance(seeds, Iterable):
+        return list(range(_check_count(_whole(seeds, hint), hint)))
+    chosen = [_check_seed(_whole(seed, hint)) for seed in islice(seeds, MOST_SEEDS + 1)]
+    if len(chosen) > MOST_SEEDS:
+        raise ValueError(f"more than {MOST_SEEDS:,} seeds in a list: {hint}")
+    if not chosen:
+        raise ValueError(f"at least one seed is needed, got {seeds!r}: {hint}")
+    check_once("seed", chosen)
+    return chosen
+
+
+def _whole(number: object, hint: str) -> int:
+    """A whole number, whichever integer type it came in."""
+    try:
+        if not isinstance(number, bool):
+            return operator.index(number)
+    except TypeError:
+        pass
+    raise ValueError(f"a seed is a whole number, got {number!r}: {hint}")
+
+
+def _check_count(count: int, hint: str) -> int:
+    if count < 1:
+        raise ValueError(f"at least one seed is needed, got {count}: {hint}")
+    if count > TUNE_SEEDS[0]:
+        most = TUNE_SEEDS[0]
+        raise ValueError(f"{count:,} seeds are too many: at most {most}, because those from {most} on tune and select")
+    return count
+
+
+def _check_seed(seed: int) -> int:
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed}")
+    return seed
+
+
+def check_once(what: str, given: Sequence[object]) -> None:
+    """ValueError for what is given twice."""
+    if twice := [one for one, times in Counter(given).items() if times > 1]:
+        raise ValueError(f"{what} {twice[0]!r} is given twice")
+
+
+def check_names(what: str, names: str | Iterable[str]) -> list[str]:
+    """A list of names; a single one may stand for itself. ValueError for none at all, and for what is no name."""
+    if not isinstance(names, str | Iterable):
+        raise ValueError(f"{what} must be a list of names, got {names!r}")
+    names = [names] if isinstance(names, str) else list(names)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"{what} must be a list of names, got {names!r}")
+    return names
+
+
+def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
+    """The config of a task at a scale (None = the environment's), with some fields changed.
+
+    ValueError for changes that do not go together: a warm-up that outlasts the run, a part larger than its whole.
+    `RunConfig` itself takes them, as stored runs may have them.
+    """
+    scale = default_scale() if scale is None else check_scale(scale)
+    differences = {**SCALES[scale].get("*", {}), **(SCALES[scale].get(task, {}) if isinstance(task, str) else {})}
+    config = RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
+    parts = (("warmup_steps", "steps"), ("micro_batch", "batch_size"), ("batch_size", "train_rows"))
+    for part, whole in parts:
+        size, limit = getattr(config, part), getattr(config, whole)
+        if size > limit > 0 and {part, whole} & set(changes):
+            raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
+    return config
+
+
+def grid(
+    arms: Sequence[Arm | str],
+    tasks: Sequence[str] = ("digits",),
+    *,
+    scale: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    **changes: Any,
+) -> list[RunConfig]:
+    """One config for each task, arm and seed, once each; seed by seed, so that an early stop leaves whole sets."""
+    scale = default_scale() if scale is None else check_scale(scale)
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    arms = [arms] if isinstance(arms, str | Arm) else arms
+    configs = [
+        base_config(task, scale, arm=str(Arm.parse(arm)), seed=seed, **changes)
+        for task in tasks
+        for seed in check_seeds(seeds, scale)
+        for arm in arms
+    ]
+    return list({config.run_id: config for config in configs}.values())
+
+
+DEPTHS = {"smoke": (1, 2, 4, 5), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
+"""Figure 9 shows four layers, too few to call growth exponential (I5)."""
+
+FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
+"""The small end of the data-size axis: `train_rows` of the runs that ask whether H9…H11 hang on the amount of data."""
+
+
+def depth_runs(
+    scale: str,
+    norm: str = "BN",
+    seeds: int | Iterable[int] = 1,
+    depths: Sequence[int] | None = None,
+    **changes: Any,
+) -> list[RunConfig]:
+    """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
+    steps = {"smoke": 4, "quick": 24}.get(scale, 1_000)
+    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    lr = min(base_config("digits", scale).lr, 4e-3)  # at which 24 blocks train, with norms or without
+    changes = dict(lr=lr, steps=steps, eval_every=max(steps // 3, 1)) | changes
+    depths = DEPTHS[scale] if depths is None else depths
+    return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
+
+
+TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
+    ("smoke", "listops"): dict(n_layers=4),
+    ("quick", "listops"): dict(n_layers=4, steps=150, eval_every=50),
+    ("quick", "digits"): dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10),
+}
+"""Models that beat chance in a few seconds each, deeper than the scale's: ListOps has the paper's four blocks."""
+
+
+def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
+    """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
+
+    By task: the study's own models, or deeper ones where `TRAINED_FURTHER` has some (at quick 8 runs, 25 s on two
+    cores); then the deepest of `depth_runs`, those that the verdict on Figure 9 looks at.
+    """
+    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
+    listops = grid(four, "listops", scale=scale, seeds=1, **further[0]) if "listops" in (tasks or STUDY_TASKS) else []
+    digits = [config for more in ({}, further[1]) for config in grid(four, "digits", scale=scale, seeds=1, **more)]
+    deepest = depth_runs(scale, norm, depths=DEPTHS[scale][-1:])
+    return list({config.run_id: config for config in listops + digits + deepest}.values())
+
+
+FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
+FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
+
+
+def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """No norm at all over depth × learning rate: how often does it end non-finite? With `train_rows` only at the middle
+    depth."""
+    depths = FAILURE_DEPTHS[scale]
+    depths = [depths[len(depths) // 2]] if train_rows else depths
+    cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
+    return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
+
+
+def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """Figure 10: the deepest and fastest cell of `failure_runs`, where a model without norms fails within seconds, and
+    normalized controls there."""
+    arms = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
+    cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
+    return _short_runs(arms, scale, seeds, **cell)
+
+
+def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
+    """A run that fails does so within its first steps."""
+    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10, warmup_steps=20)
+    return grid(arms, scale=scale, seeds=seeds, **steps | changes)
+
+
+TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
+"""Seeds of the verdicts that no test uses: the learning rate is chosen on the first, "the best of" on the second."""
+
+LR_FACTORS = (0.4, 1.0, 2.5)
+"""The learning rates that every arm of a verdict may choose from, as multiples of the task's own at its scale."""
+
+
+def lr_grid(task: str, scale: str | None = None) -> tuple[float, ...]:
+    """The learning rates tried for every arm, the smallest first; the scale's own is one of them."""
+    return tuple(scaled_lr(task, scale, factor) for factor in LR_FACTORS)
+
+
+def tune_runs(arms: Sequence[Arm | str], task: str, scale: str) -> list[RunConfig]:
+    """Every arm at every learning rate of the grid, with the tune seeds."""
+    return [c for lr in lr_grid(task, scale) for c in grid(arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)]
+
+
+def scaled_lr(task: str, scale: str | None, factor: float) -> float:
+    """A multiple of the task's learning rate, to three digits."""
+    return float(f"{factor * base_config(task, scale).lr:.3g}")
+
+
+def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
+    """Those of Table 2's tasks that are asked for; None = all, at smoke and quick only ListOps, the one that minutes
+    suffice for and that needs no download."""
+    if tasks is None:
+        return list(VALIDATION_TASKS[:1] if scale in ("smoke", "quick") else VALIDATION_TASKS)
+    return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
+
+
+def study(
+    scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
+) -> dict[str, list[RunConfig]]:
+    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has
+    runs on digits whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
+
+    None = the environment's scale, the study's tasks, its seeds.
+    """
+    scale = default_scale() if scale is None else check_scale(scale)
+    asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
+    images = [task for task in asked if task in VISION_TASKS]
+    sequences = [task for task in asked if task not in VISION_TASKS]
+    whole = [task for task in sequences if not leaves_grid_out(task, scale)]
+
+    def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
+        return grid(arms, tasks, scale=scale, seeds=seeds)
+
+    return {
+        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], sequences[:1], scale=scale, seeds=1),
+        "03_type": runs(TYPE_ARMS, sequences),
+        "04_position": runs([Arm("None", "None"), *BEFORE_ARMS, *AFTER_ARMS], sequences),
+        "05_combination": runs(GRID_ARMS, whole or sequences),
+        "06_normvary": runs(NORMVARY_ARMS, whole) + runs(NORMVARY_CORE_ARMS, [t for t in sequences if t not in whole]),
+        "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
+        "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
+        "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
+    }

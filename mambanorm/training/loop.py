@@ -1,0 +1,340 @@
+"""One training run, read from top to bottom: config in, RunResult out.
+
+Divergence is a result, not an exception: the run stops at the first non-finite loss or gradient, keeps the step and
+the first non-finite site, and is scored as chance. Validation selects the step, the test split is read once.
+
+Paired by construction: the seed alone decides the initial weights of every shared parameter, the batch order and, on
+the small tasks, the split. Two arms with one seed differ in their norms and in nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.diagnostics import WeightLog, record
+from mambanorm.model.classifier import ImageClassifier, SequenceClassifier
+from mambanorm.norms.base import is_norm
+from mambanorm.ssm import exactly_threads, scan_backend
+from mambanorm.tasks import Shape, Split, TaskData, load_task
+from mambanorm.training import machine
+from mambanorm.training.checkpoint import Checkpoint
+from mambanorm.training.config import RunConfig
+
+MODEL_FIELDS = (
+    "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
+    "positional",
+)  # fmt: skip
+IMAGE_FIELDS = ("down_sample", "down_norm")
+"""What of a config a model takes as it is, and what models of images take besides."""
+
+EVAL_BATCH = 64  # what fits the second-level cache beside the weights: a quarter faster than 256
+BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
+
+
+@dataclass
+class RunResult:
+    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance."""
+
+    config: RunConfig
+    status: str  # ok | diverged
+    test_accuracy: float  # of the weights with the best validation accuracy
+    val_accuracy: float  # at the last step
+    best_val_accuracy: float  # NaN if the run ended before its first evaluation
+    best_step: int
+    chance: float  # accuracy of always guessing the commonest class
+    steps: int  # optimizer steps done
+    first_nonfinite_step: int | None
+    first_nonfinite_site: str | None
+    wall_s: float
+    tokens_per_s: float
+    peak_memory_mb: float
+    threads: int
+    backend: str
+    parameters: int
+    versions: str
+    git_commit: str
+    machine: str
+    curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
+    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1 = the logits were not finite)
+    diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
+    checkpoint: dict[str, Tensor]  # state_dict of the best validation step
+
+    def facts(self) -> dict[str, Any]:
+        """The scalars, as they stand in result.json and in a row of the run frame; None for a NaN, as JSON has none."""
+        facts = {name: getattr(self, name) for name in FACTS}
+        return {name: None if value != value else value for name, value in facts.items()}
+
+
+ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
+FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
+"""The scalars of a result, by name."""
+
+
+def train(
+    config: RunConfig,
+    *,
+    on_step: Callable[[int, nn.Module, float], None] | None = None,
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_every_s: float = 300.0,
+) -> RunResult:
+    """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
+
+    With `checkpoint_dir` the run goes on from the checkpoint that it finds there, to the same result bit for bit, and
+    leaves one every so many seconds (see `resume`); the seconds that a kill cost are not in `wall_s`.
+    It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
+    be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
+    divergence.
+    """
+    with exactly_threads(config.threads):
+        return _train(config, on_step, checkpoint_dir, checkpoint_every_s)
+
+
+def _train(
+    config: RunConfig,
+    on_step: Callable[[int, nn.Module, float], None] | None,
+    checkpoint_dir: str | Path | None,
+    checkpoint_every_s: float,
+) -> RunResult:
+    device = machine.pick_device(config.device)
+    memory = machine.PeakMemory(device)
+    data = load_task(config.task, config.scale, config.seed)
+    rows_used = check_rows(config, len(data.train))
+    model = build_model(config, data).to(device)
+    optimizer = build_optimizer(model, config)
+    log, curve, best = WeightLog(model), [], Best()
+    nonfinite_step = nonfinite_site = None
+    parts = dict(model=model, optimizer=optimizer, log=log, best=best, curve=curve)
+    checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
+    tokens, earlier_s = checkpoint.load()
+    start, done = time.perf_counter() - earlier_s, len(curve)
+
+    if not done:
+        log.snapshot(0)
+    for step, rows in enumerate(islice(batch_order(config, rows_used), done, None), start=done + 1):
+        inputs, lengths, labels = to_device(data.train.batch(rows), device)
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * schedule(step, config)
+        optimizer.zero_grad()
+        loss = backward(model, inputs, lengths, labels, config)
+        grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+        curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
+        if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
+            with autocast(config, device):
+                nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths, config.micro_batch)
+            break
+        optimizer.step()
+        log.turn(step)
+        tokens += positions(inputs, lengths, data.patch)
+        if on_step is not None:
+            on_step(step, model, curve[-1]["train_loss"])
+        if step % config.eval_every == 0 or step == config.steps:
+            curve[-1] |= evaluate(model, data.val, config, device)
+            best.offer(step, curve[-1]["val_accuracy"], model)
+            log.snapshot(step)
+            memory.sample()
+        checkpoint.offer(tokens, time.perf_counter() - start)
+    wall_s = time.perf_counter() - start
+
+    diverged = nonfinite_step is not None
+    best.restore(model)
+    predictions = predict(model, data.test, config, device)
+    return RunResult(
+        config=config,
+        status="diverged" if diverged else "ok",
+        test_accuracy=data.chance if diverged else accuracy(predictions),
+        val_accuracy=data.chance if diverged else curve[-1]["val_accuracy"],
+        best_val_accuracy=best.accuracy,
+        best_step=best.step,
+        chance=data.chance,
+        steps=len(curve) - diverged,
+        first_nonfinite_step=nonfinite_step,
+        first_nonfinite_site=nonfinite_site,
+        wall_s=wall_s,
+        tokens_per_s=tokens / wall_s,
+        peak_memory_mb=memory.sample(),
+        threads=config.threads,
+        backend=scan_backend(torch.empty(0, device=device)),
+        parameters=sum(p.numel() for p in model.parameters()),
+        versions=machine.versions(),
+        git_commit=machine.git_commit(),
+        machine=machine.machine(),
+        curves=pd.DataFrame(curve).reindex(
+            columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
+        ),
+        predictions=predictions,
+        diagnostics=log.arrays(),
+        checkpoint={name: value.cpu() for name, value in model.state_dict().items()},
+    )
+
+
+def check_rows(config: RunConfig, n: int) -> int:
+    """How many of the n rows of the training split a run uses. ValueError for a part larger than its whole: the run
+    would not be what its config says."""
+    used = config.train_rows or n
+    for part, whole, limit in (
+        ("train_rows", f"the {n:,} training rows of {config.task} at scale {config.scale}", n),
+        ("batch_size", f"the {used:,} training rows of {config.task} at scale {config.scale}", used),
+        ("micro_batch", f"batch_size={config.batch_size}", config.batch_size),
+    ):
+        if getattr(config, part) > limit:
+            raise ValueError(f"{part}={getattr(config, part)} is beyond {whole}: at most {limit} fit")
+    return used
+
+
+def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig) -> float:
+    """The mean loss of a batch; its gradients are added up over micro-batches, whose own statistics their norms see."""
+    total = 0.0
+    model.train()
+    for part in micro_batches(len(labels), config.micro_batch):
+        with autocast(config, labels.device):
+            logits = model(inputs[part], None if lengths is None else lengths[part])
+            loss = F.cross_entropy(logits, labels[part]) * (len(labels[part]) / len(labels))
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def micro_batches(rows: int, size: int) -> list[slice]:
+    """The parts of a batch; size 0 = all of it at once."""
+    return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]
+
+
+def build_model(config: RunConfig, data: TaskData | Shape) -> SequenceClassifier | ImageClassifier:
+    """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
+    options = {name: getattr(config, name) for name in MODEL_FIELDS}
+    options["positions"] = data.positions if config.positional == "learned" else None
+    with BUILDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if data.in_channels is not None:
+            options |= {name: getattr(config, name) for name in IMAGE_FIELDS}
+            return ImageClassifier(data.n_classes, in_channels=data.in_channels, patch=data.patch, **options)
+        if config.down_sample:
+            raise ValueError(f"down_sample={config.down_sample} halves images, and {config.task} has sequences")
+        return SequenceClassifier(data.n_classes, vocab_size=data.vocab_size, in_features=data.in_features, **options)
+
+
+def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
+    """How many positions the blocks see of a batch, padding left out."""
+    if lengths is not None:
+        return int(lengths.sum())
+    if inputs.dim() == 4:
+        return len(inputs) * (inputs.shape[1] // patch) * (inputs.shape[2] // patch)
+    return inputs.shape[0] * inputs.shape[1]
+
+
+def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
+    """AdamW; A_log, D, biases and everything that belongs to a norm get no weight decay."""
+    in_norms = {id(p) for module in model.modules() if is_norm(module) for p in module.parameters()}
+    decay, keep = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            spared = parameter.dim() < 2 or name.endswith(("A_log", "A_logs", "bias")) or id(parameter) in in_norms
+            (keep if spared else decay).append(parameter)
+    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+
+
+def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
+    """Rows of each step's batch, `steps` times: shuffled epochs without their remainder, decided by the seed."""
+    generator = torch.Generator().manual_seed(config.seed)
+    size, given = min(config.batch_size, n), 0
+    while given < config.steps:
+        order = torch.randperm(n, generator=generator)
+        for rows in order[: n - n % size].split(size):
+            if given == config.steps:
+                return
+            given += 1
+            yield rows
+
+
+def schedule(step: int, config: RunConfig) -> float:
+    """Factor on the learning rate at step 1…steps: linear warm-up, then constant, or a cosine down to zero."""
+    if step <= config.warmup_steps:
+        return step / config.warmup_steps
+    if config.schedule == "constant_warmup":
+        return 1.0
+    progress = (step - config.warmup_steps) / max(config.steps - config.warmup_steps, 1)
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def to_device(
+    batch: tuple[Tensor, Tensor | None, Tensor], device: torch.device
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    return tuple(part if part is None else part.to(device, non_blocking=True) for part in batch)
+
+
+@torch.no_grad()
+def predict(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, np.ndarray]:
+    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row."""
+    model.eval()
+    found: dict[str, list[Tensor]] = {"label": [], "predicted": [], "loss": []}
+    for rows in torch.arange(len(split)).split(EVAL_BATCH):
+        inputs, lengths, labels = to_device(split.batch(rows), device)
+        with autocast(config, device):
+            logits = model(inputs, lengths).float()
+        guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+        for key, value in zip(found, (labels, guess, F.cross_entropy(logits, labels, reduction="none")), strict=True):
+            found[key].append(value.cpu())
+    return {key: torch.cat(parts).numpy() for key, parts in found.items()}
+
+
+def accuracy(predictions: dict[str, np.ndarray]) -> float:
+    return float(np.mean(predictions["label"] == predictions["predicted"]))
+
+
+def evaluate(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, float]:
+    predictions = predict(model, split, config, device)
+    return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}
+
+
+class Best:
+    """The weights with the best validation accuracy so far; the first of equals."""
+
+    def __init__(self) -> None:
+        self.accuracy, self.step, self.state = math.nan, 0, None
+
+    def offer(self, step: int, accuracy: float, model: nn.Module) -> None:
+        if not accuracy <= self.accuracy:
+            self.accuracy, self.step = accuracy, step
+            self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def restore(self, model: nn.Module) -> None:
+        if self.state is not None:
+            model.load_state_dict(self.state)
+
+
+def finite_gradients(model: nn.Module) -> bool:
+    """True if every gradient is finite, for the norm of large ones can overflow on its own."""
+    return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+@torch.no_grad()
+def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, micro_batch: int = 0) -> str:
+    """The first non-finite site of this very step: forward in the order of computation, then the gradients backward."""
+    gradients = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    model.train()
+    for part in micro_batches(len(inputs), micro_batch):
+        with record(model) as seen:
+            logits = model(inputs[part], None if lengths is None else lengths[part])
+        if site := seen.first_nonfinite():
+            return site
+        if not logits.isfinite().all():
+            return "logits"
+    return f"gradient of {gradients[-1]}" if gradients else "loss"

@@ -1,0 +1,99 @@
+"""Recorded results: the run frame of a full study, carried by the repository, so that a lesson starts at once.
+
+    data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
+                                    the JSON that trains the very row anew; made by `mambanorm record`
+
+A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. There are no
+weights and no curves in it: what needs those trains.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from mambanorm.atomic import replacing
+from mambanorm.errors import unknown
+from mambanorm.training.config import ROOT, RunConfig, check_scale, default_scale
+
+SOURCES = ("trained", "recorded")
+RESULTS = ROOT / "data" / "results"
+
+
+def check_source(source: str | None = None) -> str:
+    """`trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else trained. ValueError otherwise."""
+    source = source or os.environ.get("MAMBANORM_SOURCE") or "trained"
+    if source not in SOURCES:
+        raise unknown("source", source, SOURCES)
+    return source
+
+
+def recorded_path(scale: str | None = None) -> Path:
+    return RESULTS / f"{default_scale() if scale is None else check_scale(scale)}.parquet"
+
+
+def recorded(scale: str | None = None) -> pd.DataFrame:
+    """The recorded run frame of a scale (None = the environment's). ValueError if there is none."""
+    path = recorded_path(scale)
+    if not path.is_file():
+        there = ", ".join(sorted(found.stem for found in RESULTS.glob("*.parquet"))) or "none at all"
+        raise ValueError(
+            f"there are no recorded results of scale {path.stem!r} (recorded: {there}): "
+            f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
+        )
+    return read_results(path)
+
+
+def read_results(path: str | Path) -> pd.DataFrame:
+    """The run frame that `write_recorded` wrote."""
+    return pd.read_parquet(path)
+
+
+def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
+    """The recorded rows of these configs, in their order. ValueError if one of them is not recorded."""
+    configs = list({config.run_id: config for config in configs}.values())
+    frames = [recorded(scale) for scale in dict.fromkeys(config.scale for config in configs)]
+    frame = pd.concat(frames).set_index("run_id", drop=False)
+    absent = [config for config in configs if config.run_id not in frame.index]
+    if absent:
+        first = absent[0]
+        raise ValueError(
+            f"{len(absent)} of {len(configs)} runs are not in the recorded results, the first: {first.arm} on "
+            f'{first.task}, seed {first.seed}, lr {first.lr:g}. source="trained" trains them'
+        )
+    return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
+
+
+def recorded_seeds(configs: Iterable[RunConfig], seeds: int = 8) -> pd.DataFrame:
+    """The recorded rows of the same arms and settings, the learning rate included, over the seeds 0 to `seeds` − 1.
+
+    It is what stands beside a result of fewer seeds. An arm that lacks one of the seeds is left out. There is no row
+    where the scale is not recorded, or where the configs have as many seeds themselves.
+    """
+    configs = list(configs)
+    frames = [recorded(scale) for scale in {c.scale for c in configs} if recorded_path(scale).is_file()]
+    if not frames or len({config.seed for config in configs}) >= seeds:
+        return pd.DataFrame(columns=["task", "arm", "seed", "test_accuracy"])
+    frame = pd.concat(frames, ignore_index=True)
+    frame = frame[frame.run_id.isin({config.but(seed=seed).run_id for config in configs for seed in range(seeds)})]
+    whole = frame.groupby(["task", "arm"]).seed.transform("nunique") == seeds
+    return frame[whole].reset_index(drop=True)
+
+
+def describe_recorded(frame: pd.DataFrame) -> str:
+    """`Recorded results, not trained here: 1,234 runs, commit 06ed4cf, torch 2.13.0, …, 2 cores, 1.2 h of training`."""
+    hours = frame.wall_s.sum() / 3600
+    said = [" and ".join(map(str, frame[name].dropna().unique())) for name in ("git_commit", "versions", "machine")]
+    return (
+        f"Recorded results, not trained here: {len(frame):,} runs, commit {', '.join(said)}, {hours:.1f} h of training"
+    )
+
+
+def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
+    """Writes the frame with the config of each row, whole or not at all."""
+    by_id = {config.run_id: config.to_json() for config in configs}
+    with replacing(path) as temporary:
+        frame.assign(config=frame.run_id.map(by_id)).to_parquet(temporary, index=False, compression="zstd")
