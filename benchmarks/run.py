@@ -22,12 +22,12 @@ from benchmarks.table import as_text, groups_of, report, table, target_table, ve
 from benchmarks.timing import Limits, measure
 from mambanorm import figures
 from mambanorm.atomic import writable_folder
-from mambanorm.model.classifier import warm_up
+from mambanorm.kernels.threads import set_threads
 from mambanorm.report.index import write_bytes, write_text
-from mambanorm.ssm import set_threads
+from mambanorm.settings import ROOT
+from mambanorm.text import spell
 from mambanorm.training import machine
-from mambanorm.training.config import ROOT
-from mambanorm.training.sweep import spell
+from mambanorm.training.cluster import warm_up
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_PACKAGES = ("mambapy", "transformers")

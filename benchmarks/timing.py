@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.cases import Case, Group
 from benchmarks.peers import Bind, Missing, Run, prepare
-from mambanorm.ssm import set_threads
-from mambanorm.training.config import ROOT
+from mambanorm.kernels.threads import set_threads
+from mambanorm.settings import ROOT
 
 SHORTEST = 16  # lengths below this are not worth judging by
 START_S = 60  # a child process may take this long to import and to compile

@@ -10,7 +10,8 @@ import pytest
 import mambanorm as mn
 from mambanorm import claims
 from mambanorm.cli.main import main
-from mambanorm.report.execute import find_notebooks, run_study
+from mambanorm.report.execute import find_notebooks
+from mambanorm.report.study import run_study
 from mambanorm.training import config
 
 pytestmark = pytest.mark.usefixtures("store")

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.ssm import conv_silu, scan_backend, selective_scan, set_threads
+from mambanorm.kernels.threads import set_threads
+from mambanorm.ssm import conv_silu, scan_backend, selective_scan
 from mambanorm.tasks import Split, TaskData
 
 B, L, D = 2, 5, 8

@@ -17,17 +17,20 @@ from scipy import stats
 import mambanorm as mn
 from mambanorm import claims, figures
 from mambanorm.claims import CLAIMS, judge, summaries, verdict_table
-from mambanorm.claims import intervals as inference
 from mambanorm.claims.evidence import chosen_lr, missing, needed
+from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.cli.main import main
 from mambanorm.diagnostics import growth, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.model.arms import NORM_CHOICES, Arm
-from mambanorm.study.tables import t_interval
+from mambanorm.study import intervals as inference
+from mambanorm.study.experiments import lr_grid
+from mambanorm.study.intervals import t_interval
 from mambanorm.training import recorded
-from mambanorm.training.config import SELECT_SEEDS, TUNE_SEEDS, base_config, lr_grid
+from mambanorm.training.config import SELECT_SEEDS, TUNE_SEEDS, base_config
 from mambanorm.training.loop import build_model
-from mambanorm.training.store import config_row, find_run
+from mambanorm.training.store import find_run
+from mambanorm.training.stored_run import config_row
 from mambanorm.training.sweep import sweep
 
 SCALE, BASE_LR = "smoke", base_config("digits", "smoke").lr
@@ -735,7 +738,7 @@ def planted():
 def test_the_arm_to_take_is_chosen_on_tune_seeds_and_judged_on_test_seeds(planted):
     table = claims.ranking(planted, "digits")
     assert (table.arm.iloc[0], table.told.iloc[0]) == ("None>SSM>BN", "chosen")
-    assert set(table.arm) == set(claims.choice.tuned_arms("sequence"))
+    assert set(table.arm) == set(tuned_arms("sequence"))
     row = table.set_index("arm").loc["NormVary>SSM>GN"]
     assert (row.who, row.told) == ("the paper's", "behind")
     assert row.behind == pytest.approx(12, abs=2)

@@ -9,7 +9,8 @@ import pytest
 
 from mambanorm import base_config
 from mambanorm.cli import main as cli
-from mambanorm.cli.main import COMMANDS, main, parse_changes
+from mambanorm.cli.arguments import parse_changes
+from mambanorm.cli.main import COMMANDS, main
 from mambanorm.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("store")

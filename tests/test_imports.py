@@ -13,7 +13,8 @@ import pytest
 import mambanorm as mn
 from mambanorm import extensions
 from mambanorm.cli.main import main
-from mambanorm.training.config import ROOT, run_id_of
+from mambanorm.settings import ROOT
+from mambanorm.training.config import run_id_of
 
 PEAK = """
 import mambanorm as mn

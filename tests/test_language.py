@@ -13,8 +13,8 @@ import torch
 import mambanorm as mn
 from mambanorm.model import block as block_module
 from mambanorm.model.block import BlockCache
-from mambanorm.model.language import bits, evaluate_bits
 from mambanorm.tasks import pydoc
+from mambanorm.training.language import bits, evaluate_bits
 
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
 FUTURE = [name for name, entry in mn.NORMS.items() if not entry.causal]

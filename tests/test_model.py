@@ -13,11 +13,12 @@ import mambanorm as mn
 from mambanorm.claims import comparisons
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.kernels.cuda import conv_silu_gpu
-from mambanorm.model.arms import GRID_ARMS, NORMVARY_ARMS, PRESETS
+from mambanorm.model.arms import PRESETS
 from mambanorm.model.block import SITES
 from mambanorm.model.positional import waves
 from mambanorm.ssm import conv_silu
 from mambanorm.ssm.reference import causal_conv
+from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
 from mambanorm.training.config import base_config
 from mambanorm.training.loop import build_model
 

@@ -11,10 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
 from mambanorm.cli import main as cli
-from mambanorm.model.classifier import ImageClassifier, SequenceClassifier
-from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, prefixed, shape_of, table_text
+from mambanorm.model.classifier import SequenceClassifier
+from mambanorm.model.vision import ImageClassifier
+from mambanorm.settings import ROOT
+from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
-from mambanorm.training.config import ROOT, base_config
+from mambanorm.text import prefixed
+from mambanorm.training.config import base_config
 from mambanorm.training.presets import PAPER
 
 plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function

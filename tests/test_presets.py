@@ -6,7 +6,7 @@ import pytest
 
 from mambanorm.tasks import TASKS
 from mambanorm.training.config import RunConfig, base_config, grid
-from mambanorm.training.presets import PAPER, PAPER_SEED, SCALES, VISION_TASKS, epochs
+from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -74,7 +74,7 @@ def test_pathfinder_has_the_papers_betas_and_no_other_task_or_scale_has():
 def test_the_optimizer_takes_the_betas_of_its_config():
     import torch
 
-    from mambanorm.training.loop import build_optimizer
+    from mambanorm.training.optimizer import build_optimizer
 
     optimizer = build_optimizer(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.95)}
@@ -105,14 +105,14 @@ def test_every_task_has_settings_and_a_kind_at_every_scale():
     assert set(VISION_TASKS) == {name for name, task in ours.items() if task.kind == "image"}
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", DIFFERENCES)
 @pytest.mark.parametrize("task", PAPER)
 def test_every_task_of_the_paper_has_a_config_at_every_scale(task, scale):
     config = base_config(task, scale)
     assert isinstance(config, RunConfig)
     assert config.warmup_steps < config.steps
     assert config.eval_every <= config.steps
-    assert scale == "smoke" or task in SCALES[scale]
+    assert scale == "smoke" or task in DIFFERENCES[scale]
 
 
 def test_scale_downs_are_smaller_than_the_paper():

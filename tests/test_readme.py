@@ -12,8 +12,8 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.cli import main as cli
+from mambanorm.settings import ROOT
 from mambanorm.study.norm_catalog import readme_table
-from mambanorm.training.config import ROOT
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)

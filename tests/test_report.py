@@ -24,9 +24,12 @@ from PIL import Image
 
 from mambanorm import base_config, widgets
 from mambanorm.report import execute as report
-from mambanorm.report.execute import Kernels, ShellChannel, exit_code, find_notebooks, run_notebook, run_study
-from mambanorm.report.index import NotebookOutcome, key_lines, markdown, read_outcome, to_html, write_index
-from mambanorm.training.config import ROOT
+from mambanorm.report.execute import Kernels, ShellChannel, find_notebooks, run_notebook
+from mambanorm.report.index import to_html, write_index
+from mambanorm.report.markdown import key_lines, markdown
+from mambanorm.report.outcome import NotebookOutcome, read_outcome
+from mambanorm.report.study import exit_code, run_study
+from mambanorm.settings import ROOT
 
 PARAMETERS = """\
 scale: str = None  # None = the environment's

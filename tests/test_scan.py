@@ -17,7 +17,8 @@ import torch
 
 import mambanorm.kernels.scan_cpu as cpu
 from mambanorm.kernels import scan as kernels
-from mambanorm.ssm import scan_backend, selective_scan, set_threads
+from mambanorm.kernels.threads import set_threads
+from mambanorm.ssm import scan_backend, selective_scan
 from mambanorm.ssm.reference import scan_reference
 
 FLOATS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
@@ -515,7 +516,7 @@ def test_numbas_cache_notices_a_change_of_a_helper_in_another_file(tmp_path):
     assert result() == (1, 1)
     source = helpers.read_text()
     assert source.count("return (ONE if x >= ZERO else e) / (ONE + e)") == 1
-    helpers.write_text(source.replace("return (ONE if x >= ZERO else e)", "return (_TWO if x >= ZERO else e)"))
+    helpers.write_text(source.replace("return (ONE if x >= ZERO else e)", "return (TWO if x >= ZERO else e)"))
     assert result() == (2, 0)
     helpers.write_text(source)
     assert result() == (1, 1)

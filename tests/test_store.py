@@ -19,9 +19,6 @@ from mambanorm.cli.main import main
 from mambanorm.training.config import base_config, run_id_of
 from mambanorm.training.loop import train
 from mambanorm.training.store import (
-    MANIFEST,
-    WRITTEN,
-    DamagedRun,
     check_runs,
     check_store,
     find_run,
@@ -32,6 +29,7 @@ from mambanorm.training.store import (
     save_run,
     stored_run,
 )
+from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun
 
 FLIPS = 12  # bits a file, spread over it
 

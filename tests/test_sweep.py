@@ -19,12 +19,15 @@ from dask.distributed import Client
 
 import mambanorm as mn
 from mambanorm.cli import main as cli
+from mambanorm.settings import ROOT
 from mambanorm.study import estimate
 from mambanorm.training import leases
-from mambanorm.training.config import ROOT, base_config
+from mambanorm.training.cluster import count_workers, local_cluster
+from mambanorm.training.config import base_config
 from mambanorm.training.leases import LEASE, Held, Watch, lease, remove_dead
 from mambanorm.training.store import find_run, load_runs
-from mambanorm.training.sweep import count_workers, local_cluster, run_one, sweep, train_one
+from mambanorm.training.sweep import sweep
+from mambanorm.training.worker import run_one, train_one
 
 sweeping = import_module("mambanorm.training.sweep")  # mn.sweep is the function
 

@@ -17,24 +17,19 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.ssm import set_threads
+from mambanorm.kernels.threads import set_threads
+from mambanorm.settings import ROOT
+from mambanorm.study.experiments import depth_runs, figure_9_runs, study
 from mambanorm.tasks import load_task
+from mambanorm.text import spell
 from mambanorm.training import store as store_module
-from mambanorm.training.config import (
-    LATER,
-    ROOT,
-    SCALES,
-    SCHEMA,
-    RunConfig,
-    base_config,
-    check_seeds,
-    depth_runs,
-    figure_9_runs,
-    study,
-)
-from mambanorm.training.loop import backward, batch_order, build_model, build_optimizer, schedule, train
-from mambanorm.training.store import COLUMNS, FILES, find_run, load_runs, save_run
-from mambanorm.training.sweep import missing_runs, relative_cost, spell, sweep
+from mambanorm.training.config import LATER, SCALES, SCHEMA, RunConfig, base_config, check_seeds
+from mambanorm.training.loop import backward, batch_order, build_model, train
+from mambanorm.training.optimizer import build_optimizer
+from mambanorm.training.schedule import schedule
+from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, save_run
+from mambanorm.training.stored_run import FILES
+from mambanorm.training.sweep import relative_cost, sweep
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -250,7 +245,7 @@ def test_result_holds_what_the_contract_names(result):
 
 def test_checkpoint_is_the_best_validation_step(result):
     from mambanorm.tasks import load_task
-    from mambanorm.training.loop import accuracy, predict
+    from mambanorm.training.evaluation import accuracy, predict
 
     data = load_task("digits", "smoke", 0)
     model = build_model(result.config, data)

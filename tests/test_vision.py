@@ -18,7 +18,8 @@ from mambanorm.model.vision import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.tasks import Split, TaskData, load_task
 from mambanorm.training.config import SCALES, base_config
-from mambanorm.training.loop import build_model, build_optimizer, find_nonfinite, positions, train
+from mambanorm.training.loop import build_model, find_nonfinite, positions, train
+from mambanorm.training.optimizer import build_optimizer
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")

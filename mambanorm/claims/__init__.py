@@ -4,34 +4,26 @@ comparisons.py   what is compared: weighted sums of arms
 hypotheses.py    CLAIMS: each claim as data, its thresholds written before any run
 evidence.py      the runs that a claim rests on, looked up in a run frame; the tuned learning rates
 summaries.py     what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
-inference.py     intervals and tests for a handful of seeds
 measures.py      claim and evidence → effects with intervals
 verdict.py       … → a Verdict
-training.py      trains what the claims lack, and the recorded results
-choice.py        which arm to take, and how sure that is
-table.py         verdicts → an HTML table
+verdict_runs.py  trains what the claims lack, and the recorded results
+ranking.py       which arm to take, and how sure that is
+verdict_table.py verdicts as text;  verdict_html.py   as one HTML table
 """
 
 from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.ranking import against_chosen, ranking
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.table import verdict_html
-from mambanorm.claims.training import (
-    TASKS,
-    describe,
-    one_line,
-    record,
-    recorded_configs,
-    train_verdicts,
-    verdict_runs,
-)
-from mambanorm.claims.verdict import VERDICTS, Verdict, judge, runs_behind, verdict_table
+from mambanorm.claims.verdict import VERDICTS, Verdict, judge, runs_behind
+from mambanorm.claims.verdict_html import verdict_html
+from mambanorm.claims.verdict_runs import VERDICT_TASKS, record_results, recorded_configs, train_verdicts, verdict_runs
+from mambanorm.claims.verdict_table import describe, one_line, verdict_table
 
 __all__ = [
     "CLAIMS",
-    "TASKS",
     "VERDICTS",
+    "VERDICT_TASKS",
     "Claim",
     "Verdict",
     "against_chosen",
@@ -43,7 +35,7 @@ __all__ = [
     "needed",
     "one_line",
     "ranking",
-    "record",
+    "record_results",
     "recorded_configs",
     "runs_behind",
     "train_verdicts",

@@ -18,24 +18,18 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.hypotheses import Claim, find_claim
+from mambanorm.settings import check_scale, default_scale
+from mambanorm.study.experiments import DEPTHS, FEW_ROWS, depth_runs, failing_runs, failure_runs, lr_grid, tune_runs
 from mambanorm.study.tables import check_frame
 from mambanorm.training.config import (
-    DEPTHS,
-    FEW_ROWS,
     SELECT_SEEDS,
     TUNE_SEEDS,
     RunConfig,
     base_config,
     check_names,
-    check_scale,
     check_seeds,
-    default_scale,
-    depth_runs,
-    failing_runs,
-    failure_runs,
     grid,
-    lr_grid,
-    tune_runs,
+    unique,
 )
 from mambanorm.training.presets import VISION_TASKS
 
@@ -67,7 +61,7 @@ def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0)
     if claim.runs == "failing":
         return [c for c in failing_runs(scale, seeds, (0, few)[variant]) if c.arm in claim.arms]
     both = failure_runs(scale, seeds, (0, few)[variant]) + failing_runs(scale, seeds)
-    return list({config.run_id: config for config in both}.values())  # they share a cell
+    return unique(both)  # they share a cell
 
 
 def needed(
@@ -91,9 +85,7 @@ def needed(
     if claim.runs != "tuned":
         asked = range(len(variants(claim, scale)) if tasks else 0)
         found = [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
-        return list(
-            {config.run_id: config for config in found}.values()
-        )  # the controls of H9 are those of each variant
+        return unique(found)  # the controls of H9 are those of each variant
     evidence = Evidence(frame, scale)
     configs = []
     for task in tasks:

@@ -39,7 +39,7 @@ from mambanorm.claims.comparisons import (
 )
 from mambanorm.errors import unknown
 from mambanorm.model.arms import NORM_CHOICES, Arm
-from mambanorm.study.paper import TASKS as PAPER_TASKS
+from mambanorm.study.paper import MAIN_TASKS
 
 SMALLEST_EFFECT = 1.0
 """The smallest effect of interest of every accuracy claim, in percentage points."""
@@ -79,7 +79,7 @@ class Claim:
 
     @property
     def printed_on(self) -> str:
-        return self.paper_task or PAPER_TASKS[self.kind]
+        return self.paper_task or MAIN_TASKS[self.kind]
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ import pandas as pd
 from mambanorm.claims.comparisons import Comparison
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import Claim
-from mambanorm.claims.intervals import (
+from mambanorm.model.arms import Arm
+from mambanorm.study.experiments import FEW_ROWS, failing_runs, failure_runs
+from mambanorm.study.intervals import (
     brown_forsythe,
     clopper_pearson,
     deviations,
@@ -28,9 +30,8 @@ from mambanorm.claims.intervals import (
     simultaneous,
     t_interval,
 )
-from mambanorm.model.arms import Arm
 from mambanorm.study.paper import paper_values
-from mambanorm.training.config import FEW_ROWS, SELECT_SEEDS, RunConfig, failing_runs, failure_runs
+from mambanorm.training.config import SELECT_SEEDS, RunConfig
 
 Row = dict[str, object]
 STATES = ("fails", "open", "holds")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.claims.intervals import simultaneous, t_interval
+from mambanorm.study.intervals import simultaneous, t_interval
 from mambanorm.training.presets import VISION_TASKS
 
 NAMED = {

@@ -27,7 +27,8 @@ from mambanorm.diagnostics import blocks_of, growth, norm_quantiles, sigma_histo
 from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig
 from mambanorm.training.loop import build_model
-from mambanorm.training.store import DamagedRun, StoredRun, find_run, stored_run
+from mambanorm.training.store import find_run, stored_run
+from mambanorm.training.stored_run import DamagedRun, StoredRun
 
 COLUMNS = ("growth_train", "growth_eval", "law_train", "law_eval", "sigma_rise", "sigma_trend", "unevenness")
 ROWS = 32  # of the training split, the batch that the checkpoints are run on

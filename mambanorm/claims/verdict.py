@@ -26,19 +26,20 @@ from mambanorm.claims import measures
 from mambanorm.claims.comparisons import Comparison
 from mambanorm.claims.evidence import Evidence, tasks_of, variants
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.intervals import SIGN_FLIP_AT_MOST
 from mambanorm.claims.measures import STATES, Row
 from mambanorm.model.arms import Arm
-from mambanorm.study.tables import SKETCH_BELOW, percent, points, t_interval
-from mambanorm.training.config import TUNE_SEEDS, lr_grid
-from mambanorm.training.sweep import plural
+from mambanorm.study.experiments import lr_grid
+from mambanorm.study.intervals import SIGN_FLIP_AT_MOST, t_interval
+from mambanorm.study.tables import SKETCH_BELOW, percent, points
+from mambanorm.text import plural
+from mambanorm.training.config import TUNE_SEEDS
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "sketch", "not run")
 FULL_SEEDS = 8
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "main", "paper"]
 COLUMNS += ["each_low", "each_high", "per_seed"]
 
-__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind", "verdict_table"]
+__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,26 +378,3 @@ def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
         for name in measures.run_ids(verdict.claim, evidence, row.task, row.comparison)
     ]
     return frame[frame.run_id.isin(ids)]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the table
-
-
-def verdict_table(
-    frame: pd.DataFrame,
-    claims: Iterable[str] | None = None,
-    *,
-    scale: str | None = None,
-    tasks: Iterable[str] | None = None,
-) -> pd.DataFrame:
-    """One row a claim: id, claim, verdict, effect, low, high, unit, threshold, decided_by, paper, seeds, fidelity,
-    caveats. None = every claim."""
-    tasks = None if tasks is None else list(tasks)
-    rows = []
-    for claim_id in CLAIMS if claims is None else claims:
-        v = judge(claim_id, frame, scale=scale, tasks=tasks)
-        facts = dict(id=v.claim.id, claim=v.claim.words, verdict=v.verdict, effect=v.effect, low=v.ci[0], high=v.ci[1])
-        facts |= dict(unit=v.unit, threshold=v.threshold, decided_by=v.decided_by, paper=v.paper, seeds=v.n_seeds)
-        rows.append(facts | dict(fidelity=v.fidelity, caveats="; ".join(v.caveats)))
-    return pd.DataFrame(rows)

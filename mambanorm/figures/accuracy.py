@@ -33,7 +33,7 @@ from mambanorm.figures.style import (
 )
 from mambanorm.model.arms import NORM_CHOICES, Arm
 from mambanorm.norms import PAPER_NORMS
-from mambanorm.study.paper import FIGURE_7, PATTERN_ONLY, SECTIONS, TASKS, paper_values
+from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import (
     SAME_TASK,
     by_seed,
@@ -78,7 +78,7 @@ def task_panels(frame: pd.DataFrame, *, paper: bool = False, chance: bool = True
 
 
 def _paper_panel(ax: Axes, kind: str) -> None:
-    ax.set_title(f"the paper, {TASKS[kind]}: not our level", color=GREY, fontsize=9.5)
+    ax.set_title(f"the paper, {MAIN_TASKS[kind]}: not our level", color=GREY, fontsize=9.5)
     ax.set_ylabel(TEST_ACCURACY)
     ax.set_facecolor("#FAFAF8")
 
@@ -180,7 +180,7 @@ def _strip(ax: Axes, x: float, arms: dict[str, np.ndarray], colour: str) -> None
 def printed_at(arm: str, kind: str) -> tuple[float, str]:
     """What the paper prints for an arm on its own task, in per cent, and in which section; NaN and "" if nothing."""
     values = paper_values(kind)
-    match = values[(values.arm == arm) & (values.task == TASKS[kind])]
+    match = values[(values.arm == arm) & (values.task == MAIN_TASKS[kind])]
     return (100 * match.accuracy.iloc[0], match.section.iloc[0]) if len(match) else (np.nan, "")
 
 
@@ -307,7 +307,7 @@ def fig_single_vs_best(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES)
     fig.legend(handles=handles, loc="outside upper right", ncols=2)
     kind = paper_kind(frame)
     numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
-    paper = f"paper, {TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
+    paper = f"paper, {MAIN_TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
     notes = ("N₁ chosen on validation, shown on test", "dotted: chance", paper)
     return finish(fig, "One type, or the best pair?", describe_frame(shown), *notes)
 

@@ -12,8 +12,22 @@ import numpy as np
 import torch
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan import LANES, ONE, ZERO, add_product, jit, load, memory, sigmoid, store
-from mambanorm.kernels.scan_cpu import empty, places, run, scan_threads, zeros
+from mambanorm.kernels.runtime import (
+    LANES,
+    ONE,
+    ZERO,
+    add_product,
+    empty,
+    jit,
+    load,
+    memory,
+    places,
+    run,
+    sigmoid,
+    store,
+    zeros,
+)
+from mambanorm.kernels.threads import scan_threads
 
 
 def conv_silu_cpu(u, weight, bias):

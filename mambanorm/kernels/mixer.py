@@ -7,7 +7,7 @@ The matrix products are torch's, the loops between them are ours: convolution + 
 projection, softplus, skip and gate. One function instead of a chain of them, because then the backward pass can let
 every product add its result to the one before, instead of making tensors only to add them. Kept for the backward pass
 are h, the two products of in_proj, u, and the narrow dt, B, C; Δ is never stored. The readable twin is
-`MambaBlock._forward_plain`; the tests hold the two against each other.
+`MambaBlock._forward_readable`; the tests hold the two against each other.
 
 Glossary: B rows, L positions, T = B·L tokens, D = d_model, E = d_inner channels, K taps, N state size, R = dt_rank.
 Source: Gu & Dao 2023, "Mamba", figure 3 and section 3.3; what is joined is what state-spaces/mamba joins in
@@ -18,7 +18,8 @@ import torch
 
 from mambanorm.kernels.conv import conv_backward, conv_forward, taps_of
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan_cpu import Inputs, empty, scan_backward, scan_forward
+from mambanorm.kernels.runtime import empty
+from mambanorm.kernels.scan_cpu import Inputs, scan_backward, scan_forward
 
 
 def mixer_cpu(h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D, gated):

@@ -6,7 +6,7 @@
 
 The four directions are one call of the scan's kernels: its channels are g·E + e, and each direction is a group with B,
 C and Δ of its own. Nothing is copied only to be put in order: the convolution writes its result to the four places at
-once, and its backward pass reads the four gradients from there. The readable twin is `VSSBlock._forward_plain`; the
+once, and its backward pass reads the four gradients from there. The readable twin is `VSSBlock._forward_readable`; the
 tests hold the two against each other.
 
 Map: `_place` where a direction meets a pixel; the loops of convolution, `merge` and `spread`; `cross_mixer_cpu`.
@@ -22,8 +22,23 @@ import torch
 
 from mambanorm.kernels.conv import load_taps
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan import LANES, ONE, ZERO, add_product, jit, load, memory, sigmoid, store
-from mambanorm.kernels.scan_cpu import Inputs, empty, places, run, scan_backward, scan_forward, scan_threads, zeros
+from mambanorm.kernels.runtime import (
+    LANES,
+    ONE,
+    ZERO,
+    add_product,
+    empty,
+    jit,
+    load,
+    memory,
+    places,
+    run,
+    sigmoid,
+    store,
+    zeros,
+)
+from mambanorm.kernels.scan_cpu import Inputs, scan_backward, scan_forward
+from mambanorm.kernels.threads import scan_threads
 
 DIRECTIONS = 4
 

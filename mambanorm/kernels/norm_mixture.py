@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mambanorm.checks import check_shapes
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan import ZERO, jit
-from mambanorm.kernels.scan_cpu import empty, full, run
+from mambanorm.kernels.runtime import ZERO, empty, full, jit, run
 
 _TWO = np.float32(2)
 

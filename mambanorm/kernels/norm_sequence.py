@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.kernels.norm_token import in_order
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan import ONE, ZERO, jit, memory, sigmoid
-from mambanorm.kernels.scan_cpu import empty, places, run, scan_threads, zeros
+from mambanorm.kernels.runtime import ONE, ZERO, empty, in_order, jit, memory, places, run, sigmoid, zeros
+from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
 _TWO, _u = _f(2), np.uintp

@@ -3,8 +3,9 @@
     y = γ·(x − μ)/√(σ² + ε) + β,   then · SiLU(z) where a gate z is given          (μ = 0 for RMSN)
 
 One pass over memory forward and one backward. With `fork` the input comes back as a second result, for a residual
-branch to take: its gradient then joins in the same pass instead of one of its own. The readable twin is `plain`; it
-runs for other dtypes and devices, and the tests hold the two against each other.
+branch to take: its gradient then joins in the same pass instead of one of its own. The readable twin is
+`readable` of each norm in norms/classic.py; it runs for other dtypes and devices, and the tests hold the two against
+each other.
 """
 
 from __future__ import annotations
@@ -12,23 +13,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan import ONE, ZERO, jit, memory, sigmoid
-from mambanorm.kernels.scan_cpu import empty, full, places, run, scan_threads, zeros
+from mambanorm.kernels.runtime import ONE, ZERO, empty, full, in_order, jit, memory, places, run, sigmoid, zeros
+from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
-
-
-def plain(x, weight, bias, eps, centred=True, groups=1, gate=None):
-    """The readable twin of `token_norm`, in plain torch."""
-    rows, shape = x.unflatten(-1, (groups, -1)), (x.shape[-1] // groups,)
-    y = (F.layer_norm(rows, shape, eps=eps) if centred else F.rms_norm(rows, shape, eps=eps)).flatten(-2)
-    y = y if weight is None else y * weight
-    y = y if bias is None else y + bias
-    return y if gate is None else y * F.silu(gate)
 
 
 def token_norm(x, weight, bias, eps, centred=True, groups=1, gate=None, fork=False):
@@ -178,8 +168,3 @@ class _TokenNorm(torch.autograd.Function):
         run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
         sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
         return dx, sums[0], sums[1], dz if dz.numel() else None, None, None, None
-
-
-def in_order(x: Tensor | None) -> Tensor:
-    """A tensor laid out in order; None as nothing."""
-    return empty(0) if x is None else x.detach().contiguous()

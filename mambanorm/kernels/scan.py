@@ -2,25 +2,31 @@
 
 Map of the file
 ---------------
-1. `_exp2`, `_softplus`, `sigmoid`   elementary functions that LLVM can vectorise (llvmlite has no vector math library)
-2. `memory`, `load`, `store`, `add_product`   blocks of LANES numbers between tensors and a worker's buffers
-3. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
-4. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
+1. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
+2. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
 
 What calls them, and how the work is cut up, is in `mambanorm/kernels/scan_cpu.py`, with the glossary and the source.
 """
 
-import hashlib
-import math
-from pathlib import Path
-
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
+from mambanorm.kernels.runtime import (
+    LANES,
+    LN2,
+    LOG2E,
+    ONE,
+    TWO,
+    ZERO,
+    _f,
+    exp2,
+    exp2_below,
+    jit,
+    load,
+    memory,
+    sigmoid,
+    store,
+)
 
 # Slots of LANES floats in a worker's buffers. A row of a buffer holds its slots at fixed distances, so that LLVM sees
 # that they never overlap. Rows are indexed, never sliced: a slice costs Numba two atomic updates of a reference count.
@@ -42,80 +48,9 @@ def scratch_floats(direction, steps, size, rank):
     return steps * (_BACKWARD + pairs * HISTORY) + pairs * 2 * CELL + 2 * scalars
 
 
-def fingerprint(folder):
-    """Of the source of all kernels: of every file in the folders beside and below that has a `@jit`."""
-    digest = hashlib.sha256()
-    for source in sorted(folder.glob("*/*.py")):
-        if b"\n@jit(" in (text := source.read_bytes()):
-            digest.update(text)
-    return digest.hexdigest()[:8]
-
-
-FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
-
-
-def jit(*flags, **options):
-    """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written.
-
-    Numba's disk cache notices a change of the file that a kernel stands in, but not of another file whose functions it
-    has taken in. Its files are named after the function's qualified name: with the fingerprint in it, a change of any
-    kernel is a change of name, and what was compiled before is not found.
-    """
-    options = {"fastmath": {"contract", *flags}, "error_model": "numpy", "nogil": True, **options}
-
-    def decorate(function):
-        function.__qualname__ += f"_{FINGERPRINT}"
-        try:
-            return numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # "no locator available": neither the package's folder nor the user's can be written
-            return numba.njit(**options)(function)
-
-    return decorate
-
-
-# ---------------------------------------------------------------------------------------------- elementary functions
-@intrinsic
-def _float_to_bits(typingctx, x):
-    return types.int32(types.float32), lambda c, b, sig, args: b.bitcast(args[0], c.get_value_type(types.int32))
-
-
-@intrinsic
-def _bits_to_float(typingctx, x):
-    return types.float32(types.int32), lambda c, b, sig, args: b.bitcast(args[0], c.get_value_type(types.float32))
-
-
-_f = np.float32
-ZERO, ONE, _TWO = _f(0), _f(1), _f(2)
-_EXP_MAX, _EXP_MIN = _f(128), _f(-126)
-_ROUND = _f(1.5 * 2**23 + 126)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
-_SHIFT = np.int32(23)
-# 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7; value and slope at 0 are exact, and so is a slow decay
-_E1, _E2, _E3 = _f(1.3862943649291992), _f(0.48044565320014954), _f(0.11101117730140686)
-_E4, _E5 = _f(0.019339319318532944), _f(0.0026600733399391174)
 # artanh(s)/s - 1 divided by s² on 0 <= s <= 1/3: minimax, error 1e-10
 _P0, _P1, _P2 = _f(0.3333333781049196), _f(0.19999438936673292), _f(0.1430844017151561)
 _P3, _P4 = _f(0.10713856868544232), _f(0.12150351064512585)
-LOG2E, _LN2 = _f(1 / math.log(2)), _f(math.log(2))
-
-
-@jit(inline="always")
-def _exp2_below(x):
-    """2^x in float32 for x <= 127.5: 0 below -125.5 (results under 2^-125 are flushed), NaN stays NaN.
-
-    x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 moves to the polynomial so that 2^(k-1) is
-    finite for every finite result and the product overflows exactly where 2^x does.
-    """
-    x = _EXP_MIN if x < _EXP_MIN else x  # written so that NaN passes
-    r = x + _ROUND
-    q = x - (r - _ROUND)
-    p = ((((_E5 * q + _E4) * q + _E3) * q + _E2) * q + _E1) * q + _TWO
-    return p * _bits_to_float(_float_to_bits(r) << _SHIFT)
-
-
-@jit(inline="always")
-def _exp2(x):
-    """2^x in float32 for every x: +inf from x = 128 on."""
-    return _exp2_below(_EXP_MAX if x > _EXP_MAX else x)
 
 
 @jit(inline="always")
@@ -124,85 +59,9 @@ def _softplus(x, e):
 
     Beyond x = 20, where torch returns x itself, e is under half a unit in the last place: the two agree.
     """
-    s = e / (_TWO + e)
+    s = e / (TWO + e)
     q = s * s
-    return (x if x > ZERO else ZERO) + _TWO * s * (ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0))
-
-
-@jit(inline="always")
-def sigmoid(x):
-    """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
-    e = _exp2_below(-abs(x) * LOG2E)
-    return (ONE if x >= ZERO else e) / (ONE + e)
-
-
-# ------------------------------------------------------------------------------------------------- loops over a chunk
-def _lanes_at(context, builder, kind, array, start):
-    """A pointer to LANES numbers of an array's memory, from `start` on."""
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [start]), ir.VectorType(ir.FloatType(), LANES).as_pointer())
-
-
-@intrinsic
-def _move(typingctx, target, to, source, start):
-    """LANES numbers from one array's memory to another's, in one piece; a loop would be compiled one by one here."""
-
-    def codegen(context, builder, signature, args):
-        place, origin = (_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2))
-        builder.store(builder.load(origin, align=4), place, align=4)
-        return context.get_dummy_value()
-
-    return types.none(target, types.intp, source, types.intp), codegen
-
-
-@intrinsic
-def add_product(typingctx, target, to, first, at, second, there):
-    """target += first · second, LANES numbers from each array's memory, in one piece."""
-
-    def codegen(context, builder, signature, args):
-        places = [_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2, 4)]
-        total, a, b = (builder.load(place, align=4) for place in places)
-        builder.store(builder.fadd(total, builder.fmul(a, b, ("contract",)), ("contract",)), places[0], align=4)
-        return context.get_dummy_value()
-
-    return types.none(target, types.intp, first, types.intp, second, types.intp), codegen
-
-
-@intrinsic
-def _pointer(typingctx, address):
-    def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], context.get_value_type(types.float32).as_pointer())
-
-    return types.CPointer(types.float32)(address), codegen
-
-
-@jit(inline="always")
-def memory(places, k):
-    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and lengths.
-
-    An array that comes in from Python costs a microsecond to unpack and reference counts in the loops; this costs none.
-    """
-    return numba.carray(_pointer(places[k, 0]), places[k, 1])
-
-
-@jit(inline="always")
-def load(rows, t, slot, x, start, width):
-    """x[start : start + width] into a slot of row t; lanes past `width` are left as they are."""
-    if width == LANES:
-        _move(rows, t * rows.shape[1] + slot, x, start)
-    else:
-        for d in range(width):
-            rows[t, slot + d] = x[start + d]
-
-
-@jit(inline="always")
-def store(rows, t, slot, x, start, width):
-    """A slot of row t into x[start : start + width]."""
-    if width == LANES:
-        _move(x, start, rows, t * rows.shape[1] + slot)
-    else:
-        for d in range(width):
-            x[start + d] = rows[t, slot + d]
+    return (x if x > ZERO else ZERO) + TWO * s * (ONE + q * ((((_P4 * q + _P3) * q + _P2) * q + _P1) * q + _P0))
 
 
 @jit(inline="always")
@@ -247,57 +106,57 @@ def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, ro
         if softplus and slope:
             for d in range(LANES):
                 x = rows[t, _DT + d]
-                e = _exp2_below(-abs(x) * LOG2E)
+                e = exp2_below(-abs(x) * LOG2E)
                 rows[t, _SLOPE + d] = (ONE if x >= ZERO else e) / (ONE + e)
                 rows[t, _DT + d] = _softplus(x, e)
         elif softplus:
             for d in range(LANES):
                 x = rows[t, _DT + d]
-                rows[t, _DT + d] = _softplus(x, _exp2_below(-abs(x) * LOG2E))
+                rows[t, _DT + d] = _softplus(x, exp2_below(-abs(x) * LOG2E))
         for d in range(LANES):
             rows[t, _DU + d] = rows[t, _DT + d] * rows[t, _X + d]
 
 
 @jit()
-def _advance(steps, plain, rows, cells, b_values, c_values):
+def _advance(steps, decaying, rows, cells, b_values, c_values):
     """h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·W·h over a chunk, two state indices at a time.
 
-    `plain` says that Δ·A <= 0 and W = 1 throughout.
+    `decaying` says that Δ·A <= 0 and W = 1 throughout.
     """
     for t in range(steps):
         for d in range(LANES):
             rows[t, _Y + d] = ZERO
         for p in range(len(cells)):
             b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
-            if plain:
+            if decaying:
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    h0 = _exp2_below(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
-                    h1 = _exp2_below(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
+                    h0 = exp2_below(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
+                    h1 = exp2_below(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
                     rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
             else:
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    h0 = _exp2(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
-                    h1 = _exp2(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
+                    h0 = exp2(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
+                    h1 = exp2(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
                     y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
                     rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
 
 
 @jit()
-def _replay(steps, plain, rows, cells, b_values, c_values, history):
+def _replay(steps, decaying, rows, cells, b_values, c_values, history):
     """`_advance` over a chunk a second time, keeping exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
     for t in range(steps):
         for d in range(LANES):
             rows[t, _Y + d] = ZERO
         for p in range(len(cells)):
             b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
-            if plain:
+            if decaying:
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    a0, a1 = _exp2_below(dt * cells[p, _A + d]), _exp2_below(dt * cells[p, CELL + _A + d])
+                    a0, a1 = exp2_below(dt * cells[p, _A + d]), exp2_below(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
                     history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
                     history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
@@ -308,7 +167,7 @@ def _replay(steps, plain, rows, cells, b_values, c_values, history):
             else:
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    a0, a1 = _exp2(dt * cells[p, _A + d]), _exp2(dt * cells[p, CELL + _A + d])
+                    a0, a1 = exp2(dt * cells[p, _A + d]), exp2(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
                     history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
                     history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
@@ -456,7 +315,7 @@ def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
 
 
 @jit()
-def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
+def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, decaying):
     """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
 
     sizes: B, L, D, N, R. places: u, delta, B, C, z (with a row of strides each), A, low,
@@ -487,7 +346,7 @@ def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, pla
                 _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
                 _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
                 _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
-                _advance(count, plain, rows, cells, b_values, c_values)
+                _advance(count, decaying, rows, cells, b_values, c_values)
                 start = (b * length + t0) * channels + d0
                 _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
             for n in range(size if last.size else 0):
@@ -517,7 +376,7 @@ def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals)
         for d in range(LANES):
             dy, x = rows[t, _DY + d], rows[t, _X + d]
             rows[t, _Y + d] = rows[t, _DDU + d] * rows[t, _DT + d] + fixed[_SKIP, d] * dy
-            rows[t, _DDT + d] = rows[t, _DDT + d] * _LN2 + rows[t, _DDU + d] * x  # A carries log2(e)
+            rows[t, _DDT + d] = rows[t, _DDT + d] * LN2 + rows[t, _DDU + d] * x  # A carries log2(e)
             totals[_SKIP, d] += dy * x
         if softplus:
             for d in range(LANES):
@@ -561,7 +420,7 @@ def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
 
 
 @jit()
-def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, plain):
+def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, decaying):
     """Backward pass of one worker's share; arguments as in `forward_worker`.
 
     After scratch stand grad (with strides), states, du, ddelta, dB, dC, dz and sums. The last three rows of strides are
@@ -601,7 +460,7 @@ def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, pl
                 _read_scalars(bm, b, group_b, t0, count, size, b_values)
                 _read_scalars(cm, b, group_c, t0, count, size, c_values)
                 _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, True)
-                _replay(count, plain, rows, cells, b_values, c_values, history)
+                _replay(count, decaying, rows, cells, b_values, c_values, history)
                 start = (b * length + t0) * channels + d0
                 _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
                 _reverse(count, weight.size > 0, rows, cells, b_values, c_values, history, db_values, dc_values)

@@ -3,9 +3,8 @@
 Map of the file
 ---------------
 1. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
-2. `scan_threads`, `set_numba_threads`, `run`   the number of threads; starting one kernel at a time, not in silence
-3. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout, and what is done with them
-4. `_Scan`, `scan_cpu`   the autograd function and the way from mamba-ssm's layout to the kernel's
+2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout, and what is done with them
+3. `_Scan`, `scan_cpu`   the autograd function and the way from mamba-ssm's layout to the kernel's
 
 The kernels themselves are in `mambanorm/kernels/scan.py`.
 
@@ -26,52 +25,19 @@ Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and resul
 
 import functools
 import math
-import os
-import sys
-import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
-from numba.core import event
 from torch import Tensor
 
 from mambanorm.kernels import scan as kernels
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan import LANES
+from mambanorm.kernels.runtime import LANES, empty, ones, places, run, zeros
+from mambanorm.kernels.threads import scan_threads
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
-
-_FLAT = dict(dtype=torch.float32, device="cpu")  # what the kernels read and write, whatever torch's defaults are
-empty, zeros, ones, full = (
-    functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros, torch.ones, torch.full)
-)
-
-_PID = os.getpid()
-_LOCK = threading.Lock()
-
-# Numba starts its threads at the first question about them, and sets OpenMP's count for all, torch included
-_torch_threads = torch.get_num_threads()
-numba.get_num_threads()
-torch.set_num_threads(_torch_threads)
-
-
-# ----------------------------------------------------------------------------------------------------- plan and threads
-def scan_threads():
-    """Threads the next scan may use: torch's count, at most Numba's; 1 in a forked child, where OpenMP must not run."""
-    if os.getpid() != _PID:
-        return 1
-    return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
-
-
-def set_numba_threads(n):
-    """Set Numba's thread count to n, at least 1 and at most what Numba was started with; returns the count set."""
-    n = max(1, min(int(n), numba.config.NUMBA_NUM_THREADS))
-    numba.set_num_threads(n)
-    return n
 
 
 @functools.lru_cache(maxsize=256)
@@ -97,7 +63,7 @@ class Plan:
     groups_c: int = 1
     threads: int = 1
     rank: int = 0  # R where delta is given as R numbers a step, see `Inputs`
-    plain: bool = False  # every state decays and none is weighted: the kernels leave out what only the others need
+    decaying: bool = False  # every state decays and none is weighted: the kernels leave out what only the others need
 
     @functools.cached_property
     def arguments(self):
@@ -159,57 +125,8 @@ class Plan:
         return 4 * (math.prod(self.states_shape) + max(forward, backward))
 
 
-class _Announce(event.Listener):
-    """Says on stderr that Numba compiles; a kernel found in the disk cache fires no such event."""
-
-    said = False
-
-    def on_start(self, event):
-        if not _Announce.said:
-            _Announce.said = True
-            print("mambanorm: compiling the CPU kernels, once (about a minute) …", file=sys.stderr, flush=True)
-
-    def on_end(self, event):
-        pass
-
-
-_COMPILED = set()
-
-
-@contextmanager
-def _announced(kernel):
-    if kernel in _COMPILED:
-        yield
-    else:
-        with event.install_listener("numba:compile", _Announce()):
-            yield
-        _COMPILED.add(kernel)
-
-
-def run(parallel, serial, workers, arguments):
-    """Start a kernel. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
-    with _LOCK:
-        if workers == 1:
-            with _announced(serial):
-                serial(0, 1, *arguments)
-        else:
-            with _announced(parallel):
-                parallel(workers, arguments)
-
-
 # ----------------------------------------------------------------------------------------------------------- torch side
 _EMPTY = empty(0)
-
-
-def places(tensors):
-    """Address and length of the memory that each tensor spans, first to last element, as (tensors, 2) int64."""
-    return np.array([(t.data_ptr(), _span(t)) for t in tensors], dtype=np.int64)
-
-
-def _span(tensor):
-    if tensor.numel() == 0 or tensor.is_contiguous():
-        return tensor.numel()
-    return 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _strides(tensors):
@@ -239,9 +156,9 @@ class Inputs(NamedTuple):
     def plan(self):
         rank = 0 if self.low is None else len(self.low)
         groups = self.B.shape[1], self.C.shape[1]
-        return plan_for(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank, self._plain())
+        return plan_for(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank, self._decaying())
 
-    def _plain(self):
+    def _decaying(self):
         if self.weight is not None or not bool((self.A <= 0).all()):
             return False
         return self.softplus or (self.low is None and self.bias is None and bool(self.delta.min() >= 0))
@@ -266,7 +183,7 @@ def scan_forward(inputs, plan, keep, want_last):
     strided = inputs.strided()
     tensors = [*strided, *inputs.ordered(), empty(plan.scratch_shape("forward")), out, last, states]
     strides = np.array(_strides(strided), dtype=np.int64)
-    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.plain)
+    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
     run(kernels.run_forward, kernels.forward_worker, plan.workers, arguments)
     return out, last, states
 
@@ -295,7 +212,7 @@ def scan_backward(inputs, plan, grad, states):
     strided, scratch = inputs.strided(), empty(plan.scratch_shape("backward"))
     tensors = [*strided, *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
     strides = np.array([*_strides([*strided, grad]), *layers], dtype=np.int64)
-    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.plain)
+    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
     run(kernels.run_backward, kernels.backward_worker, plan.workers, arguments)
     ddelta, sums = _add(ddelta), _add(sums)
     db, dc = (None, None) if plan.rank else (_add(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)

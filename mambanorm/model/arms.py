@@ -108,33 +108,3 @@ def preset(name: str) -> Arm:
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1
-
-TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
-"""§4.2: the same norm before and after, and none at all."""
-
-BEFORE_ARMS = [Arm(n, "None") for n in NORM_CHOICES]
-AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
-"""§4.3, Table 1."""
-
-GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
-"""§4.4: the whole 6×6."""
-
-NORMVARY_CORE_ARMS = arms(
-    "NormVary>SSM>None", "NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN"
-)
-"""§4.5 and what isolates NormVary: the original, the proposal, the 2×2 between them (I7), and uniform weights."""
-
-NORMVARY_ARMS = list(
-    dict.fromkeys(
-        [
-            *NORMVARY_CORE_ARMS,
-            *(Arm("NormVary", n2) for n2 in PAPER_NORMS),
-            *(Arm("RMSN", n2) for n2 in PAPER_NORMS),
-            *arms("NormVary-fixed>SSM>LN", "LN>SSM>LN"),
-        ]
-    )
-)
-"""NormVary before each N2, beside RMSN before the same N2."""
-
-VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
-"""Table 2: the original, both proposals, and the three arms between them that tell N1's share from N2's (I7)."""

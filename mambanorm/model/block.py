@@ -10,7 +10,7 @@ Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state
 Step by step, for generation: `prefill` is `forward` that also hands out a BlockCache, `step` goes on from one.
 
 A block runs one of two twins that give the same values: the fused one for float32 on the CPU; elsewhere and while
-diagnostics record the plain one, in which every site of SITES exists as a tensor. Parameter names and initial values
+diagnostics record the readable one, in which every site of SITES exists as a tensor. Parameter names and initial values
 are mamba-ssm's.
 """
 
@@ -110,7 +110,7 @@ class MambaBlock(nn.Module):
         parameters = self._check(x)
         if self._fusible(x):
             return self._forward_fused(x, lengths, parameters)
-        return self._forward_plain(x, lengths)
+        return self._forward_readable(x, lengths)
 
     def _check(self, x: Tensor) -> tuple[Tensor, ...]:
         """The mixer's parameters. Raises ValueError unless x is a non-empty (B, L, D) of their dtype and device, and
@@ -148,7 +148,7 @@ class MambaBlock(nn.Module):
             y = self.n2(y, lengths, gate=z) if self.n2_gates else self.n2(y, lengths) * F.silu(z)
         return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
 
-    def _forward_plain(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+    def _forward_readable(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """The readable twin: the same values step by step, each site shown to the observer if there is one."""
 
         def see(site: str, value: Tensor) -> Tensor:

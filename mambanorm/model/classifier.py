@@ -14,14 +14,10 @@ from torch import Tensor, nn
 from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import MambaBlock
-from mambanorm.model.language import LanguageModel, load_mamba_checkpoint
 from mambanorm.model.positional import EMBEDDING_STD
 from mambanorm.model.positional import positional as encoding
-from mambanorm.model.vision import ImageClassifier, VSSBlock
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
-
-__all__ = ["ImageClassifier", "LanguageModel", "SequenceClassifier", "load_mamba_checkpoint", "mean_pool", "warm_up"]
 
 
 class SequenceClassifier(nn.Module):
@@ -116,18 +112,3 @@ def mean_pool(x: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return x.mean(1)
     return x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0).sum(1) / lengths[:, None]
-
-
-def warm_up() -> None:
-    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
-
-    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
-    """
-    before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
-        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
-        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
-    torch.set_num_threads(before)

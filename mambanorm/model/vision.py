@@ -68,7 +68,7 @@ class VSSBlock(nn.Module):
     ValueError for an unknown norm or size, TypeError for an option that neither norm has.
 
     As MambaBlock, it runs one of two twins: the fused one for float32 on the CPU; elsewhere and while diagnostics
-    record the plain one. Its sites B, C and delta are in the order of each direction, the four side by side.
+    record the readable one. Its sites B, C and delta are in the order of each direction, the four side by side.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class VSSBlock(nn.Module):
         size, rows = x.shape[1:3], x.flatten(1, 2)  # (B, L, D)
         if self._fusible(x):
             return self._forward_fused(rows, size, parameters).reshape(x.shape)
-        return self._forward_plain(rows, size).reshape(x.shape)
+        return self._forward_readable(rows, size).reshape(x.shape)
 
     def _check(self, x: Tensor) -> tuple[Tensor, ...]:
         """The mixer's parameters. Raises ValueError unless x is a non-empty (B, H, W, D) of their dtype and device, and
@@ -159,7 +159,7 @@ class VSSBlock(nn.Module):
         y = self.n2(y, gate=z) if self.n2_gates else self.n2(y) * F.silu(z)
         return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
 
-    def _forward_plain(self, x: Tensor, size: torch.Size) -> Tensor:
+    def _forward_readable(self, x: Tensor, size: torch.Size) -> Tensor:
         """The readable twin: the same values step by step, each site shown to the observer if there is one."""
 
         def see(site: str, value: Tensor) -> Tensor:

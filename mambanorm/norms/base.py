@@ -90,9 +90,9 @@ class TokenNorm(Norm):
             )
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups, gate, fork)
-        return finish(self.plain(x), x, gate, fork)
+        return finish(self.readable(x), x, gate, fork)
 
-    def plain(self, x: Tensor) -> Tensor:
+    def readable(self, x: Tensor) -> Tensor:
         """The readable twin, in plain torch."""
         raise NotImplementedError
 

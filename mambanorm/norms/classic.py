@@ -105,7 +105,7 @@ class LayerNorm(TokenNorm):
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine)
 
-    def plain(self, x: Tensor) -> Tensor:
+    def readable(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.d,), self.weight, self.bias, self.eps)
 
 
@@ -125,7 +125,7 @@ class RMSNorm(TokenNorm):
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
         super().__init__(d, eps=eps, affine=affine, bias=False)
 
-    def plain(self, x: Tensor) -> Tensor:
+    def readable(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (self.d,), self.weight, self.eps)
 
 
@@ -200,7 +200,7 @@ class GroupNormToken(TokenNorm):
         super().__init__(d, eps=eps, affine=affine)
         self.groups = groups
 
-    def plain(self, x: Tensor) -> Tensor:
+    def readable(self, x: Tensor) -> Tensor:
         # not F.group_norm: it folds the mean into the shift, and with few channels a group that rounding shows
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
         return y if self.weight is None else y * self.weight + self.bias

@@ -1,17 +1,11 @@
-"""The report: trains what the study lacks, executes the notebooks headless, and makes one page of their answers.
+"""Executing notebooks headless: papermill with parameters, two kernels at a time, each with its share of the cores.
 
-    study() → sweep → papermill, two kernels at a time → nbconvert → reports/<scale>/index.html
+A notebook needs one cell tagged `parameters` with the names in PARAMETERS. A failing notebook never stops the others:
+its outcome says which cell failed and with what.
 
-A notebook needs one `parameters` cell with the names in PARAMETERS; what it brings along for its card, and the page of
-cards itself, is in `mambanorm/report/index.py`.
-
-A failing notebook never stops the others: its card says which cell failed and with what.
-
-Map
-    run_study, study_runs, exit_code   the whole way;  what it trains;  what the shell is told
-    find_notebooks                     names or their beginnings → notebooks in teaching order
-    execute, run_notebook, Kernels     papermill with parameters, each kernel with its share of the cores
-    study_facts                        what the page says about the run as a whole
+    find_notebooks             names or their beginnings → notebooks in teaching order
+    execute, run_notebook      several; one, into a folder, as notebook and as page
+    Kernels                    starts kernels of this very Python, and can stop all of them at once
 """
 
 from __future__ import annotations
@@ -22,12 +16,10 @@ import os
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -41,90 +33,17 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import papermill_io
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import writable_folder, write_text
+from mambanorm.atomic import write_text
 from mambanorm.errors import unknown
-from mambanorm.report.index import NotebookOutcome, read_outcome, tags_of, to_html, write_index
-from mambanorm.tasks import TASKS, check_task
+from mambanorm.report.outcome import NotebookOutcome, read_outcome, tags_of
+from mambanorm.settings import ROOT
 from mambanorm.training import machine
-from mambanorm.training.config import ROOT, check_names, check_scale, check_seeds, default_scale, study
-from mambanorm.training.recorded import check_source, recorded
-from mambanorm.training.store import runs_dir as store_dir
-from mambanorm.training.sweep import missing_runs, spell, sweep
+from mambanorm.training.config import check_names
 
 NOTEBOOKS = ROOT / "notebooks"
-REPORTS = ROOT / "reports"
 PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
-
-
-def exit_code(outcomes: Iterable[NotebookOutcome]) -> int:
-    """0 only if every notebook ran through and every run it needs could be trained."""
-    return int(not all(outcome.ok for outcome in outcomes))
-
-
-def run_study(
-    scale: str | None = None,
-    tasks: Sequence[str] | None = None,
-    seeds: int | Iterable[int] | None = None,
-    runs_dir: str | Path | None = None,
-    scheduler: str | None = None,
-    notebooks: str | Sequence[str] | None = None,
-    out_dir: str | Path | None = None,
-    progress: bool = True,
-    *,
-    workers: int | str = "auto",
-) -> list[NotebookOutcome]:
-    """Trains what the store lacks, executes the notebooks (all, or those named) and writes the report.
-
-    None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook and OSError for a
-    folder that cannot be written to, before anything starts; a run or a notebook that fails is in the outcomes instead.
-    """
-    start = time.monotonic()
-    scale = default_scale() if scale is None else check_scale(scale)
-    seeds = seeds if seeds is None or isinstance(seeds, int) else check_seeds(seeds, scale)
-    tasks = None if tasks is None else check_names("tasks", tasks)
-    paths = find_notebooks(notebooks)
-    plan = study_runs(scale, tasks, seeds, [path.stem for path in paths] if notebooks is not None else None)
-    for path in [path for path in paths if tasks and plan.get(path.stem) == []]:
-        paths.remove(path)
-        print(f"{path.stem} is left out: {', '.join(tasks)} is none of its tasks")
-    given = dict(scale=scale, seeds=seeds, tasks=tasks and list(tasks), runs_dir=runs_dir, scheduler=scheduler)
-    parameters = {name: value for name, value in given.items() if value is not None}
-    if runs_dir is not None:
-        parameters["runs_dir"] = str(store_dir(runs_dir))
-    out_dir = writable_folder(out_dir or REPORTS / scale, "the report")
-
-    trained, failed = _train(plan, runs_dir, scheduler, workers, progress)
-    outcomes = [
-        replace(outcome, failed_runs=sum(config.run_id in failed for config in plan.get(outcome.name, [])))
-        for outcome in execute(paths, out_dir, parameters, progress)
-    ]
-    n_runs = len({config.run_id for configs in plan.values() for config in configs})
-    facts = study_facts(scale, tasks, seeds, n_runs, trained, time.monotonic() - start)
-    index = write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
-    print(f"The report is at {index.as_uri()}")
-    return outcomes
-
-
-def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
-    """`config.study(...)`, of the named notebooks only if names are given. ValueError for an unknown task."""
-    for task in tasks or ():
-        check_task(task)
-    plan = study(scale, tasks, seeds)
-    return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
-
-
-def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:
-    """How many runs were missing, and the ids of those that could not be trained."""
-    missing = missing_runs((config for configs in plan.values() for config in configs), runs_dir)
-    if missing and check_source() == "recorded":  # the notebooks then read those, and train the few they need besides
-        held = set(recorded(missing[0].scale).run_id)
-        missing = [config for config in missing if config.run_id not in held]
-    if not missing:
-        return 0, set()
-    frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)
-    return len(missing), set(frame.loc[frame["status"] == "failed", "run_id"])
 
 
 def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
@@ -147,10 +66,6 @@ def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
             raise unknown("notebook", name, [path.stem for path in found])
         chosen.update(matches)
     return sorted(chosen)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# executing
 
 
 def execute(paths: Sequence[Path], out_dir: Path, parameters: dict, progress: bool = True) -> list[NotebookOutcome]:
@@ -217,6 +132,8 @@ def run_notebook(
     write_text(final, nbformat.writes(nb))
     unfinished.unlink()
     outcome = read_outcome(final)
+    from mambanorm.report.notebook_page import to_html  # nbconvert takes a second to import; by now a kernel has run
+
     write_text(final.with_suffix(".html"), to_html(nb, outcome.title))
     return replace(outcome, html=final.with_suffix(".html"))
 
@@ -323,35 +240,3 @@ class Kernels:
                         one.kill()
                 except psutil.NoSuchProcess:
                     continue
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# what the page is told besides
-
-
-def _earlier(outcomes: Sequence[NotebookOutcome], out_dir: Path) -> list[NotebookOutcome]:
-    """What the folder holds of notebooks that were not executed this time, so that the page stays whole."""
-    done, found = {outcome.name for outcome in outcomes}, []
-    for source in NOTEBOOKS.glob("*.ipynb"):
-        path = out_dir / source.name
-        if source.stem not in done and path.is_file():
-            when = datetime.fromtimestamp(path.stat().st_mtime)
-            found.append(replace(read_outcome(path), earlier=f"{when:%d %B %Y, %H:%M}"))
-    return found
-
-
-def study_facts(scale, tasks, seeds, n_runs: int, trained: int, wall_s: float) -> dict[str, str]:
-    """What the page says about the run as a whole: label → text."""
-    names = tuple(tasks or dict.fromkeys(c.task for runs in study(scale, tasks, seeds).values() for c in runs))
-    return {
-        "Scale": scale,
-        "Seeds": ", ".join(map(str, check_seeds(seeds, scale))),
-        "Tasks": "; ".join(f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names),
-        "Training runs": f"{n_runs}, of which {trained} trained this time"
-        if trained
-        else f"{n_runs}, all in the store",
-        "Total time": spell(wall_s),
-        "Date": f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
-        "Machine": machine.machine(),
-        "Code": f"commit {machine.git_commit() or 'unknown'}, {machine.versions()}",
-    }

@@ -18,11 +18,13 @@ import numba
 import pandas as pd
 
 from mambanorm.study.plan import plan
+from mambanorm.text import plural, spell
 from mambanorm.training import machine
-from mambanorm.training.config import RunConfig, base_config
-from mambanorm.training.store import load_runs
+from mambanorm.training.cluster import count_workers
+from mambanorm.training.config import RunConfig, base_config, unique
+from mambanorm.training.store import load_runs, missing_runs
 from mambanorm.training.store import runs_dir as store_dir
-from mambanorm.training.sweep import count_workers, missing_runs, plural, relative_cost, spell
+from mambanorm.training.sweep import relative_cost
 
 
 def dry_run(
@@ -36,10 +38,10 @@ def dry_run(
 
     ValueError for `workers` that makes no sense.
     """
-    unique = {config.run_id: config for config in configs}
-    asked, missing = len(unique), missing_runs(unique.values(), runs_dir)
-    stored = f"{asked - len(missing)} in the store ({store_dir(runs_dir)})"
-    text = f"{plural(asked, 'run')} asked for, {stored}, {len(missing)} missing"
+    configs = unique(configs)
+    missing = missing_runs(configs, runs_dir)
+    stored = f"{len(configs) - len(missing)} in the store ({store_dir(runs_dir)})"
+    text = f"{plural(len(configs), 'run')} asked for, {stored}, {len(missing)} missing"
     if not missing:
         return text
     count = max(1, count_workers(missing, workers, scheduler))

@@ -19,7 +19,7 @@ from mambanorm.model.arms import Arm
 
 PATTERN_ONLY = "the pattern, not the level, is comparable"
 
-TASKS = {"sequence": "Breakfast", "vision": "ImageNet-100"}
+MAIN_TASKS = {"sequence": "Breakfast", "vision": "ImageNet-100"}
 """What the paper's two kinds of experiment are trained on (§4.1)."""
 
 COLUMNS = ("kind", "task", "arm", "accuracy", "sd", "source", "section", "printed", "note")
@@ -170,8 +170,8 @@ def paper_values(kind: str | None = None) -> pd.DataFrame:
     """One row a printed number: kind (sequence | vision), task, arm, accuracy and sd (fractions; NaN where no sd is
     printed), source and its section, printed (the page's own label), note. `kind` keeps one of the two. ValueError for
     another."""
-    if kind is not None and kind not in TASKS:
-        raise unknown("kind of the paper's experiments", kind, TASKS)
+    if kind is not None and kind not in MAIN_TASKS:
+        raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
     rows = [*_table_1(), *_printed_in_text(FIGURE_5, "Figure 5"), *_printed_in_text(FIGURE_7, "Figure 7"), *_table_2()]
     values = pd.DataFrame(rows, columns=COLUMNS)
     return values if kind is None else values[values.kind == kind].reset_index(drop=True)
@@ -189,7 +189,7 @@ def _table_1() -> list[dict]:
     for kind, norms in TABLE_1.items():
         for norm, (before, after) in norms.items():
             label = "LN" if norm == "IN" else norm
-            common = dict(kind=kind, task=TASKS[kind], sd=float("nan"), source="Table 1")
+            common = dict(kind=kind, task=MAIN_TASKS[kind], sd=float("nan"), source="Table 1")
             common["note"] = TABLE_1_NOTES.get((kind, norm), "")
             rows.append(_row(arm=f"{norm}>SSM>None", percent=before, printed=f"{label}→SSM→None", **common))
             if after == FIGURE_5[kind]["None>SSM>None"]:
@@ -201,7 +201,7 @@ def _table_1() -> list[dict]:
 def _printed_in_text(values: dict[str, dict[str, float]], source: str) -> list[dict]:
     """The numbers that the text gives for a figure's bars."""
     return [
-        _row(kind, TASKS[kind], arm, percent, float("nan"), source, Arm.parse(arm).label)
+        _row(kind, MAIN_TASKS[kind], arm, percent, float("nan"), source, Arm.parse(arm).label)
         for kind, arms in values.items()
         for arm, percent in arms.items()
     ]

@@ -24,12 +24,15 @@ from torch import nn
 from tqdm import tqdm
 
 from mambanorm.diagnostics import blocks_of
+from mambanorm.kernels.threads import exactly_threads
 from mambanorm.model.vision import PatchMerging
-from mambanorm.ssm import exactly_threads
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
+from mambanorm.text import digits, prefixed
 from mambanorm.training import machine
 from mambanorm.training.config import RunConfig
-from mambanorm.training.loop import autocast, build_model, build_optimizer
+from mambanorm.training.evaluation import autocast
+from mambanorm.training.loop import build_model
+from mambanorm.training.optimizer import build_optimizer
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 POSITIONS_TIMED = 8_192  # rows × positions of a timed step at most, so that the largest task takes seconds; then × B
@@ -86,18 +89,6 @@ def table_text(table: pd.DataFrame) -> str:
         times = ["–" if math.isnan(value) else digits(value) for value in (row.seconds_per_step, row.hours)]
         rows.append([row.task, f"`{row.arm}`", *sizes, *work, *times])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *rows])
-
-
-def digits(number: float) -> str:
-    """Three digits, or the whole part where that has more: `0.678`, `16.3`, `4,340`."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def prefixed(number: float) -> str:
-    """`3.2 G`: three digits and a prefix of the SI."""
-    number = float(f"{number:.3g}")
-    power = min(int(math.log10(number)) // 3, 7) if number >= 1 else 0
-    return f"{number / 1000**power:.3g} {' kMGTPEZ'[power]}".strip()
 
 
 # ---------------------------------------------------------------------------------------------- shapes

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from mambanorm.errors import unknown
 from mambanorm.model.arms import Arm
-from mambanorm.study.paper import PATTERN_ONLY, TASKS, paper_values
+from mambanorm.study.intervals import t_interval
+from mambanorm.study.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm.training.presets import VISION_TASKS
 
 SKETCH_BELOW = 6
@@ -53,15 +53,6 @@ def percent(x: float, digits: int = 1) -> str:
 def mean_sd(row: pd.Series) -> str:
     """A row of `summarize` in words: "68.8 ± 1.2 %"; of one seed "68.8 %"."""
     return f"{100 * row['mean']:.1f} ± {percent(row.sd)}" if np.isfinite(row.sd) else percent(row["mean"])
-
-
-def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
-    """The t-interval of the mean; NaN for fewer than two values."""
-    values = np.asarray(list(values), float)
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean() - half), float(values.mean() + half)
 
 
 def check_frame(frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")) -> None:
@@ -221,7 +212,7 @@ def beside_paper(frame: pd.DataFrame) -> pd.DataFrame:
     values = paper_values(kind).rename(columns={"task": "paper_task", "accuracy": "paper", "sd": "paper_sd"})
     ours = summarize(frame).rename(columns={"mean": "ours"})[["task", "arm", "ours", "sd", "n"]]
     both = ours.merge(values.drop(columns="kind"), on="arm")
-    both = both[(both.paper_task == TASKS[kind]) | (both.paper_task == both.task.map(SAME_TASK))]
+    both = both[(both.paper_task == MAIN_TASKS[kind]) | (both.paper_task == both.task.map(SAME_TASK))]
     return both.assign(comparable=PATTERN_ONLY)[BESIDE].reset_index(drop=True)
 
 

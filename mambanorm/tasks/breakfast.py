@@ -35,9 +35,10 @@ from tqdm.auto import tqdm
 
 from mambanorm.atomic import replacing
 from mambanorm.errors import unknown
-from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, open_array, read_lines, read_list
 from mambanorm.tasks.images import Lazy
+from mambanorm.tasks.registry import register_task
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
 FEATURES = 2048

@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mambanorm.tasks import Split, TaskData, register_task
+from mambanorm.tasks.base import Split, TaskData
+from mambanorm.tasks.registry import register_task
 
 SMOKE_ROWS = 200  # enough for 20 images a class over all splits, few enough for a test to take moments
 HELD_OUT = 0.2  # validation 20 %, test 20 %, train the rest

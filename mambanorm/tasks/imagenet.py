@@ -30,7 +30,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,
     SMALL,
@@ -46,6 +46,7 @@ from mambanorm.tasks.files import (
     verify,
 )
 from mambanorm.tasks.images import BAD_PICTURE, Lazy
+from mambanorm.tasks.registry import register_task
 
 ROWS = {"imagenet100": (100, 130_000, 5_000), "imagenet1k": (1_000, 1_281_167, 50_000)}  # classes, train, val
 ENDINGS = (".jpeg", ".jpg", ".png")

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,
     SMALL,
@@ -39,6 +39,7 @@ from mambanorm.tasks.files import (
     rows_held_out,
 )
 from mambanorm.tasks.images import AGAIN, parquet_files, read_labels, read_parquet
+from mambanorm.tasks.registry import register_task
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
 UNK, EOS = 1, 2

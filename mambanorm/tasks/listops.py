@@ -33,8 +33,8 @@ import pyarrow as pa
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.errors import unknown
-from mambanorm.tasks import SCALES, Shape, Split, TaskData, register_task
+from mambanorm.settings import check_scale
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.expressions import (
     CLOSE,
     DIGITS,
@@ -53,6 +53,7 @@ from mambanorm.tasks.expressions import Tree as Tree
 from mambanorm.tasks.expressions import encode as encode
 from mambanorm.tasks.expressions import serialise as serialise
 from mambanorm.tasks.files import cached_table, check_whole, data_folder
+from mambanorm.tasks.registry import register_task
 
 PATIENCE = 100_000  # draws in a row without a new expression before `generate` gives up (LRA's settings keep 1 in 12)
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
@@ -325,8 +326,7 @@ def load_listops(scale: str, seed: int) -> TaskData:
     nothing.
     LRA's own files are taken at paper where all three are in `folder()`. Unknown scale: ValueError.
     """
-    if scale not in SETTINGS:
-        raise unknown("scale", scale, SCALES)
+    check_scale(scale)
     pool, sizes = _pool(scale, folder())
     order = _shuffled(len(pool), seed) if SETTINGS[scale].reshuffle else None
     splits, start = [], 0

@@ -27,9 +27,10 @@ import torch
 from PIL import Image
 from tqdm.auto import tqdm
 
-from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import Sizes, cached_table, data_folder, open_array, pick
 from mambanorm.tasks.images import BAD_PICTURE, as_sequences, block_mean
+from mambanorm.tasks.registry import register_task
 from mambanorm.tasks.snakes import DRAWINGS, draw
 
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures

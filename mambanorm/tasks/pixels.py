@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from mambanorm.tasks import Shape, Split, TaskData, register_task
+from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     SCALE_SIZES,
     TIMEOUT,
@@ -49,6 +49,7 @@ from mambanorm.tasks.images import (
     read_labels,
     read_parquet,
 )
+from mambanorm.tasks.registry import register_task
 
 HUB = "https://huggingface.co"
 S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values

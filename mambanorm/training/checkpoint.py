@@ -10,6 +10,7 @@ afterwards. There is no pickle in it. The batch order needs no file: it follows 
 goes on gives the same result bit for bit as one that was never stopped, on the same machine.
 
 Map
+    Best            the weights with the best validation accuracy so far
     Checkpoint      of one run: `load` once before the first step, `offer` after each
 """
 
@@ -17,12 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 import uuid
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow
@@ -32,11 +33,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mambanorm.atomic import free_name, save_tensors, sha256
-
-if TYPE_CHECKING:  # train imports this file
-    from mambanorm.diagnostics import WeightLog
-    from mambanorm.training.config import RunConfig
-    from mambanorm.training.loop import Best
+from mambanorm.diagnostics.weights import WeightLog
+from mambanorm.training.config import RunConfig
 
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError, pyarrow.ArrowException)
 UNFINISHED = ".unfinished-"
@@ -44,6 +42,22 @@ NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
 PROGRESS = ("run_id", *NUMBERS, "sha256")
 OWN = "own_sha256"  # of all the others, as they stand in the file
 FILES = ("state.safetensors", "curve.parquet")
+
+
+class Best:
+    """The weights with the best validation accuracy so far; the first of equals."""
+
+    def __init__(self) -> None:
+        self.accuracy, self.step, self.state = math.nan, 0, None
+
+    def offer(self, step: int, accuracy: float, model: nn.Module) -> None:
+        if not accuracy <= self.accuracy:
+            self.accuracy, self.step = accuracy, step
+            self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def restore(self, model: nn.Module) -> None:
+        if self.state is not None:
+            model.load_state_dict(self.state)
 
 
 class Checkpoint:

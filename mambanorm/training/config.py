@@ -9,32 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from mambanorm.errors import unknown
 from mambanorm.model.arms import (
-    AFTER_ARMS,
-    BEFORE_ARMS,
-    GRID_ARMS,
-    NORMVARY_ARMS,
-    NORMVARY_CORE_ARMS,
-    TYPE_ARMS,
-    VALIDATION_ARMS,
     Arm,
 )
-from mambanorm.training.presets import BETAS, DEFAULT_BETAS, SCALES, SEEDS, VISION_TASKS
+from mambanorm.settings import SCALES, check_scale, default_scale
+from mambanorm.training.presets import BETAS, DEFAULT_BETAS, DIFFERENCES, SEEDS_PER_ARM
 
 SCHEMA = 1
 """Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
-
-ROOT = Path(__file__).resolve().parents[2]
 
 MOST_SEEDS = 1_000
 """Of a list; a number of seeds ends where the seeds of tuning begin, at 100 (`RunConfig.role`)."""
@@ -176,33 +166,12 @@ def run_id_of(values: dict[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-STUDY_TASKS = ("digits", "listops", "digits_images")
-VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
-"""The rows of Table 2."""
-
-
-def leaves_grid_out(task: str, scale: str) -> bool:
-    """At quick ListOps takes no part in the 6×6 grid: 36 arms of it would double the study's time."""
-    return (scale, task) == ("quick", "listops")
-
-
-def default_scale() -> str:
-    """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
-    return check_scale(os.environ.get("MAMBANORM_SCALE") or "quick")
-
-
-def check_scale(scale: str) -> str:
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
-    return scale
-
-
 def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
     """`8` → [0…7]; a list of seeds as it is; None → the scale's.
 
     ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
     """
-    seeds = SEEDS[check_scale(scale)] if seeds is None else seeds
+    seeds = SEEDS_PER_ARM[check_scale(scale)] if seeds is None else seeds
     hint = "give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
     if isinstance(seeds, bool | str | bytes | float):
         raise ValueError(f"seeds must be whole numbers, got {seeds!r}: {hint}")
@@ -265,7 +234,10 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
     `RunConfig` itself takes them, as stored runs may have them.
     """
     scale = default_scale() if scale is None else check_scale(scale)
-    differences = {**SCALES[scale].get("*", {}), **(SCALES[scale].get(task, {}) if isinstance(task, str) else {})}
+    differences = {
+        **DIFFERENCES[scale].get("*", {}),
+        **(DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}),
+    }
     config = RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
     parts = (("warmup_steps", "steps"), ("micro_batch", "batch_size"), ("batch_size", "train_rows"))
     for part, whole in parts:
@@ -273,6 +245,11 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
         if size > limit > 0 and {part, whole} & set(changes):
             raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
     return config
+
+
+def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:
+    """The configs in their order, each run once."""
+    return list({config.run_id: config for config in configs}.values())
 
 
 def grid(
@@ -293,135 +270,8 @@ def grid(
         for seed in check_seeds(seeds, scale)
         for arm in arms
     ]
-    return list({config.run_id: config for config in configs}.values())
-
-
-DEPTHS = {"smoke": (1, 2, 4, 5), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
-"""Figure 9 shows four layers, too few to call growth exponential (I5)."""
-
-FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
-"""The small end of the data-size axis: `train_rows` of the runs that ask whether H9…H11 hang on the amount of data."""
-
-
-def depth_runs(
-    scale: str,
-    norm: str = "BN",
-    seeds: int | Iterable[int] = 1,
-    depths: Sequence[int] | None = None,
-    **changes: Any,
-) -> list[RunConfig]:
-    """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
-    steps = {"smoke": 4, "quick": 24}.get(scale, 1_000)
-    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
-    lr = min(base_config("digits", scale).lr, 4e-3)  # at which 24 blocks train, with norms or without
-    changes = dict(lr=lr, steps=steps, eval_every=max(steps // 3, 1)) | changes
-    depths = DEPTHS[scale] if depths is None else depths
-    return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
-
-
-TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
-    ("smoke", "listops"): dict(n_layers=4),
-    ("quick", "listops"): dict(n_layers=4, steps=150, eval_every=50),
-    ("quick", "digits"): dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10),
-}
-"""Models that beat chance in a few seconds each, deeper than the scale's: ListOps has the paper's four blocks."""
-
-
-def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
-    """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
-
-    By task: the study's own models, or deeper ones where `TRAINED_FURTHER` has some (at quick 8 runs, 25 s on two
-    cores); then the deepest of `depth_runs`, those that the verdict on Figure 9 looks at.
-    """
-    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
-    further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
-    listops = grid(four, "listops", scale=scale, seeds=1, **further[0]) if "listops" in (tasks or STUDY_TASKS) else []
-    digits = [config for more in ({}, further[1]) for config in grid(four, "digits", scale=scale, seeds=1, **more)]
-    deepest = depth_runs(scale, norm, depths=DEPTHS[scale][-1:])
-    return list({config.run_id: config for config in listops + digits + deepest}.values())
-
-
-FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
-FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
-
-
-def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
-    """No norm at all over depth × learning rate: how often does it end non-finite? With `train_rows` only at the middle
-    depth."""
-    depths = FAILURE_DEPTHS[scale]
-    depths = [depths[len(depths) // 2]] if train_rows else depths
-    cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
-    return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
-
-
-def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
-    """Figure 10: the deepest and fastest cell of `failure_runs`, where a model without norms fails within seconds, and
-    normalized controls there."""
-    arms = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
-    cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
-    return _short_runs(arms, scale, seeds, **cell)
-
-
-def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
-    """A run that fails does so within its first steps."""
-    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10, warmup_steps=20)
-    return grid(arms, scale=scale, seeds=seeds, **steps | changes)
+    return unique(configs)
 
 
 TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
 """Seeds of the verdicts that no test uses: the learning rate is chosen on the first, "the best of" on the second."""
-
-LR_FACTORS = (0.4, 1.0, 2.5)
-"""The learning rates that every arm of a verdict may choose from, as multiples of the task's own at its scale."""
-
-
-def lr_grid(task: str, scale: str | None = None) -> tuple[float, ...]:
-    """The learning rates tried for every arm, the smallest first; the scale's own is one of them."""
-    return tuple(scaled_lr(task, scale, factor) for factor in LR_FACTORS)
-
-
-def tune_runs(arms: Sequence[Arm | str], task: str, scale: str) -> list[RunConfig]:
-    """Every arm at every learning rate of the grid, with the tune seeds."""
-    return [c for lr in lr_grid(task, scale) for c in grid(arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)]
-
-
-def scaled_lr(task: str, scale: str | None, factor: float) -> float:
-    """A multiple of the task's learning rate, to three digits."""
-    return float(f"{factor * base_config(task, scale).lr:.3g}")
-
-
-def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Those of Table 2's tasks that are asked for; None = all, at smoke and quick only ListOps, the one that minutes
-    suffice for and that needs no download."""
-    if tasks is None:
-        return list(VALIDATION_TASKS[:1] if scale in ("smoke", "quick") else VALIDATION_TASKS)
-    return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
-
-
-def study(
-    scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
-) -> dict[str, list[RunConfig]]:
-    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has
-    runs on digits whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
-
-    None = the environment's scale, the study's tasks, its seeds.
-    """
-    scale = default_scale() if scale is None else check_scale(scale)
-    asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
-    images = [task for task in asked if task in VISION_TASKS]
-    sequences = [task for task in asked if task not in VISION_TASKS]
-    whole = [task for task in sequences if not leaves_grid_out(task, scale)]
-
-    def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
-        return grid(arms, tasks, scale=scale, seeds=seeds)
-
-    return {
-        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], sequences[:1], scale=scale, seeds=1),
-        "03_type": runs(TYPE_ARMS, sequences),
-        "04_position": runs([Arm("None", "None"), *BEFORE_ARMS, *AFTER_ARMS], sequences),
-        "05_combination": runs(GRID_ARMS, whole or sequences),
-        "06_normvary": runs(NORMVARY_ARMS, whole) + runs(NORMVARY_CORE_ARMS, [t for t in sequences if t not in whole]),
-        "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
-        "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
-        "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
-    }

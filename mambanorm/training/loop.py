@@ -13,25 +13,27 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.diagnostics import WeightLog, record
-from mambanorm.model.classifier import ImageClassifier, SequenceClassifier
-from mambanorm.norms.base import is_norm
-from mambanorm.ssm import exactly_threads, scan_backend
-from mambanorm.tasks import Shape, Split, TaskData, load_task
+from mambanorm.diagnostics import WeightLog, record_sites
+from mambanorm.kernels.threads import exactly_threads
+from mambanorm.model.classifier import SequenceClassifier
+from mambanorm.model.vision import ImageClassifier
+from mambanorm.ssm import scan_backend
+from mambanorm.tasks import Shape, TaskData, load_task
 from mambanorm.training import machine
-from mambanorm.training.checkpoint import Checkpoint
+from mambanorm.training.checkpoint import Best, Checkpoint
 from mambanorm.training.config import RunConfig
+from mambanorm.training.evaluation import accuracy, autocast, evaluate, predict, to_device
+from mambanorm.training.optimizer import build_optimizer
+from mambanorm.training.result import RunResult
+from mambanorm.training.schedule import schedule
 
 MODEL_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
@@ -39,48 +41,7 @@ MODEL_FIELDS = (
 )  # fmt: skip
 IMAGE_FIELDS = ("down_sample", "down_norm")
 """What of a config a model takes as it is, and what models of images take besides."""
-
-EVAL_BATCH = 64  # what fits the second-level cache beside the weights: a quarter faster than 256
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
-
-
-@dataclass
-class RunResult:
-    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance."""
-
-    config: RunConfig
-    status: str  # ok | diverged
-    test_accuracy: float  # of the weights with the best validation accuracy
-    val_accuracy: float  # at the last step
-    best_val_accuracy: float  # NaN if the run ended before its first evaluation
-    best_step: int
-    chance: float  # accuracy of always guessing the commonest class
-    steps: int  # optimizer steps done
-    first_nonfinite_step: int | None
-    first_nonfinite_site: str | None
-    wall_s: float
-    tokens_per_s: float
-    peak_memory_mb: float
-    threads: int
-    backend: str
-    parameters: int
-    versions: str
-    git_commit: str
-    machine: str
-    curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
-    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1 = the logits were not finite)
-    diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
-    checkpoint: dict[str, Tensor]  # state_dict of the best validation step
-
-    def facts(self) -> dict[str, Any]:
-        """The scalars, as they stand in result.json and in a row of the run frame; None for a NaN, as JSON has none."""
-        facts = {name: getattr(self, name) for name in FACTS}
-        return {name: None if value != value else value for name, value in facts.items()}
-
-
-ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
-FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
-"""The scalars of a result, by name."""
 
 
 def train(
@@ -235,18 +196,6 @@ def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
     return inputs.shape[0] * inputs.shape[1]
 
 
-def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
-    """AdamW; A_log, D, biases and everything that belongs to a norm get no weight decay."""
-    in_norms = {id(p) for module in model.modules() if is_norm(module) for p in module.parameters()}
-    decay, keep = [], []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            spared = parameter.dim() < 2 or name.endswith(("A_log", "A_logs", "bias")) or id(parameter) in in_norms
-            (keep if spared else decay).append(parameter)
-    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
-
-
 def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
     """Rows of each step's batch, `steps` times: shuffled epochs without their remainder, decided by the seed."""
     generator = torch.Generator().manual_seed(config.seed)
@@ -260,66 +209,6 @@ def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
             yield rows
 
 
-def schedule(step: int, config: RunConfig) -> float:
-    """Factor on the learning rate at step 1…steps: linear warm-up, then constant, or a cosine down to zero."""
-    if step <= config.warmup_steps:
-        return step / config.warmup_steps
-    if config.schedule == "constant_warmup":
-        return 1.0
-    progress = (step - config.warmup_steps) / max(config.steps - config.warmup_steps, 1)
-    return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
-
-
-def to_device(
-    batch: tuple[Tensor, Tensor | None, Tensor], device: torch.device
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    return tuple(part if part is None else part.to(device, non_blocking=True) for part in batch)
-
-
-@torch.no_grad()
-def predict(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, np.ndarray]:
-    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row."""
-    model.eval()
-    found: dict[str, list[Tensor]] = {"label": [], "predicted": [], "loss": []}
-    for rows in torch.arange(len(split)).split(EVAL_BATCH):
-        inputs, lengths, labels = to_device(split.batch(rows), device)
-        with autocast(config, device):
-            logits = model(inputs, lengths).float()
-        guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
-        for key, value in zip(found, (labels, guess, F.cross_entropy(logits, labels, reduction="none")), strict=True):
-            found[key].append(value.cpu())
-    return {key: torch.cat(parts).numpy() for key, parts in found.items()}
-
-
-def accuracy(predictions: dict[str, np.ndarray]) -> float:
-    return float(np.mean(predictions["label"] == predictions["predicted"]))
-
-
-def evaluate(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, float]:
-    predictions = predict(model, split, config, device)
-    return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}
-
-
-class Best:
-    """The weights with the best validation accuracy so far; the first of equals."""
-
-    def __init__(self) -> None:
-        self.accuracy, self.step, self.state = math.nan, 0, None
-
-    def offer(self, step: int, accuracy: float, model: nn.Module) -> None:
-        if not accuracy <= self.accuracy:
-            self.accuracy, self.step = accuracy, step
-            self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-    def restore(self, model: nn.Module) -> None:
-        if self.state is not None:
-            model.load_state_dict(self.state)
-
-
 def finite_gradients(model: nn.Module) -> bool:
     """True if every gradient is finite, for the norm of large ones can overflow on its own."""
     return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
@@ -331,7 +220,7 @@ def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, mic
     gradients = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     model.train()
     for part in micro_batches(len(inputs), micro_batch):
-        with record(model) as seen:
+        with record_sites(model) as seen:
             logits = model(inputs[part], None if lengths is None else lengths[part])
         if site := seen.first_nonfinite():
             return site

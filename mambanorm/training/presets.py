@@ -11,8 +11,8 @@ At paper a comment names what states the line: "C.4" the paragraph of Appendix C
 default of its public code (`classification/config.py`), which C.1 takes over, and "ours" what the paper leaves out.
 
 Map
-    SCALES          scale → task → differences
-    SEEDS           how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
+    DIFFERENCES     scale → task → differences
+    SEEDS_PER_ARM   how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
     VISION_TASKS    the tasks of images
     BETAS           AdamW's β₁, β₂ where they are not PyTorch's: fixed by scale and task, so every run_id tells them
     epochs          epochs → batch size, steps and evaluations
@@ -194,7 +194,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 # fmt: on
 
-SCALES: dict[str, dict[str, dict[str, Any]]] = {
+DIFFERENCES: dict[str, dict[str, dict[str, Any]]] = {
     "smoke": {
         "*": dict(d_model=8, n_layers=2, d_state=4, batch_size=8, steps=4, eval_every=2, warmup_steps=1),
         **{name: VISION for name in VISION_TASKS},
@@ -203,5 +203,5 @@ SCALES: dict[str, dict[str, dict[str, Any]]] = {
     "lab": LAB,
     "paper": PAPER,
 }
-SEEDS: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
+SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
 """Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""

@@ -17,7 +17,8 @@ import pandas as pd
 
 from mambanorm.atomic import replacing
 from mambanorm.errors import unknown
-from mambanorm.training.config import ROOT, RunConfig, check_scale, default_scale
+from mambanorm.settings import ROOT, check_scale, default_scale
+from mambanorm.training.config import RunConfig, unique
 
 SOURCES = ("trained", "recorded")
 RESULTS = ROOT / "data" / "results"
@@ -54,7 +55,7 @@ def read_results(path: str | Path) -> pd.DataFrame:
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
     """The recorded rows of these configs, in their order. ValueError if one of them is not recorded."""
-    configs = list({config.run_id: config for config in configs}.values())
+    configs = unique(configs)
     frames = [recorded(scale) for scale in dict.fromkeys(config.scale for config in configs)]
     frame = pd.concat(frames).set_index("run_id", drop=False)
     absent = [config for config in configs if config.run_id not in frame.index]

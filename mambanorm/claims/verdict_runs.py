@@ -2,8 +2,7 @@
 
 verdict_runs    the configs of several claims, once each
 train_verdicts  trains what is missing in two sweeps, for the second needs what the first has tuned → the run frame
-recorded_configs, record    the same with the runs of the study → data/results
-describe, one_line         a verdict in a few lines of text, and in one
+recorded_configs, record_results    the same with the runs of the study → data/results
 """
 
 from __future__ import annotations
@@ -18,24 +17,18 @@ from mambanorm.atomic import writable_folder
 from mambanorm.claims.evidence import needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.verdict import Verdict
-from mambanorm.training.config import (
-    STUDY_TASKS,
-    RunConfig,
-    check_names,
-    check_seeds,
-    default_scale,
-    leaves_grid_out,
-    study,
-)
+from mambanorm.settings import default_scale
+from mambanorm.study.experiments import STUDY_TASKS, leaves_grid_out, study
+from mambanorm.text import plural
+from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.training.recorded import recorded_path, write_recorded
 from mambanorm.training.store import load_runs
-from mambanorm.training.sweep import plural, sweep
+from mambanorm.training.sweep import sweep
 
-SEEDS = 8
+VERDICT_SEEDS = 8
 """Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
 
-TASKS = ("digits", "digits_images")
+VERDICT_TASKS = ("digits", "digits_images")
 """What the verdicts stand on, unless asked otherwise: a task of sequences and the same data as images."""
 
 
@@ -48,16 +41,19 @@ def verdict_runs(
     runs_dir: str | Path | None = None,
     tuned: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
-    """The configs that the claims need (None = all claims, 8 seeds, TASKS), tuning first.
+    """The configs that the claims need (None = all claims, 8 seeds, VERDICT_TASKS), tuning first.
 
     Test and select runs stand at the learning rates that the tune runs of `tuned` (None = those of the store) choose;
     of an arm that is not tuned yet at the scale's own, so that their number is known before anything is trained.
     """
     scale = default_scale() if scale is None else scale
-    seeds, tasks = check_seeds(SEEDS if seeds is None else seeds, scale), TASKS if tasks is None else tasks
+    seeds, tasks = (
+        check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale),
+        VERDICT_TASKS if tasks is None else tasks,
+    )
     tuned = load_runs(runs_dir, scale=scale, role="tune") if tuned is None else tuned
     configs = [c for claim in _listed(claims) for c in needed(claim, seeds, tasks, scale, tuned)]
-    return sorted({c.run_id: c for c in configs}.values(), key=lambda c: c.role != "tune")
+    return sorted(unique(configs), key=lambda c: c.role != "tune")
 
 
 def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:
@@ -81,7 +77,7 @@ def train_verdicts(
     """Trains what the claims lack and returns their run frame with its summaries; `engine` = sweep's scheduler,
     workers, client, progress. Rows of runs that could not be trained have status "failed"."""
     scale = default_scale() if scale is None else scale
-    claims, seeds = _listed(claims), check_seeds(SEEDS if seeds is None else seeds, scale)
+    claims, seeds = _listed(claims), check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
     sweep([c for c in verdict_runs(claims, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
     return with_summaries(sweep(verdict_runs(claims, **asked), runs_dir=runs_dir, **engine), runs_dir)
@@ -99,17 +95,17 @@ def recorded_configs(
     and of the verdicts, tuning first. On a task that leaves the grid out at that scale, claims that need it are not
     asked."""
     scale = default_scale() if scale is None else scale
-    seeds = check_seeds(SEEDS if seeds is None else seeds, scale)
+    seeds = check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
     tasks = check_names("tasks", STUDY_TASKS if tasks is None else tasks)
     configs = []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if not (claim.needs_grid and leaves_grid_out(task, scale))]
         configs += verdict_runs(claims, seeds=seeds, tasks=[task], scale=scale, runs_dir=runs_dir, tuned=tuned)
     configs += [config for runs in study(scale, tasks, seeds).values() for config in runs]
-    return sorted({c.run_id: c for c in configs}.values(), key=lambda c: c.role != "tune")
+    return sorted(unique(configs), key=lambda c: c.role != "tune")
 
 
-def record(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
+def record_results(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
     """Trains `recorded_configs` and writes the recorded results of a scale; returns their path. `asked`: its keywords
     and sweep's scheduler, workers, client, progress. RuntimeError, and nothing written, if a run could not be trained,
     OSError, before anything is trained, if the file's folder cannot be written to.
@@ -125,20 +121,3 @@ def record(scale: str | None = None, *, path: str | Path | None = None, **asked:
         raise RuntimeError(f"{plural(failed, 'run')} could not be trained: nothing is recorded")
     write_recorded(frame, configs, path)
     return path
-
-
-def describe(verdict: Verdict) -> str:
-    """The verdict, its number and what to know of it, a few lines."""
-    claim = verdict.claim
-    lines = [f"{claim.id:<5}{verdict.verdict:<14}{claim.words} ({claim.where})"]
-    if verdict.decided_by:
-        lines.append(
-            f"     {verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}, {verdict.fidelity}"
-        )
-    return "\n".join(lines + [f"     · {caveat}" for caveat in verdict.caveats])
-
-
-def one_line(verdict: Verdict) -> str:
-    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what it decided."""
-    found = f"{verdict.amount:<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
-    return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}".rstrip()

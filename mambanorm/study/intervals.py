@@ -13,27 +13,14 @@ Glossary: n seeds, m comparisons of a claim, level = coverage of a two-sided int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 from scipy import stats
 
-from mambanorm.study.tables import t_interval
-
 LEVEL = 0.95
 SIGN_FLIP_AT_MOST = 14  # 2¹⁴ subset means
-
-__all__ = [
-    "LEVEL",
-    "brown_forsythe",
-    "clopper_pearson",
-    "deviations",
-    "fisher",
-    "sign_flip_interval",
-    "simultaneous",
-    "t_interval",
-]
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
@@ -93,3 +80,12 @@ def brown_forsythe(*groups: Sequence[float]) -> float:
     if all(np.ptp(group) == 0 for group in groups):
         return float("nan")
     return float(stats.levene(*groups, center="median").pvalue)
+
+
+def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
+    """The t-interval of the mean; NaN for fewer than two values."""
+    values = np.asarray(list(values), float)
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)

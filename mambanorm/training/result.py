@@ -1,16 +1,60 @@
-"""What result.json may say: every fact of a run, of its type, within its bounds and in accord with its config.
+"""What a run gives: `RunResult`, and what its facts may say where they are read back from a store.
 
-A checksum tells that a file is what was written. A store of an earlier version has none: this is what can be told
-there.
+A checksum tells that a file is what was written. A store of an earlier version has none: `check_facts` is what can be
+told there, every fact of its type, within its bounds and in accord with the config.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
 from mambanorm.training.config import RunConfig
-from mambanorm.training.loop import FACTS
+
+
+@dataclass
+class RunResult:
+    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance."""
+
+    config: RunConfig
+    status: str  # ok | diverged
+    test_accuracy: float  # of the weights with the best validation accuracy
+    val_accuracy: float  # at the last step
+    best_val_accuracy: float  # NaN if the run ended before its first evaluation
+    best_step: int
+    chance: float  # accuracy of always guessing the commonest class
+    steps: int  # optimizer steps done
+    first_nonfinite_step: int | None
+    first_nonfinite_site: str | None
+    wall_s: float
+    tokens_per_s: float
+    peak_memory_mb: float
+    threads: int
+    backend: str
+    parameters: int
+    versions: str
+    git_commit: str
+    machine: str
+    curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
+    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1 = the logits were not finite)
+    diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
+    checkpoint: dict[str, Tensor]  # state_dict of the best validation step
+
+    def facts(self) -> dict[str, Any]:
+        """The scalars, as they stand in result.json and in a row of the run frame; None for a NaN, as JSON has none."""
+        facts = {name: getattr(self, name) for name in FACTS}
+        return {name: None if value != value else value for name, value in facts.items()}
+
+
+ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
+FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARRAYS))
+"""The scalars of a result, by name."""
+
 
 FRACTIONS = ("test_accuracy", "val_accuracy", "chance", "best_val_accuracy")
 COUNTS = ("steps", "best_step", "parameters", "threads", "first_nonfinite_step")

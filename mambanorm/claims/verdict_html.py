@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from mambanorm.claims.training import TASKS
 from mambanorm.claims.verdict import AT_CHANCE, VERDICTS, Verdict
-from mambanorm.training.sweep import plural
+from mambanorm.claims.verdict_runs import VERDICT_TASKS
+from mambanorm.text import plural
 
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }
@@ -118,7 +118,7 @@ def _picture(verdict: Verdict) -> str:
 
 def command(verdict: Verdict) -> str:
     """The command that trains what the claim lacks and prints its verdict."""
-    tasks = ",".join(verdict.tasks) or TASKS[verdict.claim.kind == "vision"]
+    tasks = ",".join(verdict.tasks) or VERDICT_TASKS[verdict.claim.kind == "vision"]
     return f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks} --seeds 8"
 
 

@@ -1,0 +1,230 @@
+"""Reading the arguments: what each kind of option may be, and the options that several commands share.
+
+A converter raises argparse's own error with what was given and what is allowed; `main` tells it in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn
+
+from mambanorm.settings import SCALES, check_scale, default_scale
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ValueErrors, told like all the others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """argparse's own message has no nearest match."""
+        from mambanorm.errors import unknown
+
+        if action.choices is not None and value not in action.choices:
+            raise unknown("command", value, action.choices)
+
+
+ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
+"""Fields of RunConfig that have an option of their own."""
+
+
+def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
+    from mambanorm.errors import unknown
+    from mambanorm.training.config import check_once
+
+    known, changes = defaults(), {}
+    check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if name in ELSEWHERE:
+            raise ValueError(f"{name} is not set by --set but by {ELSEWHERE[name]}")
+        if name not in known:
+            raise unknown("field of RunConfig", name, [name for name in known if name not in ELSEWHERE])
+        if not equals:
+            raise ValueError(f"--set takes {name}=VALUE, got {pair!r}")
+        changes[name] = _value(name, text, type(known[name]))
+    return changes
+
+
+def defaults() -> dict[str, Any]:
+    """RunConfig's fields and their defaults."""
+    from dataclasses import MISSING, fields
+
+    from mambanorm.training.config import RunConfig
+
+    made = fields(RunConfig)
+    return {field.name: field.default_factory() if field.default is MISSING else field.default for field in made}
+
+
+WHOLE, NUMBER = re.compile(r"[+-]?[0-9]+"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts."""
+
+
+def _value(name: str, text: str, kind: type) -> Any:
+    import json
+
+    kinds: dict[type, tuple[str, Callable]] = {
+        int: ("a whole number", lambda text: int(_match(WHOLE, text))),
+        float: ("a number", lambda text: float(_match(NUMBER, text))),
+        dict: ('JSON such as {"groups": 8}', json.loads),
+        tuple: ("a list such as [2, 4]", json.loads),
+        str: ("text", str),
+    }
+    wanted, read = kinds[kind]
+    try:
+        value = read(text)
+    except ValueError:
+        value = None
+    value = tuple(value) if kind is tuple and isinstance(value, list) else value
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be {wanted}, got {text!r}")
+    return value
+
+
+def _match(pattern: re.Pattern, text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def path(text: str):
+    from pathlib import Path
+
+    return Path(text).resolve()
+
+
+def check_tasks(names: Collection[str]) -> list[str]:
+    from mambanorm.tasks import check_task
+
+    return [check_task(name) for name in names]
+
+
+def _said(read: Callable, *given: object) -> Any:
+    """`read(*given)`, whose ValueError argparse shall tell as it is, with the option's name."""
+    try:
+        return read(*given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def chosen_scale(options: argparse.Namespace) -> str:
+    """The scale of --scale, else the environment's."""
+    return check_scale(options.scale) if options.scale else default_scale()
+
+
+def names(text: str) -> list[str]:
+    from mambanorm.training.config import check_once
+
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} lacks a name: give names separated by commas")
+    _said(check_once, "name", names)
+    return names
+
+
+def scale(text: str) -> str:
+    return _said(check_scale, text)
+
+
+def seeds(text: str) -> int | list[int]:
+    """`8` → 8, which stands for 0…7; `0,3,200` → those."""
+    from mambanorm.training.config import check_seeds
+
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
+    if not all(map(WHOLE.fullmatch, parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200")
+    seeds = [int(part) for part in parts] if "," in text else int(text)
+    _said(check_seeds, seeds, "smoke")
+    return seeds
+
+
+def seed(text: str) -> int:
+    """One seed, not a number of them."""
+    if not WHOLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: one whole number")
+    return seeds(f"{text},")[0]
+
+
+def folder(text: str) -> str:
+    """A folder, there or not."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no folder")
+    if os.path.exists(text) and not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a file: needed is a folder")
+    return text
+
+
+def file(text: str) -> str:
+    """A file, there or not."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no file")
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder: needed is the name of a file in it")
+    return text
+
+
+def place(text: str) -> str:
+    if not text.strip(", "):
+        raise argparse.ArgumentTypeError(f"{text!r} names neither a file nor a module")
+    return text
+
+
+def workers(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not re.fullmatch(r"[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, 0 (in this process) or a whole number")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    seconds = float(text) if NUMBER.fullmatch(text) else 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+def address(text: str) -> str:
+    if not re.fullmatch(r"\w+://.+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address of a scheduler, such as tcp://10.0.0.1:8786")
+    return text
+
+
+SCALE_HELP = f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: MAMBANORM_SCALE, else quick)"
+
+
+def add_common(command: Parser, *, several: bool = True) -> None:
+    command.add_argument("--scale", type=scale, help=SCALE_HELP)
+    if several:
+        command.add_argument("--tasks", type=names, metavar="A,B", help="tasks, separated by commas")
+        command.add_argument("--seeds", type=seeds, metavar="N", help="8 stands for 0…7; or a list: 0,3,200")
+    command.add_argument(
+        "--runs-dir", type=folder, metavar="DIR", help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)"
+    )
+
+
+def add_training(command: Parser) -> None:
+    command.add_argument("--scheduler", type=address, metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
+    command.add_argument(
+        "--workers", type=workers, default="auto", metavar="N", help="auto (one a core), 0 (in this process) or N"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="only say how many runs there are and how long they take"
+    )
+
+
+def add_set(command: Parser) -> None:
+    help_text = "change a field of RunConfig, such as lr=1e-3 or n_layers=8; may be repeated"
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help_text)

@@ -1,0 +1,77 @@
+"""What the commands print: lines on stderr, the dry run, a table of arms, one run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mambanorm.cli.arguments import check_tasks
+
+
+def without_repeats(say: Callable[..., None]) -> Callable[..., None]:
+    """Says the same no second time: several steps of a command look at the same store."""
+    said: set[str] = set()
+
+    def say_once(message: object, *args: object, **keywords: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            say(message, *args, **keywords)
+
+    return say_once
+
+
+def say(message: object) -> None:
+    print(f"mambanorm: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def report_failed(frame: Any) -> int:
+    """Exit code 1 and a line on stderr if some runs could not be trained."""
+    from mambanorm.text import plural
+
+    failed = frame[frame["status"] == "failed"]
+    if len(failed):
+        say(f"{len(failed)} of {plural(len(frame), 'run')} could not be trained; the first: {failed['error'].iloc[0]}")
+    return int(len(failed) > 0)
+
+
+def print_dry_run(configs: list, options: argparse.Namespace) -> None:
+    """What a dry run prints: how many runs are asked for, stored and missing, and how long the missing ones take."""
+    from mambanorm.study.estimate import dry_run
+
+    check_tasks({config.task for config in configs})
+    print(dry_run(configs, runs_dir=options.runs_dir, workers=options.workers, scheduler=options.scheduler))
+
+
+def print_arms(frame) -> None:
+    """Mean ± sd over the seeds, one row an arm, one table a task."""
+    from mambanorm.study.tables import describe_frame, percent, summarize
+    from mambanorm.text import plural
+
+    table = summarize(frame)
+    width = max(map(len, table["arm"]))
+    for task, rows in table.groupby("task", sort=False):
+        print(f"{task}: test accuracy, chance is {percent(rows['chance'].iloc[0])}")
+        for row in rows.itertuples():
+            note = f", {row.diverged} diverged" if row.diverged else ""
+            mean = f"{100 * row.mean:.1f} ± {100 * row.sd:.1f} %" if row.n > 1 else percent(row.mean)
+            print(f"  {row.arm:<{width}}  {mean:<14} ({plural(row.n, 'run')}{note})")
+    print(describe_frame(frame))
+
+
+def print_run(run) -> None:
+    from mambanorm.study.tables import percent
+    from mambanorm.text import spell
+
+    config, facts = run.config, run.facts
+    print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")
+    print(f"  test accuracy   {percent(facts['test_accuracy'])} (chance is {percent(facts['chance'])})")
+    if facts["status"] == "diverged":
+        where = f"at step {facts['first_nonfinite_step']}, first in {facts['first_nonfinite_site']}"
+        print(f"  diverged        {where}: scored as chance")
+    else:
+        best = percent(facts["best_val_accuracy"])
+        print(f"  weights of      step {facts['best_step']} of {facts['steps']}, best on validation ({best})")
+    print(f"  time            {spell(facts['wall_s'])}, {facts['tokens_per_s']:,.0f} tokens/s")
+    print(f"  run folder      {run.path}")

@@ -1,0 +1,78 @@
+"""`mambanorm runs`: lists the stored runs, writes them to a table, and checks their files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Parser
+
+SUMMARY = "list the stored runs"
+EXAMPLES = [
+    "",
+    "--tasks digits --scale quick",
+    "--csv runs.csv",
+    "--check",
+]
+
+
+def add(command: Parser) -> None:
+    arg.add_common(command)
+    command.add_argument(
+        "--csv", type=arg.file, metavar="FILE", help="write every run and every column to a file instead"
+    )
+    check = "read every file of every run and say which are not what was written"
+    command.add_argument("--check", action="store_true", help=check)
+
+
+def run(options: argparse.Namespace) -> int:
+    from mambanorm import load_runs
+    from mambanorm.text import plural
+    from mambanorm.training.config import check_seeds
+    from mambanorm.training.store import runs_dir
+
+    if options.check:
+        return _check_store(options)
+    where: dict[str, Any] = {}
+    if options.scale is not None:
+        where["scale"] = options.scale
+    if options.tasks is not None:
+        where["task"] = arg.check_tasks(options.tasks)
+    if options.seeds is not None:
+        where["seed"] = check_seeds(options.seeds, "smoke")
+    frame = load_runs(options.runs_dir, **where)
+    if options.csv:
+        from mambanorm.atomic import write_text
+
+        write_text(arg.path(options.csv), frame.to_csv(index=False))
+        print(f"{plural(len(frame), 'run')} written to {options.csv}")
+        return 0
+    print(f"{plural(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
+    if len(frame):
+        brief = frame[["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s"]]
+        print(brief.head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
+    if len(frame) > SHOWN:
+        print(f"… and {len(frame) - SHOWN} more: --csv FILE writes all of them, with every column")
+    return 0
+
+
+SHOWN = 40
+
+
+def _check_store(options: argparse.Namespace) -> int:
+    """Reads every file of every run and says which are not what was written; 1 if there are any."""
+    from mambanorm.text import plural
+    from mambanorm.training.store import check_runs, runs_dir
+
+    table = check_runs(options.runs_dir)
+    bad = table[~table["state"].isin(["whole", "unchecked"])]
+    for row in bad.itertuples():
+        print(f"{row.run_id}  {row.state}: {row.why}")
+    counts = ", ".join(f"{n} {state}" for state, n in table["state"].value_counts().items())
+    print(f"{plural(len(table), 'run')} in {runs_dir(options.runs_dir)}{': ' if counts else ''}{counts}")
+    if "unchecked" in set(table["state"]):
+        print("Unchecked runs are of an earlier version, which kept no checksums: sound as far as can be told.")
+    if "damaged" in set(table["state"]):
+        print("Move a damaged run's folder away, and what needs it trains it again.")
+    return int(len(bad) > 0)

@@ -1,0 +1,42 @@
+"""`mambanorm study`: trains what is missing, executes the notebooks and writes the report."""
+
+from __future__ import annotations
+
+import argparse
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Parser
+from mambanorm.cli.printing import print_dry_run
+
+SUMMARY = "train what is missing, execute the notebooks and write the report"
+EXAMPLES = [
+    "",
+    "--scale smoke --out /tmp/report",
+    "--seeds 8 --dry-run",
+    "--notebooks 03,05_combination --tasks digits",
+]
+
+
+def add(command: Parser) -> None:
+    arg.add_common(command)
+    arg.add_training(command)
+    names = "only these, by name or its beginning: 03,05_combination"
+    command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=names)
+    command.add_argument(
+        "--out", type=arg.folder, metavar="DIR", help="where the report goes (default: reports/<scale>)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from mambanorm.report import study as report
+    from mambanorm.text import plural
+
+    if options.dry_run:
+        paths = report.find_notebooks(options.notebooks)
+        names = [path.stem for path in paths] if options.notebooks else None
+        plan = report.study_runs(options.scale, options.tasks, options.seeds, names)
+        print_dry_run([config for configs in plan.values() for config in configs], options)
+        print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
+        return 0
+    asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
+    return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))

@@ -1,0 +1,54 @@
+"""`mambanorm sweep`: trains the missing runs of several arms and prints a mean for each."""
+
+from __future__ import annotations
+
+import argparse
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Parser
+from mambanorm.cli.printing import print_arms, print_dry_run, report_failed
+
+SUMMARY = "train the missing runs of several arms and print mean ± sd of each"
+EXAMPLES = [
+    '--arms "RMSN>SSM>None,RMSN>SSM>GN" --seeds 5',
+    "--grid position --tasks digits,listops --dry-run",
+    '--arms "None>SSM>None,preset:VMamba" --set n_layers=8 --set lr=1e-3',
+]
+
+
+def add(command: Parser) -> None:
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--arms", type=arg.names, metavar="ARMS", help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"'
+    )
+    which.add_argument("--grid", help="a list of the study: type, position, grid or normvary")
+    arg.add_common(command)
+    arg.add_set(command)
+    arg.add_training(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    from mambanorm.errors import unknown
+    from mambanorm.model.arms import Arm
+    from mambanorm.study import experiments
+    from mambanorm.training.config import grid
+    from mambanorm.training.sweep import sweep
+
+    grids = {
+        "type": experiments.TYPE_ARMS,
+        "position": experiments.POSITION_ARMS,
+        "grid": experiments.GRID_ARMS,
+        "normvary": experiments.NORMVARY_ARMS,
+    }
+    if options.grid is not None and options.grid not in grids:
+        raise unknown("grid", options.grid, grids)
+    changes = arg.parse_changes(options.set)
+    arms = grids[options.grid] if options.grid else [Arm.parse(arm) for arm in options.arms]
+    tasks = arg.check_tasks(options.tasks or ["digits"])
+    configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
+    if options.dry_run:
+        print_dry_run(configs, options)
+        return 0
+    frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    print_arms(frame)
+    return report_failed(frame)

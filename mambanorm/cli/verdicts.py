@@ -1,0 +1,39 @@
+"""`mambanorm verdicts`: trains what the paper's claims lack and prints a verdict for each."""
+
+from __future__ import annotations
+
+import argparse
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Parser
+from mambanorm.cli.printing import print_dry_run, report_failed
+
+SUMMARY = "train what the claims of the paper lack and print a verdict for each"
+EXAMPLES = [
+    "--seeds 8 --tasks digits",
+    "--seeds 3 --dry-run",
+    "--claims H1s,H3s --tasks digits,listops",
+]
+
+
+def add(command: Parser) -> None:
+    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H3s (default: all)")
+    arg.add_common(command)
+    arg.add_training(command)
+
+
+def run(options: argparse.Namespace) -> int:
+    from mambanorm import claims
+
+    ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
+    scale = arg.chosen_scale(options)
+    asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks or claims.VERDICT_TASKS), scale=scale)
+    if options.dry_run:
+        print_dry_run(claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir), options)
+        return 0
+    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    frame = claims.train_verdicts(ids, **asked, **engine)
+    verdicts = [claims.judge(name, frame, scale=scale) for name in ids]
+    print("\n".join(map(claims.describe, verdicts)))
+    print("\n" + "\n".join(map(claims.one_line, verdicts)))
+    return report_failed(frame)

@@ -1,0 +1,66 @@
+"""Looking inside: hooks in, data out. Nothing here trains, plots or prints.
+
+    recording.py           record_sites: every site of every block while a model runs, yours too
+    norms_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
+    weights.py             WeightLog, the data of Figure 10 and Appendix B; spectra, weight norms, loss spikes
+
+Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
+"""
+
+from mambanorm.diagnostics.norms_over_depth import (
+    EXPONENTIAL,
+    FLAT,
+    growth,
+    growth_fits,
+    growth_table,
+    norm_quantiles,
+    norms_by_depth,
+    token_norms,
+)
+from mambanorm.diagnostics.recording import Recorder, blocks_of, left_as_found, record_sites
+from mambanorm.diagnostics.weights import (
+    BLOCK_PARTS,
+    WeightLog,
+    marchenko_pastur,
+    mixture_moves,
+    part_norms,
+    sigma_history,
+    singular_values,
+    spectra,
+    spectrum_at,
+    spectrum_facts,
+    spectrum_spread,
+    spike_score,
+    weight_table,
+)
+
+record = record_sites  # its first name, which is also that of the command that records results
+
+__all__ = [
+    "BLOCK_PARTS",
+    "EXPONENTIAL",
+    "FLAT",
+    "Recorder",
+    "WeightLog",
+    "blocks_of",
+    "growth",
+    "growth_fits",
+    "growth_table",
+    "left_as_found",
+    "marchenko_pastur",
+    "mixture_moves",
+    "norm_quantiles",
+    "norms_by_depth",
+    "part_norms",
+    "record",
+    "record_sites",
+    "sigma_history",
+    "singular_values",
+    "spectra",
+    "spectrum_at",
+    "spectrum_facts",
+    "spectrum_spread",
+    "spike_score",
+    "token_norms",
+    "weight_table",
+]

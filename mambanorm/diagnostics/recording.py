@@ -1,0 +1,121 @@
+"""Looking into a model: hooks in, data out.
+
+    record_sites(model)     sees every site of every block (block.SITES) while it is open: a frame, or raw tensors
+    left_as_found(model)    gives a model its mode and its buffers back
+    blocks_of(model)        the Mamba and VSS blocks of any model, by depth
+
+A model of your own works too, where it is made of MambaBlocks or VSSBlocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mambanorm.model.block import SITES, MambaBlock
+from mambanorm.model.vision import VSSBlock
+
+
+def blocks_of(model: nn.Module) -> list[tuple[str, MambaBlock | VSSBlock]]:
+    """Names and blocks in order of depth."""
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, MambaBlock | VSSBlock)]
+
+
+class Recorder:
+    """What `record` has seen: one entry a block and site, in the order of computation."""
+
+    def __init__(self, sites: Iterable[str]):
+        self.sites = frozenset(sites)
+        self.seen: list[tuple[str, int, str, Tensor]] = []
+
+    def watch(self, name: str, depth: int):
+        """The observer of one block."""
+
+        def observe(site: str, value: Tensor) -> None:
+            if site in self.sites:
+                self.seen.append((name, depth, site, value.detach()))
+
+        return observe
+
+    def tensors(self, site: str) -> list[Tensor]:
+        """That site's tensors, by depth."""
+        return [value for _, _, seen, value in self.seen if seen == site]
+
+    def frame(self, lengths: Tensor | None = None) -> pd.DataFrame:
+        """One row a block and site: rms, max_abs, p999, kurtosis (normal = 3), nonfinite (fraction).
+
+        With `lengths` the padding is left out. The first four describe the finite values.
+        """
+        rows = []
+        for name, depth, site, value in self.seen:
+            valid = value if lengths is None else torch.cat([row[:n] for row, n in zip(value, lengths, strict=True)])
+            rows.append({"block": name, "depth": depth, "site": site, **describe(valid)})
+        return pd.DataFrame(rows)
+
+    def first_nonfinite(self) -> str | None:
+        """`blocks.3.scan`: the first site in the order of computation that holds a non-finite value."""
+        return next((f"{name}.{site}" for name, _, site, value in self.seen if not value.isfinite().all()), None)
+
+
+@contextmanager
+def record_sites(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]:
+    """Records the named sites of every block while open; the blocks run their unfused twin meanwhile.
+
+    Raises ValueError if the model has no Mamba or VSS block or a site is unknown.
+    """
+    sites = tuple(sites)
+    unknown_sites = set(sites) - set(SITES)
+    if unknown_sites:
+        raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(SITES)}")
+    blocks = blocks_of(model)
+    if not blocks:
+        raise ValueError(
+            f"{type(model).__name__} holds no MambaBlock or VSSBlock, so there is nothing to record: a Mamba language "
+            "model of mamba-ssm or transformers becomes one of this kit by load_mamba_checkpoint(model.state_dict())"
+        )
+    recorder = Recorder(sites)
+    before = [block.observer for _, block in blocks]
+    for depth, (name, block) in enumerate(blocks, start=1):
+        block.observer = recorder.watch(name, depth)
+    try:
+        yield recorder
+    finally:
+        for (_, block), observer in zip(blocks, before, strict=True):
+            block.observer = observer
+
+
+def describe(value: Tensor) -> dict[str, float]:
+    """RMS, largest magnitude, 99.9 % quantile of the magnitude, kurtosis and share of non-finite values."""
+    flat = value.detach().double().flatten().cpu().numpy()
+    finite = flat[np.isfinite(flat)]
+    nonfinite = 1.0 - finite.size / max(flat.size, 1)
+    if not finite.size:
+        return dict(rms=np.nan, max_abs=np.nan, p999=np.nan, kurtosis=np.nan, nonfinite=nonfinite)
+    centred = finite - finite.mean()
+    var = np.mean(centred**2)
+    return dict(
+        rms=float(np.sqrt(np.mean(finite**2))),
+        max_abs=float(np.abs(finite).max()),
+        p999=float(np.quantile(np.abs(finite), 0.999)),
+        kurtosis=float(np.mean(centred**4) / var**2) if var > 0 else np.nan,
+        nonfinite=nonfinite,
+    )
+
+
+@contextmanager
+def left_as_found(model: nn.Module) -> Iterator[None]:
+    """Gives the model its mode and its buffers back, whatever happens inside."""
+    training = {module: module.training for module in model.modules()}
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    try:
+        yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+        for name, value in model.named_buffers():
+            value.copy_(buffers[name])

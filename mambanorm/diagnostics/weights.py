@@ -1,0 +1,191 @@
+"""What happens to the weights: the data of Figure 10 and of Appendix B.
+
+    WeightLog                          kept by every training run: snapshots, and a ring of the last few steps
+    singular_values, spectra, …        spectra of out_proj, and what is made of them
+    part_norms, weight_table           L2 norms of a block's parts; each parameter described
+    mixture_moves, spike_score         how far NormVary's weights got; jumps of a loss curve
+
+Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mambanorm.diagnostics.recording import blocks_of
+from mambanorm.model.block import MambaBlock
+from mambanorm.model.vision import VSSBlock
+from mambanorm.norms import NormVary
+
+BLOCK_PARTS = {
+    "in_proj": ("in_proj.weight",),
+    "conv1d": ("conv1d.weight", "conv1d.bias"),
+    "SSM": ("x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D"),
+    "out_proj": ("out_proj.weight",),
+}
+"""The four parts whose weights Appendix B measures."""
+
+IMAGE_BLOCK_PARTS = BLOCK_PARTS | {
+    "conv1d": ("conv2d.weight", "conv2d.bias"),
+    "SSM": ("x_proj_weight", "dt_projs_weight", "dt_projs_bias", "A_logs", "Ds"),
+}
+"""The same parts of a VSS block."""
+
+
+def singular_values(weight: Tensor) -> np.ndarray:
+    """Sorted singular values, largest first; NaN where the weight is not finite."""
+    weight = weight.detach().double().cpu()
+    if not weight.isfinite().all():
+        return np.full(min(weight.shape), np.nan)
+    return torch.linalg.svdvals(weight).numpy()
+
+
+def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
+    """Smallest and largest singular value to expect of a random matrix with entries of that spread (large sizes)."""
+    rows, columns = shape
+    return tuple(float(std * abs(np.sqrt(rows) + sign * np.sqrt(columns))) for sign in (-1, 1))
+
+
+def spectrum_facts(sigma: np.ndarray) -> dict[str, float]:
+    """σ_1, Frobenius norm, stable rank and effective rank (exp of the entropy) from singular values."""
+    total = sigma.sum()
+    share = sigma[sigma > 0] / total if total > 0 else np.array([1.0])
+    frobenius = float(np.sqrt(np.sum(sigma**2)))
+    return dict(
+        sigma_1=float(sigma[0]),
+        frobenius=frobenius,
+        stable_rank=(frobenius / sigma[0]) ** 2 if sigma[0] > 0 else np.nan,
+        effective_rank=float(np.exp(-np.sum(share * np.log(share)))),
+    )
+
+
+def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """All that a run kept of out_proj's spectrum, snapshots and ring together: steps (T,), values (T, layers, k)."""
+    steps, sigma = arrays["step"], arrays["singular_values"]
+    if "ring_step" in arrays:
+        steps = np.concatenate([steps, arrays["ring_step"]])
+        sigma = np.concatenate([sigma, arrays["ring_singular_values"]])
+    steps, first = np.unique(steps, return_index=True)
+    return steps, sigma[first]
+
+
+def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
+    """Singular values (layers, k) of the kept step nearest to this one."""
+    steps, sigma = sigma_history(arrays)
+    return sigma[np.abs(steps - step).argmin()]
+
+
+def spectra(weights: Sequence[Tensor]) -> np.ndarray:
+    """Singular values of each matrix, (layers, k); behind those of a smaller matrix, as down-sampling has, NaN."""
+    rows = [singular_values(weight) for weight in weights]
+    k = max(map(len, rows))
+    return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])
+
+
+def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
+    """Variance of the singular values (layers, k): within a layer (mean over layers), between layers (of their means),
+    and σ_1 of the first and the last block."""
+    within, between = float(np.nanvar(sigma, axis=1).mean()), float(np.nanmean(sigma, axis=1).var())
+    return dict(within=within, between=between, sigma_1_first=float(sigma[0, 0]), sigma_1_last=float(sigma[-1, 0]))
+
+
+def weight_table(model: nn.Module, before: dict[str, Tensor] | None = None) -> pd.DataFrame:
+    """One row a parameter: Frobenius norm, gradient norm, and for matrices σ_1, stable and effective rank.
+
+    `before` (an earlier state_dict) adds relative_update = ‖W − W_before‖/‖W_before‖.
+    """
+    rows = []
+    for name, parameter in model.named_parameters():
+        matrix = parameter.detach().flatten(1) if parameter.dim() > 1 else None
+        row = {"parameter": name, "frobenius": float(parameter.detach().norm())}
+        row["gradient_norm"] = float(parameter.grad.norm()) if parameter.grad is not None else np.nan
+        if matrix is not None:
+            row |= spectrum_facts(singular_values(matrix))
+        if before is not None:
+            old = before[name].to(parameter)
+            row["relative_update"] = float((parameter.detach() - old).norm() / old.norm().clamp(min=1e-30))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def part_norms(block: MambaBlock | VSSBlock) -> list[float]:
+    """L2 norms of in_proj, convolution, SSM and out_proj (Appendix B), each over all the part's weights."""
+    parts = IMAGE_BLOCK_PARTS if isinstance(block, VSSBlock) else BLOCK_PARTS
+    parameters = dict(block.named_parameters())
+    return [float(torch.stack([parameters[name].detach().norm() for name in names]).norm()) for names in parts.values()]
+
+
+class WeightLog:
+    """What every run keeps of its weights: a snapshot now and then, and a ring of the last few steps.
+
+    Failure is known only afterwards, so the ring always turns: when a run ends, wanted or not, the steps just before
+    the end are there (Figure 10).
+    """
+
+    def __init__(self, model: nn.Module, ring: int = 8):
+        self.blocks = [block for _, block in blocks_of(model)]
+        self.adaptive = [m for block in self.blocks for m in (block.n1, block.n2) if isinstance(m, NormVary)]
+        self.snapshots: list[dict[str, np.ndarray]] = []
+        self.ring: deque[tuple[int, list[Tensor]]] = deque(maxlen=ring)
+
+    def turn(self, step: int) -> None:
+        """Remembers out_proj as it is at this step, dropping the oldest."""
+        self.ring.append((step, [block.out_proj.weight.detach().clone() for block in self.blocks]))
+
+    def snapshot(self, step: int) -> None:
+        """Spectra, part norms and mixture weights at this step."""
+        mixtures = [torch.stack(norm.mixture()).detach().cpu().numpy() for norm in self.adaptive]
+        self.snapshots.append(
+            {
+                "step": np.array(step),
+                "singular_values": spectra([block.out_proj.weight for block in self.blocks]),
+                "part_norms": np.array([part_norms(block) for block in self.blocks]),
+                **({"mixture": np.stack(mixtures)} if mixtures else {}),
+            }
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), mixture (T, norms, 2, 5) if any;
+        ring_step (R,), ring_singular_values (R, layers, k)."""
+        arrays = {key: np.stack([shot[key] for shot in self.snapshots]) for key in self.snapshots[0]}
+        if self.ring:
+            arrays["ring_step"] = np.array([step for step, _ in self.ring])
+            arrays["ring_singular_values"] = np.stack([spectra(weights) for _, weights in self.ring])
+        return arrays
+
+
+def mixture_moves(runs: Mapping[tuple[str, int], object]) -> pd.DataFrame:
+    """How far NormVary's weights got from 1/5: one row a task and norm by depth, over the seeds.
+
+    runs: (task, seed) → StoredRun with a mixture. Columns: mean_weights, var_weights (largest departure at the last
+    snapshot, any seed), largest (of both), reach: the departure of one weight if its logit rose, and the others fell,
+    by the sum of the learning rates, which is about as far as Adam can carry a logit.
+    """
+    rows = []
+    for (task, _), run in runs.items():
+        moves = np.abs(run.diagnostics["mixture"][-1] - 0.2).max(axis=-1)  # (norms, 2)
+        travel = float(run.curves.lr.sum())
+        reach = 1 / (1 + 4 * np.exp(-2 * travel)) - 0.2
+        rows += [
+            dict(task=task, norm=i, mean_weights=m, var_weights=v, largest=max(m, v), reach=reach)
+            for i, (m, v) in enumerate(moves, start=1)
+        ]
+    return pd.DataFrame(rows).groupby(["task", "norm"], sort=False).max().reset_index()
+
+
+def spike_score(loss: np.ndarray, window: int = 50, sigmas: float = 7.0) -> float:
+    """Share of steps whose loss lies more than `sigmas` standard deviations above the trailing window's mean.
+
+    After the spike score of OLMo 2 (2024), whose window is 1,000. A non-finite loss is a spike; the first window is
+    not judged.
+    """
+    loss = np.asarray(loss, float)
+    judged = range(window, len(loss))
+    spikes = [not loss[i] <= loss[i - window : i].mean() + sigmas * loss[i - window : i].std() for i in judged]
+    return float(np.mean(spikes)) if spikes else 0.0

@@ -1,0 +1,239 @@
+"""What every kernel of the CPU is written with: Numba's `jit`, blocks of LANES numbers, and how a kernel is started.
+
+Map
+    jit                             the compiler, its flags and its cache on disk
+    exp2, exp2_below, sigmoid       elementary functions that LLVM can vectorise (llvmlite has no vector math library)
+    memory, load, store, add_product  blocks of LANES numbers between tensors and a worker's buffers
+    empty, zeros, ones, full        tensors as kernels read and write them
+    places, in_order                where a tensor lies in memory; a tensor laid out in order
+    run                             starts a kernel, one at a time, and says so where it has to be compiled first
+"""
+
+import functools
+import hashlib
+import math
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import event
+from numba.extending import intrinsic
+from torch import Tensor
+
+LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inner loops have this constant trip count
+
+
+def fingerprint(folder):
+    """Of the source of all kernels: of every file in the folders beside and below that has a `@jit`."""
+    digest = hashlib.sha256()
+    for source in sorted(folder.glob("*/*.py")):
+        if b"\n@jit(" in (text := source.read_bytes()):
+            digest.update(text)
+    return digest.hexdigest()[:8]
+
+
+FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
+
+
+def jit(*flags, **options):
+    """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written.
+
+    Numba's disk cache notices a change of the file that a kernel stands in, but not of another file whose functions it
+    has taken in. Its files are named after the function's qualified name: with the fingerprint in it, a change of any
+    kernel is a change of name, and what was compiled before is not found.
+    """
+    options = {"fastmath": {"contract", *flags}, "error_model": "numpy", "nogil": True, **options}
+
+    def decorate(function):
+        function.__qualname__ += f"_{FINGERPRINT}"
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # "no locator available": neither the package's folder nor the user's can be written
+            return numba.njit(**options)(function)
+
+    return decorate
+
+
+# ---------------------------------------------------------------------------------------------- elementary functions
+@intrinsic
+def _float_to_bits(typingctx, x):
+    return types.int32(types.float32), lambda c, b, sig, args: b.bitcast(args[0], c.get_value_type(types.int32))
+
+
+@intrinsic
+def _bits_to_float(typingctx, x):
+    return types.float32(types.int32), lambda c, b, sig, args: b.bitcast(args[0], c.get_value_type(types.float32))
+
+
+_f = np.float32
+ZERO, ONE, TWO = _f(0), _f(1), _f(2)
+_EXP_MAX, _EXP_MIN = _f(128), _f(-126)
+_ROUND = _f(1.5 * 2**23 + 126)  # adding it rounds to an integer k and leaves k + 126 in the lowest bits
+_SHIFT = np.int32(23)
+# 2^(q+1) on |q| <= 1/2: minimax, relative error 1.1e-7; value and slope at 0 are exact, and so is a slow decay
+_E1, _E2, _E3 = _f(1.3862943649291992), _f(0.48044565320014954), _f(0.11101117730140686)
+_E4, _E5 = _f(0.019339319318532944), _f(0.0026600733399391174)
+LOG2E, LN2 = _f(1 / math.log(2)), _f(math.log(2))
+
+
+@jit(inline="always")
+def exp2_below(x):
+    """2^x in float32 for x <= 127.5: 0 below -125.5 (results under 2^-125 are flushed), NaN stays NaN.
+
+    x = k + q with k the nearest integer; 2^x = 2^(q+1) · 2^(k-1). The 1 moves to the polynomial so that 2^(k-1) is
+    finite for every finite result and the product overflows exactly where 2^x does.
+    """
+    x = _EXP_MIN if x < _EXP_MIN else x  # written so that NaN passes
+    r = x + _ROUND
+    q = x - (r - _ROUND)
+    p = ((((_E5 * q + _E4) * q + _E3) * q + _E2) * q + _E1) * q + TWO
+    return p * _bits_to_float(_float_to_bits(r) << _SHIFT)
+
+
+@jit(inline="always")
+def exp2(x):
+    """2^x in float32 for every x: +inf from x = 128 on."""
+    return exp2_below(_EXP_MAX if x > _EXP_MAX else x)
+
+
+@jit(inline="always")
+def sigmoid(x):
+    """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
+    e = exp2_below(-abs(x) * LOG2E)
+    return (ONE if x >= ZERO else e) / (ONE + e)
+
+
+# ------------------------------------------------------------------------------------------------- loops over a chunk
+def _lanes_at(context, builder, kind, array, start):
+    """A pointer to LANES numbers of an array's memory, from `start` on."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), ir.VectorType(ir.FloatType(), LANES).as_pointer())
+
+
+@intrinsic
+def _move(typingctx, target, to, source, start):
+    """LANES numbers from one array's memory to another's, in one piece; a loop would be compiled one by one here."""
+
+    def codegen(context, builder, signature, args):
+        place, origin = (_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2))
+        builder.store(builder.load(origin, align=4), place, align=4)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, source, types.intp), codegen
+
+
+@intrinsic
+def add_product(typingctx, target, to, first, at, second, there):
+    """target += first · second, LANES numbers from each array's memory, in one piece."""
+
+    def codegen(context, builder, signature, args):
+        places = [_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2, 4)]
+        total, a, b = (builder.load(place, align=4) for place in places)
+        builder.store(builder.fadd(total, builder.fmul(a, b, ("contract",)), ("contract",)), places[0], align=4)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, first, types.intp, second, types.intp), codegen
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(types.float32).as_pointer())
+
+    return types.CPointer(types.float32)(address), codegen
+
+
+@jit(inline="always")
+def memory(places, k):
+    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and lengths.
+
+    An array that comes in from Python costs a microsecond to unpack and reference counts in the loops; this costs none.
+    """
+    return numba.carray(_pointer(places[k, 0]), places[k, 1])
+
+
+@jit(inline="always")
+def load(rows, t, slot, x, start, width):
+    """x[start : start + width] into a slot of row t; lanes past `width` are left as they are."""
+    if width == LANES:
+        _move(rows, t * rows.shape[1] + slot, x, start)
+    else:
+        for d in range(width):
+            rows[t, slot + d] = x[start + d]
+
+
+@jit(inline="always")
+def store(rows, t, slot, x, start, width):
+    """A slot of row t into x[start : start + width]."""
+    if width == LANES:
+        _move(x, start, rows, t * rows.shape[1] + slot)
+    else:
+        for d in range(width):
+            x[start + d] = rows[t, slot + d]
+
+
+_FLAT = dict(dtype=torch.float32, device="cpu")  # what the kernels read and write, whatever torch's defaults are
+empty, zeros, ones, full = (
+    functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros, torch.ones, torch.full)
+)
+_LOCK = threading.Lock()
+
+
+class _Announce(event.Listener):
+    """Says on stderr that Numba compiles; a kernel found in the disk cache fires no such event."""
+
+    said = False
+
+    def on_start(self, event):
+        if not _Announce.said:
+            _Announce.said = True
+            print("mambanorm: compiling the CPU kernels, once (about a minute) …", file=sys.stderr, flush=True)
+
+    def on_end(self, event):
+        pass
+
+
+_COMPILED = set()
+
+
+@contextmanager
+def _announced(kernel):
+    if kernel in _COMPILED:
+        yield
+    else:
+        with event.install_listener("numba:compile", _Announce()):
+            yield
+        _COMPILED.add(kernel)
+
+
+def run(parallel, serial, workers, arguments):
+    """Start a kernel. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
+    with _LOCK:
+        if workers == 1:
+            with _announced(serial):
+                serial(0, 1, *arguments)
+        else:
+            with _announced(parallel):
+                parallel(workers, arguments)
+
+
+def places(tensors):
+    """Address and length of the memory that each tensor spans, first to last element, as (tensors, 2) int64."""
+    return np.array([(t.data_ptr(), _span(t)) for t in tensors], dtype=np.int64)
+
+
+def _span(tensor):
+    if tensor.numel() == 0 or tensor.is_contiguous():
+        return tensor.numel()
+    return 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def in_order(x: Tensor | None) -> Tensor:
+    """A tensor laid out in order; None as nothing."""
+    return empty(0) if x is None else x.detach().contiguous()

@@ -1,0 +1,77 @@
+"""How many threads the kernels of the CPU use, and torch beside them.
+
+Numba starts its threads at the first question about them, and sets OpenMP's number for all of the process, torch
+included. Nothing here does so when it is imported: `_start` does, once, and gives torch its number back.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral
+
+import numba
+import torch
+
+from mambanorm.checks import shown
+
+_PID = os.getpid()
+
+
+@functools.cache
+def _start():
+    """Starts Numba's threads, once, and leaves torch as many as it had."""
+    before = torch.get_num_threads()
+    numba.get_num_threads()
+    torch.set_num_threads(before)
+
+
+def scan_threads():
+    """Threads the next kernel may use: torch's count, at most Numba's; 1 in a forked child, where OpenMP cannot run."""
+    if os.getpid() != _PID:
+        return 1
+    _start()
+    return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
+
+
+def set_numba_threads(n):
+    """Set Numba's thread count to n, at least 1 and at most what Numba was started with; returns the count set."""
+    _start()
+    n = max(1, min(int(n), numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(n)
+    return n
+
+
+def set_threads(n):
+    """Let torch and the CPU scan use n threads; returns (torch's count, the scan's count).
+
+    The scan's count is at most what Numba was started with (the number of cores, or NUMBA_NUM_THREADS).
+    Raises ValueError if n is no whole number or less than 1.
+    """
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
+    torch.set_num_threads(int(n))
+    return torch.get_num_threads(), set_numba_threads(n)
+
+
+@contextmanager
+def exactly_threads(n: int) -> Iterator[None]:
+    """While open, torch and the CPU kernels of this thread use n threads, no more and no fewer: what is summed over
+    several threads depends in its last digits on how many they are.
+
+    ValueError if Numba was started with fewer than n; it tells what to do.
+    """
+    _start()
+    most = numba.config.NUMBA_NUM_THREADS
+    if n > most:
+        raise ValueError(
+            f"threads={n}, but the CPU kernels of this process were started with at most {most}: "
+            f"set NUMBA_NUM_THREADS={n} in the environment before Python starts"
+        )
+    before = torch.get_num_threads(), numba.get_num_threads()
+    set_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])

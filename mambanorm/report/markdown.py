@@ -1,0 +1,72 @@
+"""Text for the pages: Markdown and formulas as HTML, and the lines of an answer that a card has room for.
+
+markdown, mathml    Markdown → HTML;  TeX → MathML
+key_lines           an answer → at most three lines
+to_pages            links to notebooks → links to their pages
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+LONGEST_LINE = 96  # signs of a line of a card
+
+
+def to_pages(text: str) -> str:
+    """The HTML, its links to notebooks led to their pages."""
+    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
+
+
+OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
+"""How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`"""
+
+
+def key_lines(answer: str) -> list[str]:
+    """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three,
+    its first three sentences. Left out are its opening, its tables with the paragraph that introduces each, and what
+    no line has room for."""
+    blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
+    blocks = [one for one, after in zip(blocks, [*blocks[1:], ""], strict=True) if not after.lstrip().startswith("|")]
+    texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
+    sentences = [re.split(r"(?<=[.!?]) (?=[^a-z])", text) for text in texts if text and text[0] not in "|#<"]
+    found = [[one for one in some if not one.endswith(":")] for some in sentences]  # that would announce a table
+    first, every = [some[0] for some in found if some], [one for some in found for one in some]
+    lines = first if len(first) > 2 else every
+    return list(filter(None, map(_shortened, lines)))[:3] or [f"{line[:LONGEST_LINE]} …" for line in lines[:1]]
+
+
+def _shortened(line: str) -> str:
+    """A line of at most LONGEST_LINE signs: a longer one ends with "…" at a semicolon or at a comma behind one, else
+    at a comma far enough on, never within brackets or emphasis; "" where it has none of these."""
+    if len(re.sub(r"[*`]", "", line)) <= LONGEST_LINE:
+        return line
+    ends = [match.start() for match in re.finditer("[;,] ", line[:LONGEST_LINE]) if _closed(line[: match.start()])]
+    several = any(line[end] == ";" for end in ends)
+    clauses = ends if several else [end for end in ends if end > LONGEST_LINE / 2]
+    return f"{line[: clauses[-1]]} …" if clauses else ""
+
+
+def _closed(text: str) -> bool:
+    pairs = all(text.count(left) == text.count(right) for left, right in ("()", "[]"))
+    return pairs and not any(text.count(mark) % 2 for mark in ("**", "`", "$"))
+
+
+def markdown(text: str) -> str:
+    """Markdown → HTML; HTML within it is shown, not obeyed."""
+    import mistune
+
+    parse = mistune.create_markdown(escape=True, plugins=["table", "math"])
+    parse.renderer.register("inline_math", lambda _, tex: mathml(tex))
+    parse.renderer.register("block_math", lambda _, tex: mathml(tex, display="block"))
+    return to_pages(parse(text))
+
+
+def mathml(tex: str, display: str = "inline") -> str:
+    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as it is."""
+    from latex2mathml.converter import convert
+
+    try:
+        return convert(tex, display=display)
+    except Exception:  # it has a dozen kinds of them, and none is worth a page
+        return f"<code>{html.escape(tex)}</code>"

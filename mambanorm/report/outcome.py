@@ -1,0 +1,125 @@
+"""What an executed notebook shows of itself: how it went, and what its card has to say.
+
+What a notebook brings along for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
+starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
+tagged `thumbnail` (else the first picture counts); a code cell tagged `first` whose HTML stands above all cards.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+from mambanorm.text import spell
+
+
+@dataclass(frozen=True)
+class NotebookOutcome:
+    """One executed notebook: how it went and what its card shows. `question` and `answer` are Markdown."""
+
+    name: str
+    status: str = "failed"  # ok | failed
+    wall_s: float = 0.0
+    notebook: Path | None = None  # executed, as far as it came
+    html: Path | None = None
+    title: str = ""
+    question: str = ""
+    answer: str = ""
+    thumbnail: bytes | None = None  # PNG
+    first: str = ""  # HTML that the index shows above the cards
+    failed_cell: int | None = None  # the number in its brackets: [5]
+    failed_source: str = ""  # first lines
+    error: str = ""  # name and message
+    failed_runs: int = 0  # runs of this notebook that could not be trained
+    earlier: str = ""  # when, if it was not executed this time
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok" and not self.failed_runs
+
+    def __str__(self) -> str:
+        text = f"{'ok    ' if self.ok else 'FAILED'}  {self.name}  {spell(self.wall_s)}"
+        return text if self.ok else f"{text}  {self.problem}"
+
+    @property
+    def problem(self) -> str:
+        """What went wrong, in one line; "" if nothing did."""
+        if self.status != "ok":
+            where = f"cell [{self.failed_cell}]: " if self.failed_cell else ""
+            return where + (self.error.splitlines() or ["unknown error"])[0]
+        return f"{self.failed_runs} of its runs could not be trained" if self.failed_runs else ""
+
+
+def read_outcome(path: Path) -> NotebookOutcome:
+    """The outcome that an executed notebook holds."""
+    nb = nbformat.read(path, as_version=4)
+    run = nb.metadata.get("papermill", {})
+    cells = [cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip()]
+    page = path.with_suffix(".html")
+    return NotebookOutcome(
+        name=path.stem,
+        wall_s=run.get("duration") or 0.0,
+        notebook=path,
+        html=page if page.exists() else None,
+        **_heading(nb, path.stem),
+        answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
+        first="\n".join(
+            o.data["text/html"] for o in _outputs(_tagged(cells, "first")) if "text/html" in o.get("data", {})
+        ),
+        thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
+        **_failure(cells, run.get("crash", "")),
+    )
+
+
+def _heading(nb: nbformat.NotebookNode, name: str) -> dict[str, str]:
+    own = (c for c in nb.cells if c.cell_type == "markdown" and "papermill-error-cell-tag" not in tags_of(c))
+    opening = next((cell.source for cell in own), "")
+    title = re.match(r"#\s+(.+)", opening)
+    question = re.search(r"^\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening, re.MULTILINE | re.DOTALL)
+    return {"title": title[1].strip() if title else name, "question": question[1].strip() if question else ""}
+
+
+def _failure(cells: list, crash: str) -> dict:
+    """Status, and for a failure the number, source and error of its cell."""
+    failed = [i for i, cell in enumerate(cells) if any(o.output_type == "error" for o in cell.outputs)]
+    if not failed and not crash:
+        return {"status": "ok"}
+    # a dead kernel leaves no error in a cell: it was the last one to be started
+    started = [i for i, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")]
+    where = (failed[:1] or started[-1:] or [None])[0]
+    if where is None:
+        return {"status": "failed", "error": crash}
+    found = [f"{o.ename}: {o.evalue}" for o in cells[where].outputs if o.output_type == "error"]
+    error = re.sub(r"\x1b\[[0-9;]*m", "", (found or [crash])[0])[:600]
+    source = "\n".join(cells[where].source.strip().splitlines()[:4])
+    return {"status": "failed", "failed_cell": where + 1, "failed_source": source, "error": error}
+
+
+def tags_of(cell: nbformat.NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def _tagged(cells: list, tag: str) -> list:
+    return [cell for cell in cells if tag in tags_of(cell)]
+
+
+def _outputs(cells: list) -> list:
+    return [output for cell in cells for output in cell.outputs]
+
+
+def _text(output: nbformat.NotebookNode) -> str:
+    """The Markdown of an output; lines of plain text stay lines."""
+    data = output.get("data", {})
+    if "text/markdown" in data:
+        return data["text/markdown"].strip()
+    plain = output.text if output.output_type == "stream" and output.name == "stdout" else data.get("text/plain", "")
+    return plain.strip().replace("\n", "  \n")
+
+
+def _picture(cells: list) -> bytes | None:
+    found = (output.data["image/png"] for output in _outputs(cells) if "image/png" in output.get("data", {}))
+    return next((base64.b64decode(picture) for picture in found), None)

@@ -1,0 +1,30 @@
+"""What the environment decides: where the checkout stands, and at which scale everything runs.
+
+A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
+Only the standard library is needed here, so that a mistake in an argument is told at once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mambanorm.errors import unknown
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The checkout: where notebooks, data and benchmarks stand beside the package."""
+
+SCALES = ("smoke", "quick", "lab", "paper")
+"""Seconds, for tests; minutes on a laptop; hours on one GPU; the paper's own settings."""
+
+
+def default_scale() -> str:
+    """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
+    return check_scale(os.environ.get("MAMBANORM_SCALE") or "quick")
+
+
+def check_scale(scale: str) -> str:
+    """The scale. ValueError for an unknown one, with the nearest."""
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    return scale

@@ -1,0 +1,103 @@
+"""Which back end computes the selective scan: the one that is asked for, or the fastest that fits.
+
+==============  ======================================  ===========================================================
+back end        file                                    where it works
+==============  ======================================  ===========================================================
+``reference``   `mambanorm/ssm/reference.py`            every device; float64 or float32; a loop to read
+``cpu``         `mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
+``mamba_ssm``   `mambanorm/kernels/cuda.py`             CUDA, if the package mamba-ssm is installed; N up to 256
+``triton``      `mambanorm/kernels/triton_scan.py`      CUDA, if the package triton is installed; the state in float32
+==============  ======================================  ===========================================================
+
+"auto" takes on the CPU `cpu`, on CUDA the first of `mamba_ssm`, `triton` and `reference` that works, else `reference`.
+"""
+
+import torch
+
+from mambanorm.checks import check_tensor
+from mambanorm.errors import unknown
+
+BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
+_KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MAMBA_SSM_STATES = 256  # the largest N of its kernel
+
+
+def scan_backend(tensor):
+    """The back end that "auto" takes for this tensor's device and dtype: "cpu", "mamba_ssm", "triton" or "reference".
+
+    "mamba_ssm" is limited to N ≤ 256; above that, `selective_scan` takes the next one.
+    """
+    if not (hasattr(tensor, "dtype") and hasattr(tensor, "device")):
+        check_tensor("tensor", tensor)
+    return _fastest(tensor)
+
+
+def implementation(name):
+    """The function of a back end. Imported on first use: Numba and mamba-ssm take seconds to import."""
+    if name == "cpu":
+        from mambanorm.kernels.scan_cpu import scan_cpu
+
+        return scan_cpu
+    if name == "mamba_ssm":
+        from mambanorm.kernels.cuda import scan_mamba_ssm
+
+        return scan_mamba_ssm
+    if name == "triton":
+        from mambanorm.kernels.triton_scan import scan_triton
+
+        return scan_triton
+    from mambanorm.ssm.reference import scan_reference
+
+    return scan_reference
+
+
+def _fastest(u, state=1):
+    """The fastest back end that takes u and N = `state`."""
+    if u.dtype not in _KERNEL_DTYPES or u.device.type not in ("cpu", "cuda"):
+        return "reference"
+    if u.device.type == "cpu":
+        return "cpu"
+    from mambanorm.kernels import cuda as gpu
+    from mambanorm.kernels import triton_scan
+
+    if gpu.available() and state <= _MAMBA_SSM_STATES:
+        return "mamba_ssm"
+    return "triton" if triton_scan.obstacle("cuda") is None else "reference"
+
+
+def choose(backend, u, state):
+    """The back end to use for u with N = `state`; ValueError if the one named is unknown or does not fit."""
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    if backend == "auto":
+        return _fastest(u, state)
+    where = f"{u.dtype} on {u.device}"
+    if backend == "cpu" and (u.device.type != "cpu" or u.dtype not in _KERNEL_DTYPES):
+        raise ValueError(
+            f"backend 'cpu' takes float32, bfloat16 or float16 on the CPU, given {where}; use 'auto' or 'reference'"
+        )
+    if backend == "mamba_ssm":
+        _check_mamba_ssm(u, state, where)
+    if backend == "triton":
+        _check_triton(u, where)
+    return backend
+
+
+def _check_mamba_ssm(u, state, where):
+    from mambanorm.kernels import cuda as gpu
+
+    if u.device.type != "cuda" or u.dtype not in _KERNEL_DTYPES:
+        raise ValueError(f"backend 'mamba_ssm' takes float32, bfloat16 or float16 on CUDA, given {where}; use 'auto'")
+    if state > _MAMBA_SSM_STATES:
+        raise ValueError(f"backend 'mamba_ssm' takes N up to {_MAMBA_SSM_STATES}, given N = {state}; use 'auto'")
+    if not gpu.available():
+        raise ValueError("backend 'mamba_ssm' needs the package mamba-ssm, which cannot be imported; use 'auto'")
+
+
+def _check_triton(u, where):
+    from mambanorm.kernels import triton_scan
+
+    if u.dtype not in _KERNEL_DTYPES:
+        raise ValueError(f"backend 'triton' takes float32, bfloat16 or float16, given {where}; use 'auto'")
+    if (obstacle := triton_scan.obstacle(u.device.type)) is not None:
+        raise ValueError(f"backend 'triton' {obstacle}; given {where}, use 'auto'")

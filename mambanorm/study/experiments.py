@@ -1,0 +1,188 @@
+"""The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs.
+
+An experiment is a visible list built by plain Python from `RunConfig`s (`training/config.py`).
+
+    TYPE_ARMS … VALIDATION_ARMS         which arms each section of the paper compares
+    study                               notebook → the runs that it needs
+    depth_runs, figure_9_runs           Figure 9: outputs over depth
+    failure_runs, failing_runs          §4.6 and Figure 10: models that end non-finite
+    lr_grid, tune_runs                  the learning rates that every arm of a verdict may choose from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mambanorm.model.arms import NORM_CHOICES, PAPER_NORMS, Arm, arms
+from mambanorm.settings import check_scale, default_scale
+from mambanorm.training.config import TUNE_SEEDS, RunConfig, base_config, check_names, grid, unique
+from mambanorm.training.presets import VISION_TASKS
+
+TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
+"""§4.2: the same norm before and after, and none at all."""
+
+BEFORE_ARMS = [Arm(n, "None") for n in NORM_CHOICES]
+AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
+POSITION_ARMS = [Arm("None", "None"), *BEFORE_ARMS, *AFTER_ARMS]
+"""§4.3, Table 1."""
+
+GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
+"""§4.4: the whole 6×6."""
+
+NORMVARY_CORE_ARMS = arms(
+    "NormVary>SSM>None", "NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN"
+)
+"""§4.5 and what isolates NormVary: the original, the proposal, the 2×2 between them (I7), and uniform weights."""
+
+NORMVARY_ARMS = list(
+    dict.fromkeys(
+        [
+            *NORMVARY_CORE_ARMS,
+            *(Arm("NormVary", n2) for n2 in PAPER_NORMS),
+            *(Arm("RMSN", n2) for n2 in PAPER_NORMS),
+            *arms("NormVary-fixed>SSM>LN", "LN>SSM>LN"),
+        ]
+    )
+)
+"""NormVary before each N2, beside RMSN before the same N2."""
+
+VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
+"""Table 2: the original, both proposals, and the three arms between them that tell N1's share from N2's (I7)."""
+
+STUDY_TASKS = ("digits", "listops", "digits_images")
+VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
+"""The rows of Table 2."""
+
+
+def leaves_grid_out(task: str, scale: str) -> bool:
+    """At quick ListOps takes no part in the 6×6 grid: 36 arms of it would double the study's time."""
+    return (scale, task) == ("quick", "listops")
+
+
+DEPTHS = {"smoke": (1, 2, 4, 5), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
+"""Figure 9 shows four layers, too few to call growth exponential (I5)."""
+
+FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
+"""The small end of the data-size axis: `train_rows` of the runs that ask whether H9…H11 hang on the amount of data."""
+
+
+def depth_runs(
+    scale: str,
+    norm: str = "BN",
+    seeds: int | Iterable[int] = 1,
+    depths: Sequence[int] | None = None,
+    **changes: Any,
+) -> list[RunConfig]:
+    """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
+    steps = {"smoke": 4, "quick": 24}.get(scale, 1_000)
+    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    lr = min(base_config("digits", scale).lr, 4e-3)  # at which 24 blocks train, with norms or without
+    changes = dict(lr=lr, steps=steps, eval_every=max(steps // 3, 1)) | changes
+    depths = DEPTHS[scale] if depths is None else depths
+    return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
+
+
+TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
+    ("smoke", "listops"): dict(n_layers=4),
+    ("quick", "listops"): dict(n_layers=4, steps=150, eval_every=50),
+    ("quick", "digits"): dict(n_layers=12, lr=6e-3, batch_size=16, steps=80, eval_every=20, warmup_steps=10),
+}
+"""Models that beat chance in a few seconds each, deeper than the scale's: ListOps has the paper's four blocks."""
+
+
+def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
+    """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
+
+    By task: the study's own models, or deeper ones where `TRAINED_FURTHER` has some (at quick 8 runs, 25 s on two
+    cores); then the deepest of `depth_runs`, those that the verdict on Figure 9 looks at.
+    """
+    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
+    listops = grid(four, "listops", scale=scale, seeds=1, **further[0]) if "listops" in (tasks or STUDY_TASKS) else []
+    digits = [config for more in ({}, further[1]) for config in grid(four, "digits", scale=scale, seeds=1, **more)]
+    deepest = depth_runs(scale, norm, depths=DEPTHS[scale][-1:])
+    return unique(listops + digits + deepest)
+
+
+FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
+FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
+
+
+def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """No norm at all over depth × learning rate: how often does it end non-finite? With `train_rows` only at the middle
+    depth."""
+    depths = FAILURE_DEPTHS[scale]
+    depths = [depths[len(depths) // 2]] if train_rows else depths
+    cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
+    return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
+
+
+def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """Figure 10: the deepest and fastest cell of `failure_runs`, where a model without norms fails within seconds, and
+    normalized controls there."""
+    arms = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
+    cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
+    return _short_runs(arms, scale, seeds, **cell)
+
+
+def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
+    """A run that fails does so within its first steps."""
+    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10, warmup_steps=20)
+    return grid(arms, scale=scale, seeds=seeds, **steps | changes)
+
+
+LR_FACTORS = (0.4, 1.0, 2.5)
+"""The learning rates that every arm of a verdict may choose from, as multiples of the task's own at its scale."""
+
+
+def lr_grid(task: str, scale: str | None = None) -> tuple[float, ...]:
+    """The learning rates tried for every arm, the smallest first; the scale's own is one of them."""
+    return tuple(scaled_lr(task, scale, factor) for factor in LR_FACTORS)
+
+
+def tune_runs(arms: Sequence[Arm | str], task: str, scale: str) -> list[RunConfig]:
+    """Every arm at every learning rate of the grid, with the tune seeds."""
+    return [c for lr in lr_grid(task, scale) for c in grid(arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)]
+
+
+def scaled_lr(task: str, scale: str | None, factor: float) -> float:
+    """A multiple of the task's learning rate, to three digits."""
+    return float(f"{factor * base_config(task, scale).lr:.3g}")
+
+
+def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
+    """Those of Table 2's tasks that are asked for; None = all, at smoke and quick only ListOps, the one that minutes
+    suffice for and that needs no download."""
+    if tasks is None:
+        return list(VALIDATION_TASKS[:1] if scale in ("smoke", "quick") else VALIDATION_TASKS)
+    return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
+
+
+def study(
+    scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
+) -> dict[str, list[RunConfig]]:
+    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has
+    runs on digits whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
+
+    None = the environment's scale, the study's tasks, its seeds.
+    """
+    scale = default_scale() if scale is None else check_scale(scale)
+    asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
+    images = [task for task in asked if task in VISION_TASKS]
+    sequences = [task for task in asked if task not in VISION_TASKS]
+    whole = [task for task in sequences if not leaves_grid_out(task, scale)]
+
+    def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
+        return grid(arms, tasks, scale=scale, seeds=seeds)
+
+    return {
+        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], sequences[:1], scale=scale, seeds=1),
+        "03_type": runs(TYPE_ARMS, sequences),
+        "04_position": runs(POSITION_ARMS, sequences),
+        "05_combination": runs(GRID_ARMS, whole or sequences),
+        "06_normvary": runs(NORMVARY_ARMS, whole) + runs(NORMVARY_CORE_ARMS, [t for t in sequences if t not in whole]),
+        "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
+        "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
+        "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
+    }

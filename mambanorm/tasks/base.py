@@ -1,0 +1,205 @@
+"""What a task's data are: splits, what a model must know about them, and their shape where they are not there.
+
+Map
+    Split           inputs, labels and lengths of one split, whole in memory; `batch` hands out padded batches
+    TaskData        three splits and what a model must know about them (classes, vocabulary or features, chance)
+    Shape           what the data look like at a scale, told without them
+
+Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
+rows, columns and channels of an image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mambanorm.checks import WHOLE, check_size, shown
+
+
+class BadData(ValueError):
+    """Data that no model can learn from, or that do not fit together; `load_task` adds whose they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split, whole in memory.
+
+    inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
+    bytes 0…255, which a batch has as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
+    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
+    Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    lengths: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            lazy = name == "inputs" and callable(getattr(value, "read", None))
+            if not isinstance(value, Tensor) and not lazy and (name, value) != ("lengths", None):
+                raise BadData(f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)")
+        if self.inputs.dtype not in (torch.float32, *WHOLE):
+            raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
+        if self.inputs.dim() not in (2, 3, 4):
+            allowed = "(n, L), (n, L, F) and (n, H, W, C)"
+            raise BadData(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
+        if self.inputs.dim() == 4 and self.lengths is not None:
+            raise BadData(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
+        n, positions = self.inputs.shape[:2]
+        for name in ("labels", "lengths"):
+            if (tensor := getattr(self, name)) is None:
+                continue
+            if tensor.shape != (n,):
+                raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
+            if tensor.dtype not in WHOLE:
+                raise BadData(f"{name} are {tensor.dtype}: whole numbers are needed, int64")
+            object.__setattr__(self, name, tensor.long())
+        if self.lengths is not None and n and not 1 <= self.lengths.min() <= self.lengths.max() <= positions:
+            low, high = int(self.lengths.min()), int(self.lengths.max())
+            raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The picked rows, cut to the longest: inputs (B, L) int64, (B, L, F) or (B, H, W, C), lengths (B,) or None,
+        labels (B,).
+
+        `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
+        """
+        if not isinstance(rows, slice):  # torch makes an empty list one of floats, which index nothing
+            rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
+        if len(labels := self.labels[rows]) == 0:
+            raise ValueError("rows picks no row: a batch needs at least one")
+        inputs, lengths = self.inputs[rows], None
+        if self.lengths is not None:
+            lengths = self.lengths[rows]
+            inputs = inputs[:, : int(lengths.max())]
+        if not inputs.is_floating_point():
+            inputs = inputs.float() / 127.5 - 1 if inputs.dim() == 4 else inputs.long()
+        return inputs, lengths, labels
+
+
+@dataclass(frozen=True, eq=False)
+class TaskData:
+    """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
+    `in_channels` for images; an image is cut into squares of `patch`² pixels.
+
+    BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs of another kind than said,
+    and inputs that are not finite: a run would only be counted as diverged.
+    """
+
+    train: Split
+    val: Split
+    test: Split
+    n_classes: int
+    vocab_size: int | None = None
+    in_features: int | None = None
+    in_channels: int | None = None
+    patch: int = 1
+
+    def __post_init__(self) -> None:
+        ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
+        if sum(way is not None for way in ways.values()) != 1:
+            given = ", ".join(f"{name}={way}" for name, way in ways.items())
+            raise BadData(
+                f"{given}: give exactly one, vocab_size for token ids, in_features for real values or in_channels for "
+                "images"
+            )
+        given = {name: way for name, way in ways.items() if way is not None}
+        for name, size in {"n_classes": self.n_classes, "patch": self.patch, **given}.items():
+            check_size(name, size)
+        for name in SPLITS:
+            self._check_split(name, getattr(self, name))
+
+    def _check_split(self, name: str, split: Split) -> None:
+        if not isinstance(split, Split):
+            raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
+        if not len(split):
+            return  # load_task says so
+        _check_range(f"labels of the {name} split", split.labels, self.n_classes)
+        inputs, (way, size, dims) = split.inputs, self._kind()
+        if inputs.dim() != dims or (dims > 2 and inputs.shape[-1] != size):
+            raise BadData(f"inputs of the {name} split have shape {tuple(inputs.shape)}, which is not {way}={size}")
+        if dims < 4 and inputs.is_floating_point() == (dims == 2):
+            raise BadData(f"inputs of the {name} split are {inputs.dtype}, which is not {way}={size}")
+        if not isinstance(inputs, Tensor):
+            return  # bytes and pictures, read when they are needed: always finite
+        if dims == 2:
+            _check_range(f"token ids of the {name} split", inputs, size)
+        elif inputs.is_floating_point() and not (inputs.sum().isfinite() or inputs.isfinite().all()):  # the sum is fast
+            row = int((~inputs.flatten(1).isfinite()).any(1).nonzero()[0])
+            raise BadData(f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data")
+
+    def _kind(self) -> tuple[str, int, int]:
+        """What the inputs are said to be, its size, and how many axes such inputs have."""
+        if self.vocab_size is not None:
+            return "vocab_size", self.vocab_size, 2
+        return (
+            ("in_features", self.in_features, 3) if self.in_channels is None else ("in_channels", self.in_channels, 4)
+        )
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The longest sequence of the three splits, (L,), or the largest image in patches, (H, W)."""
+        splits = [getattr(self, name).inputs.shape for name in SPLITS]
+        if self.in_channels is None:
+            return (max(shape[1] for shape in splits),)
+        return tuple(max(shape[axis] for shape in splits) // self.patch for axis in (1, 2))
+
+    @property
+    def chance(self) -> float:
+        """Accuracy on test (a fraction) of always guessing the training split's most common class.
+
+        It needs no look at the test labels, so it is what a model that learned nothing but the class counts would get.
+        Of equally common classes the smallest label counts.
+        """
+        guess = torch.bincount(self.train.labels).argmax()
+        return float((self.test.labels == guess).double().mean())
+
+
+SPLITS = ("train", "val", "test")
+
+
+def _check_range(what: str, values: Tensor, n: int) -> None:
+    """BadData unless all are in 0…n − 1."""
+    low, high = (int(value) for value in values.aminmax())
+    if low < 0 or high >= n:
+        raise BadData(f"{what} run from {low} to {high}: allowed are 0 to {n - 1}")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a task's data look like at a scale, told without the data; `mambanorm plan` counts with it.
+
+    length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
+    held_out: rows of the validation and the test split. The others are those of TaskData.
+    """
+
+    n_classes: int
+    length: int
+    vocab_size: int | None = None
+    in_features: int | None = None
+    in_channels: int | None = None
+    patch: int = 1
+    tokens: int = 0
+    held_out: tuple[int, int] = (0, 0)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """As TaskData's."""
+        return (self.length,) if self.in_channels is None else (math.isqrt(self.length),) * 2
+
+    def batch(self, rows: int) -> Tensor:
+        """Random inputs: (rows, L) ids, (rows, L, F) or (rows, H, W, C)."""
+        if self.vocab_size is not None:
+            return torch.randint(0, self.vocab_size, (rows, self.length))
+        if self.in_features is not None:
+            return torch.randn(rows, self.length, self.in_features)
+        side = math.isqrt(self.length) * self.patch
+        return torch.randn(rows, side, side, self.in_channels)

@@ -1,0 +1,139 @@
+"""The registry of tasks: how a task enters it, one of yours too, and how its data are loaded.
+
+Map
+    Task, TASKS     a name, a title, a source and a load function; one file a task, registered where it is defined
+    register_task   how a task enters the registry
+    load_task       name, scale, seed -> TaskData; the last few are kept, so that many arms share them
+    prepare_task    name, scale: downloads or makes the data first
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mambanorm.checks import shown
+from mambanorm.errors import NotRegistered, unknown
+from mambanorm.extensions import load_imports
+from mambanorm.settings import check_scale
+from mambanorm.tasks.base import SPLITS, BadData, Shape, TaskData
+
+
+@dataclass(frozen=True)
+class Task:
+    """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for: "sequence"
+    or "image". `prepare(scale)` brings what `load` needs, where that is more than `load` does by itself: a download.
+    `shape(scale)` tells what the data look like where they are not there, or slow to make."""
+
+    name: str
+    title: str
+    source: str
+    load: Callable[[str, int], TaskData]
+    kind: str = "sequence"
+    prepare: Callable[[str], None] | None = None
+    shape: Callable[[str], Shape] | None = None
+
+
+TASKS: dict[str, Task] = {}
+KINDS = ("sequence", "image")
+
+
+def register_task(
+    name: str,
+    *,
+    title: str,
+    source: str,
+    kind: str = "sequence",
+    prepare: Callable[[str], None] | None = None,
+    shape: Callable[[str], Shape] | None = None,
+) -> Callable:
+    """Decorator that enters `load(scale, seed) -> TaskData` under `name`. ValueError for a taken name, an unknown kind
+    and arguments that are no texts or functions.
+
+    A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`; the study's own are in presets.VISION_TASKS.
+
+    @register_task("parity", title="Parity of 32 bits", source="this notebook")
+    def load_parity(scale, seed): ...
+    """
+
+    for what, text in (("name", name), ("title", title), ("source", source)):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{what} of a task must be a text, got {shown(text)}")
+    if kind not in KINDS:
+        raise unknown("kind of task", kind, KINDS)
+
+    def enter(load: Callable[[str, int], TaskData]) -> Callable[[str, int], TaskData]:
+        for what, function in (("load", load), ("prepare", prepare), ("shape", shape)):
+            if not callable(function) and (function is not None or what == "load"):
+                raise ValueError(f"{what} of task {name!r} must be a function, got {shown(function)}")
+        if name in TASKS:
+            raise ValueError(
+                f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
+            )
+        TASKS[name] = Task(name, title, source, load, kind, prepare, shape)
+        return load
+
+    return enter
+
+
+def check_task(name: str) -> str:
+    """The name of a registered task. ValueError for an unknown one: NotRegistered."""
+    if not isinstance(name, str):
+        raise unknown("task", name, TASKS)
+    if name not in TASKS:
+        load_imports()  # it may be one of yours
+    if name not in TASKS:
+        raise NotRegistered("task", name, TASKS)
+    return name
+
+
+def prepare_task(name: str, scale: str) -> TaskData:
+    """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it with seed 0.
+
+    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call goes on.
+    """
+    check_task(name)
+    check_scale(scale)
+    if TASKS[name].prepare is not None:
+        TASKS[name].prepare(scale)
+    return load_task(name, scale, 0)
+
+
+def load_task(name: str, scale: str, seed: int) -> TaskData:
+    """The data of one task at one scale; the same arguments give the same data, on any machine.
+
+    ValueError: an unknown task or scale (with the valid ones and the nearest), a seed that is no whole number ≥ 0,
+    an empty split, data that are missing or damaged (with what to do).
+    """
+    check_task(name)
+    check_scale(scale)
+    return _load(TASKS[name], scale, _whole(seed))
+
+
+def _whole(seed: object) -> int:
+    """The seed as an int, whichever integer type it came in."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if isinstance(seed, bool) or number < 0:
+        raise ValueError(f"seed {seed!r}: allowed are whole numbers from 0 up")
+    return number
+
+
+@lru_cache(maxsize=8)
+def _load(task: Task, scale: str, seed: int) -> TaskData:
+    """Keyed by the entry and not by its name: a task that was replaced must not answer with its predecessor's data."""
+    where = f"task {task.name!r} at scale {scale!r}"
+    try:
+        data = task.load(scale, seed)
+    except BadData as error:
+        raise BadData(f"{where}: {error}") from None
+    if not isinstance(data, TaskData):
+        raise BadData(f"{where}: its function must return a TaskData, got {shown(data)}")
+    for name in SPLITS:
+        if len(getattr(data, name)) == 0:
+            raise BadData(f"{where}: the {name} split is empty; every split needs rows")
+    return data

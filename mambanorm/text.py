@@ -1,0 +1,32 @@
+"""Numbers and counts in words: `3 runs`, `4 min`, `3.2 G`."""
+
+from __future__ import annotations
+
+import math
+
+
+def spell(seconds: float) -> str:
+    """`35 s`, `4 min`, `2 h 5 min`, `2,300 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{seconds / 3600:,.0f} h"
+
+
+def plural(n: int, what: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def digits(number: float) -> str:
+    """Three digits, or the whole part where that has more: `0.678`, `16.3`, `4,340`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def prefixed(number: float) -> str:
+    """`3.2 G`: three digits and a prefix of the SI."""
+    number = float(f"{number:.3g}")
+    power = min(int(math.log10(number)) // 3, 7) if number >= 1 else 0
+    return f"{number / 1000**power:.3g} {' kMGTPEZ'[power]}".strip()

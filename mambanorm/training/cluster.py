@@ -1,0 +1,300 @@
+"""Where runs go: one after another in this process, or to the workers of a Dask scheduler.
+
+Here, OnDask    `submit` a config, then `next` as they are done
+count_workers   how many runs train side by side
+open_engine     the one of the two that a sweep was asked for
+connect         a client of a scheduler that somebody else started
+local_cluster   Dask on this machine, for this machine alone
+warm_up         compiles the CPU kernels here, once, instead of once in every worker
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import queue
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import numba
+import torch
+from dask.distributed import Client, Future, KilledWorker, LocalCluster
+from tqdm.auto import tqdm
+
+from mambanorm.extensions import load_imports
+from mambanorm.model.block import MambaBlock
+from mambanorm.model.vision import VSSBlock
+from mambanorm.text import plural
+from mambanorm.training.config import RunConfig
+from mambanorm.training.machine import cores
+from mambanorm.training.store import missing_runs
+from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
+
+REMIND_S = 30.0  # between two lines that say what is missing
+
+
+def _lost_task(error: BaseException) -> str:
+    """Why Dask could not run run_one, which itself raises nothing."""
+    if isinstance(error, KilledWorker):
+        return "every worker process that trained it died: was there enough memory?"
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class Here:
+    """Runs in this process, one after another."""
+
+    def __init__(self, store: Path):
+        self.store = store
+        self.queue: deque[tuple[RunConfig, str]] = deque()
+
+    def submit(self, config: RunConfig, stale: str = "") -> None:
+        self.queue.append((config, stale))
+
+    def next(self, timeout: float) -> tuple[RunConfig, Outcome] | None:
+        """The next run, once it is done; None after `timeout` seconds where none is left."""
+        if not self.queue:
+            time.sleep(timeout)
+            return None
+        config, stale = self.queue.popleft()
+        return config, run_one(config.to_json(), str(self.store), stale, load_imports())
+
+    def describe(self, outcome: Outcome) -> str:
+        return outcome.error
+
+
+class OnDask:
+    """Runs on the workers of a Dask scheduler, as many at a time as there are."""
+
+    def __init__(self, client: Client, store: Path, *, local: bool = False):
+        self.client, self.store, self.local = client, store, local
+        self.address = client.scheduler.address
+        self.submitted: dict[str, tuple[Future, RunConfig]] = {}
+        self.asked: dict[str, RunConfig] = {}
+        self.done: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        self.reminded = time.monotonic() - REMIND_S + 2 * POLL_S  # the first time soon
+
+    def submit(self, config: RunConfig, stale: str = "") -> None:
+        self.asked[config.run_id] = config
+        key = f"run-{config.run_id}-{uuid.uuid4().hex}"  # another sweep may ask this scheduler for the same run
+        sent = config.to_json(), str(self.store), stale, load_imports()
+        future = self.client.submit(run_one, *sent, key=key, pure=False)
+        self.submitted[key] = future, config
+        future.add_done_callback(self.done.put)
+
+    def next(self, timeout: float) -> tuple[RunConfig, Outcome] | None:
+        """A run that is done, or None after `timeout` seconds; ConnectionError if the scheduler is gone."""
+        try:
+            future = self.done.get(timeout=timeout)
+        except queue.Empty:
+            self._check()
+            return None
+        if future.cancelled():  # which we never ask for: it is what a lost connection does
+            raise self._gone()
+        if future.status == "error":
+            outcome = Outcome(error=_lost_task(future.exception()))
+        else:
+            try:
+                outcome = future.result(timeout=REMIND_S)
+            except Exception:  # the scheduler is gone, or the worker with the result, and then it is made again
+                self._check()
+                self.done.put(future)
+                return None
+        return self.submitted.pop(future.key)[1], outcome
+
+    def _check(self) -> None:
+        """Raises ConnectionError if the scheduler is gone; says now and then that there are no workers."""
+        if self.client.status != "running":
+            raise self._gone()
+        if time.monotonic() - self.reminded < REMIND_S:
+            return
+        try:
+            workers = self.client.nthreads()
+        except OSError as error:
+            raise self._gone() from error
+        self.reminded = time.monotonic()
+        if not workers:
+            hint = f"start some with `dask worker {self.address} --nthreads 1`"
+            tqdm.write(f"no workers at {self.address} yet: {hint}", file=sys.stderr)
+
+    def _gone(self) -> ConnectionError:
+        kept = len(self.asked) - len(missing_runs(self.asked.values(), self.store))
+        return ConnectionError(
+            f"the Dask scheduler at {self.address} is gone. {kept} of {plural(len(self.asked), 'run')} are in the "
+            f"store ({self.store}) and stay there: start scheduler and workers anew, and the same sweep goes on from "
+            "there"
+        )
+
+    def describe(self, outcome: Outcome) -> str:
+        """The error, with the name of the worker where that is not one of ours."""
+        named = outcome.worker and not self.local
+        return f"{outcome.error} (worker {outcome.worker} on {outcome.host})" if named else outcome.error
+
+
+def most_threads(configs: Iterable[RunConfig]) -> int:
+    """The threads that a worker needs for any of these runs."""
+    return max(config.threads for config in configs)
+
+
+def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None) -> int:
+    """How many runs train side by side, each in a worker process; 0 = one after another in this process.
+
+    ValueError for `workers` that is neither "auto" nor a whole number from 0 up.
+    """
+    check_workers(workers)
+    if scheduler is not None:
+        with connect(scheduler) as client:
+            return max(1, sum(client.nthreads().values()))
+    if workers != "auto":
+        return min(len(todo), workers)
+    threads = most_threads(todo)
+    if torch.cuda.is_available() or (len(todo) == 1 and threads <= numba.config.NUMBA_NUM_THREADS):
+        return 0
+    return min(len(todo), max(1, cores() // threads))
+
+
+def check_workers(workers: int | str) -> None:
+    if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+
+
+@contextmanager
+def open_engine(
+    client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig], store: Path
+) -> Iterator[Here | OnDask]:
+    """Where the runs go. OSError if no scheduler answers, RuntimeError if local workers do not start."""
+    count = count_workers(todo, workers)
+    if client is not None:
+        with _quiet_dask():
+            yield OnDask(client, store)
+    elif scheduler is not None:
+        with connect(scheduler) as connected:
+            yield OnDask(connected, store)
+    elif count == 0:
+        yield Here(store)
+    else:
+        warm_up()  # compile once here, not once in every worker
+        with local_cluster(count, most_threads(todo)) as local:
+            yield OnDask(local, store, local=True)
+
+
+@contextmanager
+def connect(scheduler: str) -> Iterator[Client]:
+    """A client of the scheduler at this address. ConnectionError if none answers."""
+    with _quiet_dask():
+        try:
+            client = Client(scheduler)
+        except OSError as error:
+            raise ConnectionError(
+                f"no Dask scheduler answers at {scheduler}: is it running, and is that its address?"
+            ) from error
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def _quiet_dask() -> Iterator[None]:
+    """What Dask logs about a lost connection is told once, by `OnDask`."""
+    names = ("distributed", "tornado", "asyncio")
+    loggers = [logging.getLogger(n) for n in logging.root.manager.loggerDict if n.split(".")[0] in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# ------------------------------------------------------------------------------------------------ a cluster of our own
+
+
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**30, "MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_ARENA_MAX": 1}
+"""For glibc. Dask's own setting trims at 64 kB: every tensor then goes back to the kernel and is faulted in again page
+by page, which took 40 % of a worker's time."""
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Dask gives its workers their environment through this process's own and leaves it there: one thread for whatever
+    is started later."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+HOST = "127.0.0.1"
+LOOPBACK = dict(host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_address": f"{HOST}:0"})
+
+
+@contextmanager
+def local_cluster(workers: int, threads: int) -> Iterator[Client]:
+    """A Dask cluster that only this machine can reach, without Dask's pages; a run of it may use so many threads.
+
+    Dask runs whatever code it is sent, so every socket is bound to loopback. It serves HTTP in any case: without routes
+    it knows no page. Numba needs its limit before it starts; a run then takes as many as it asks for.
+    RuntimeError if its workers do not start.
+    """
+    limits = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+    settings = {"distributed.nanny.pre-spawn-environ": limits | KEEP_FREED_MEMORY}
+    settings |= {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")}
+    with (
+        _environment_kept(),
+        dask.config.set(settings),
+        _start(n_workers=workers, threads_per_worker=1, memory_limit=0, **LOOPBACK) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(_settle)
+        yield client
+
+
+def _start(**options: Any) -> LocalCluster:
+    """The cluster; RuntimeError with what to do where its workers do not come up."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # a worker, still importing the script it came from: that one's process tells the reader
+    try:
+        return LocalCluster(**options, silence_logs="ERROR" if debugging() else "CRITICAL")
+    except RuntimeError as error:
+        raise RuntimeError(
+            "the worker processes did not start. Each imports your script first: put what runs there under "
+            '`if __name__ == "__main__":`, or sweep with workers=0, in this process'
+        ) from error
+
+
+def _settle() -> None:
+    """In a worker, once: what it has imported leaves the sight of the garbage collector, which every run calls first.
+
+    That call took a sixth of a second a run.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def warm_up() -> None:
+    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
+
+    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
+    """
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
+        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
+    torch.set_num_threads(before)

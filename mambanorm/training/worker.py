@@ -1,0 +1,107 @@
+"""One run where it lands: trained and stored unless another process does, in a worker of Dask or here.
+
+run_one         for workers: never raises an Exception, returns an Outcome
+train_one       in this process, for the command line; waits for another process that trains the same run
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dask.distributed import get_worker
+from tqdm.auto import tqdm
+
+from mambanorm.extensions import load_imports
+from mambanorm.training.config import RunConfig
+from mambanorm.training.leases import Held, Holder, Watch, lease
+from mambanorm.training.loop import train
+from mambanorm.training.store import find_run, ready_store, resume_dir, save_run
+
+POLL_S = 1.0  # between looks at what others train, while nothing of ours is done
+
+
+class Outcome(NamedTuple):
+    """What became of a run where it landed: it lies at `path`, or failed with an `error`, or its `holder` trains it."""
+
+    path: str = ""
+    error: str | None = None
+    holder: Holder | None = None
+    host: str = ""
+    worker: str = ""  # the address of the Dask worker
+
+
+def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None) -> Outcome:
+    """Trains and stores one run, in whatever process it lands, unless another one does; never raises an Exception.
+
+    A long run that a dying process left behind goes on from its last checkpoint. `stale`: see `lease`. `imports`: what
+    `load_imports` gave where the sweep began.
+    """
+    where = dict(host=socket.gethostname(), worker=_worker_address())
+    try:
+        load_imports(imports)
+        config = RunConfig.from_json(config_json)
+        return Outcome(str(_train_and_store(config, Path(directory), stale)), **where)
+    except Held as held:
+        return Outcome(holder=held.holder, **where)
+    except Exception as error:  # a run that cannot be trained must not take the others with it
+        if debugging():
+            traceback.print_exc(file=sys.stderr)
+        return Outcome(error=_reason(error), **where)
+
+
+def train_one(config: RunConfig, directory: str | Path | None = None, **options: Any) -> None:
+    """Trains and stores one run in this process, or waits for the process that trains it; `options` are train's.
+
+    Raises what train and save_run raise, and OSError at once for a store that cannot be written.
+    """
+    store, stale = ready_store(directory), ""
+    watch, told = Watch(store), False
+    while True:
+        try:
+            _train_and_store(config, store, stale, **options)
+            return
+        except Held as held:
+            holder = held.holder
+        if not told:
+            tqdm.write(f"{holder} trains this run: waiting for it", file=sys.stderr)
+        told = True
+        while (stale := watch.freed(config.run_id, holder)) is None:
+            if find_run(config, store) is not None:
+                return
+            time.sleep(POLL_S)
+
+
+def _train_and_store(config: RunConfig, store: Path, stale: str, **options: Any) -> Path:
+    """The folder of the run, trained here unless the store has it by now. Raises Held if another process trains it."""
+    if not store.is_dir():
+        raise FileNotFoundError(f"there is no folder {store} here, and every worker must see the run store")
+    with lease(config.run_id, store, stale):
+        stored = find_run(config, store)
+        if stored is not None:
+            return stored.path
+        return save_run(train(config, checkpoint_dir=resume_dir(config, store), **options), store)
+
+
+def _worker_address() -> str:
+    try:
+        return get_worker().address
+    except ValueError:  # in no worker
+        return ""
+
+
+def debugging() -> bool:
+    """Whether tracebacks and Dask's own errors are shown (`MAMBANORM_DEBUG`), which otherwise become one line a run."""
+    return bool(os.environ.get("MAMBANORM_DEBUG"))
+
+
+def _reason(error: BaseException) -> str:
+    """One line; a mistake in someone's code is told apart from a value that does not fit."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    expected = isinstance(error, ValueError | OSError | MemoryError | RuntimeError)
+    return text if expected else f"{text} (MAMBANORM_DEBUG=1 shows where)"
