@@ -43,6 +43,15 @@ PLACES = {
 }
 """Public name → the module that defines it."""
 
+MODULES = {
+    "arms": "model.arms",
+    "config": "training.config",
+    "paper": "study.paper",
+    "recorded": "training.recorded",
+    "tables": "study.tables",
+}
+"""Modules that can be asked for without their folder: `from mambanorm import tables`."""
+
 __all__ = sorted(PLACES)
 
 
@@ -50,6 +59,8 @@ def __getattr__(name: str):
     if name in PLACES:
         globals()[name] = getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
         return globals()[name]
+    if name in MODULES:
+        return import_module(f"{__name__}.{MODULES[name]}")
     if not name.startswith("_") and name.isidentifier():
         from importlib.util import find_spec
 
@@ -62,7 +73,7 @@ def __dir__() -> list[str]:
     from pkgutil import iter_modules
 
     modules = (module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
-    return sorted({*globals(), *PLACES, *modules})
+    return sorted({*globals(), *PLACES, *MODULES, *modules})
 
 
 class _Package(ModuleType):

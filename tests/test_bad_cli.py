@@ -12,6 +12,7 @@ from mambanorm import claims
 from mambanorm.cli.main import main
 from mambanorm.report.execute import find_notebooks
 from mambanorm.report.study import run_study
+from mambanorm.study import experiments
 from mambanorm.training import config
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -225,7 +226,7 @@ def test_a_single_name_stands_for_itself():
         claims.recorded_configs("smoke", seeds=1, tasks=["digits"])
     )
     assert ids(mn.grid("LN>SSM>LN", "digits", **asked)) == ids(mn.grid(["LN>SSM>LN"], ["digits"], **asked))
-    assert config.validation_tasks("smoke", "listops") == ["listops"]
+    assert experiments.validation_tasks("smoke", "listops") == ["listops"]
 
 
 def test_seeds_may_be_any_whole_numbers():

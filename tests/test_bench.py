@@ -435,7 +435,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys):
 
 
 def test_without_a_checkout_the_command_says_so(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("mambanorm.training.config.ROOT", tmp_path)
+    monkeypatch.setattr("mambanorm.settings.ROOT", tmp_path)
     assert main(["bench"]) == 2
     assert "bench runs from a checkout of the project" in capsys.readouterr().err
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pandas as pd
 import pytest
 
 from mambanorm import base_config
-from mambanorm.cli import main as cli
+from mambanorm.cli import train as train_command
 from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
 from mambanorm.tasks import TASKS
+from mambanorm.training import worker
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -97,7 +96,7 @@ def test_train_stores_a_run_and_a_second_call_reuses_it(capsys, monkeypatch, sto
     assert len(list(store.iterdir())) == 1
     assert str(next(store.iterdir())) in out
 
-    monkeypatch.setattr(cli, "_train", lambda *_: pytest.fail("the store has this run"))
+    monkeypatch.setattr(train_command, "_train", lambda *_: pytest.fail("the store has this run"))
     code, again, _ = call(capsys, *argv)
     assert code == 0
     assert again == "In the store already, nothing to train:\n" + out
@@ -119,9 +118,7 @@ def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch)
     assert [row[0] for row in rows] == ["RMSN>SSM>None", "LN>SSM>LN"]
     assert all(row[2] == "±" and row[-2:] == ["(2", "runs)"] for row in rows)
 
-    monkeypatch.setattr(
-        import_module("mambanorm.training.sweep"), "train", lambda _: pytest.fail("the store has this run")
-    )
+    monkeypatch.setattr(worker, "train", lambda _: pytest.fail("the store has this run"))
     assert call(capsys, *argv)[:2] == (0, out)
 
 
@@ -173,7 +170,7 @@ def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mambanorm.cli.main._train", interrupt)
+    monkeypatch.setattr(train_command, "_train", interrupt)
     code, _, err = call(capsys, "train", "--arm", "LN>SSM>LN", "--scale", "smoke")
     assert code == 130
     assert "Finished runs are kept" in err

@@ -26,13 +26,13 @@ from scipy import ndimage
 
 from mambanorm import tasks, train
 from mambanorm.study.plan import shape_of_data
-from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels
+from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels, registry
 from mambanorm.tasks.files import Remote, fetch
 from mambanorm.tasks.images import Lazy, decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
 from mambanorm.training.config import base_config
 
-CACHES = [tasks._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
+CACHES = [registry._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,7 @@ def python(code: str, *argv: str, **environment: str) -> str:
 def test_neither_help_nor_a_mistake_in_the_arguments_imports_what_computes(line):
     code = f"""
 import sys
-from mambanorm.cli import main
+from mambanorm.cli.main import main
 main({line.split()})
 print("imported", [name for name in {HEAVY} if name in sys.modules])
 """
@@ -74,11 +74,11 @@ print("imported", [name for name in {HEAVY} if name in sys.modules])
 
 ORDERS = [
     "import mambanorm as mn",
-    "import mambanorm.sweep, mambanorm.train, mambanorm.plan; import mambanorm as mn",
-    "import mambanorm as mn; mn.sweep; import mambanorm.sweep, mambanorm.train, mambanorm.plan",
-    "from mambanorm.sweep import sweep; from mambanorm import train; import mambanorm as mn",
+    "import mambanorm.study.plan, mambanorm.training.sweep; import mambanorm as mn",
+    "import mambanorm as mn; mn.study; import mambanorm.study.experiments, mambanorm.study.plan",
+    "from mambanorm.study.experiments import study; from mambanorm import train; import mambanorm as mn",
     "from mambanorm import *; import mambanorm as mn; assert (sweep, train, plan) == (mn.sweep, mn.train, mn.plan)",
-    "import mambanorm.claims, mambanorm.estimate; import mambanorm as mn; mn.train",
+    "import mambanorm.claims, mambanorm.study.estimate; import mambanorm as mn; mn.train",
 ]
 
 
@@ -91,8 +91,8 @@ for order in {ORDERS}:
         try:
             exec(order + '''
 assert all(callable(f) and f.__name__ == n for f, n in ((mn.sweep, "sweep"), (mn.train, "train"), (mn.plan, "plan")))
-from mambanorm.train import build_model
-assert mn.config.grid is mn.grid and mn.study.__name__ == "study" and mn.record.__name__ == "record"
+from mambanorm.training.loop import build_model
+assert mn.config.grid is mn.grid and mn.study.__name__ == "study" and mn.record is mn.record_sites
 ''', {{}})
         except BaseException as error:
             print(order, repr(error), flush=True)
@@ -206,7 +206,7 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_pat
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
     monkeypatch.setattr(extensions, "_DONE", {})
-    run_one, config = import_module("mambanorm.training.sweep").run_one, mn.base_config("digits", "smoke").to_json()
+    run_one, config = import_module("mambanorm.training.worker").run_one, mn.base_config("digits", "smoke").to_json()
     error = run_one(config, str(store), imports={str(files / "absent.py"): ""}).error
     assert "absent.py: No such file or directory (on" in error
     (files / "plain.py").write_text("x = 1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import nbformat
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import mambanorm as mn
 from mambanorm import claims
 from mambanorm.cli.main import main
+from mambanorm.settings import ROOT
 from mambanorm.training import recorded
 from mambanorm.training.config import RunConfig
 from mambanorm.training.loop import train
@@ -99,7 +101,7 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     results, store, tmp_path, capsys, monkeypatch
 ):
     few = mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)
-    monkeypatch.setattr(claims.training, "recorded_configs", lambda *_, **__: few)
+    monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
     asked = ["record", "--scale", "smoke", "--seeds", "1", "--workers", "0", "--out"]
     assert main([*asked, str(tmp_path / "mine.parquet")]) == 0
     assert recorded.read_results(tmp_path / "mine.parquet").arm.tolist() == ["None>SSM>BN"]
@@ -114,7 +116,7 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
 
 def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     few = [*mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0, 100]), *mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)]
-    monkeypatch.setattr(claims.training, "recorded_configs", lambda *_, **__: few)
+    monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
     assert main(["record", "--scale", "smoke", "--seeds", "1", "--workers", "0"]) == 0
     assert "Recorded results, not trained here: 3 runs" in capsys.readouterr().out
     frame = recorded.recorded("smoke")
@@ -126,7 +128,7 @@ def test_the_verdicts_say_how_long_the_runs_behind_them_trained(frame):
     """Notebook 12 prints what the configs say, and its prose no number of its own."""
     verdicts = [mn.judge(name, frame) for name in ("H8s", "H10s")]  # tuned runs; the shortest ones
     behind = pd.concat([claims.runs_behind(verdict, frame) for verdict in verdicts])
-    notebook = nbformat.read(mn.config.ROOT / "notebooks" / "12_verdicts.ipynb", 4)
+    notebook = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", 4)
     said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     for task, runs in behind[behind.status == "ok"].groupby("task"):
         rows = len(mn.load_task(task, "quick", 0).train)

@@ -24,9 +24,11 @@ from PIL import Image
 
 from mambanorm import base_config, widgets
 from mambanorm.report import execute as report
+from mambanorm.report import study as whole_study
 from mambanorm.report.execute import Kernels, ShellChannel, find_notebooks, run_notebook
-from mambanorm.report.index import to_html, write_index
+from mambanorm.report.index import write_index
 from mambanorm.report.markdown import key_lines, markdown
+from mambanorm.report.notebook_page import to_html
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.report.study import exit_code, run_study
 from mambanorm.settings import ROOT
@@ -157,7 +159,7 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
 def small_study(notebooks, store, monkeypatch):
     """A study of two notebooks and two runs, in place of config.study()."""
     runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
-    monkeypatch.setattr(report, "study", lambda *_: {"01_a": runs, "02_b": runs[:1]})
+    monkeypatch.setattr(whole_study, "study", lambda *_: {"01_a": runs, "02_b": runs[:1]})
     notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
     notebooks("02_b", code("import mambanorm\nprint(len(mambanorm.load_runs(runs_dir)))", "answer"))
 
@@ -170,7 +172,7 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     assert (out / "index.html").as_uri() in capsys.readouterr().out
     assert "2, of which 2 trained this time" in (out / "index.html").read_text()
 
-    monkeypatch.setattr(report, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains"))
+    monkeypatch.setattr(whole_study, "sweep", lambda *_, **__: pytest.fail("nothing is missing, and yet it trains"))
     second = run_study(notebooks=["02"], **options)
     assert [outcome.name for outcome in second] == ["02_b"]
     page = (out / "index.html").read_text()
@@ -179,7 +181,7 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
 
 
 def test_a_notebook_of_which_no_task_is_asked_is_left_out(small_study, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(report, "study", lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
+    monkeypatch.setattr(whole_study, "study", lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
     outcomes = run_study("smoke", ["digits"], out_dir=tmp_path / "out", progress=False, workers=0)
     assert [outcome.name for outcome in outcomes] == ["01_a"]
     assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
@@ -198,7 +200,7 @@ def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path)
 
 def test_a_run_that_cannot_be_trained_fails_its_notebook(small_study, tmp_path, monkeypatch):
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
-    monkeypatch.setattr(report, "study", lambda *_: {"01_a": [impossible], "02_b": []})
+    monkeypatch.setattr(whole_study, "study", lambda *_: {"01_a": [impossible], "02_b": []})
     with pytest.warns(UserWarning, match="groups"):
         outcomes = run_study("smoke", out_dir=tmp_path / "out", progress=False, workers=0)
     assert [outcome.ok for outcome in outcomes] == [False, True]

@@ -170,7 +170,7 @@ def test_a_sweep_goes_on_from_a_checkpoint_and_deletes_it_when_the_run_is_stored
     def watched(config, **options):
         return train(config, on_step=lambda step, *_: steps.append(step), **options)
 
-    monkeypatch.setattr(import_module("mambanorm.training.sweep"), "train", watched)
+    monkeypatch.setattr(import_module("mambanorm.training.worker"), "train", watched)
     assert len(load_runs()) == 0  # what is under way is no run yet
     frame = mn.sweep([config], workers=0, progress=False)
     assert list(frame.status) == ["ok"]

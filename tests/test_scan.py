@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import mambanorm.kernels.scan_cpu as cpu
+from mambanorm.kernels import runtime
 from mambanorm.kernels import scan as kernels
 from mambanorm.kernels.threads import set_threads
 from mambanorm.ssm import scan_backend, selective_scan
@@ -481,15 +482,16 @@ def test_it_works_where_no_cache_can_be_written(tmp_path):
 import numba, numba.core.caching as caching
 def refuse(*a, **k): raise RuntimeError("cannot cache function: no locator available")
 caching.CacheImpl.__init__ = refuse
-import mambanorm.ssm.kernels as kernels
-assert kernels.sigmoid(kernels._f(0.0)) == 0.5
+import numpy as np
+from mambanorm.kernels.runtime import sigmoid
+assert sigmoid(np.float32(0.0)) == 0.5
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
 
 
 OUTER = """
-from tiny.ssm.kernels import _f, jit, sigmoid
+from tiny.kernels.runtime import _f, jit, sigmoid
 
 @jit()
 def twice(x):
@@ -500,15 +502,15 @@ print(twice(_f(0)), sum(twice.stats.cache_hits.values()))
 
 
 def test_numbas_cache_notices_a_change_of_a_helper_in_another_file(tmp_path):
-    """`twice` takes in `sigmoid` of kernels.py: changed there, it is compiled anew; unchanged, it is found compiled."""
-    folder = tmp_path / "tiny" / "ssm"
+    """`twice` takes in `sigmoid` of runtime.py: changed there, it is compiled anew; unchanged, it is found compiled."""
+    folder = tmp_path / "tiny" / "kernels"
     folder.mkdir(parents=True)
-    helpers, outer = folder / "kernels.py", folder / "outer.py"
-    helpers.write_text(Path(kernels.__file__).read_text())
+    helpers, outer = folder / "runtime.py", folder / "outer.py"
+    helpers.write_text(Path(runtime.__file__).read_text())
     outer.write_text(OUTER)
 
     def result():
-        command = [sys.executable, "-m", "tiny.ssm.outer"]
+        command = [sys.executable, "-m", "tiny.kernels.outer"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300)
         return tuple(map(float, done.stdout.split()))
 

@@ -381,9 +381,9 @@ def test_a_killed_save_leaves_what_the_next_sweep_removes(store, result):
     script = """
 import os, sys
 import mambanorm as mn
-from mambanorm import runs
-runs._write = lambda result, folder: os.kill(os.getpid(), 9)
-runs.save_run(mn.train(mn.RunConfig.from_json(sys.argv[1])), sys.argv[2])
+from mambanorm.training import store
+store._write = lambda result, folder: os.kill(os.getpid(), 9)
+store.save_run(mn.train(mn.RunConfig.from_json(sys.argv[1])), sys.argv[2])
 """
     arguments = [sys.executable, "-c", script, result.config.to_json(), str(store)]
     assert subprocess.run(arguments, timeout=300).returncode == -9

@@ -21,7 +21,8 @@ import mambanorm as mn
 from mambanorm.cli import main as cli
 from mambanorm.settings import ROOT
 from mambanorm.study import estimate
-from mambanorm.training import leases
+from mambanorm.training import cluster, leases
+from mambanorm.training import worker as worker_module
 from mambanorm.training.cluster import count_workers, local_cluster
 from mambanorm.training.config import base_config
 from mambanorm.training.leases import LEASE, Held, Watch, lease, remove_dead
@@ -30,6 +31,11 @@ from mambanorm.training.sweep import sweep
 from mambanorm.training.worker import run_one, train_one
 
 sweeping = import_module("mambanorm.training.sweep")  # mn.sweep is the function
+
+
+def look_often(monkeypatch):
+    for module in (cluster, sweeping, worker_module):
+        monkeypatch.setattr(module, "POLL_S", 0.1)
 
 
 def smoke(**changes):
@@ -104,7 +110,7 @@ def test_a_worker_has_the_threads_that_the_widest_run_asks_for(store):
 
 
 def test_as_many_workers_as_the_cores_hold_of_the_widest_run(monkeypatch):
-    monkeypatch.setattr(sweeping, "cores", lambda: 8)
+    monkeypatch.setattr(cluster, "cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ten = [smoke(seed=seed) for seed in range(10)]
     assert count_workers(ten) == 8
@@ -163,7 +169,7 @@ def test_the_traceback_of_a_failing_run_is_shown_to_those_who_ask(capfd, store, 
 
 
 def test_an_unwritable_store_is_told_before_anything_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained for nothing"))
+    monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("trained for nothing"))
     (tmp_path / "file").write_text("in the way")
     for place, error in ((tmp_path / "file", ValueError), (tmp_path / "file" / "below", OSError)):
         with pytest.raises(error, match="file"):
@@ -282,14 +288,14 @@ def test_a_lease_is_stale_only_when_it_no_longer_beats(store, monkeypatch):
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_a_run_of_another_machine_that_died_is_trained_here_at_last(store, monkeypatch, scheduled):
     monkeypatch.setattr(leases, "STALE_S", 0.5)
-    monkeypatch.setattr(sweeping, "POLL_S", 0.1)
+    look_often(monkeypatch)
     first, second = smoke(), smoke(seed=1)
     with holder(store, first, "another machine") as other:
         other.kill()
     remove_dead(store)
     assert (store / f"{LEASE}{first.run_id}").exists()  # for all that is known here it may live
     order = []
-    monkeypatch.setattr(sweeping, "train", lambda c, **k: order.append(c.run_id) or mn.train(c, **k))
+    monkeypatch.setattr(worker_module, "train", lambda c, **k: order.append(c.run_id) or mn.train(c, **k))
     if scheduled:
         frame = sweep([first, second], workers=0, progress=False)
         assert list(frame.status) == ["ok", "ok"]
@@ -302,9 +308,9 @@ def test_a_run_of_another_machine_that_died_is_trained_here_at_last(store, monke
 
 def test_what_another_process_stores_meanwhile_is_not_trained_again(store, monkeypatch):
     config, started = smoke(), []
-    monkeypatch.setattr(sweeping, "POLL_S", 0.1)
+    look_often(monkeypatch)
     with lease(config.run_id, store_made(store)), ThreadPoolExecutor() as pool:
-        monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("it is trained elsewhere"))
+        monkeypatch.setattr(worker_module, "train", lambda *_, **__: pytest.fail("it is trained elsewhere"))
         both = [pool.submit(sweep, [config], workers=0, progress=False), pool.submit(train_one, config)]
         until(lambda: all(task.running() for task in both), "both to start", 60)
         mn.save_run(mn.train(config, on_step=lambda *_: started.append(1)))
@@ -321,9 +327,9 @@ TWO = """
 import os, sys, time
 from pathlib import Path
 import mambanorm as mn
-from mambanorm.sweep import sweep
+from mambanorm.training.sweep import sweep
 
-module, folder = sys.modules["mambanorm.training.sweep"], Path(os.environ["TRAINED_LOG"]).parent
+module, folder = sys.modules["mambanorm.training.worker"], Path(os.environ["TRAINED_LOG"]).parent
 train = module.train
 
 def counted(config, **options):
@@ -408,9 +414,9 @@ from importlib import import_module
 from pathlib import Path
 
 def dask_setup(_worker):
-    sweeping = import_module("mambanorm.training.sweep")
-    save_run = sweeping.save_run
-    sweeping.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
+    worker = import_module("mambanorm.training.worker")
+    save_run = worker.save_run
+    worker.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
 """
 
 
@@ -452,8 +458,8 @@ def test_a_worker_with_too_few_threads_is_named(store, tmp_path):
 
 
 def test_a_scheduler_without_workers_is_told_and_the_sweep_goes_on_when_they_come(store, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sweeping, "POLL_S", 0.1)
-    monkeypatch.setattr(sweeping, "REMIND_S", 0.2)
+    look_often(monkeypatch)
+    monkeypatch.setattr(cluster, "REMIND_S", 0.2)
     said = []
     monkeypatch.setattr(sweeping.tqdm, "write", lambda text, **_: said.append(text))
     with scheduler(tmp_path) as (_, address), ThreadPoolExecutor() as pool:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mambanorm import tasks
-from mambanorm.tasks import TASKS, Split, TaskData, digits, files, listops, load_task, register_task
+from mambanorm.tasks import TASKS, Split, TaskData, digits, files, listops, load_task, register_task, registry
 from mambanorm.tasks.listops import SETTINGS, evaluate, generate, read_tsv, serialise, tokenise
 
 LONG = (
@@ -57,8 +57,8 @@ def empty_folder(monkeypatch, tmp_path):
 @pytest.fixture
 def own_tasks(monkeypatch):
     """The registry as it is, and as it was again afterwards."""
-    monkeypatch.setattr(tasks, "TASKS", registry := dict(TASKS))
-    return registry
+    monkeypatch.setattr(registry, "TASKS", mine := dict(TASKS))
+    return mine
 
 
 def random_tree(rng, depth):

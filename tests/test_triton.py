@@ -21,6 +21,7 @@ import mambanorm as mn
 from mambanorm.kernels import cuda as gpu
 from mambanorm.kernels import triton_scan
 from mambanorm.kernels.triton_scan import Plan, obstacle
+from mambanorm.model import block as block_module
 from mambanorm.ssm import scan_backend, selective_scan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -341,7 +342,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         seen.update({name: value.dtype for name, value in named.items()})
         return ours(u, delta, A, B, C, D, z, bias, *rest)
 
-    monkeypatch.setattr(mn.block, "conv_silu", gpu.conv_silu_gpu)
+    monkeypatch.setattr(block_module, "conv_silu", gpu.conv_silu_gpu)
     monkeypatch.setattr(triton_scan, "scan_triton", spy)
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
