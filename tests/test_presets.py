@@ -1,11 +1,14 @@
 """Every preset is a config, and each number that the paper states stands in it as the paper states it."""
 
+import json
 import re
 
 import pytest
 
 from mambanorm.tasks import TASKS
-from mambanorm.training.config import RunConfig, base_config, grid
+from mambanorm.training.config import RunConfig, base_config, grid, run_id_of
+from mambanorm.training.loop import train
+from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
@@ -78,6 +81,34 @@ def test_the_optimizer_takes_the_betas_of_its_config():
 
     optimizer = build_optimizer(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.95)}
+
+
+def test_betas_and_optimizer_are_part_of_a_run_where_they_are_not_the_presets():
+    """A run that was stored before the config named them keeps its run_id, and what it was trained with."""
+    for task, scale, betas in (("pathfinder64", "paper", (0.9, 0.95)), ("digits", "quick", (0.9, 0.999))):
+        config = base_config(task, scale)
+        before = json.loads(config.to_json())
+        del before["betas"], before["optimizer"]
+        assert RunConfig.from_dict(before) == config
+        assert (config.run_id, config.betas) == (run_id_of(before), betas)
+        assert config.but(betas=[0.8, 0.9]).run_id != config.run_id
+
+
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, (0.9, "x"), (True, 0.9), (0.9, float("nan"))])
+def test_impossible_betas_are_refused(betas):
+    with pytest.raises(ValueError, match="betas must be two numbers from 0 to below 1"):
+        base_config(betas=betas)
+
+
+def test_an_optimizer_is_named_and_another_one_is_a_line(monkeypatch):
+    import torch
+
+    with pytest.raises(ValueError, match="unknown optimizer 'adam': valid are adamw; did you mean 'adamw'"):
+        base_config(optimizer="adam")
+    monkeypatch.setitem(OPTIMIZERS, "sgd", lambda groups, config: torch.optim.SGD(groups, lr=config.lr))
+    config = base_config("digits", "smoke", optimizer="sgd")
+    assert config.run_id != base_config("digits", "smoke").run_id
+    assert train(config).status == "ok"
 
 
 def test_the_papers_seed_makes_one_run_an_arm():

@@ -105,10 +105,13 @@ def find_claim(claim_id: str | Claim) -> Claim:
     return CLAIMS[claim_id]
 
 
+BEST_AFTER = {"sequence": "GN", "vision": "LN"}
+"""The norm that the paper recommends after the SSM, for each of its two kinds of task (§4.5)."""
+
 T_SIMULTANEOUS = "paired t over shared seeds, Bonferroni simultaneous intervals"
 
 
-def _h1(claim_id: str, best: str) -> Claim:
+def _h1(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
         words="The same norm before and after the SSM beats no norm at all, whichever norm it is.",
@@ -116,14 +119,15 @@ def _h1(claim_id: str, best: str) -> Claim:
         quantity="test accuracy of N→N minus None→None, for each of five norms; rates of divergence beside it",
         test=f"{T_SIMULTANEOUS}; Fisher's exact test for divergence",
         direction="N→N above None→None",
-        paper={"GN": "7.0 → 68.8 % (GN), 58.9 % (LN)", "LN": "10.7 → 86.6 % (LN), 86.3 % (GN)"}[best],
+        paper={"sequence": "7.0 → 68.8 % (GN), 58.9 % (LN)", "vision": "10.7 → 86.6 % (LN), 86.3 % (GN)"}[kind],
         comparisons=types_against_none(),
         reference=NONE,
         note="the paper says so of an appropriate norm; here each of the five has to hold",
     )
 
 
-def _h2(claim_id: str, best: str) -> Claim:
+def _h2(claim_id: str, kind: str) -> Claim:
+    best = BEST_AFTER[kind]
     return Claim(
         id=claim_id,
         words=f"{best}→{best} is the best single type.",
@@ -131,15 +135,15 @@ def _h2(claim_id: str, best: str) -> Claim:
         quantity=f"test accuracy of {best}→{best} minus each other type",
         test=f"{T_SIMULTANEOUS}; the effect is that against the best rival of the select seeds",
         direction=f"{best}→{best} above every other",
-        paper={"GN": "GN 68.8 %, next LN 58.9 %", "LN": "LN 86.6 %, next GN 86.3 %"}[best],
+        paper={"sequence": "GN 68.8 %, next LN 58.9 %", "vision": "LN 86.6 %, next GN 86.3 %"}[kind],
         comparisons=type_against_each(best),
         select="rival",
-        note={"LN": "the paper's own lead is 0.3 points, below the smallest effect of interest"}.get(best, ""),
+        note={"vision": "the paper's own lead is 0.3 points, below the smallest effect of interest"}.get(kind, ""),
     )
 
 
-def _h3(claim_id: str, best: str) -> Claim:
-    own = {"GN": "BN +0.0 and IN −3.9", "LN": "RMSN −2.1 and LN +0.2"}[best]
+def _h3(claim_id: str, kind: str) -> Claim:
+    own = {"sequence": "BN +0.0 and IN −3.9", "vision": "RMSN −2.1 and LN +0.2"}[kind]
     return Claim(
         id=claim_id,
         words="A norm after the SSM beats the same norm before it, for every norm.",
@@ -147,14 +151,14 @@ def _h3(claim_id: str, best: str) -> Claim:
         quantity="test accuracy of None→N minus N→None, for each of five norms",
         test="paired t over shared seeds; intersection–union: every norm has to pass, uncorrected",
         direction="after above before",
-        paper={"GN": "+49.6 points with GN", "LN": "+20.7 points with GN"}[best],
+        paper={"sequence": "+49.6 points with GN", "vision": "+20.7 points with GN"}[kind],
         comparisons=after_against_before(),
         correction="each",
         note=f"the paper says “generally”; its own Table 1 has {own}",
     )
 
 
-def _h4(claim_id: str, best: str) -> Claim:
+def _h4(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
         words="What is gained by standing after instead of before the SSM is largest for GN.",
@@ -162,13 +166,13 @@ def _h4(claim_id: str, best: str) -> Claim:
         quantity="(None→GN − GN→None) minus (None→N − N→None), for each other norm",
         test=T_SIMULTANEOUS,
         direction="GN's gain above every other's",
-        paper={"GN": "+49.6 (GN), next +2.0 (LN)", "LN": "+20.7 (GN), but BN +47.3"}[best],
+        paper={"sequence": "+49.6 (GN), next +2.0 (LN)", "vision": "+20.7 (GN), but BN +47.3"}[kind],
         comparisons=interactions("GN"),
-        note={"LN": "in the paper's own Table 1 BN gains more than GN: +47.3 points"}.get(best, ""),
+        note={"vision": "in the paper's own Table 1 BN gains more than GN: +47.3 points"}.get(kind, ""),
     )
 
 
-def _h5(claim_id: str, best: str) -> Claim:
+def _h5(claim_id: str, kind: str) -> Claim:
     return Claim(
         id=claim_id,
         words="With the norm after the SSM fixed, the best other norm before it beats the same norm before it.",
@@ -176,7 +180,7 @@ def _h5(claim_id: str, best: str) -> Claim:
         quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen on the validation of the select seeds",
         test=T_SIMULTANEOUS,
         direction="combination above single type, for every N2",
-        paper={"GN": "BN→BN 41.4 → LN→BN 52.1 %", "LN": "BN→BN 74.6 → RMSN→BN 87.3 %"}[best],
+        paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[kind],
         comparisons=combinations_against_type(),
         needs_grid=True,
         select="best",
@@ -184,7 +188,8 @@ def _h5(claim_id: str, best: str) -> Claim:
     )
 
 
-def _h6(claim_id: str, best: str) -> Claim:
+def _h6(claim_id: str, kind: str) -> Claim:
+    best = BEST_AFTER[kind]
     return Claim(
         id=claim_id,
         words=f"{best} is the best norm after the SSM: the highest mean over the other norms before it.",
@@ -199,7 +204,8 @@ def _h6(claim_id: str, best: str) -> Claim:
     )
 
 
-def _h7(claim_id: str, best: str) -> Claim:
+def _h7(claim_id: str, kind: str) -> Claim:
+    best = BEST_AFTER[kind]
     return Claim(
         id=claim_id,
         words=f"{best} after the SSM also has the narrowest spread over the norms before it.",
@@ -216,8 +222,9 @@ def _h7(claim_id: str, best: str) -> Claim:
     )
 
 
-def _h8(claim_id: str, best: str) -> Claim:
-    original = {"GN": "RMSN>SSM>None", "LN": "LN>SSM>LN"}[best]
+def _h8(claim_id: str, kind: str) -> Claim:
+    best = BEST_AFTER[kind]
+    original = {"sequence": "RMSN>SSM>None", "vision": "LN>SSM>LN"}[kind]
     steps = normvary_steps(best, original)
     return Claim(
         id=claim_id,
@@ -226,11 +233,11 @@ def _h8(claim_id: str, best: str) -> Claim:
         quantity="test accuracy, the proposal minus the original; the other rows tell NormVary's share from N2's",
         test=T_SIMULTANEOUS,
         direction="proposal above original",
-        paper={"GN": "ListOps 37.90 → 40.27 %", "LN": "no row of Table 2 is named vision (I4e)"}[best],
+        paper={"sequence": "ListOps 37.90 → 40.27 %", "vision": "no row of Table 2 is named vision (I4e)"}[kind],
         comparisons=steps,
         main=steps[0].name,
-        paper_task={"GN": "ListOps"}.get(best, ""),
-        note={"GN": "N1 and N2 change at once (I7): only the main row is the paper's claim"}.get(best, ""),
+        paper_task={"sequence": "ListOps"}.get(kind, ""),
+        note={"sequence": "N1 and N2 change at once (I7): only the main row is the paper's claim"}.get(kind, ""),
     )
 
 
@@ -301,13 +308,13 @@ def _inside() -> list[Claim]:
 
 
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
-"""(id, the norm that the paper recommends after the SSM) → Claim: sequence and vision differ in that norm only."""
+"""(id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the paper's numbers."""
 
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
     for claim in [
-        *(make(f"H{i}s", "GN") for i, make in enumerate(ACCURACY, start=1)),
+        *(make(f"H{i}s", "sequence") for i, make in enumerate(ACCURACY, start=1)),
         *_inside(),
-        *(make(f"H{i}v", "LN") for i, make in enumerate(ACCURACY, start=1)),
+        *(make(f"H{i}v", "vision") for i, make in enumerate(ACCURACY, start=1)),
     ]
 }

@@ -205,7 +205,8 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
     verdict = "not run" if not counted else verdicts[0] if len(verdicts) == 1 else "inconclusive"
     if "contradicted" in verdicts and "reproduced" not in verdicts:
         verdict = "contradicted"
-    caveats = [f"the tasks disagree: {', '.join(f'{f.task} {f.verdict}' for f in counted)}"] * (len(verdicts) > 1)
+    disagree = f"the tasks disagree: {', '.join(f'{f.task} {f.verdict}' for f in counted)}"
+    caveats = [disagree] if len(verdicts) > 1 else []
     caveats += [f"{f.task}: {f.verdict}, not counted" for f in findings if f not in counted and counted]
     several = len(counted) > 1
     caveats += [f"{f.task}: {text}" if several else text for f in counted for text in f.caveats]
@@ -220,7 +221,7 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
         effect=np.nan if deciding is None else deciding["effect"],
         ci=_interval(claim, deciding),
         n_seeds=min((row["n"] for f in counted for row in f.rows if row["n"]), default=0),
-        caveats=tuple(caveats + [claim.note] * bool(claim.note)),
+        caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
         scale=evidence.scale,
         tasks=tuple(f.task for f in counted),
         decided_by=name,
@@ -268,14 +269,17 @@ def lacking(claim: Claim, evidence: Evidence, task: str) -> list[str]:
         known = known[known.any(axis=1)]
         absent = [label(arm) for arm in known if not known[arm].any()]
         what = "not run" if column == "score" else f"no {column}"
-        texts += [f"{what}: {', '.join(absent)}"] * bool(absent)
+        if absent:
+            texts.append(f"{what}: {', '.join(absent)}")
         for arm in known:
             seeds = [str(seed) for seed in known.index[~known[arm]]] if known[arm].any() else []
-            texts += [f"{label(arm)} lacks seeds {', '.join(seeds)}"] * bool(seeds)
+            if seeds:
+                texts.append(f"{label(arm)} lacks seeds {', '.join(seeds)}")
     if claim.runs == "failing":
         calm = evidence.table(claim, task, "diverged")[claim.arms[0]]
         seeds = ", ".join(str(seed) for seed in calm.index[calm == 0])
-        texts += [f"no failure to look back from with seeds {seeds}"] * bool(seeds)
+        if seeds:
+            texts.append(f"no failure to look back from with seeds {seeds}")
     return list(dict.fromkeys(texts))
 
 
@@ -290,7 +294,7 @@ def _cautions(
 ) -> list[str]:
     """What a reader of the verdict should know besides."""
     fewest = min(row["n"] for row in rows)
-    texts = [f"{plural(fewest, 'seed')}, fewer than {FULL_SEEDS}"] * (0 < fewest < FULL_SEEDS)
+    texts = [f"{plural(fewest, 'seed')}, fewer than {FULL_SEEDS}"] if 0 < fewest < FULL_SEEDS else []
     if claim.select == "rival":
         texts.append(f"hardest on the select seeds: {rival}" if rival else "the select seeds are incomplete")
     if claim.select == "best" and any(not row["n"] for row in rows):
@@ -299,7 +303,8 @@ def _cautions(
     texts += [where + divergence_text(row) for row in diverged if row["diverged"] or (where and row["n"])]
     if verdict in VERDICTS[:3]:
         holding = sum(row["state"] == "holds" for row in rows)
-        texts += [f"{holding} of {len(rows)} comparisons hold"] * (len(rows) > 1 and not claim.main)
+        if len(rows) > 1 and not claim.main:
+            texts.append(f"{holding} of {len(rows)} comparisons hold")
         texts += _by_sign_flip(claim, rows, rival, verdict, claim.m * evidence.families)
     if claim.measure == "spread":
         p = measures.classical_spread(claim, evidence, task)
@@ -320,7 +325,7 @@ def _at_chance(claim: Claim, evidence: Evidence, task: str) -> list[str]:
         gain = (scores[arm] - chance[arm]).dropna()
         if len(gain) > 1 and t_interval(gain.to_numpy())[0] <= 0:
             texts.append(f"{label(arm)} ({percent(scores[arm].mean())}, chance {percent(chance[arm].mean())})")
-    return [f"{AT_CHANCE}: {', '.join(texts)}"] * bool(texts)
+    return [f"{AT_CHANCE}: {', '.join(texts)}"] if texts else []
 
 
 def divergence_text(row: Row) -> str:
@@ -335,7 +340,7 @@ def _by_sign_flip(claim: Claim, rows: list[Row], rival: str, verdict: str, m: in
         return []
     again = measures.by_sign_flip(claim, rows, m)
     other = verdict if again is None else decide(again, rival)
-    return [f"by exact sign-flip intervals: {other}"] * (other != verdict)
+    return [f"by exact sign-flip intervals: {other}"] if other != verdict else []
 
 
 def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], verdict: str) -> list[str]:
@@ -353,7 +358,8 @@ def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], v
         where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')}, one rate for all arms)"
         if made and len(holds) == 1:
             texts.append(f"holds only at learning rate {holds[0]} of {len(grid)} {where}")
-        texts += [f"holds at no single learning rate {where}"] * (not holds and verdict == "reproduced")
+        if not holds and verdict == "reproduced":
+            texts.append(f"holds at no single learning rate {where}")
     return texts
 
 

@@ -27,10 +27,9 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm import load_runs
     from mambanorm.text import plural
     from mambanorm.training.config import check_seeds
-    from mambanorm.training.store import runs_dir
+    from mambanorm.training.store import load_runs, runs_dir
 
     if options.check:
         return _check_store(options)

@@ -31,8 +31,7 @@ from mambanorm.figures.style import (
     short,
     styled,
 )
-from mambanorm.model.arms import NORM_CHOICES, Arm
-from mambanorm.norms import PAPER_NORMS
+from mambanorm.model.arms import NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import (
     SAME_TASK,

@@ -28,7 +28,7 @@ from mambanorm.figures.style import (
     styled,
     whole_ticks,
 )
-from mambanorm.norms import PAPER_NORMS
+from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text, summarize
 
 

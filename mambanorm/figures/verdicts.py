@@ -32,7 +32,7 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
-    panels = [shared] * bool(shared) + [[v for v in verdicts if v.claim.id == name] for name in others]
+    panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
     heights = [0.75 + 0.34 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.7, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], panels, strict=True):
@@ -117,5 +117,5 @@ def fig_claim(verdict) -> Figure:
         verdict.fidelity,
         seeds_text(rows.n),
         colours,
-        *_keys("threshold", [verdict] * bool(np.isfinite(rows.paper).any())),
+        *_keys("threshold", [verdict] if np.isfinite(rows.paper).any() else []),
     )

@@ -66,8 +66,9 @@ class _Mixer(torch.autograd.Function):
         rows, raw, u, narrow, states, z, in_proj, taps, conv_bias, x_proj, dt_weight, dt_bias, A, D = ctx.saved_tensors
         tokens, channels = len(rows), u.shape[2]
         inputs = _scan_inputs(u, z, narrow, dt_weight, dt_bias, A, D)
-        du, dnarrow, dA, _, _, dlow, _, dD, dgate, dbias = scan_backward(inputs, ctx.plan, dy, states)
-        dz, dnarrow = dgate if ctx.gated else dz.contiguous(), dnarrow.view(tokens, -1)
+        grads = scan_backward(inputs, ctx.plan, dy, states)
+        dz, dnarrow = grads.z if ctx.gated else dz.contiguous(), grads.delta.view(tokens, -1)
+        du = grads.u
         du.view(tokens, channels).addmm_(dnarrow, x_proj)
         draw, dconv, dconv_bias = conv_backward(raw, taps, conv_bias, du)
         draw, dz = draw.view(tokens, channels), dz.view(tokens, channels)
@@ -78,4 +79,4 @@ class _Mixer(torch.autograd.Function):
         torch.mm(dz.t(), rows, out=din_proj[channels:])
         dx_proj = torch.mm(dnarrow.t(), u.view(tokens, channels))
         dh = dh.view(*u.shape[:2], -1)
-        return None, None, dh, din_proj, dconv, dconv_bias, dx_proj, dlow.t(), dbias, dA, dD
+        return None, None, dh, din_proj, dconv, dconv_bias, dx_proj, grads.low.t(), grads.bias, grads.A, grads.D

@@ -278,9 +278,9 @@ class _CrossMixer(torch.autograd.Function):
         tokens, channels, size = len(rows), u.shape[3], ctx.size
         inputs = _scan_inputs(u, narrow, dt_weight, dt_bias, A, D)
         dy = spread(dy.contiguous(), size).flatten(2)
-        du, dnarrow, dA, _, _, dlow, _, dD, _, dbias = scan_backward(inputs, ctx.plan, dy, states)
-        u, du = (t.view(tokens, DIRECTIONS, channels) for t in (u, du))
-        dnarrow, dx_proj = dnarrow.view(tokens, DIRECTIONS, -1), empty(x_proj.shape)
+        grads = scan_backward(inputs, ctx.plan, dy, states)
+        u, du = (t.view(tokens, DIRECTIONS, channels) for t in (u, grads.u))
+        dnarrow, dx_proj = grads.delta.view(tokens, DIRECTIONS, -1), empty(x_proj.shape)
         for g in range(DIRECTIONS):
             du[:, g].addmm_(dnarrow[:, g], x_proj[g])
             torch.mm(dnarrow[:, g].t(), u[:, g], out=dx_proj[g])
@@ -293,5 +293,17 @@ class _CrossMixer(torch.autograd.Function):
         torch.mm(dz.t(), rows, out=din_proj[channels:])
         across = 2 * _reach(taps) + 1
         dconv = dtaps.t().reshape(channels, 1, across, across)
-        ddt_weight = dlow.t().reshape(dt_weight.shape)
-        return None, None, dh, din_proj, dconv, dconv_bias, dx_proj, ddt_weight, dbias.view_as(dt_bias), dA, dD
+        ddt_weight = grads.low.t().reshape(dt_weight.shape)
+        return (
+            None,
+            None,
+            dh,
+            din_proj,
+            dconv,
+            dconv_bias,
+            dx_proj,
+            ddt_weight,
+            grads.bias.view_as(dt_bias),
+            grads.A,
+            grads.D,
+        )

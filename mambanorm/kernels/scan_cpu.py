@@ -174,6 +174,25 @@ class Inputs(NamedTuple):
         return [_EMPTY if t is None else t.contiguous() for t in tensors]
 
 
+class Gradients(NamedTuple):
+    """Of a scan's inputs, in their order and shapes; None or empty where there is no such input.
+
+    With `low`, those of delta, B and C come in one tensor (B, L, G·(R + 2N)), group after group, as one product a group
+    made them: it stands in delta's place.
+    """
+
+    u: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor | None
+    C: Tensor | None
+    low: Tensor
+    weight: Tensor
+    D: Tensor
+    z: Tensor
+    bias: Tensor
+
+
 def scan_forward(inputs, plan, keep, want_last):
     """Runs the forward kernel: out (B, L, D), last (B, N, D) or nothing, states for the backward pass or nothing."""
     batch, length, channels = inputs.u.shape
@@ -189,11 +208,7 @@ def scan_forward(inputs, plan, keep, want_last):
 
 
 def scan_backward(inputs, plan, grad, states):
-    """Runs the backward kernel: the gradients in the order and shapes of `Inputs`, softplus left out.
-
-    With `low`, those of delta, B and C come in one tensor (B, L, G·(R + 2N)), group after group, as one product a group
-    made them; it stands in delta's place.
-    """
+    """Runs the backward kernel → Gradients."""
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
     du = empty(inputs.u.shape)
@@ -217,7 +232,8 @@ def scan_backward(inputs, plan, grad, states):
     ddelta, sums = _add(ddelta), _add(sums)
     db, dc = (None, None) if plan.rank else (_add(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dlow, weight = sums[2 * size + 2 :], sums[size : 2 * size]
-    return du, ddelta, sums[:size].t(), db, dc, dlow, weight, sums[2 * size], dz, sums[2 * size + 1]
+    dA, dD, dbias = sums[:size].t(), sums[2 * size], sums[2 * size + 1]
+    return Gradients(du, ddelta, dA, db, dc, dlow, weight, dD, dz, dbias)
 
 
 def _add(partial):

@@ -1,0 +1,9 @@
+"""The models: the Mamba block with its two norms, and what is made of it.
+
+arms.py         the notation N1>SSM>N2, and the published variants
+block.py        MambaBlock: where the norms stand, where the gate is multiplied in, what diagnostics can see
+classifier.py   SequenceClassifier: stem → blocks → mean → head
+vision.py       VSSBlock and ImageClassifier: four scans over an image
+language.py     LanguageModel;   pretrained.py: checkpoints of mamba-ssm and transformers
+positional.py   positional encoding, off unless asked for
+"""

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from mambanorm.checks import check_size, shown
 from mambanorm.errors import unknown
-from mambanorm.training.config import POSITIONAL
 
+POSITIONAL = ("none", "learned", "sinusoidal")
 EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of learned positions
 
 

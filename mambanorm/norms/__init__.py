@@ -11,7 +11,6 @@
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """
 
-from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.norms import adaptive, classic  # noqa: F401  (importing them fills the registry, in this order)
 from mambanorm.norms.adaptive import NormVary
 from mambanorm.norms.registry import (
@@ -27,7 +26,6 @@ from mambanorm.norms.registry import (
 
 __all__ = [
     "NORMS",
-    "PAPER_NORMS",
     "NormEntry",
     "NormVary",
     "check_causal",

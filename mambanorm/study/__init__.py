@@ -1,0 +1,9 @@
+"""The study: which runs the paper's questions need, and the tables that answer from them.
+
+experiments.py    the lists of runs: arms, depths, failures, and what each notebook needs
+paper.py          the numbers that the paper prints, and where it contradicts itself
+tables.py         a run frame → means, paired differences, ours beside the paper's
+intervals.py      intervals and tests for a handful of seeds
+norm_catalog.py   the registry of norms as tables, and what each norm costs
+plan.py           what a run costs before it starts;   estimate.py: how long what is missing takes
+"""

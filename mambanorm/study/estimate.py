@@ -65,8 +65,9 @@ def estimate(
             rate = measured_rate(mine[0])
             tried.append(task)
         seconds += rate * sum(map(relative_cost, mine))
-    sources = [f"the times of {plural(like, 'like run')} in the store"] * (like > 0)
-    sources += [f"a few steps of one run on {', '.join(dict.fromkeys(tried))}, timed just now"] * bool(tried)
+    sources = [f"the times of {plural(like, 'like run')} in the store"] if like else []
+    if tried:
+        sources.append(f"a few steps of one run on {', '.join(dict.fromkeys(tried))}, timed just now")
     return seconds / workers, f"judged by {' and by '.join(sources)}"
 
 

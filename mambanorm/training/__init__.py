@@ -1,0 +1,12 @@
+"""Training: from the config of one run to a store of many.
+
+config.py       RunConfig: what a run is;   presets.py: what every task's runs are at each scale
+loop.py         train: one run, from top to bottom
+optimizer.py, schedule.py, evaluation.py, checkpoint.py   what the loop is made of
+result.py       what a run gives
+store.py        the folder of all runs;   stored_run.py: one of them, read and checked
+sweep.py        many runs;   worker.py, cluster.py, leases.py: where they train, one process each
+recorded.py     results that the repository carries
+machine.py      device, versions, commit, memory
+language.py     training of a language model
+"""

@@ -21,7 +21,8 @@ from mambanorm.model.arms import (
     Arm,
 )
 from mambanorm.settings import SCALES, check_scale, default_scale
-from mambanorm.training.presets import BETAS, DEFAULT_BETAS, DIFFERENCES, SEEDS_PER_ARM
+from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM
+from mambanorm.training.schedule import SCHEDULES
 
 SCHEMA = 1
 """Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
@@ -29,17 +30,17 @@ SCHEMA = 1
 MOST_SEEDS = 1_000
 """Of a list; a number of seeds ends where the seeds of tuning begin, at 100 (`RunConfig.role`)."""
 
-SCHEDULES = ("constant_warmup", "cosine_warmup")
 PRECISIONS = ("float32", "bf16")
-POSITIONAL = ("none", "learned", "sinusoidal")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads")
 
-LATER: dict[str, Any] = dict(micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1)
+LATER: dict[str, Any] = dict(
+    micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1, optimizer="adamw"
+)
 """Fields added after the first runs were recorded. At its default such a field is no part of a run_id, so that those
-runs keep theirs."""
+runs keep theirs. `betas` is another one: its default is the preset's."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class RunConfig:
     final_norm: str = "None"
     lr: float = 4e-3
     weight_decay: float = 0.01
+    optimizer: str = "adamw"  # one of OPTIMIZERS (training/optimizer.py)
+    betas: tuple[float, float] = (0.9, 0.999)  # AdamW's β₁ and β₂: PyTorch's
     schedule: str = "cosine_warmup"
     warmup_steps: int = 20
     batch_size: int = 64
@@ -75,25 +78,33 @@ class RunConfig:
     positional: str = "none"  # §2.1's encoding of positions, behind the stem; off: the scan goes in order anyway
 
     def __post_init__(self) -> None:
-        from mambanorm.norms import norm_name  # here, for what only needs the names above need not wait for torch
+        # here, because what only needs the names above shall not wait for torch
+        from mambanorm.model.positional import POSITIONAL
+        from mambanorm.norms import norm_name
+        from mambanorm.training.optimizer import OPTIMIZERS
 
         object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
         for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
         if not isinstance(self.task, str) or not self.task:
             raise ValueError(f"task must be the name of one, such as 'digits', got {self.task!r}")
-        for name, valid in (("scale", SCALES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+        for name, valid in (
+            ("scale", SCALES),
+            ("optimizer", OPTIMIZERS),
+            ("schedule", SCHEDULES),
+            ("precision", PRECISIONS),
+            ("positional", POSITIONAL),
+        ):
             if getattr(self, name) not in list(valid):
                 raise unknown(name, getattr(self, name), valid)
-        if self.positional not in POSITIONAL:
-            raise unknown("positional", self.positional, POSITIONAL)
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
             raise unknown("device", self.device, DEVICES + ("cuda:1",))
         if not isinstance(self.norm_options, dict):
             raise ValueError(f"norm_options must be a dict such as {{'groups': 8}}, got {self.norm_options!r}")
         object.__setattr__(self, "norm_options", dict(self.norm_options))
-        if isinstance(self.down_sample, list):  # as JSON has it
-            object.__setattr__(self, "down_sample", tuple(self.down_sample))
+        for name in ("down_sample", "betas"):
+            if isinstance(getattr(self, name), list):  # as JSON has it
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_numbers()
 
     def __hash__(self) -> int:
@@ -114,6 +125,9 @@ class RunConfig:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
         _check_seed(self.seed)
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2 or not all(map(_is_beta, self.betas)):
+            raise ValueError(f"betas must be two numbers from 0 to below 1 such as [0.9, 0.95], got {self.betas!r}")
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))
         blocks = self.down_sample
         if not isinstance(blocks, tuple) or not all(type(block) is int and block > 0 for block in blocks):
             raise ValueError(f"down_sample must be a list of blocks, counted from 1, such as [2, 4], got {blocks!r}")
@@ -129,11 +143,6 @@ class RunConfig:
     def role(self) -> str:
         """What the seed is for: tune (100…199), select (200…299) or test (0…99 and the rest, such as the paper's)."""
         return {1: "tune", 2: "select"}.get(self.seed // 100, "test")
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """AdamW's β₁ and β₂: PyTorch's, but for the tasks and scales of `presets.BETAS`."""
-        return BETAS.get((self.scale, self.task), DEFAULT_BETAS)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
@@ -151,16 +160,28 @@ class RunConfig:
         for name in values:
             if name not in names:
                 raise unknown("field of RunConfig", name, names, TypeError)
-        return cls(**values)
+        return cls(**{"betas": _preset_betas(values), **values})
 
     def but(self, **changes: Any) -> RunConfig:
         """A copy with some fields changed. TypeError for an unknown field."""
         return RunConfig.from_dict({**asdict(self), **changes})
 
 
+def _is_beta(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def _preset_betas(values: dict[str, Any]) -> tuple[float, float]:
+    """What a config has that does not name its betas, as those that were stored before it could: its preset's."""
+    task, scale = values.get("task", RunConfig.task), values.get("scale", RunConfig.scale)
+    preset = DIFFERENCES[scale].get(task, {}) if isinstance(task, str) and scale in SCALES else {}
+    return preset.get("betas", RunConfig.betas)
+
+
 def run_id_of(values: dict[str, Any]) -> str:
     """The run_id of a config's values, also as its JSON has them, and where its norms are registered elsewhere only."""
-    old = {name for name, default in LATER.items() if json.dumps(values.get(name)) == json.dumps(default)}
+    defaults = LATER | {"betas": _preset_betas(values)}
+    old = {name for name, default in defaults.items() if json.dumps(values.get(name)) == json.dumps(default)}
     kept = {name: value for name, value in values.items() if name not in old}
     canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -1,16 +1,35 @@
-"""The optimizer of a run, by its name: OPTIMIZERS is where another one is added."""
+"""The optimizer of a run. OPTIMIZERS is the one place to add another.
+
+OPTIMIZERS        name, as `RunConfig.optimizer` has it → what makes it
+build_optimizer   a model and its config → its optimizer, weight decay only where it belongs
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from mambanorm.norms.base import is_norm
-from mambanorm.training.config import RunConfig
+
+if TYPE_CHECKING:  # a config looks the names up here
+    from mambanorm.training.config import RunConfig
 
 
-def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
-    """AdamW; A_log, D, biases and everything that belongs to a norm get no weight decay."""
+def adamw(groups: list[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
+    """Loshchilov & Hutter 2019, in one fused loop over all parameters."""
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+
+
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], RunConfig], torch.optim.Optimizer]] = {"adamw": adamw}
+"""Name → a function of the parameter groups and the config. A number that AdamW does not have becomes a field of
+RunConfig, listed in its `LATER`."""
+
+
+def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
+    """The optimizer that the config names; A_log, D, biases and everything of a norm get no weight decay."""
     in_norms = {id(p) for module in model.modules() if is_norm(module) for p in module.parameters()}
     decay, keep = [], []
     for name, parameter in model.named_parameters():
@@ -18,4 +37,4 @@ def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
             spared = parameter.dim() < 2 or name.endswith(("A_log", "A_logs", "bias")) or id(parameter) in in_norms
             (keep if spared else decay).append(parameter)
     groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    return OPTIMIZERS[config.optimizer](groups, config)

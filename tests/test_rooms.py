@@ -1,0 +1,98 @@
+"""The package is built in floors: a module imports only what stands below it, and no file is long."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from mambanorm.settings import ROOT
+
+FLOORS = """
+__main__
+cli
+__init__
+claims
+widgets report
+figures
+study
+training
+diagnostics
+model
+norms ssm tasks
+kernels
+atomic checks extensions
+settings text
+errors
+"""
+"""From the top floor down; the rooms of one floor do not know each other."""
+
+HEIGHT = {room: -i for i, line in enumerate(FLOORS.split("\n")) for room in line.split()}
+PACKAGE = ROOT / "mambanorm"
+FILES = sorted(PACKAGE.rglob("*.py"))
+LONGEST = 400
+"""Lines of a file, but for kernels, which are read loop by loop."""
+
+
+def name_of(path: Path) -> str:
+    """`training.sweep`, and `training` for its `__init__`."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def imports_of(path: Path, *, for_types: bool) -> set[str]:
+    """The modules of this package that a file imports, wherever in it an import stands; those that only its annotations
+    need, under `if TYPE_CHECKING`, if asked for."""
+    tree, found = ast.parse(path.read_text()), set()
+    typing_only = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    left_out = set() if for_types else {child for node in typing_only for child in ast.walk(node)}
+    for node in set(ast.walk(tree)) - left_out:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name.removeprefix("mambanorm.") in MODULES else node.module for name in names}
+    return {name.removeprefix("mambanorm.") for name in found if name.split(".")[0] == "mambanorm"} - {name_of(path)}
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_only_what_stands_below_it(name):
+    """The package's own `mambanorm.…`, which gathers what stands anywhere, is for its users only."""
+    others = {room(other) for other in imports_of(MODULES[name], for_types=True)} - {room(name)}
+    above = {other for other in others if HEIGHT.get(other, 0) >= HEIGHT[room(name)]}
+    assert not above, f"{name} imports from {above}, which do not stand below it"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    left = {name: imports_of(path, for_types=False) for name, path in MODULES.items()}
+    for name, others in left.items():
+        others.discard(room(name))  # a folder's __init__ gathers its modules, and is no way from one to another
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"these import each other: {sorted(left)}"
+
+
+def test_at_most_nine_modules_stand_at_the_top():
+    assert len(list(PACKAGE.glob("*.py"))) <= 9
+
+
+def test_every_room_has_a_floor_and_every_module_says_what_it_is_for():
+    assert {room(name) for name in MODULES} == set(HEIGHT)
+    assert not [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text()))]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name != "kernels"], ids=name_of)
+def test_a_file_can_be_read_in_one_go(path):
+    assert len(path.read_text().splitlines()) <= LONGEST
