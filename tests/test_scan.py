@@ -1,4 +1,4 @@
-"""Claims about `mambanorm.ssm`: the CPU kernel equals the reference, the reference equals its equations.
+"""Claims about the selective scan: the CPU kernel equals the reference, the reference equals its equations.
 
 Glossary: B batch, L length, D channels, N state size, G groups; see `mambanorm/ssm/reference.py` for the equations.
 """

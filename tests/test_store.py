@@ -253,11 +253,11 @@ def test_the_umask_decides_who_may_read_a_run(mask, store, result):
 AS_NOBODY = """
 import os, sys, warnings
 import mambanorm as mn
-from mambanorm.runs import find_run, load_runs, save_run
+from mambanorm.training.store import find_run, load_runs, save_run
+config = mn.RunConfig.from_json(sys.argv[1])
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-config = mn.RunConfig.from_json(sys.argv[1])
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     print(len(load_runs(sys.argv[2])), *[str(w.message) for w in said])

@@ -233,7 +233,7 @@ with leases.lease(sys.argv[2], Path(sys.argv[1])):
 def holder(store, config, *machine):
     """Another process that holds the lease of a run."""
     store.mkdir(exist_ok=True)
-    with process("-c", HOLD, store, config.run_id, ROOT / "mambanorm", *machine) as started:
+    with process("-c", HOLD, store, config.run_id, ROOT / "mambanorm" / "training", *machine) as started:
         assert started.stdout.readline() == "held\n"
         yield started
 

@@ -23,6 +23,7 @@ from mambanorm.kernels import triton_scan
 from mambanorm.kernels.triton_scan import Plan, obstacle
 from mambanorm.model import block as block_module
 from mambanorm.ssm import scan_backend, selective_scan
+from mambanorm.ssm.backends import choose
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")
@@ -380,8 +381,8 @@ def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, 
     monkeypatch.setattr(triton_scan, "obstacle", lambda device: None if triton else "is missing")
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
-    assert mn.ssm._choose("auto", CUDA, 256) == chosen
-    assert mn.ssm._choose("auto", CUDA, 257) == ("triton" if triton else "reference")
+    assert choose("auto", CUDA, 256) == chosen
+    assert choose("auto", CUDA, 257) == ("triton" if triton else "reference")
 
 
 def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
@@ -405,7 +406,7 @@ def test_a_missing_package_is_named(monkeypatch, fresh):
 COMPILE = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
-from mambanorm.ssm import triton_scan
+from mambanorm.kernels import triton_scan
 from test_scan import example, leaves
 
 class Driver:  # all that compiling asks a driver for; a device of its own for each capability
