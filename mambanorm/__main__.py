@@ -5,9 +5,9 @@ import sys
 
 def main() -> int:
     try:
-        from mambanorm.cli import main as cli
+        from mambanorm.cli.main import main as run
 
-        return cli.main()
+        return run()
     except KeyboardInterrupt:  # before the command line itself could answer it, or while it did
         print("mambanorm: interrupted.", file=sys.stderr)
         return 130

@@ -23,7 +23,7 @@ from mambanorm.claims.summaries import with_summaries
 from mambanorm.cli.main import main
 from mambanorm.diagnostics import growth, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.model.arms import NORM_CHOICES, Arm
-from mambanorm.study import intervals as inference
+from mambanorm.study import intervals
 from mambanorm.study.experiments import lr_grid
 from mambanorm.study.intervals import t_interval
 from mambanorm.training import recorded
@@ -374,7 +374,7 @@ def test_a_diverged_run_is_scored_as_chance_and_never_dropped():
     assert row["b"].effect - row["a"].effect == pytest.approx(fallen / 8)
     rate = after.divergence.set_index("arm").loc[GN]
     assert (rate.diverged, rate.n) == (1, 8)
-    assert (rate.low, rate.high) == pytest.approx(inference.clopper_pearson(1, 8))
+    assert (rate.low, rate.high) == pytest.approx(intervals.clopper_pearson(1, 8))
     assert rate.p == pytest.approx(1.0)
     assert any("GN→GN diverged in 1 of 8 runs" in text for text in after.caveats)
 
@@ -611,7 +611,7 @@ def test_marginal_means_leave_out_none_and_the_norm_itself():
 
 def test_a_sign_flip_interval_inverts_the_exact_test():
     values = np.random.default_rng(32).normal(1, 1, 8)
-    low, high = inference.sign_flip_interval(values)
+    low, high = intervals.sign_flip_interval(values)
     signs = np.array(np.meshgrid(*[[-1, 1]] * 8)).reshape(8, -1).T
 
     def p(centre):
@@ -620,17 +620,17 @@ def test_a_sign_flip_interval_inverts_the_exact_test():
 
     assert p(low - 1e-6) <= 0.05 < p(low + 1e-6)
     assert p(high + 1e-6) <= 0.05 < p(high - 1e-6)
-    assert inference.sign_flip_interval(values[:5]) == (-np.inf, np.inf)
+    assert intervals.sign_flip_interval(values[:5]) == (-np.inf, np.inf)
 
 
 def test_exact_intervals_and_tests_between_groups():
-    assert inference.clopper_pearson(0, 8) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
-    assert inference.clopper_pearson(8, 8, 0.9) == pytest.approx((0.05 ** (1 / 8), 1))
-    assert inference.fisher(8, 8, 0, 8) == pytest.approx(2 / 12870)
-    assert inference.brown_forsythe([1, 2, 3, 4], [1, 20, 30, 40]) < 0.1
-    assert np.isnan(inference.brown_forsythe([1, 1], [2, 2]))
+    assert intervals.clopper_pearson(0, 8) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
+    assert intervals.clopper_pearson(8, 8, 0.9) == pytest.approx((0.05 ** (1 / 8), 1))
+    assert intervals.fisher(8, 8, 0, 8) == pytest.approx(2 / 12870)
+    assert intervals.brown_forsythe([1, 2, 3, 4], [1, 20, 30, 40]) < 0.1
+    assert np.isnan(intervals.brown_forsythe([1, 1], [2, 2]))
     with pytest.raises(ValueError, match="3 of 2"):
-        inference.clopper_pearson(3, 2)
+        intervals.clopper_pearson(3, 2)
 
 
 # from stored runs

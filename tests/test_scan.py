@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-import mambanorm.kernels.scan_cpu as cpu
-from mambanorm.kernels import runtime
-from mambanorm.kernels import scan as kernels
+from mambanorm.kernels import runtime, scan, scan_cpu
 from mambanorm.kernels.threads import set_threads
 from mambanorm.ssm import scan_backend, selective_scan
 from mambanorm.ssm.reference import scan_reference
@@ -283,8 +281,10 @@ def test_transposed_views_are_taken_without_a_copy(monkeypatch):
     mixed = torch.randn(batch, length, rank + 2 * size)
     u, delta, z = (x[..., :channels].transpose(1, 2) for x in rows)
     B, C = (mixed[..., k : k + size].transpose(1, 2) for k in (rank, rank + size))
-    seen, places = set(), cpu.places
-    monkeypatch.setattr(cpu, "places", lambda tensors: seen.update(t.data_ptr() for t in tensors) or places(tensors))
+    seen, places = set(), scan_cpu.places
+    monkeypatch.setattr(
+        scan_cpu, "places", lambda tensors: seen.update(t.data_ptr() for t in tensors) or places(tensors)
+    )
     out = selective_scan(u, delta, -torch.rand(channels, size), B, C, z=z, backend="cpu")
     assert {x.data_ptr() for x in (u, delta, z, B, C)} <= seen
     assert out.transpose(1, 2).is_contiguous()
@@ -305,20 +305,20 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     """Counted twice: what the plan promises, and what the kernel allocates beyond results and gradients."""
     batch, channels, length, size = shape
     states = 4 * math.prod(shape)
-    plan = cpu.Plan(batch, length, channels, size, threads=2)
+    plan = scan_cpu.Plan(batch, length, channels, size, threads=2)
     arguments = leaves(example(batch, channels, length, size))
     out = selective_scan(**arguments, backend="cpu")
     out.backward(out.detach())  # so that tracemalloc sees neither the kernel loaded nor what torch imports on first use
     allocated, make = [], {}
     for name in ("empty", "zeros"):
-        make[name] = getattr(cpu, name)
+        make[name] = getattr(scan_cpu, name)
 
         def count(*shape, make=make[name], **options):
             tensor = make(*shape, **options)
             allocated.append(tensor.nbytes)
             return tensor
 
-        monkeypatch.setattr(cpu, name, count)
+        monkeypatch.setattr(scan_cpu, name, count)
     tracemalloc.start()
     out = selective_scan(**arguments, backend="cpu")
     out.backward(out.detach())
@@ -341,7 +341,7 @@ def test_saved_tensors_are_the_inputs_and_the_chunk_states():
     new = {x.untyped_storage().data_ptr(): x.nbytes for x in saved}
     extra = sum(size for place, size in new.items() if place not in inputs)
     transposed = 3 * arguments["u"].nbytes  # u, delta and z were not transposed views, so they had to be copied
-    assert extra <= transposed + 4 * 2 * 64 * 480 * 8 / cpu.STEPS
+    assert extra <= transposed + 4 * 2 * 64 * 480 * 8 / scan_cpu.STEPS
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 16])
@@ -356,15 +356,15 @@ def test_two_runs_give_the_same_bits(batch):
 
 
 def test_batch_one_keeps_every_thread_busy():
-    assert cpu.Plan(1, 100, 128, 16, threads=2).workers == 2
-    assert cpu.Plan(1, 100, 256, 16, threads=4).workers == 4
-    assert cpu.Plan(16, 100, 128, 16, threads=4).segments == 1
+    assert scan_cpu.Plan(1, 100, 128, 16, threads=2).workers == 2
+    assert scan_cpu.Plan(1, 100, 256, 16, threads=4).workers == 4
+    assert scan_cpu.Plan(16, 100, 128, 16, threads=4).segments == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 16])
 @pytest.mark.parametrize("batch", [1, 3, 16])
 def test_blocks_cover_every_channel_once_and_respect_groups(threads, batch):
-    plan = cpu.Plan(batch, 100, 96, 16, groups_b=2, groups_c=3, threads=threads)
+    plan = scan_cpu.Plan(batch, 100, 96, 16, groups_b=2, groups_c=3, threads=threads)
     channels = [(d, gb, gc) for start, width, gb, gc in plan.blocks for d in range(start, start + width)]
     assert channels == [(d, d // 48, d // 32) for d in range(96)]
 
@@ -411,7 +411,7 @@ def test_one_compiled_variant_serves_every_layout_and_option():
             arguments = leaves(example(size=size, **options))
             selective_scan(**arguments, backend="cpu").sum().backward()
             selective_scan(**example(size=size, **options), backend="cpu")
-    assert len(kernels.run_forward.signatures) == len(kernels.run_backward.signatures) == 1
+    assert len(scan.run_forward.signatures) == len(scan.run_backward.signatures) == 1
 
 
 def test_the_first_scan_leaves_torchs_number_of_threads_alone():

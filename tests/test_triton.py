@@ -18,8 +18,7 @@ import torch
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
-from mambanorm.kernels import cuda as gpu
-from mambanorm.kernels import triton_scan
+from mambanorm.kernels import cuda, triton_scan
 from mambanorm.kernels.triton_scan import Plan, obstacle
 from mambanorm.model import block as block_module
 from mambanorm.ssm import scan_backend, selective_scan
@@ -343,7 +342,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         seen.update({name: value.dtype for name, value in named.items()})
         return ours(u, delta, A, B, C, D, z, bias, *rest)
 
-    monkeypatch.setattr(block_module, "conv_silu", gpu.conv_silu_gpu)
+    monkeypatch.setattr(block_module, "conv_silu", cuda.conv_silu_gpu)
     monkeypatch.setattr(triton_scan, "scan_triton", spy)
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
@@ -377,7 +376,7 @@ CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)  # all
     [(True, True, "mamba_ssm"), (True, False, "mamba_ssm"), (False, True, "triton"), (False, False, "reference")],
 )
 def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, chosen, monkeypatch):
-    monkeypatch.setattr(gpu, "available", lambda: mamba_ssm)
+    monkeypatch.setattr(cuda, "available", lambda: mamba_ssm)
     monkeypatch.setattr(triton_scan, "obstacle", lambda device: None if triton else "is missing")
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"

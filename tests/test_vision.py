@@ -11,8 +11,7 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm import tasks
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
-from mambanorm.kernels import mixer_2d as cross
-from mambanorm.kernels import scan_cpu as cpu
+from mambanorm.kernels import mixer_2d, scan_cpu
 from mambanorm.model.block import SITES
 from mambanorm.model.vision import PatchMerging
 from mambanorm.norms import NORMS
@@ -92,9 +91,9 @@ def test_flipping_or_transposing_the_image_permutes_the_directions():
 def test_fused_spread_and_merge_equal_their_twins(height, width, channels):
     x, four = sample(2, height * width, channels), sample(2, height * width, 4, channels, seed=1)
     image = x.transpose(1, 2).unflatten(2, (height, width))
-    assert torch.equal(cross.spread(x, (height, width)), mn.cross_scan(image).permute(0, 3, 1, 2))
+    assert torch.equal(mixer_2d.spread(x, (height, width)), mn.cross_scan(image).permute(0, 3, 1, 2))
     merged = mn.cross_merge(four.permute(0, 2, 3, 1), height, width).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(cross.merge(four, (height, width)), merged)
+    torch.testing.assert_close(mixer_2d.merge(four, (height, width)), merged)
 
 
 @pytest.mark.parametrize(("height", "width", "channels", "taps"), [(5, 7, 6, 3), (1, 2, 65, 5), (8, 8, 64, 3)])
@@ -105,8 +104,8 @@ def test_fused_convolution_equals_its_twin_forward_and_backward(height, width, c
     image = u.double().transpose(1, 2).unflatten(2, (height, width)).requires_grad_()
     slow = mn.cross_scan(F.silu(conv(image))).permute(0, 3, 1, 2)
     du, dweight, dbias = torch.autograd.grad((slow * grad).sum(), [image, conv.weight, conv.bias])
-    fast = cross.conv_forward(u, (height, width), flat, bias)
-    found = fast, *cross.conv_backward(u, (height, width), flat, bias, grad)
+    fast = mixer_2d.conv_forward(u, (height, width), flat, bias)
+    found = fast, *mixer_2d.conv_backward(u, (height, width), flat, bias, grad)
     expected = slow, du.flatten(2).transpose(1, 2), dweight.flatten(1).t(), dbias
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours.double() - theirs).abs().max() <= 3e-6 * max(float(theirs.detach().abs().max()), 1.0)
@@ -168,8 +167,8 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
 
 
 def test_the_plain_twin_in_float32_is_one_call_of_the_fused_scan(monkeypatch):
-    block, x, calls, real = mn.VSSBlock(D), sample(B, H, W, D), [], cpu.scan_cpu
-    monkeypatch.setattr(cpu, "scan_cpu", lambda u, *rest: calls.append(tuple(u.shape)) or real(u, *rest))
+    block, x, calls, real = mn.VSSBlock(D), sample(B, H, W, D), [], scan_cpu.scan_cpu
+    monkeypatch.setattr(scan_cpu, "scan_cpu", lambda u, *rest: calls.append(tuple(u.shape)) or real(u, *rest))
     with mn.record(block):
         observed = block(x)
     assert calls == [(B, 4 * 2 * D, H * W)]
@@ -179,9 +178,9 @@ def test_the_plain_twin_in_float32_is_one_call_of_the_fused_scan(monkeypatch):
 
 def test_the_block_makes_no_tensor_of_all_states(monkeypatch):
     """B·L·4E·N floats; what the kernels need besides inputs and results is what their plan says."""
-    block, plans, real = mn.VSSBlock(32, d_state=64), [], cross.scan_forward
+    block, plans, real = mn.VSSBlock(32, d_state=64), [], mixer_2d.scan_forward
     monkeypatch.setattr(
-        cross, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
+        mixer_2d, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
     )
     block(sample(4, 16, 16, 32)).sum().backward()
     (plan,) = plans

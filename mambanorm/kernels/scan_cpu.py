@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.kernels import scan as kernels
+from mambanorm.kernels import scan
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.runtime import LANES, empty, ones, places, run, zeros
 from mambanorm.kernels.threads import scan_threads
@@ -104,7 +104,7 @@ class Plan:
 
     def scratch_shape(self, direction):
         """One row per worker, see `forward_worker` and `backward_worker` for its parts."""
-        return self.workers, kernels.scratch_floats(direction, STEPS, self.size, self.rank)
+        return self.workers, scan.scratch_floats(direction, STEPS, self.size, self.rank)
 
     @property
     def sums_shape(self):
@@ -169,7 +169,7 @@ class Inputs(NamedTuple):
 
     def ordered(self):
         """What the kernel reads in order: A·log2(e) as (N, D), for it computes powers of two, and the parameters."""
-        scaled = self.A.detach().t() * float(kernels.LOG2E)
+        scaled = self.A.detach().t() * float(scan.LOG2E)
         tensors = scaled, self.low, self.weight, self.D, self.bias
         return [_EMPTY if t is None else t.contiguous() for t in tensors]
 
@@ -203,7 +203,7 @@ def scan_forward(inputs, plan, keep, want_last):
     tensors = [*strided, *inputs.ordered(), empty(plan.scratch_shape("forward")), out, last, states]
     strides = np.array(_strides(strided), dtype=np.int64)
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
-    run(kernels.run_forward, kernels.forward_worker, plan.workers, arguments)
+    run(scan.run_forward, scan.forward_worker, plan.workers, arguments)
     return out, last, states
 
 
@@ -228,7 +228,7 @@ def scan_backward(inputs, plan, grad, states):
     tensors = [*strided, *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
     strides = np.array([*_strides([*strided, grad]), *layers], dtype=np.int64)
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
-    run(kernels.run_backward, kernels.backward_worker, plan.workers, arguments)
+    run(scan.run_backward, scan.backward_worker, plan.workers, arguments)
     ddelta, sums = _add(ddelta), _add(sums)
     db, dc = (None, None) if plan.rank else (_add(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dlow, weight = sums[2 * size + 2 :], sums[size : 2 * size]

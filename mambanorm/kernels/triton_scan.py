@@ -56,9 +56,9 @@ def obstacle(device_type):
 
 def _interpreted():
     """Whether the kernels run in Triton's interpreter, in NumPy on the CPU."""
-    from mambanorm.kernels import triton_loops as triton_kernels
+    from mambanorm.kernels import triton_loops
 
-    return triton_kernels.INTERPRETED
+    return triton_loops.INTERPRETED
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class MambaBlock(nn.Module):
 
     def _forward_fused(self, x: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...]) -> Tensor:
         """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
-        from mambanorm.kernels.mixer import mixer_cpu  # Numba takes a moment to import: not before it is needed
+        from mambanorm.kernels.mixer import mixer_cpu  # here: importing Numba takes a moment
 
         h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
         *parameters, A_log, D = parameters

@@ -149,9 +149,7 @@ class VSSBlock(nn.Module):
 
     def _forward_fused(self, x: Tensor, size: torch.Size, parameters: tuple[Tensor, ...]) -> Tensor:
         """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
-        from mambanorm.kernels.mixer_2d import (
-            cross_mixer_cpu,  # Numba takes a moment to import: not before it is needed
-        )
+        from mambanorm.kernels.mixer_2d import cross_mixer_cpu  # here: importing Numba takes a moment
 
         h, x = self.n1(x, fork=True) if self.n1_forks else (self.n1(x), x)
         *parameters, A_logs, Ds = parameters

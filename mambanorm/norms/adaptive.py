@@ -79,7 +79,7 @@ class NormVary(SequenceNorm):
         if self.training:
             batch_count(x, lengths, "NormVary")
         if fusible(x):
-            from mambanorm.kernels.norm_mixture import mixed_statistics  # Numba takes a moment to import
+            from mambanorm.kernels.norm_mixture import mixed_statistics  # here: importing Numba takes a moment
 
             mean, var = mixed_statistics(self, moments)
         else:

@@ -85,9 +85,7 @@ class TokenNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         if fusible(x, self.weight, self.bias, gate):
-            from mambanorm.kernels.norm_token import (
-                token_norm,  # Numba takes a moment to import: not before it is needed
-            )
+            from mambanorm.kernels.norm_token import token_norm  # here: importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups, gate, fork)
         return finish(self.readable(x), x, gate, fork)

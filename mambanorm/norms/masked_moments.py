@@ -51,9 +51,9 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     B, L, _ = x.shape
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
     if fusible(x):
-        from mambanorm.kernels import norm_sequence as fused  # Numba takes a moment to import: not before it is needed
+        from mambanorm.kernels import norm_sequence  # here: importing Numba takes a moment
 
-        m, v, x = fused.moments(x, lengths)
+        m, v, x = norm_sequence.moments(x, lengths)
         return Moments(x, m, v, L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
     if lengths is None:
         m = x.mean(1, keepdim=True)
@@ -82,9 +82,9 @@ def standardize(
     scale = torch.rsqrt(var + eps)
     scale = scale if gamma is None else scale * gamma
     if fusible(x, mean, scale, beta, gate):
-        from mambanorm.kernels import norm_sequence as fused
+        from mambanorm.kernels import norm_sequence
 
-        return fused.centre_scale(x, mean, scale, beta, gate, fork)
+        return norm_sequence.centre_scale(x, mean, scale, beta, gate, fork)
     y = (x if mean is None else x - mean) * scale
     return finish(y if beta is None else y + beta, x, gate, fork)
 

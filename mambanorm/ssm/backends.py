@@ -57,10 +57,9 @@ def _fastest(u, state=1):
         return "reference"
     if u.device.type == "cpu":
         return "cpu"
-    from mambanorm.kernels import cuda as gpu
-    from mambanorm.kernels import triton_scan
+    from mambanorm.kernels import cuda, triton_scan
 
-    if gpu.available() and state <= _MAMBA_SSM_STATES:
+    if cuda.available() and state <= _MAMBA_SSM_STATES:
         return "mamba_ssm"
     return "triton" if triton_scan.obstacle("cuda") is None else "reference"
 
@@ -84,13 +83,13 @@ def choose(backend, u, state):
 
 
 def _check_mamba_ssm(u, state, where):
-    from mambanorm.kernels import cuda as gpu
+    from mambanorm.kernels import cuda
 
     if u.device.type != "cuda" or u.dtype not in _KERNEL_DTYPES:
         raise ValueError(f"backend 'mamba_ssm' takes float32, bfloat16 or float16 on CUDA, given {where}; use 'auto'")
     if state > _MAMBA_SSM_STATES:
         raise ValueError(f"backend 'mamba_ssm' takes N up to {_MAMBA_SSM_STATES}, given N = {state}; use 'auto'")
-    if not gpu.available():
+    if not cuda.available():
         raise ValueError("backend 'mamba_ssm' needs the package mamba-ssm, which cannot be imported; use 'auto'")
 
 
