@@ -1,11 +1,11 @@
 """mambanorm: a study kit on normalization in Mamba.
 
-The one way through the house:
+A run passes through these stages, in this order:
 
     config → task → model → train → run store → frame → figure → notebook → report
 
-`import mambanorm` itself imports nothing: each public name is looked up in PLACES, and its module imported, when it is
-first asked for (PEP 562), so that the command line does not wait for what it does not need.
+`import mambanorm` itself imports nothing. A public name is looked up in PLACES when it is first used, and its module is
+imported then (PEP 562). So the command line does not wait for what it does not need.
 """
 
 import sys
@@ -77,7 +77,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps `mambanorm.study` the function: whoever imports the folder `mambanorm/study` makes Python bind it here."""
+    """Keeps `mambanorm.study` a function: importing the folder `mambanorm/study` would replace it by the module."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in PLACES and isinstance(value, ModuleType)):

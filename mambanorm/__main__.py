@@ -1,4 +1,4 @@
-"""The command `mambanorm`, and `python -m mambanorm`: Ctrl-C ends it in one line from its first import on."""
+"""The command `mambanorm`, also `python -m mambanorm`. Ctrl-C ends it with one line of text, even during imports."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written under another name beside their place, and renamed last.
+"""Files that exist whole or not at all: each is written under another name in the same folder, and renamed last.
 
 A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind.
 
@@ -25,7 +25,7 @@ from torch import Tensor
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; when the block ends well it becomes `path`, else nothing is left of it."""
+    """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds, else deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
@@ -54,15 +54,15 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     mode = path.stat().st_mode
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # its own word for a full disk
+    except SafetensorError as error:  # what it raises for a full disk
         raise OSError(f"{path} cannot be written: {error}") from error
     path.chmod(mode)
 
 
 def writable_folder(path: str | Path, what: str) -> Path:
-    """The folder, whole path, after a file was written to it and deleted again; it is left as it was, there or not.
+    """Tests that a folder can be written to, and returns its absolute path; it is left as it was, there or not.
 
-    OSError in one sentence, with `what` it is to hold and what to do, where that cannot be.
+    OSError where it cannot: one sentence that names `what` it should hold and says what to do.
     """
     path = Path(path).resolve()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]

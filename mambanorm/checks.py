@@ -1,8 +1,8 @@
-"""What is handed over from outside is looked at here, before anything is computed with it.
+"""Checks of arguments: what a caller passes in is checked here, before anything is computed with it.
 
-The fused loops read plain memory: a tensor of another shape, dtype or layout than they are told of would be read past
-its end. So everything public that ends in such a loop asks here first, a norm and a block in their `forward`; what lies
-between them and the loops does not ask again.
+The fused loops read plain memory. If a tensor had another shape, dtype or layout than they are told, they would read
+past its end. So every public function that ends in such a loop checks here first; norms and blocks do so in `forward`.
+The code between them and the loops does not check again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 REAL = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 HALF = (torch.bfloat16, torch.float16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-"""Dtypes of numbers to compute with, those of them that autocast hands on, and of whole numbers."""
+"""REAL: dtypes to compute with. HALF: those of them that autocast produces. WHOLE: dtypes of whole numbers."""
 
 
 def check_size(name: str, size: object) -> None:
@@ -33,7 +33,7 @@ def check_flag(name: str, flag: object) -> None:
 
 
 def check_tensor(name: str, value: object, form: str = "") -> None:
-    """Raises ValueError unless value is a tensor; `form` says of what."""
+    """Raises ValueError unless value is a tensor; `form` describes it in the message."""
     if not isinstance(value, Tensor):
         array = isinstance(value, list | tuple | np.ndarray)
         hint = f": use torch.as_tensor({name})" if array else ""
@@ -61,7 +61,7 @@ def _has_memory(value: Tensor) -> bool:
 
 
 def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
-    """Raises ValueError unless x is on the weight's device and in its dtype; autocast may hand on another one."""
+    """Raises ValueError unless x is on the weight's device and in its dtype; under autocast the dtype may differ."""
     if x.device != weight.device:
         raise ValueError(f"{name} is on {x.device} and {owner} on {weight.device}: move one to the other")
     if x.dtype != weight.dtype and x.is_floating_point() and not torch.is_autocast_enabled(x.device.type):
@@ -77,7 +77,7 @@ def check_like(name: str, value: object, x: Tensor) -> None:
 
 
 def check_shapes(owner: str, names: Sequence[str], tensors: Sequence[Tensor | None], shapes: Sequence[tuple]) -> None:
-    """Raises ValueError for the first of the tensors that has another shape than it should; None has none."""
+    """Raises ValueError for the first tensor whose shape is not the given one; None is skipped."""
     for name, tensor, shape in zip(names, tensors, shapes, strict=True):
         if tensor is not None and tensor.shape != shape:
             raise ValueError(f"{owner}: {name} has shape {tuple(tensor.shape)}, needed is {tuple(shape)}")
@@ -116,7 +116,7 @@ def check_lengths(lengths: object, x: Tensor) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as it fits into a sentence: a list or an array by its kind only."""
+    """A value as text for an error message; of a list or an array only its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
     return f"a {type(value).__name__}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 VARIABLE = "MAMBANORM_IMPORT"
-"""The environment variable that names files and modules to import (see `extensions`)."""
+"""The environment variable that names files and modules to import (see extensions.py)."""
 
 
 def nearest(given: object, valid: Iterable[str]) -> str | None:
@@ -25,11 +25,11 @@ def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exceptio
 
 
 class ImportFailed(ValueError):
-    """A file or a module that --import or the environment names cannot be imported; no run is damaged for that."""
+    """A file or a module that --import or the environment names cannot be imported. No run is damaged by that."""
 
 
 class NotRegistered(ValueError):
-    """A norm or a task that nobody has registered in this process; nothing that names it is damaged for that."""
+    """A norm or a task that is not registered in this process. What names it, such as a stored run, is not damaged."""
 
     def __init__(self, kind: str, given: object, valid: Iterable[str]):
         super().__init__(f"{unknown(kind, given, valid)}; one of your own needs --import FILE, or {VARIABLE}=FILE")

@@ -3,8 +3,8 @@
     mambanorm --import my_norm.py sweep --arms "Peak>SSM>None"
 
 A place is a file (`my_norm.py`) or a module (`my_package.norms`); several are separated by commas or as in PATH. The
-command line puts them into the environment, from where worker processes and the notebooks' kernels have them, and sends
-them along with each run. They are imported when a command or a run begins, and where a name is not in the registry.
+command line puts them into the environment, so that worker processes and the notebooks' kernels see them, and sends
+them along with each run. They are imported when a command or a run begins, and when a name is not in the registry.
 
 Map
     set_imports     adds places to the environment, and imports them: what --import does
@@ -33,7 +33,7 @@ _DONE: dict[str, tuple[str, str]] = {}  # place → checksum of what was importe
 
 
 def asked_imports() -> list[str]:
-    """The places of the environment, files with their whole path."""
+    """The places that the environment names; files with their absolute path."""
     return _places(os.environ.get(VARIABLE, ""))
 
 
@@ -53,8 +53,8 @@ def set_imports(texts: Iterable[str]) -> None:
 def load_imports(places: Mapping[str, str] | None = None) -> dict[str, str]:
     """Imports each place (None = the environment's) that this process has not imported yet.
 
-    Returns place → checksum of what was imported ("" for a module). Sent along with a run and given here in a worker,
-    it makes sure that the same is imported there. ValueError as above, and where it is not the same.
+    Returns place → checksum of what was imported ("" for a module). A run carries these to its worker, which passes
+    them here: so both import the same files. ValueError as in `set_imports`, and where a file is not the same.
     """
     found = {}
     with _LOCK:
@@ -116,8 +116,8 @@ def _line(error: BaseException, place: str) -> str:
 
 
 def _import(place: str) -> None:
-    """A module by its name. A file under its own name too, if that is free, so that `import my_norm` finds this very
-    module; not at all if it is there already, under another name or as the script that runs."""
+    """Imports a module by its name, and a file under its own name if that is free: `import my_norm` then finds the same
+    module. A file that is loaded already, under another name or as the running script, is not imported again."""
     if not _is_file(place):
         import_module(place)
         return

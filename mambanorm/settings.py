@@ -1,7 +1,7 @@
 """What the environment decides: where the checkout stands, and at which scale everything runs.
 
 A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
-Only the standard library is needed here, so that a mistake in an argument is told at once.
+This module needs only the standard library, so that a wrong argument is reported at once.
 """
 
 from __future__ import annotations

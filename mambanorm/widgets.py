@@ -1,4 +1,4 @@
-"""Explorers for the notebooks: a few controls over a figure. Where no one can click, the first picture stays.
+"""Explorers for the notebooks: a few controls above a figure. Where nobody can click, the first picture is shown.
 
 JupyterLab shows the widget. GitHub, the report and a notebook that is not trusted show the PNG that goes with it.
 """
@@ -31,7 +31,7 @@ class Explorer(w.VBox):
             control.observe(redraw, "value")
         with picture:
             display(self.first)
-        # a line that is full goes on below: squeezed into one line, sliders lose their tracks
+        # controls wrap to a second row: squeezed into one row, sliders lose their tracks
         row = w.Layout(flex_flow="row wrap")
         super().__init__([w.HBox(list(controls.values()), layout=row), picture])
 
@@ -45,7 +45,7 @@ def _values(controls: dict[str, w.Widget]) -> dict[str, object]:
 
 
 def _slider(value: float, to: float, name: str) -> w.FloatSlider:
-    layout = w.Layout(width="380px", max_width="100%")  # with its name and its number beside it, half is track
+    layout = w.Layout(width="380px", max_width="100%")  # its name and its number take half, the track the rest
     return w.FloatSlider(value=value, min=0, max=to, step=0.5, description=name, continuous_update=False, layout=layout)
 
 

@@ -34,7 +34,7 @@ from mambanorm.diagnostics.weights import (
     weight_table,
 )
 
-record = record_sites  # its first name, which is also that of the command that records results
+record = record_sites  # the older name; the command `record` is another thing: it records results
 
 __all__ = [
     "BLOCK_PARTS",

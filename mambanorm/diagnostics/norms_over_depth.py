@@ -24,9 +24,9 @@ from mambanorm.model.language import LanguageModel
 def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> pd.DataFrame:
     """Per-token L2 norms by depth (Figure 9): columns depth, site (branch | residual), l2; one row a valid token.
 
-    Takes every model of the kit and its inputs. A LanguageModel is run without `lengths`, for its norms are causal and
-    so padding behind a text changes nothing; the padding is left out of the rows all the same. The model keeps its
-    mode: call `.train()` or `.eval()` first, for with BN they differ. Buffers are left as found.
+    Takes every model of the kit and its inputs. A LanguageModel is run without `lengths`: its norms are causal, so
+    padding after a text changes nothing. The padding is still left out of the rows. The model keeps its mode: call
+    `.train()` or `.eval()` first, because with BN they differ. Buffers are restored.
     """
     with left_as_found(model), record_sites(model, ("branch", "residual")) as seen:
         model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
@@ -69,12 +69,12 @@ GROWTH_LAWS = {
 FLAT = 0.25
 """Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no law is named.
 
-No block need multiply what it gets for so little: a plain sum of independent, equally large branches grows as √l, which
-is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
+So small a slope needs no multiplication from block to block: a sum of independent, equally large branches grows as √l,
+which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
 """
 
 FLOAT32_DECADES = 38.0
-"""Above 1, float32 ends after so many: a growth that left its range was at least as large."""
+"""Decades of float32 above 1. A growth that left this range was at least as large."""
 
 TAILS = {"90 %": 0.9, "99.9 %": 0.999, "largest": 1.0}
 
@@ -82,8 +82,8 @@ TAILS = {"90 %": 0.9, "99.9 %": 0.999, "largest": 1.0}
 def norm_quantiles(tokens: pd.DataFrame) -> pd.DataFrame:
     """‖y‖₂ by depth of the tokens of one site: columns median, 90 %, 99.9 %, largest, and nonfinite (share of tokens).
 
-    A token that is not finite counts as infinitely large, NaN as well: leaving it out would describe the survivors. The
-    tails are norms of tokens that are there, nothing is interpolated.
+    A token that is not finite counts as infinitely large, NaN as well: leaving it out would describe only
+    the finite ones. The tails are norms of actual tokens, nothing is interpolated.
     """
     l2 = tokens.l2.where(np.isfinite(tokens.l2), np.inf).groupby(tokens.depth)
     tails = {name: l2.quantile(q, interpolation="higher") for name, q in TAILS.items()}

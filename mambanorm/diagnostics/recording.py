@@ -1,10 +1,10 @@
 """Looking into a model: hooks in, data out.
 
-    record_sites(model)     sees every site of every block (block.SITES) while it is open: a frame, or raw tensors
-    left_as_found(model)    gives a model its mode and its buffers back
+    record_sites(model)     every site of every block (SITES in model/block.py) while it is open: a frame, or tensors
+    left_as_found(model)    restores a model's mode and buffers
     blocks_of(model)        the Mamba and VSS blocks of any model, by depth
 
-A model of your own works too, where it is made of MambaBlocks or VSSBlocks.
+A model of your own works too, if it is made of MambaBlocks or VSSBlocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def blocks_of(model: nn.Module) -> list[tuple[str, MambaBlock | VSSBlock]]:
 
 
 class Recorder:
-    """What `record` has seen: one entry a block and site, in the order of computation."""
+    """What `record_sites` has seen: one entry for each block and site, in the order of computation."""
 
     def __init__(self, sites: Iterable[str]):
         self.sites = frozenset(sites)
@@ -64,7 +64,7 @@ class Recorder:
 
 @contextmanager
 def record_sites(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]:
-    """Records the named sites of every block while open; the blocks run their unfused twin meanwhile.
+    """Records the named sites of every block while open. Meanwhile the blocks run their readable twin.
 
     Raises ValueError if the model has no Mamba or VSS block or a site is unknown.
     """
@@ -109,7 +109,7 @@ def describe(value: Tensor) -> dict[str, float]:
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Gives the model its mode and its buffers back, whatever happens inside."""
+    """Restores the model's mode and buffers, whatever happens inside."""
     training = {module: module.training for module in model.modules()}
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     try:

@@ -47,7 +47,7 @@ def singular_values(weight: Tensor) -> np.ndarray:
 
 
 def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
-    """Smallest and largest singular value to expect of a random matrix with entries of that spread (large sizes)."""
+    """Smallest and largest singular value to expect of a random matrix whose entries have this std (large sizes)."""
     rows, columns = shape
     return tuple(float(std * abs(np.sqrt(rows) + sign * np.sqrt(columns))) for sign in (-1, 1))
 
@@ -82,7 +82,7 @@ def spectrum_at(arrays: Mapping[str, np.ndarray], step: float) -> np.ndarray:
 
 
 def spectra(weights: Sequence[Tensor]) -> np.ndarray:
-    """Singular values of each matrix, (layers, k); behind those of a smaller matrix, as down-sampling has, NaN."""
+    """Singular values of each matrix, (layers, k). A smaller matrix, as with down-sampling, is filled up with NaN."""
     rows = [singular_values(weight) for weight in weights]
     k = max(map(len, rows))
     return np.stack([np.pad(row, (0, k - len(row)), constant_values=np.nan) for row in rows])
@@ -124,8 +124,8 @@ def part_norms(block: MambaBlock | VSSBlock) -> list[float]:
 class WeightLog:
     """What every run keeps of its weights: a snapshot now and then, and a ring of the last few steps.
 
-    Failure is known only afterwards, so the ring always turns: when a run ends, wanted or not, the steps just before
-    the end are there (Figure 10).
+    A failure is known only afterwards, so the ring is kept in every run. When a run ends or fails, its last steps are
+    there (Figure 10).
     """
 
     def __init__(self, model: nn.Module, ring: int = 8):

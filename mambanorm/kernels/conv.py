@@ -1,8 +1,9 @@
 """The causal depthwise convolution with its bias and SiLU, the step before the scan; fused on the CPU.
 
-One pass over memory forward and one backward, where plain torch takes a dozen; `reference.causal_conv` is the readable
-twin. Only u is kept for the backward pass, the rest is recomputed. As in the scan, a worker goes along the steps of a
-block of LANES channels; the last K inputs, or their gradients, stand in a ring of K rows.
+It takes one pass over memory forward and one backward, where plain torch takes a dozen. The readable twin is
+`causal_conv` in ssm/reference.py. Only u is kept for the backward pass, the rest is recomputed. As in the scan, a
+worker walks through the steps of a block of LANES channels. A ring buffer of K rows holds the last K inputs, or
+gradients.
 
 Glossary: B rows, L positions, E = d_inner channels, K taps of the kernel.
 """
@@ -37,7 +38,7 @@ def conv_silu_cpu(u, weight, bias):
 
 @jit()
 def load_taps(w, bias, taps, channels, d0, width, fixed):
-    """The block's bias in the first row, and its taps, a row each."""
+    """Copies to `fixed`: the block's bias in the first row, then its taps, a row each."""
     fixed[:] = ZERO
     load(fixed, 0, 0, bias, d0, width)
     for k in range(taps):
@@ -74,7 +75,7 @@ def _forward_worker(worker, workers, batch, length, channels, taps, places):
 
 @jit()
 def _backward_worker(worker, workers, batch, length, channels, taps, places):
-    """du, and into the worker's own sums (K + 1, E) the gradients of the bias, then of the taps."""
+    """Writes du; adds the gradients of the bias, then of the taps, to the worker's own sums (K + 1, E)."""
     u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     du, all_sums = memory(places, 4), memory(places, 5)
     share, blocks = (taps + 1) * channels, (channels + LANES - 1) // LANES

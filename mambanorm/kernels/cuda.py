@@ -3,8 +3,10 @@
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
 size, A decay rate, z gate; E = d_inner channels of the convolution, K its taps.
 
-Source: state-spaces/mamba `ops/selective_scan_interface.py`. Its kernel wants N ≤ 256, float32 A, D and delta_bias,
-delta, z, and B and C that vary in time in u's dtype, and one number of groups for B and C.
+The readable twin of both is `mambanorm/ssm/reference.py`.
+
+Source: state-spaces/mamba `ops/selective_scan_interface.py`. Its kernel needs N ≤ 256; A, D and delta_bias in float32;
+delta, z, and B and C that vary in time, in u's dtype; and the same number of groups for B and C.
 """
 
 import functools
@@ -16,7 +18,7 @@ import torch.nn.functional as F
 
 @functools.cache
 def _upstream():
-    """mamba-ssm's `selective_scan_fn`, or None. Any failure counts: a build for another torch fails at import."""
+    """mamba-ssm's `selective_scan_fn`, or None. Any error means None: a build for another torch fails at import."""
     try:
         return importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
     except Exception:
@@ -29,7 +31,7 @@ def available():
 
 
 def _as_upstream(m, groups, dtype):
-    """B or C as upstream's kernel wants it: constant in float32, else (B, G, N, L) in u's dtype, `groups` groups."""
+    """B or C as upstream's kernel needs it: constant in float32, else (B, G, N, L) in u's dtype, `groups` groups."""
     if m.dim() == 2:
         return m.float()
     m = m.unsqueeze(1) if m.dim() == 3 else m
@@ -54,7 +56,7 @@ def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_sof
 def conv_silu_gpu(u, weight, bias):
     """SiLU(causal_conv(u, weight, bias)) by torch's depthwise convolution; shapes as there, (B, L, E).
 
-    Two launches where the plain lines take about ten, and autocast knows it: u comes out in bfloat16, for the scan.
+    It takes two launches where plain torch takes about ten. Under autocast u comes out in bfloat16, for the scan.
     """
     taps, length = weight.shape[-1], u.shape[1]
     y = F.conv1d(u.transpose(1, 2), weight, bias, groups=u.shape[2], padding=taps - 1)[..., :length]  # (B, E, L)

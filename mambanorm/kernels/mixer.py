@@ -4,14 +4,14 @@
     Δ = softplus(dt·W_dtᵀ + bias)                  y = Scan(u, Δ, A, B, C) + D·u,  ·SiLU(z) where nothing stands between
 
 The matrix products are torch's, the loops between them are ours: convolution + bias + SiLU, and the scan with Δ's
-projection, softplus, skip and gate. One function instead of a chain of them, because then the backward pass can let
-every product add its result to the one before, instead of making tensors only to add them. Kept for the backward pass
-are h, the two products of in_proj, u, and the narrow dt, B, C; Δ is never stored. The readable twin is
-`MambaBlock._forward_readable`; the tests hold the two against each other.
+projection, softplus, skip and gate. It is one autograd function and not a chain of them. So in the backward pass each
+product can add to the result of the one before, and no tensor is made only to be added. Kept for the backward pass are
+h, the two products of in_proj, u, and the narrow dt, B, C. Δ is never stored. The readable twin is
+`MambaBlock._forward_readable`; the tests compare the two.
 
 Glossary: B rows, L positions, T = B·L tokens, D = d_model, E = d_inner channels, K taps, N state size, R = dt_rank.
-Source: Gu & Dao 2023, "Mamba", figure 3 and section 3.3; what is joined is what state-spaces/mamba joins in
-`mamba_inner_fn`.
+Source: Gu & Dao 2023, "Mamba", figure 3 and section 3.3. The same steps are joined as in `mamba_inner_fn` of
+state-spaces/mamba.
 """
 
 import torch
@@ -25,7 +25,7 @@ from mambanorm.kernels.scan_cpu import Inputs, scan_backward, scan_forward
 def mixer_cpu(h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D, gated):
     """What stands between h = N1(x) and N2 in a block, for float32 on the CPU; parameters shaped as the block's.
 
-    h (B, L, D), A (E, N) negative → y (B, L, E), gated; or, where a norm comes before the gate, (y, z), y not gated.
+    h (B, L, D), A (E, N) negative → y (B, L, E), gated. Without `gated`, where a norm comes before the gate: (y, z).
     Differentiable once.
     """
     parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A, D

@@ -5,11 +5,12 @@
     dt_g, B_g, C_g = split(u_g·W_x,gᵀ)                     y = Σ_g Scan(u_g, …) + D_g·u_g, each put back in its place
 
 The four directions are one call of the scan's kernels: its channels are g·E + e, and each direction is a group with B,
-C and Δ of its own. Nothing is copied only to be put in order: the convolution writes its result to the four places at
-once, and its backward pass reads the four gradients from there. The readable twin is `VSSBlock._forward_readable`; the
-tests hold the two against each other.
+C and Δ of its own. No copy is made only to reorder: the convolution writes its result directly to the four places, and
+its backward pass reads the four gradients there. The readable twin is `VSSBlock._forward_readable`; the tests compare
+the two.
 
-Map: `_place` where a direction meets a pixel; the loops of convolution, `merge` and `spread`; `cross_mixer_cpu`.
+Map: `cross_mixer_cpu`; `_place`, where a direction has a pixel; the loops; `conv_forward`, `conv_backward`, `spread`
+and `merge`, which start them; `_CrossMixer`, the autograd function.
 
 Glossary: B rows of the batch, H and W of the image, L = H·W, T = B·L tokens, D = d_model, E = d_inner channels, K×K
 taps, N state size, R = dt_rank.
@@ -56,7 +57,7 @@ def cross_mixer_cpu(h, size, in_proj, conv_weight, conv_bias, x_proj, dt_weight,
 # --------------------------------------------------------------------------------------------------------------- loops
 @jit(inline="always")
 def _place(b, g, y, x, height, width, channels):
-    """Where direction g has its channels of pixel (y, x), in flat memory (B, L, 4, E)."""
+    """Offset of direction g's channels of pixel (y, x) in flat memory (B, L, 4, E)."""
     t = x * height + y if g % 2 else y * width + x
     t = height * width - 1 - t if g >= 2 else t
     return ((b * height * width + t) * DIRECTIONS + g) * channels
@@ -104,7 +105,7 @@ def _conv_worker(worker, workers, batch, height, width, channels, reach, places)
 
 @jit(inline="always")
 def _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row, slot):
-    """row += what the four directions have of a pixel."""
+    """row += the sum of a pixel's values in the four directions."""
     for g in range(DIRECTIONS):
         load(part, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
         add_product(row, slot, part, 0, one, 0)
@@ -112,7 +113,7 @@ def _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row, s
 
 @jit()
 def _conv_backward_worker(worker, workers, batch, height, width, channels, reach, places):
-    """du from the gradients in the four places, and into the worker's own sums (K·K + 1, E) those of bias and taps."""
+    """Writes du from the gradients in the four places; adds those of bias and taps to its own sums (K·K + 1, E)."""
     u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     du, all_sums = memory(places, 4), memory(places, 5)
     side, blocks, across = width + 2 * reach, (channels + LANES - 1) // LANES, 2 * reach + 1
@@ -158,7 +159,7 @@ def _conv_backward_worker(worker, workers, batch, height, width, channels, reach
 
 @jit()
 def _order_worker(worker, workers, batch, height, width, channels, merging, places):
-    """Between an image (B, L, E) and its four directions (B, L, 4, E): the sum of the four, or four times the image."""
+    """If merging, the image (B, L, E) is the sum of its four directions (B, L, 4, E); else it is copied to all four."""
     image, four = memory(places, 0), memory(places, 1)
     blocks = (channels + LANES - 1) // LANES
     row, part, one = np.zeros((1, LANES), np.float32), np.zeros((1, LANES), np.float32), np.ones(LANES, np.float32)

@@ -1,8 +1,8 @@
 """NormVary's statistics from the moments, fused on the CPU: pooling, mixing and their derivative in a short loop each.
 
-These are a few thousand numbers, (B, D). In torch they would be some hundred tiny operations, each longer on the way
-than at work. The readable twin is `NormVary.member_statistics` with `adaptive.mix`; it runs for other dtypes and
-devices, and the tests hold the two against each other.
+The moments are a few thousand numbers, (B, D). Torch would need about a hundred tiny operations. Each takes longer to
+launch than to run. The readable twin is `NormVary.member_statistics` with `mix` in norms/adaptive.py. It runs for other
+dtypes and devices, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TWO = np.float32(2)
 
 
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
-    """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training moves the running statistics."""
+    """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training it updates the running statistics."""
     count, (rows, _, D) = moments.count, moments.m.shape
     names = "mean_logits", "var_logits", "running_mean", "running_var"
     check_shapes("NormVary", names, [getattr(norm, name) for name in names], ((5,), (5,), (D,), (D,)))
@@ -82,12 +82,12 @@ def _forward(worker, workers, m, v, w_mean, w_var, share, training, total, batch
 def _backward(
     worker, workers, m, v, w_mean, w_var, share, training, total, batch, group, whole, p, q, dm, dv, dw, sums
 ):
-    """With P the pooling of a member (an average over its set, given back to all of it), p = dL/dμ and q = dL/dσ²:
+    """P is the pooling of a member: an average over a set, given to every element of it. With p = dL/dμ and q = dL/dσ²:
 
     dL/dm = Σ_i w^μ_i Pᵢᵀp + Σ_i 2·w^σ_i (m − μ_i)·Pᵢᵀq,   dL/dv = Σ_i w^σ_i Pᵢᵀq
 
-    with m for m − μ_i in RMSN, which takes no mean out, and without the second term where `literal` (not `total`)
-    leaves the variance of the means out. dw (2, 5): of the weights of means and variances; sums (2, D): Σ_b p and q.
+    RMSN subtracts no mean: it has m for m − μ_i. The second term is missing where `literal` (not `total`) leaves out
+    the variance of the means. dw (2, 5): of the weights of means and variances; sums (2, D): Σ_b p and q.
     """
     B, D = m.shape
     groups = group.shape[1]

@@ -1,14 +1,13 @@
 """The two passes over memory that every norm along L needs, fused on the CPU: moments of x, and y = (x − μ)·s + β.
 
-    moments(x, lengths)                              m, v (B, 1, D), as `moments.channel_moments` has them, and x
+    moments(x, lengths)                              m, v (B, 1, D), as in norms/masked_moments.py, and x
     centre_scale(x, mean, scale, shift, gate, fork)  (x − mean)·scale + shift, then · SiLU(gate) if there is one
 
 Plain torch makes a temporary tensor for every operation, forward and backward; here each function is one loop that
 stays in the cache. What lies between the two, the pooling of (B, 1, D) numbers into a norm's statistics, is left to
-torch. Both hand x on as a result of their own (`centre_scale` with `fork`): whoever takes x from there sends its
-gradient back through the same loop, which saves a pass to add the two. The readable twins are the plain lines of
-`channel_moments` and `standardize` in moments.py: they run for other dtypes and devices, and the tests hold the two
-against each other.
+torch. Both also return x (`centre_scale` with `fork`). A branch that takes this x sends its gradient back through the
+same loop, which saves a pass to add the two gradients. The readable twins are the plain lines of `channel_moments` and
+`standardize` in norms/masked_moments.py. They run for other dtypes and devices, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def centre_scale(
     return (y, same) if fork else y
 
 
-# All arrays are flat memory, offsets unsigned: see per_token.py. A row's (B, D) numbers start at `own`, a step at `at`.
+# All arrays are flat memory, offsets unsigned: see norm_token. A row's (B, D) numbers start at `own`, a step at `at`.
 @jit()
 def _moments_worker(worker, workers, batch, length, channels, lengths, places):
     """places: x, and the results m and v, which start at zero."""
@@ -78,7 +77,7 @@ def _moments_worker(worker, workers, batch, length, channels, lengths, places):
 
 @jit()
 def _moments_grad_worker(worker, workers, batch, length, channels, lengths, places):
-    """places: x, m, dm, dv, passed, and the result: dx = passed + (dm + 2·dv·(x − m)) / n, at the padding passed."""
+    """places: x, m, dm, dv, passed, and the result dx = passed + (dm + 2·dv·(x − m)) / n; at the padding passed."""
     x, m, dm = memory(places, 0), memory(places, 1), memory(places, 2)
     dv, passed, dx = memory(places, 3), memory(places, 4), memory(places, 5)
     shift, slope = np.empty(channels, np.float32), np.empty(channels, np.float32)
@@ -116,7 +115,7 @@ def _apply_worker(worker, workers, batch, length, channels, places):
 
 @jit()
 def _apply_grad_worker(worker, workers, batch, length, channels, places):
-    """places: x, gate, mean, scale, shift, grad, passed (may be nothing), and the results dx = g·scale + passed, dgate,
+    """places: x, gate, mean, scale, shift, grad, passed (may be empty), and the results dx = g·scale + passed, dgate,
     and per row and channel Σ_l g and Σ_l g·(x − mean), where g is grad · SiLU(gate)."""
     x, z, mean, scale = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     shift, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
@@ -173,7 +172,7 @@ def _apply_backward(workers, arguments):
 
 
 def _start(parallel, serial, shape, tensors: list[Tensor], *more) -> None:
-    """Runs a kernel over the rows of the batch; each row is one worker's, so results do not depend on the threads."""
+    """Runs a kernel over the rows of the batch; a row has one worker, so results do not depend on the thread count."""
     run(parallel, serial, min(scan_threads(), shape[0]), (*shape, *more, places(tensors)))
 
 

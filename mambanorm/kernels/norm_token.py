@@ -1,11 +1,10 @@
-"""Norms over the channels of one token, fused on the CPU: LN, RMSN and GN-token, with the gate behind them.
+"""Norms over the channels of one token, fused on the CPU: LN, RMSN and GN-token, with the gate after them.
 
     y = γ·(x − μ)/√(σ² + ε) + β,   then · SiLU(z) where a gate z is given          (μ = 0 for RMSN)
 
-One pass over memory forward and one backward. With `fork` the input comes back as a second result, for a residual
-branch to take: its gradient then joins in the same pass instead of one of its own. The readable twin is
-`readable` of each norm in norms/classic.py; it runs for other dtypes and devices, and the tests hold the two against
-each other.
+One pass over memory forward and one backward. With `fork` the input is returned as a second result, for the residual
+connection. The gradient of that result is then added in the same pass. The readable twin is `readable` of each norm in
+norms/classic.py. It runs for other dtypes and devices, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _dots(g, x, start, width, mean, scale):
 
 @jit()
 def _statistics(x, start, width, eps, centred):
-    """Mean (0 where it is not taken out) and 1/√(variance + ε); centred in a second pass, so no digits are lost."""
+    """Mean (0 where it is not subtracted) and 1/√(variance + ε); centred in a second pass, so no digits are lost."""
     n, mean = _f(width), ZERO
     if centred:
         mean = _sums(x, start, width, ZERO)[0] / n

@@ -1,4 +1,4 @@
-"""A backward pass that can be differentiated once: what every hand-written kernel of this package has."""
+"""Backward passes without a second derivative, as every hand-written kernel of this package has."""
 
 import functools
 
@@ -7,10 +7,10 @@ from torch.autograd.function import once_differentiable
 
 
 def backward_once(backward):
-    """Decorator of a backward pass without a second derivative: asking for one is an error, never silently nothing.
+    """Decorator of a backward pass without a second derivative: asking for one raises an error.
 
-    torch's own once_differentiable refuses only where the incoming gradient has a graph; a loss that is linear in the
-    result has none, and its second derivative would miss the kernel without a word.
+    torch's own once_differentiable refuses only where the incoming gradient has a graph. For a loss that is linear in
+    the result it has none, and the second derivative would silently leave out the kernel.
     """
     once = once_differentiable(backward)
 

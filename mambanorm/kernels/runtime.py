@@ -1,12 +1,12 @@
-"""What every kernel of the CPU is written with: Numba's `jit`, blocks of LANES numbers, and how a kernel is started.
+"""Helpers that every CPU kernel uses: Numba's `jit`, blocks of LANES numbers, and how a kernel is started.
 
 Map
     jit                             the compiler, its flags and its cache on disk
     exp2, exp2_below, sigmoid       elementary functions that LLVM can vectorise (llvmlite has no vector math library)
     memory, load, store, add_product  blocks of LANES numbers between tensors and a worker's buffers
     empty, zeros, ones, full        tensors as kernels read and write them
-    places, in_order                where a tensor lies in memory; a tensor laid out in order
-    run                             starts a kernel, one at a time, and says so where it has to be compiled first
+    places, in_order                addresses and lengths of tensors; a contiguous tensor
+    run                             starts a kernel, one at a time, and announces it if it must be compiled first
 """
 
 import functools
@@ -30,7 +30,7 @@ LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inne
 
 
 def fingerprint(folder):
-    """Of the source of all kernels: of every file in the folders beside and below that has a `@jit`."""
+    """Checksum of the source of all kernels: of every file in a subfolder of `folder` that has a `@jit`."""
     digest = hashlib.sha256()
     for source in sorted(folder.glob("*/*.py")):
         if b"\n@jit(" in (text := source.read_bytes()):
@@ -44,9 +44,9 @@ FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
 def jit(*flags, **options):
     """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written.
 
-    Numba's disk cache notices a change of the file that a kernel stands in, but not of another file whose functions it
-    has taken in. Its files are named after the function's qualified name: with the fingerprint in it, a change of any
-    kernel is a change of name, and what was compiled before is not found.
+    Numba's disk cache notices a change in the file that defines a kernel, but not in another file whose functions the
+    kernel calls. The cache files are named after the function's qualified name. That name holds the fingerprint, so a
+    change in any kernel changes the name, and what was compiled before is not used.
     """
     options = {"fastmath": {"contract", *flags}, "error_model": "numpy", "nogil": True, **options}
 
@@ -109,7 +109,7 @@ def sigmoid(x):
     return (ONE if x >= ZERO else e) / (ONE + e)
 
 
-# ------------------------------------------------------------------------------------------------- loops over a chunk
+# ------------------------------------------------------------------------------------------------- blocks of LANES
 def _lanes_at(context, builder, kind, array, start):
     """A pointer to LANES numbers of an array's memory, from `start` on."""
     data = context.make_array(kind)(context, builder, array).data
@@ -118,7 +118,7 @@ def _lanes_at(context, builder, kind, array, start):
 
 @intrinsic
 def _move(typingctx, target, to, source, start):
-    """LANES numbers from one array's memory to another's, in one piece; a loop would be compiled one by one here."""
+    """LANES numbers from one array's memory to another's, in one piece; a loop would become single moves here."""
 
     def codegen(context, builder, signature, args):
         place, origin = (_lanes_at(context, builder, signature.args[k], *args[k : k + 2]) for k in (0, 2))
@@ -153,7 +153,7 @@ def _pointer(typingctx, address):
 def memory(places, k):
     """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and lengths.
 
-    An array that comes in from Python costs a microsecond to unpack and reference counts in the loops; this costs none.
+    An array passed from Python takes a microsecond to unpack, and the loops count references to it. This avoids both.
     """
     return numba.carray(_pointer(places[k, 0]), places[k, 1])
 
@@ -235,5 +235,5 @@ def _span(tensor):
 
 
 def in_order(x: Tensor | None) -> Tensor:
-    """A tensor laid out in order; None as nothing."""
+    """The tensor, contiguous and detached; an empty one for None."""
     return empty(0) if x is None else x.detach().contiguous()

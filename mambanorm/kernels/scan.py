@@ -40,7 +40,7 @@ _BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _
 
 
 def scratch_floats(direction, steps, size, rank):
-    """What a worker needs: see `_rooms` and `_more_rooms` for the parts."""
+    """Floats in a worker's scratch buffer; `_rooms` and `_more_rooms` name its parts."""
     pairs = (size + 1) // 2
     scalars = (_LOW + rank) * LANES + 2 * steps * 2 * pairs
     if direction == "forward":
@@ -238,7 +238,7 @@ def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
 
 @jit()
 def _add_scalars(t0, steps, size, values, total, start, strides):
-    """Add a chunk's dB or dC (steps, even N) to the whole, whose first step stands at `start`."""
+    """Adds a chunk's dB or dC (steps, even N) to `total`, whose first step is at `start`."""
     for t in range(steps):
         for n in range(size):
             total[start + (t0 + t) * strides[2] + n] += values[t, n]
@@ -254,7 +254,7 @@ def _own(scratch, worker, workers):
 
 @jit()
 def _rooms(scratch, steps, pairs, rank, row):
-    """A worker's buffers, one behind the other: per step, per state index, per block, B and C; and what is left."""
+    """A worker's buffers, one after the other: per step, per state index, per block, B and C; and what is left."""
     first, second = steps * row, steps * row + pairs * 2 * CELL
     third = second + (_LOW + rank) * LANES
     values = steps * 2 * pairs
@@ -270,7 +270,7 @@ def _rooms(scratch, steps, pairs, rank, row):
 
 @jit()
 def _more_rooms(scratch, steps, pairs, rank):
-    """What the backward pass needs besides: sums per block, dB and dC of a chunk, and its history."""
+    """What the backward pass needs in addition: sums per block, dB and dC of a chunk, and its history."""
     first, values = (_LOW + rank) * LANES, steps * 2 * pairs
     return (
         scratch[:first].reshape(_LOW + rank, LANES),
@@ -390,7 +390,7 @@ def _finish_du(steps, width, start, channels, fixed, softplus, rows, du, totals)
 def _finish_ddelta(
     b, group, t0, steps, width, start, layer, rank, channels, strides, delta, fixed, rows, ddelta, totals
 ):
-    """ddelta of a chunk to where it belongs: as it is, or through Δ's weight to the R numbers it came from."""
+    """Stores ddelta of a chunk: as it is, or through Δ's weight as the gradient of the R numbers it came from."""
     for t in range(steps):
         if rank == 0:
             store(rows, t, _DDT, ddelta, start + t * channels, width)
@@ -406,7 +406,7 @@ def _finish_ddelta(
 
 @jit()
 def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
-    """A block's sums over its steps into the worker's: N rows of dA, N of the weight, dD, d(delta_bias), R of low."""
+    """Adds a block's sums over its steps to a worker's: N rows of dA, N of the weight, dD, d(delta_bias), R of low."""
     for n in range(size):
         for d in range(width):
             sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]

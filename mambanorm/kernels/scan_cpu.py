@@ -3,10 +3,10 @@
 Map of the file
 ---------------
 1. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
-2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout, and what is done with them
-3. `_Scan`, `scan_cpu`   the autograd function and the way from mamba-ssm's layout to the kernel's
+2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout; the two passes over them
+3. `_Scan`, `scan_cpu`   the autograd function and the conversion from mamba-ssm's layout to the kernel's
 
-The kernels themselves are in `mambanorm/kernels/scan.py`.
+The kernels themselves are in `mambanorm/kernels/scan.py`. The readable twin is `mambanorm/ssm/reference.py`.
 
 How it works. The channel axis is contiguous, so the inner loop runs over a block of `LANES` channels while B and C are
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass
@@ -103,7 +103,7 @@ class Plan:
         return self.batch, (self.length - 1) // STEPS, self.size, self.channels
 
     def scratch_shape(self, direction):
-        """One row per worker, see `forward_worker` and `backward_worker` for its parts."""
+        """One row per worker; `_rooms` and `_more_rooms` in scan.py name its parts."""
         return self.workers, scan.scratch_floats(direction, STEPS, self.size, self.rank)
 
     @property
@@ -175,10 +175,10 @@ class Inputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of a scan's inputs, in their order and shapes; None or empty where there is no such input.
+    """The gradients of a scan's inputs, in their order and shapes; None or empty where there is no such input.
 
-    With `low`, those of delta, B and C come in one tensor (B, L, G·(R + 2N)), group after group, as one product a group
-    made them: it stands in delta's place.
+    With `low`, the gradients of delta, B and C are one tensor (B, L, G·(R + 2N)), group after group, as one product a
+    group made the three. It stands in delta's place, and B and C are None.
     """
 
     u: Tensor

@@ -1,7 +1,7 @@
-"""How many threads the kernels of the CPU use, and torch beside them.
+"""How many threads the CPU kernels use, and torch with them.
 
-Numba starts its threads at the first question about them, and sets OpenMP's number for all of the process, torch
-included. Nothing here does so when it is imported: `_start` does, once, and gives torch its number back.
+Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for the whole process,
+torch included. Importing this module does not do so. `_start` does it once, and restores torch's count.
 """
 
 import functools
@@ -56,10 +56,10 @@ def set_threads(n):
 
 @contextmanager
 def exactly_threads(n: int) -> Iterator[None]:
-    """While open, torch and the CPU kernels of this thread use n threads, no more and no fewer: what is summed over
-    several threads depends in its last digits on how many they are.
+    """While open, torch and the CPU kernels of this thread use exactly n threads: the last digits of a sum depend on
+    how many threads compute it.
 
-    ValueError if Numba was started with fewer than n; it tells what to do.
+    ValueError if Numba was started with fewer than n; the message says what to do.
     """
     _start()
     most = numba.config.NUMBA_NUM_THREADS

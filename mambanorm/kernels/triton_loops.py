@@ -9,8 +9,8 @@ Map of the file
 What starts them is in `mambanorm/kernels/triton_scan.py`, with the glossary and the source.
 
 A program's tiles are (BLOCK, LANES): a block of channels, and N filled up to a power of two. Lanes beyond N or beyond
-the block's channels are zero before they reach a sum, by force: where an input is infinite, 0·∞ would make it NaN.
-Steps and strides are multiplied in 64 bits, for B·L·D may exceed 2³¹.
+the block's channels are set to zero before they reach a sum: where an input is infinite, 0·∞ would make it NaN.
+Steps and strides are multiplied in 64 bits, because B·L·D may exceed 2³¹.
 """
 
 from typing import NamedTuple
@@ -91,7 +91,7 @@ def _place(cut, N: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def _columns(m, row, group, matrix, n, cells, N: tl.constexpr):
-    """Where B_t or C_t stands at step 0, and which of it counts: (1, LANES), or (BLOCK, LANES) for a constant."""
+    """Pointers to B_t or C_t at step 0, and the mask of what counts: (1, LANES), or (BLOCK, LANES) for a constant."""
     if m.group is None:
         at = m.ptr + matrix
         counts = cells
@@ -157,7 +157,7 @@ def backward_kernel(
     u, delta, A, B, C, D, z, bias, grad, states, scratch, du, ddelta, dz, dA, dB, dC, dD, dbias, cut,
     SOFTPLUS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """From the last chunk to the first: its states again, kept in `scratch`, then back in time. With g = dL/dh_t:
+    """For each chunk, last to first: recomputes its states into `scratch`, then goes back in time. With g = dL/dh_t:
 
     g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
     dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ.

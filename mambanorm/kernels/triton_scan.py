@@ -1,18 +1,18 @@
-"""The selective scan on CUDA with our own Triton kernels, forward and backward, in float32: where mamba-ssm is missing.
+"""The selective scan on CUDA with our own Triton kernels, forward and backward, in float32, where mamba-ssm is missing.
 
 Map of the file
 ---------------
 1. `obstacle`   why the kernels cannot run on a device, or None if they can
 2. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
-3. `_Scan`, `scan_triton`   the autograd function and the way from mamba-ssm's layout to the kernels'
+3. `_Scan`, `scan_triton`   the autograd function and the conversion from mamba-ssm's layout to the kernels'
 
-The kernels themselves are in `mambanorm/kernels/triton_loops.py`.
+The kernels themselves are in `mambanorm/kernels/triton_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
 
 How it works. One program has one batch row and one block of channels and walks through time with h in registers.
 Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` steps, about √L, and the backward pass goes
 from the last chunk to the first and recomputes the inside of a chunk into a buffer per program. There are no atomic
-additions: what several programs add to is written as partial sums, which are added up in a fixed order, so that the
-same inputs give the same bits.
+additions. Where several programs add to one result, each writes a partial sum, and these are added up in a fixed order.
+So the same inputs give the same bits.
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
 size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
@@ -38,7 +38,7 @@ CELLS_PER_WARP, MOST_CELLS = 256, 4096  # of a tile, block × N: 8 a thread, so 
 # -------------------------------------------------------------------------------------------------- can it run, and how
 @functools.cache
 def obstacle(device_type):
-    """Why no kernel can run on such a device, to be read after "backend 'triton'"; None if one can (tried once)."""
+    """Why no kernel can run on such a device, to follow "backend 'triton'"; None if one can (tried once)."""
     try:
         importlib.import_module("triton.language")
     except Exception as error:  # a build for another Python fails with what it likes

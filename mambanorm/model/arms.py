@@ -4,7 +4,7 @@
 accepted for `>`. `"preset:VMamba"` names a published variant instead: PRESETS is the paper's survey (§2.3, §3.2) as a
 table, variant → arm.
 
-Only names here: the registry of norms, and torch with it, is imported when an arm is parsed.
+This file holds only names. The registry of norms, and torch with it, is imported when an arm is parsed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Preset(NamedTuple):
 
 
 def arms(*pairs: str) -> list[Arm]:
-    """The arms of the lists below, from their notation, not looked up in the registry: a test parses them all."""
+    """Arms from their notation. They are not looked up in the registry; a test parses them all."""
     return [Arm(*pair.split(">SSM>")) for pair in pairs]
 
 

@@ -5,12 +5,12 @@
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
-`delta` Δ, `A_log` log(−A). N2 sees D·u included, as mamba-ssm's scan returns it.
+`delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it.
 
-Step by step, for generation: `prefill` is `forward` that also hands out a BlockCache, `step` goes on from one.
+For generation, step by step: `prefill` is `forward` and also returns a BlockCache, `step` continues from one.
 
-A block runs one of two twins that give the same values: the fused one for float32 on the CPU; elsewhere and while
-diagnostics record the readable one, in which every site of SITES exists as a tensor. Parameter names and initial values
+A block has two versions, twins with the same values. The fused one runs for float32 on the CPU. The readable one runs
+elsewhere and while diagnostics record: in it every site of SITES exists as a tensor. Parameter names and initial values
 are mamba-ssm's.
 """
 
@@ -50,10 +50,10 @@ DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial 
 
 @dataclass
 class BlockCache:
-    """All that a block keeps of the positions behind it, d_conv − 1 of them and one state, however long the text.
+    """All that a block keeps of earlier positions: the last d_conv − 1 inputs and one state, however long the text.
 
     conv (B, d_conv − 1, E): the last inputs of the convolution, zero before the first position. state (B, E, N): the
-    scan's h. A step puts new tensors in their place and writes into none: `copy.copy` is enough to go two ways.
+    scan's h. A step replaces both tensors and never writes into them: `copy.copy` is enough to continue in two ways.
     """
 
     conv: Tensor
@@ -113,8 +113,8 @@ class MambaBlock(nn.Module):
         return self._forward_readable(x, lengths)
 
     def _check(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The mixer's parameters. Raises ValueError unless x is a non-empty (B, L, D) of their dtype and device, and
-        for one of them that was replaced by a tensor of another shape."""
+        """Returns the mixer's parameters. Raises ValueError unless x is a non-empty (B, L, D) of their dtype and
+        device, and for a parameter that was replaced by a tensor of another shape."""
         check_real("x", x, f"(B, L, {self.d_model})")
         if x.dim() != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
             raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
@@ -124,7 +124,7 @@ class MambaBlock(nn.Module):
         return parameters
 
     def _fusible(self, x: Tensor) -> bool:
-        """Whether the fused twin can run: float32 on the CPU, nobody watching."""
+        """Whether the fused twin can run: float32 on the CPU and no observer."""
         return (
             self.observer is None
             and self.scan_backend in ("auto", "cpu")
@@ -217,7 +217,7 @@ class MambaBlock(nn.Module):
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: BlockCache) -> Tensor:
-        """What `forward` gives at the next position, x (B, D) → (B, D); the cache moves on by one.
+        """What `forward` gives at the next position, x (B, D) → (B, D); updates the cache.
 
         Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
         """
@@ -276,7 +276,7 @@ def takes(norm: nn.Module, option: str) -> bool:
 
 
 def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """mamba-ssm nests the same parameters as `mixer.*` beside `norm.*`, its N1: both load as they are."""
+    """Renames mamba-ssm's `mixer.*` and `norm.*`, its N1, to this block's names: its weights load as they are."""
     for key in [key for key in state if key.startswith((f"{prefix}mixer.", f"{prefix}norm."))]:
         own = key.removeprefix(prefix)
         renamed = own.removeprefix("mixer.") if own.startswith("mixer.") else f"n1.{own.removeprefix('norm.')}"

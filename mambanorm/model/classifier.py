@@ -1,6 +1,6 @@
-"""Models made of Mamba blocks: stem → blocks → pooling → head. Norms outside the blocks are off unless asked (I6).
+"""SequenceClassifier: stem → Mamba blocks → pooling → head. Norms outside the blocks are off unless asked for (I6).
 
-LanguageModel stands in language.py, ImageClassifier in vision.py.
+LanguageModel is in language.py, ImageClassifier in vision.py.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SequenceClassifier(nn.Module):
     """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
-    `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that an
-    arm is exactly what it says. `positional` adds "sinusoidal" or "learned" positions behind the stem (positional.py);
+    `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that the
+    arm names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
     a learned table needs to know the longest sequence, `positions=(L,)`. Raises ValueError for an unknown norm or arm
     and for inputs of another kind.
     """
@@ -79,8 +79,8 @@ class SequenceClassifier(nn.Module):
     def _init_weights(self, n_layers: int) -> None:
         """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them.
 
-        Stem and head, which mamba-ssm does not have, keep PyTorch's biases too: with a bias of zero, a norm over the
-        channels would leave of a one-feature input nothing but its sign.
+        Stem and head, which mamba-ssm does not have, keep PyTorch's biases too. With a bias of zero, a norm over the
+        channels would reduce a one-feature input to its sign.
         """
         if isinstance(self.stem, nn.Embedding):
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)

@@ -4,8 +4,8 @@
 
 Every norm in it must be causal: statistics along L would see the future, which is to be predicted (I3).
 
-`forward` is for training; `prefill`, `step` and `generate` write, with a cache of constant size. It is trained in
-training/language.py; weights of others are read in model/pretrained.py.
+`forward` is for training; `prefill`, `step` and `generate` produce text, with a cache of constant size. The model is
+trained in training/language.py. Checkpoints of mamba-ssm and transformers are read in model/pretrained.py.
 
 Glossary: B rows, L positions, D = d_model, V = vocab_size; E, K, N, R as in block.py.
 Source: state-spaces/mamba `models/mixer_seq_simple.py` (names, initial values); huggingface/transformers
@@ -32,7 +32,7 @@ TO_PREDICT = "which a language model is to predict"
 class LanguageModel(nn.Module):
     """Embedding, n_layers blocks, a final norm and a linear head: ids (B, L) → logits (B, L, V) of the next one.
 
-    With `tie` the head's weight is the embedding's. A final norm stands there as in mamba-ssm. `norm_options` go to
+    With `tie` the head's weight is the embedding's. There is a final norm, as in mamba-ssm. `norm_options` go to
     whichever norm knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
     """
 
@@ -87,7 +87,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def prefill(self, ids: Tensor) -> tuple[Tensor, list[BlockCache]]:
-        """Reads a prompt (B, L) by the parallel scan: logits (B, V) of the next id, and the cache to step on from."""
+        """Reads a prompt (B, L) in one scan: logits (B, V) of the next id, and the cache for `step`."""
         self._check(ids)
         x, cache = self.backbone.embedding(ids), []
         for block in self.backbone.layers:

@@ -1,14 +1,14 @@
 """Positional encoding: what tells the positions of a sequence or an image apart (§2.1), off unless it is asked for.
 
-    x ← x + P        behind the stem, before its norm; x (B, L, D) or (B, H, W, D)
+    x ← x + P        after the stem, before its norm; x (B, L, D) or (B, H, W, D)
 
-A Mamba scans in order, so it knows where it is without; the paper names the step and not the kind. Two are here:
+A Mamba scans in order, so it can do without. The paper names the step but not the kind. Two kinds are here:
 
-    sinusoidal   P_(l,2i) = s·sin(l / 10000^(2i/D)),  P_(l,2i+1) = s·cos(…); of an image the first half of the channels
-                 does so for the row, the rest for the column. Any length.
-    learned      a vector a position, N(0, .02) at the start; as many positions as the table was made for, or fewer.
+    sinusoidal   P_(l,2i) = s·sin(l / 10000^(2i/D)),  P_(l,2i+1) = s·cos(…); for an image, the first half of the
+                 channels holds this for the row, the rest for the column. Any length.
+    learned      a vector for each position, N(0, .02) at the start; at most as many positions as the table has.
 
-A position is counted from the start of its row, or from the upper left pixel, whatever comes behind it: neither padding
+A position is counted from the start of its row, or from the upper left pixel, whatever comes after it: neither padding
 nor the size of the image changes it.
 
 Glossary: B rows, L positions, H and W rows and columns of an image, D channels, s `scale`.
@@ -46,7 +46,7 @@ def positional(kind: str, d: int, axes: int, positions: tuple[int, ...] | None =
         raise ValueError(f"positional='learned' needs positions={form}, got {shown(positions)}")
     for size in positions:
         check_size("each of the positions", size)
-    with torch.random.fork_rng(devices=[]):  # as a norm: all other weights start as they do without
+    with torch.random.fork_rng(devices=[]):  # as for a norm: all other weights start as they do without it
         return Learned(d, tuple(positions))
 
 
@@ -81,7 +81,7 @@ class Sinusoidal(nn.Module):
 
 @lru_cache(maxsize=8)
 def waves(positions: tuple[int, ...], d: int) -> Tensor:
-    """(L, d), or (H, W, d): ⌈d/2⌉ channels of the row's beside those of the column's, float32."""
+    """(L, d), or (H, W, d): ⌈d/2⌉ channels for the row, then those for the column, float32."""
     if len(positions) == 1:
         place, pair = torch.arange(positions[0], dtype=torch.float64), torch.arange(d) // 2
         angle = place[:, None] / 10_000 ** (2 * pair / d)

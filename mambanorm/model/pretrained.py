@@ -1,4 +1,4 @@
-"""Weights of others: a checkpoint of mamba-ssm or transformers becomes a LanguageModel of this kit.
+"""Pretrained weights: a checkpoint of mamba-ssm or transformers becomes a LanguageModel of this kit.
 
 read_checkpoint          a file → state dict, without running anything in it
 load_mamba_checkpoint    a state dict of mamba-ssm or transformers → LanguageModel
@@ -60,9 +60,10 @@ def _files_in(folder: Path) -> str:
 def load_mamba_checkpoint(state_dict: Mapping[str, Tensor], **config: Any) -> LanguageModel:
     """The language model of a checkpoint, named as in mamba-ssm (`backbone.embedding`) or transformers (`…embeddings`).
 
-    Sizes, tying and RMSN or LN are read off the tensors. `config`, LanguageModel's own arguments, says what they do not
-    show, such as `norm_options={"eps": 1e-6}`, and goes before what they do. The weights become float32. Falcon-Mamba
-    and models with another activation than SiLU have the same tensors and are other models: they give wrong logits.
+    Sizes, tying and RMSN or LN are read off the tensors. `config` holds arguments of LanguageModel that they do not
+    show, such as `norm_options={"eps": 1e-6}`, and overrides those that they do. The weights become float32.
+    Falcon-Mamba and models with another activation than SiLU have the same tensors but are other models: they load, and
+    give wrong logits.
 
     Raises ValueError for tensors that are missing, unexpected or of another shape, each by mamba-ssm's name.
     """
@@ -98,7 +99,7 @@ def _mamba_ssm_name(name: str) -> str:
 
 
 def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
-    """LanguageModel's arguments as the tensors show them; of the layers, the first speaks for all."""
+    """LanguageModel's arguments as the tensors show them; the first layer stands for all."""
     numbers = {int(found[1]) for name in state if (found := re.match(r"backbone\.layers\.(\d+)\.", name))}
     if numbers != set(range(len(numbers))):
         raise ValueError(f"layers are numbered {sorted(numbers)[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")

@@ -5,7 +5,7 @@
     y = Lin(f ⊗ p) ⊕ x                                       (3)
 
 This is VMamba v0's VSSBlock without its FFN, as the paper used it (App. C.1); its original arm is LN>SSM>LN. The norms
-see an image as its H·W positions, row by row; N2 sees the sum of the four directions, D·u included.
+see an image as its H·W positions, row by row. N2's input is the sum of the four directions, D·u included.
 
 Map: `cross_scan`, `cross_merge`; `VSSBlock`; `PatchMerging`; `ImageClassifier`.
 
@@ -64,11 +64,11 @@ class VSSBlock(nn.Module):
 
     n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. `norm_options` go to whichever of the
     two knows them. Each direction has its own x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias
-    (4, E), A_logs (4·E, N) and Ds (4·E), shaped and started as VMamba's, whose v0 blocks load as they are. Raises
+    (4, E), A_logs (4·E, N) and Ds (4·E), shaped and initialised as VMamba's; its v0 blocks load as they are. Raises
     ValueError for an unknown norm or size, TypeError for an option that neither norm has.
 
-    As MambaBlock, it runs one of two twins: the fused one for float32 on the CPU; elsewhere and while diagnostics
-    record the readable one. Its sites B, C and delta are in the order of each direction, the four side by side.
+    As MambaBlock, it has two versions: a fused one for float32 on the CPU, and a readable one for elsewhere and while
+    diagnostics record. Its sites B, C and delta are in the order of each direction, the four side by side.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class VSSBlock(nn.Module):
         return self._forward_readable(rows, size).reshape(x.shape)
 
     def _check(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The mixer's parameters. Raises ValueError unless x is a non-empty (B, H, W, D) of their dtype and device, and
-        for one of them that was replaced by a tensor of another shape."""
+        """Returns the mixer's parameters. Raises ValueError unless x is a non-empty (B, H, W, D) of their dtype and
+        device, and for a parameter that was replaced by a tensor of another shape."""
         check_real("x", x, f"(B, H, W, {self.d_model})")
         if x.dim() != 4 or x.shape[-1] != self.d_model or 0 in x.shape:
             raise ValueError(f"VSSBlock expects (B, H, W, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
@@ -135,7 +135,7 @@ class VSSBlock(nn.Module):
         return parameters
 
     def _fusible(self, x: Tensor) -> bool:
-        """Whether the fused twin can run: float32 on the CPU, nobody watching."""
+        """Whether the fused twin can run: float32 on the CPU and no observer."""
         return (
             self.observer is None
             and self.scan_backend in ("auto", "cpu")
@@ -208,7 +208,7 @@ def _as_rows(x: Tensor) -> Tensor:
 
 
 def _rename_from_vmamba(block: VSSBlock, state: dict[str, Tensor], prefix: str, *_) -> None:
-    """VMamba v0 nests the same parameters as `self_attention.*` beside `ln_1.*`, its N1; its N2 is `out_norm`."""
+    """Renames VMamba v0's `self_attention.*`, `ln_1.*` (its N1) and `out_norm` (its N2) to this block's names."""
     for key in [key for key in state if key.startswith((f"{prefix}self_attention.", f"{prefix}ln_1."))]:
         own = key.removeprefix(prefix).removeprefix("self_attention.")
         state[prefix + own.replace("ln_1.", "n1.").replace("out_norm.", "n2.")] = state.pop(key)
@@ -242,9 +242,9 @@ class ImageClassifier(nn.Module):
     logits (B, n_classes).
 
     A patch of p×p pixels becomes one position by a strided convolution. `down_sample` names the blocks, counted from 1,
-    behind which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (behind the
-    patches), `down_norm` and `final_norm` are "None" by default, so that an arm is exactly what it says; VMamba has LN
-    at all three. `positional` adds "sinusoidal" or "learned" positions behind the patches (positional.py); a learned
+    after which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (after the
+    patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms; VMamba has LN
+    at all three. `positional` adds "sinusoidal" or "learned" positions after the patches (positional.py); a learned
     table needs to know the largest image in patches, `positions=(H, W)`. Raises ValueError for an unknown norm or arm,
     and for images that do not divide into patches.
     """

@@ -1,12 +1,13 @@
 """Normalization layers on (B, L, D) and their registry.
 
-    registry.py   NORMS, create_norm: names, equations, axes, causality, sources
-    moments.py    per-channel moments and their pooling: the only reduction over L, the only mask
-    fused.py      the same reduction and the standardising line as fused loops on the CPU
-    base.py       checks, γ, β and ε
-    classic.py    None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
-    adaptive.py   NormVary (Appendix D)
-    catalog.py    the registry as tables: what each norm is and costs
+    registry.py         NORMS, create_norm: names, equations, axes, causality, sources
+    masked_moments.py   per-channel moments and their pooling: the readable reduction over L, the only mask
+    base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
+    classic.py          None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
+    adaptive.py         NormVary (Appendix D)
+
+The same norms as fused loops on the CPU are kernels/norm_token.py, norm_sequence.py and norm_mixture.py. The registry
+as tables is study/norm_catalog.py.
 
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """

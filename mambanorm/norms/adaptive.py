@@ -5,10 +5,11 @@
 
 All five members are pooled from one set of per-channel moments; no member is ever applied on its own.
 
-What the paper leaves open, and what is done here (I2): Eq. 13 writes one w_i but needs one softmax for the means and
-one for the variances; Eq. 8 and 11 leave out the variance of the means, so `statistics="total"` (the default) adds it
-by the law of total variance and `"literal"` computes what is printed; z starts at zero; G = 4, ε = 1e-5, α = 0.9; in
-eval the BN member takes its running statistics.
+What the paper leaves open, and what is done here:
+- Eq. 13 writes one w_i. It needs one softmax for the means and one for the variances.
+- Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it by the law of total
+  variance; `"literal"` computes what is printed.
+- z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member takes its running statistics.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from mambanorm.norms.masked_moments import blank_padding, finish, fusible, stand
 class Norm(nn.Module):
     """Base of the norms: d channels, γ as `weight`, β as `bias` (None where a norm has none), as in torch.nn.
 
-    A subclass says in `normalize` what it computes.
+    A subclass computes its norm in `normalize`.
     """
 
     def __init__(self, d: int, *, eps: float, affine: bool, bias: bool = True):
@@ -43,8 +43,8 @@ class Norm(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """N(x), (B, L, d) → (B, L, d).
 
-        The block asks for what stands around a norm in the same pass over memory: with `gate` z (B, L, d) the result is
-        N(x)·SiLU(z); with `fork` it is (N(x), x), and x goes on from there, so that its gradients meet in one pass.
+        A block can ask for more in the same pass over memory. With `gate` z (B, L, d) the result is N(x)·SiLU(z). With
+        `fork` it is (N(x), x): the block goes on with this x, so that its two gradients are added in one pass.
         Raises ValueError for x, lengths or a gate that do not fit, see `check`.
         """
         self.check(x, lengths, gate)
@@ -54,8 +54,8 @@ class Norm(nn.Module):
         raise NotImplementedError
 
     def check(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None = None) -> None:
-        """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device, lengths, if given, a (B,)
-        of whole numbers, and the gate, if given, as x; any strides will do."""
+        """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device. If given, lengths must be
+        a (B,) of whole numbers, and the gate must match x. Any strides will do."""
         check_real("x", x, f"(B, L, {self.d})")
         if x.dim() != 3 or x.shape[-1] != self.d:
             raise ValueError(f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}")
@@ -65,7 +65,7 @@ class Norm(nn.Module):
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
         one = next(chain(self.parameters(), self.buffers()), None) if gamma is None else gamma
-        if one is not None:  # it speaks for all: they move together
+        if one is not None:  # one stands for all: they move together
             check_beside("x", x, one, type(self).__name__)
         if gate is not None:
             check_like("gate", gate, x)
@@ -101,18 +101,17 @@ class SequenceNorm(Norm):
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         blank = blank_padding(x, lengths)
         same, mean, var = self.pooled(blank, lengths)
-        one_pass = fork and lengths is None  # else the branch takes x itself, which has something in its padding
+        one_pass = fork and lengths is None  # else the branch takes x itself, with its padding as it was
         y = standardize(same, mean, var, self.eps, *self.scale_and_shift(), gate, one_pass)
         return (y, x) if fork and not one_pass else y
 
     def pooled(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """x as the moments hand it on, μ (None = it is not taken out) and σ², both broadcastable to (B, 1, D)."""
+        """x as the moments return it, μ (None = it is not subtracted) and σ², both broadcastable to (B, 1, D)."""
         raise NotImplementedError
 
 
 def check_values(**options: Any) -> None:
-    """Raises ValueError for a d, eps, momentum, number of groups or flag, as far as they are given, that no norm could
-    use."""
+    """Raises ValueError for a given d, eps, momentum, number of groups or flag that no norm could use."""
     for name, value in options.items():
         if name in ("d", "groups"):
             check_size(name, value)

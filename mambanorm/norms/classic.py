@@ -2,7 +2,7 @@
 
 Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
 
-LN and RMSN are per token, as all Mamba code has them; the paper's Table 3 prints Π(X) over D·L, which is LN-DL and
+LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints Π(X) over D·L instead: that is LN-DL and
 RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
 """
 
@@ -39,8 +39,8 @@ class NoNorm(Norm):
     learnable="γ, β",
 )
 class BatchNorm(SequenceNorm):
-    """Batch norm over B and L. As torch.nn.BatchNorm1d: normalises with the biased variance, stores the unbiased
-    one; momentum is the weight of the new; in eval the running statistics take over."""
+    """Batch norm over B and L, as torch.nn.BatchNorm1d. It normalises with the biased variance and stores the
+    unbiased one. `momentum` is the weight of the new statistic. In eval the running statistics are used."""
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
         super().__init__(d, eps=eps, affine=affine)
@@ -63,7 +63,7 @@ class BatchNorm(SequenceNorm):
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
-    """How many values a batch statistic is taken over. Raises ValueError if it is one: it would equal its mean."""
+    """How many values a batch statistic is taken over. Raises ValueError for a single one: it would equal its mean."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
     if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
         raise ValueError(
@@ -201,6 +201,6 @@ class GroupNormToken(TokenNorm):
         self.groups = groups
 
     def readable(self, x: Tensor) -> Tensor:
-        # not F.group_norm: it folds the mean into the shift, and with few channels a group that rounding shows
+        # not F.group_norm: it folds the mean into the shift, whose rounding shows with few channels a group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
         return y if self.weight is None else y * self.weight + self.bias

@@ -22,7 +22,7 @@ from torch import Tensor
 class Moments(NamedTuple):
     """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
 
-    `x` is the input again: what is computed from it next should start here, so that its gradients meet in one pass.
+    `x` is the input again. The next step should start from this x, so that its two gradients are added in one pass.
     """
 
     x: Tensor
@@ -37,7 +37,7 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
 
 
 def fusible(*tensors: Tensor | None) -> bool:
-    """True if all are float32 on the CPU, where the fused loops of `fused.py` take over from plain torch."""
+    """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch."""
     return all(t is None or (t.device.type == "cpu" and t.dtype == torch.float32) for t in tensors)
 
 

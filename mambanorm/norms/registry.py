@@ -1,4 +1,4 @@
-"""The registry of norms: one line each, and that line is the curriculum.
+"""The registry of norms: one entry each, from which tables, tests and figures are made.
 
 `NORMS` maps a name to its entry: how to make it, its equation, where it comes from, over which axes it takes its
 statistics, whether it is causal and what it learns. The README table, the notebook table, the axes cube, the test
@@ -45,7 +45,7 @@ class NormEntry:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Names of the options that its factory takes, behind the number of channels."""
+        """Names of the options that its factory takes, after the number of channels."""
         return tuple(inspect.signature(self.factory).parameters)[1:]
 
 
@@ -55,8 +55,8 @@ NORMS: dict[str, NormEntry] = {}
 def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...], causal: bool, learnable: str):
     """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS.
 
-    ValueError if the name is taken or could not stand in an arm, and for arguments of another kind: `causal="no"` would
-    let a norm that sees the future into a language model.
+    ValueError if the name is taken or cannot be written in an arm, and for arguments of a wrong type: `causal="no"`
+    counts as true and would let a norm that sees the future into a language model.
     """
     if not isinstance(name, str) or name != name.strip() or not name or set(name) & set(">→:+"):
         raise ValueError(f"a norm's name is a text without > → : + that can stand in an arm, got {shown(name)}")
@@ -126,9 +126,9 @@ def check_options(names: Sequence[str | None], options: dict[str, Any] | None) -
 
 
 def check_causal(names: Sequence[str | None], reason: str) -> None:
-    """Raises ValueError for a norm whose output depends on later positions (I3), "which …": the reason against them.
+    """Raises ValueError for a norm whose output depends on later positions (I3). `reason`: a clause, "which …".
 
-    BN is refused in eval too, where its running statistics look nowhere: the training behind them saw the future.
+    BN is refused in eval too. Its running statistics do not look ahead then, but the training behind them did.
     """
     for name in map(norm_name, names):
         if not NORMS[name].causal:

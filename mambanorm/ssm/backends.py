@@ -9,7 +9,7 @@ back end        file                                    where it works
 ``triton``      `mambanorm/kernels/triton_scan.py`      CUDA, if the package triton is installed; the state in float32
 ==============  ======================================  ===========================================================
 
-"auto" takes on the CPU `cpu`, on CUDA the first of `mamba_ssm`, `triton` and `reference` that works, else `reference`.
+"auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else `reference`.
 """
 
 import torch

@@ -6,6 +6,8 @@
     registry.py     TASKS, register_task, load_task, prepare_task
     files.py        downloads that resume and are checked, tables that are made once; images.py: pictures
     digits.py …     one file a task, or a family of tasks; each registers what it defines
+    expressions.py  the notation of listops.py;   snakes.py: how pathfinder.py's pictures are drawn
+    pydoc.py        text for the language model; no registered task
 
 Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
 rows, columns and channels of an image.

@@ -1,4 +1,4 @@
-"""What a task's data are: splits, what a model must know about them, and their shape where they are not there.
+"""The data of a task: three splits, what a model must know about them, and their shape without loading them.
 
 Map
     Split           inputs, labels and lengths of one split, whole in memory; `batch` hands out padded batches
@@ -21,7 +21,7 @@ from mambanorm.checks import WHOLE, check_size, shown
 
 
 class BadData(ValueError):
-    """Data that no model can learn from, or that do not fit together; `load_task` adds whose they are."""
+    """Data that no model can learn from, or that do not fit together; `load_task` adds the task's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Split:
     """One split, whole in memory.
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
-    bytes 0…255, which a batch has as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
+    bytes 0…255, which `batch` returns as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
     labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
     Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
@@ -72,7 +72,7 @@ class Split:
 
         `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
         """
-        if not isinstance(rows, slice):  # torch makes an empty list one of floats, which index nothing
+        if not isinstance(rows, slice):  # torch makes an empty list a float tensor, which cannot index
             rows = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
         if len(labels := self.labels[rows]) == 0:
             raise ValueError("rows picks no row: a batch needs at least one")
@@ -156,8 +156,8 @@ class TaskData:
     def chance(self) -> float:
         """Accuracy on test (a fraction) of always guessing the training split's most common class.
 
-        It needs no look at the test labels, so it is what a model that learned nothing but the class counts would get.
-        Of equally common classes the smallest label counts.
+        The guess is made without the test labels. So this is what a model would get that learned only the class counts.
+        Of equally common classes the smallest label is guessed.
         """
         guess = torch.bincount(self.train.labels).argmax()
         return float((self.test.labels == guess).double().mean())
@@ -175,10 +175,10 @@ def _check_range(what: str, values: Tensor, n: int) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a task's data look like at a scale, told without the data; `mambanorm plan` counts with it.
+    """What a task's data look like at a scale, told without loading them; `mambanorm plan` counts with it.
 
     length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
-    held_out: rows of the validation and the test split. The others are those of TaskData.
+    held_out: rows of the validation and the test split. The other fields are those of TaskData.
     """
 
     n_classes: int

@@ -11,7 +11,7 @@ Source: Kuehne et al. (2014), The language of actions. Features, labels and spli
 Map
     Scale, SETTINGS         rows and positions at each scale: the one table to change
     activity, read_bundle   file name -> class; a split's videos
-    frames                  one video's features, checked against its labels, so many of its frames
+    frames                  so many frames of a video's features, checked against its labels
     load_breakfast          the registered tasks: breakfast (split 1), breakfast_split2 … 4
 
 Glossary: T = frames of a video; L = positions kept of it; F = 2048 features.
@@ -83,7 +83,7 @@ def person(video: str) -> str:
 
 
 def read_bundle(path: Path) -> list[str]:
-    """The videos of a split's bundle; ValueError with row and text for a line that is none, or is there twice."""
+    """The videos of a split's bundle; ValueError with row and text for a line that is no video or occurs twice."""
 
     def parse(line: str) -> str:
         video = line.removesuffix(".txt")
@@ -106,7 +106,7 @@ def read_mapping(path: Path) -> set[str]:
 
 
 def read_labels(path: Path, actions: set[str]) -> list[str]:
-    """The action of each frame; ValueError with row and text for one that `mapping.txt` has not."""
+    """The action of each frame; ValueError with row and text for one that `mapping.txt` does not list."""
     labels = read_lines(path)
     for place, label in enumerate(labels, 1):
         if label not in actions:
@@ -118,10 +118,10 @@ def read_labels(path: Path, actions: set[str]) -> list[str]:
 
 
 def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.ndarray:
-    """(L, 2048) float32: so many of a video's frames, equally far apart from the first to the last.
+    """(L, 2048) float32: `positions` of a video's frames, equally spaced from the first to the last.
 
     The file is mapped, not read whole. A video shorter than L repeats frames. ValueError where the file is damaged, is
-    not (2048, T), holds no finite numbers, or has another T than the video has labels.
+    not (2048, T), holds numbers that are not finite, or has another T than the video has labels.
     """
     path = folder / "features" / f"{video}.npy"
     features = open_array(path)
@@ -150,7 +150,7 @@ def _files(folder: Path, videos: Iterable[str]) -> list[Path]:
 
 
 def _needed(folder: Path, videos: Iterable[str]) -> None:
-    """ValueError where a video's features or labels are not there."""
+    """ValueError where a video's features or labels are missing."""
     files = _files(folder, videos)
     if lack := [file for file in files if not file.exists()]:
         raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)

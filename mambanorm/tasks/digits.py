@@ -1,7 +1,7 @@
 """Handwritten digits, as sequences of pixels and as images: the smallest real data set, and it needs no download.
 
-- `digits`: 1,797 images of 8×8 pixels become sequences of L = 64 positions with F = 1 feature, row after row: the idea
-  of "sequential MNIST" in small. Real data beside the synthetic ListOps: no padding, real-valued, ten balanced classes.
+- `digits`: 1,797 images of 8×8 pixels become sequences of L = 64 positions with F = 1 feature, row after row: a
+  small "sequential MNIST". Real data beside the synthetic ListOps: no padding, real-valued, ten balanced classes.
 - `digits_images`: the same images in the same splits, left as images of one channel.
 
 Source: Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,

@@ -6,7 +6,7 @@ Sources: text as in LRA's generator `lra_benchmarks/data/listops.py` (Tay et al.
 vocabulary as in state-spaces/s4 `src/dataloaders/lra.py`.
 
 Map
-    evaluate                    text -> value (a malformed text says where)
+    evaluate                    text -> value (an error says where a text is malformed)
     serialise, parenthesise     tree -> text;  flat tokens -> text
     tokenise, encode, decode    text -> s4 tokens -> ids and back
 
@@ -40,7 +40,7 @@ Tree = int | tuple[str, list]
 
 
 def evaluate(expression: str) -> int:
-    """The value 0…9 of an expression in LRA's notation, tokens separated by white space; a single digit is one.
+    """The value 0…9 of an expression in LRA's notation, tokens separated by white space, or of a single digit.
 
     Parentheses may be left out. Where there are any, all must stand as LRA writes them (see `serialise`).
     ValueError for malformed text, saying which token (counted from 1, parentheses included) is wrong and why.
@@ -120,8 +120,8 @@ def _check_parentheses(written: list[str], expected: list[str]) -> None:
 def serialise(tree: Tree) -> str:
     """LRA's left-binarised text of a tree: a digit, or `(operator, [tree, …])`.
 
-    Start with the operator; each argument turns what stands there into `( … argument )`, the bracket into `( … ] )`: an
-    operator with k arguments has k + 1 parentheses before it. ValueError for what is no tree.
+    The text starts with the operator. Each argument wraps the text so far as `( … argument )`, the bracket wraps it as
+    `( … ] )`. So an operator with k arguments has k + 1 parentheses before it. ValueError for what is no tree.
     """
     tokens, todo = [], [tree]
     while todo:
@@ -173,7 +173,7 @@ def tokenise(source: str) -> list[str]:
 
 
 def encode(tokens: list[str], l_max: int = 2_048) -> list[int]:
-    """Ids in the vocabulary of 18 (`<unk>` for a stranger), truncated to l_max − 1, `<eos>` appended, as in s4."""
+    """Ids in the vocabulary of 18 (`<unk>` for other tokens), truncated to l_max − 1, `<eos>` appended, as in s4."""
     if l_max < 1:
         raise ValueError(f"l_max={l_max}: needed is room for <eos>, so 1 or more")
     return [IDS.get(token, UNK) for token in tokens[: l_max - 1]] + [EOS]

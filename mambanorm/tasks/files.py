@@ -1,8 +1,8 @@
-"""Files that the tasks share: where data lie, checked downloads, caches that are whole or not there, and what to keep.
+"""Helpers for the tasks' files: where data lie, checked downloads, caches, and which rows a scale takes.
 
 Map
-    data_folder, missing        where a task's files lie; the error that says what lacks and what to do
-    read_lines, read_list       a text file; a list of entries that differ
+    data_folder, missing        where a task's files lie; the error that says what is missing and what to do
+    read_lines, read_list       a text file; a list of distinct entries
     open_array                  an .npy file, mapped
     check_whole                 whether all published rows are there
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
@@ -50,12 +50,12 @@ def data_folder(task: str) -> Path:
 
 
 def missing(task: str, what: object, how: str) -> ValueError:
-    """The error for data that are not there: what lacks, and what brings it."""
+    """The error for missing data: what is missing, and how to get it."""
     return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see data/README.md)")
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without a byte order mark; ValueError with its name where it is none."""
+    """The lines of a text file, without a byte order mark; ValueError with its name where it is no text."""
     try:
         return path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -65,7 +65,7 @@ def read_lines(path: Path) -> list[str]:
 def read_list(path: Path, parse: Callable[[str], str], what: str, example: str) -> list[str]:
     """The entries of a list, a line each, in its order; `parse` refuses a line by a ValueError.
 
-    ValueError with file, row and text for a line that is refused or is there twice, and for a file without lines.
+    ValueError with file, row and text for a line that is refused or occurs twice, and for a file without lines.
     """
     rows: dict[str, int] = {}
     for place, line in enumerate(read_lines(path), 1):
@@ -91,7 +91,7 @@ def open_array(path: Path, mode: str = "r") -> np.ndarray:
 
 
 def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows") -> None:
-    """ValueError where a data set has not the rows it is published with: at lab and paper nothing less will do."""
+    """ValueError at lab and paper where a data set does not have exactly the rows it is published with."""
     if scale in ("lab", "paper") and tuple(found) != tuple(published):
         have, needed = (" + ".join(f"{count:,}" for count in counts) for counts in (found, published))
         raise ValueError(f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale")
@@ -110,7 +110,7 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The file in `folder`, downloaded where it is not there; it gets its name only once its checksum is right.
+    """The file in `folder`, downloaded if it is missing; it gets its name only once its checksum is right.
 
     What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the address does not
     answer or breaks off three times, ValueError where the content is not what it should be.
@@ -181,7 +181,7 @@ def verify(path: Path, digest: str) -> None:
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, kind: str, size: int, changed: int) -> str:
-    """Checksum of a file; `size` and `changed` are there to notice that it is another one by now."""
+    """Checksum of a file; `size` and `changed` are in the cache's key, to notice a changed file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 
@@ -245,7 +245,7 @@ SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
 
 
 def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
-    """Disjoint draws of so many of n rows; ValueError where there are fewer rows than asked for."""
+    """Disjoint random draws of these sizes from n rows; ValueError where there are fewer rows than asked for."""
     if n < sum(sizes):
         wanted = " + ".join(f"{size:,}" for size in sizes)
         raise ValueError(f"{what} has {n:,} rows, needed are {wanted}: bring all of it or take a smaller scale")

@@ -88,7 +88,7 @@ def prepare(scale: str) -> None:
 
 
 def read_classes(path: Path) -> list[str]:
-    """The wnids of a class list, sorted; ValueError with row and text for a line that is none or is there twice."""
+    """The wnids of a class list, sorted; ValueError with row and text for a line that is no wnid or occurs twice."""
 
     def parse(line: str) -> str:
         if not re.fullmatch(r"n\d{8}", line):

@@ -59,8 +59,8 @@ def read_idx(path: Path) -> np.ndarray:
 def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Path]:
     """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, or all of `train-…-of-…`.
 
-    A file that bears the name of a published one must have its checksum (`digests`: name -> digest), and of numbered
-    files none may be missing: else ValueError.
+    ValueError where a file with a published name has another checksum (`digests`: name -> digest), or where one of the
+    numbered files is missing.
     """
     files = sorted(folder.glob(f"{split}*.parquet"))
     for file in files:
@@ -78,8 +78,8 @@ def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Pat
 
 
 def read_parquet(files: Sequence[Path], columns: Sequence[str]) -> pa.Table:
-    """The named columns of the files, one after the other; ValueError with the file's name where one is no good, or has
-    columns of another type than the first."""
+    """The named columns of the files, one after the other; ValueError with the file's name where one cannot be read or
+    has columns of another type than the first."""
     tables = []
     for file in files:
         try:
@@ -150,7 +150,7 @@ class _WrongPicture(ValueError):
 class Lazy:
     """Inputs that stay what they are (bytes, a mapped file, a folder of pictures) until rows of them are asked for.
 
-    Stands where a Split has its inputs: `read(rows)` takes indices (B,) and returns float32 (B, …).
+    It takes the place of a Split's inputs: `read(rows)` takes indices (B,) and returns float32 (B, …).
     """
 
     dtype = torch.float32
@@ -173,7 +173,7 @@ class Lazy:
 
 
 def from_bytes(stored: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> Lazy:
-    """(n, …) uint8 kept, byte · scale + shift handed out: a quarter of the memory."""
+    """Keeps (n, …) uint8 and returns byte · scale + shift when read: a quarter of the memory."""
     kept = torch.tensor(stored)
     return Lazy(kept.shape, lambda rows: kept[rows].float().mul_(scale).add_(shift))
 

@@ -2,7 +2,7 @@
 
 Source: Maas et al. (2011), Learning word vectors for sentiment analysis. Rules of state-spaces/s4: characters as they
 are, at most l_max − 1 and then `<eos>`; the vocabulary holds what occurs at least 15 times in train; test serves as
-validation (at paper only, for the smaller scales hold a tenth of train out).
+validation. This last rule holds at paper only: the smaller scales hold out a tenth of train.
 
 Map
     Scale, SETTINGS     rows and length at each scale: the one table to change
@@ -65,13 +65,13 @@ SETTINGS: dict[str, Scale] = {
     "smoke": Scale(SMALL["smoke"], l_max=64),
     "quick": Scale(SMALL["quick"], l_max=256),
     "lab": Scale(ALL, l_max=1_024),
-    # s4 exactly. Selecting by validation then looks at test: what s4 reports, too, and a little too good.
+    # s4 exactly. Selecting by validation is then selecting on test, so results are a little too good, as s4's are.
     "paper": Scale(ALL, l_max=4_096, val_is_test=True),
 }
 
 
 def vocabulary(texts: Iterable[str], min_count: int = MIN_COUNT) -> dict[str, int]:
-    """Character -> id: the special tokens first, then the commonest character first, of equals the smaller one."""
+    """Character -> id: the special tokens first, then characters by count, equal counts by code point."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -95,7 +95,7 @@ def encode(texts: list[str], ids: dict[str, int], l_max: int) -> tuple[torch.Ten
 
 
 def prepare(scale: str) -> None:
-    """Downloads the two published files, whatever the scale; nothing where files of one's own are there."""
+    """Downloads the two published files, whatever the scale; does nothing where your own files are there."""
     if not all(parquet_files(data_folder("imdb"), split, FILES) for split in ("train", "test")):
         for file, digest in FILES.items():
             fetch(Remote(f"{ADDRESS}/{file}", file, digest), data_folder("imdb"))
@@ -115,7 +115,7 @@ def _read(split: str) -> tuple[list[str], np.ndarray]:
 
 @lru_cache(maxsize=2)
 def _texts(split: str, files: tuple[Path, ...], changed: tuple[int, ...]) -> tuple[list[str], np.ndarray]:
-    """Texts and labels; ValueError with the row for a text or a label that is none. `changed` notices other files."""
+    """Texts and labels; ValueError with the row for a bad text or label. `changed` is there to notice changed files."""
     table, where = read_parquet(files, ("text", "label")), f"imdb's {split}"
     texts = []
     for row, value in enumerate(table["text"], 1):

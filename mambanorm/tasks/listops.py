@@ -100,8 +100,8 @@ SETTINGS: dict[str, Settings] = {
     # For tests: three levels at most, moments to make.
     "smoke": Settings(train=64, val=32, test=32, operator_probability=(1.0, 0.4), max_args=4,
                       longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
-    # 5–40 tokens, 19 on average. LRA's generator merely cut to such lengths gives half single operators, which separate
-    # no arms; a root that always is an operator, and a probability falling with depth, give nested lists of any length.
+    # 5–40 tokens, 19 on average. With LRA's generator cut to such lengths, half the rows are single operators, which
+    # separate no arms. Here the root is always an operator and the probability falls with depth: lists are nested.
     "quick": Settings(train=20_000, val=1_000, test=2_000, operator_probability=FALLING, max_args=5,
                       longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
     # LRA's own grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of its rows, so that a grid
@@ -149,7 +149,7 @@ def _draw(n: int, settings: Settings, seed: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _expression(draw: Callable[[], float], settings: Settings) -> tuple[bytes, int] | None:
-    """One expression as (ids, value), or None where its length is not one to keep."""
+    """One expression as (ids, value), or None where its length is out of bounds."""
     ids: list[int] = []
     try:
         value = _grow(draw, settings, 0, ids)
@@ -216,7 +216,7 @@ def _tsv_row(path: str | Path, place: int, line: str) -> tuple[str, int]:
 
 
 def _short(text: str, width: int = 80) -> str:
-    """The text's both ends: a row of LRA has up to 12,000 characters, and the target stands last."""
+    """Both ends of the text: a row of LRA has up to 12,000 characters, and the target stands last."""
     return text if len(text) <= width else f"{text[: width // 2]} … {text[-width // 2 :]}"
 
 
@@ -238,7 +238,7 @@ def folder() -> Path:
 
 
 def _cache_path(label: str, key: object) -> Path:
-    """A name that changes with everything the rows depend on, so that a cache can never be a stale one."""
+    """A name that changes with everything the rows depend on, so that a stale cache is never read."""
     text = json.dumps([GENERATOR, VOCABULARY, key], sort_keys=True)
     return folder() / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.parquet"
 
@@ -262,7 +262,7 @@ def _cached(path: Path, rows: int | None, make: Callable[[], list[tuple[bytes, i
 def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
     """Every row of a scale in one Split, and the sizes of train, val and test; shared by all seeds.
 
-    `data_folder` is only there to tell one MAMBANORM_DATA_DIR from the next.
+    `data_folder` is only there to tell one MAMBANORM_DATA_DIR from another.
     """
     settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
     if files:
@@ -323,8 +323,7 @@ def load_listops(scale: str, seed: int) -> TaskData:
     """Token ids (n, L), 18 tokens, 10 classes; no expression stands in two splits.
 
     At smoke and quick the seed decides which rows of one pool are train, val and test; at lab and paper it changes
-    nothing.
-    LRA's own files are taken at paper where all three are in `folder()`. Unknown scale: ValueError.
+    nothing. At paper LRA's own files are used if all three are in `folder()`. Unknown scale: ValueError.
     """
     check_scale(scale)
     pool, sizes = _pool(scale, folder())

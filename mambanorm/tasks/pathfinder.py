@@ -44,7 +44,7 @@ LABEL = 3
 
 @dataclass(frozen=True)
 class Scale:
-    """What is drawn at a scale; `edge`: the picture is averaged down to so many pixels, None = not at all."""
+    """What is drawn at a scale; `edge`: the picture is averaged down to edge × edge pixels, None = not at all."""
 
     sizes: Sizes
     contour_length: int
@@ -204,7 +204,7 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     sizes = settings.sizes
     counts = [sizes.train, sizes.val, sizes.test]
     whole = sum(counts)
-    if scale == "paper":  # LRA's release may hold a few pictures less: s4's fractions of what is there
+    if scale == "paper":  # LRA's release may hold a few pictures less: split what is there by s4's fractions
         if len(labels) < LEAST:
             raise ValueError(
                 f"{data_folder(f'pathfinder{window}') / LRA} holds {len(labels):,} pictures, LRA's release {whole:,}: "

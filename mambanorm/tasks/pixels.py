@@ -159,7 +159,7 @@ SETS: dict[str, PictureSet] = {
 
 
 def prepare(name: str, scale: str) -> None:
-    """Downloads a set's published files, whatever the scale; nothing where files of a form that is read are there."""
+    """Downloads a set's published files, whatever the scale; does nothing where readable files are there."""
     if all(_find(name, split) for split in ("train", "test")):
         return
     folder, one = data_folder(name), SETS[name]
@@ -206,7 +206,7 @@ def _find(name: str, split: str) -> list[Path]:
 def _read(
     name: str, split: str, files: tuple[Path, ...], changed: tuple[int, ...]
 ) -> tuple[np.ndarray | pa.ChunkedArray, np.ndarray]:
-    """A split's pictures, decoded (n, H, W) or still encoded, and its labels (n,). `changed` notices other files."""
+    """A split's pictures, decoded (n, H, W) or still encoded, and its labels (n,). `changed` notices changed files."""
     one = SETS[name]
     if files[0].suffix == ".gz":
         return _read_pair(one, *files)
@@ -270,7 +270,7 @@ def load_sequence(name: str, scale: str, seed: int) -> TaskData:
 
 
 def load_pictures(name: str, scale: str, seed: int) -> TaskData:
-    """Colour pictures (n, 32, 32, 3), bytes that a batch has as -1…1. At smoke and quick the seed decides which."""
+    """Colour pictures (n, 32, 32, 3), bytes; a batch returns -1…1. At smoke and quick the seed decides which."""
     splits = [Split(torch.from_numpy(pictures), labels) for pictures, labels in _load(name, "RGB", scale, seed)]
     return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
 

@@ -1,7 +1,7 @@
 """Python's own documentation as text to predict character by character: every CPython carries it, so no download.
 
 The help topics of the language reference (`help("for")`, `help("with")`, …), near half a million characters of prose
-and code. No registered task, for a position has no class: `LanguageModel` and `train_language_model` are its users.
+and code. It is no registered task, because a position has no class. `LanguageModel` and `train_language_model` use it.
 
 Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence). The text changes a
 little with every version of Python, and the numbers with it; the alphabet stays the same.
@@ -10,8 +10,8 @@ Map
     load_text           the text
     encode, decode      text -> ids -> text
     split               ids -> train and validation, by position
-    batches, windows    training: windows at random places, decided by a seed; validation: one behind the other
-    unigram_entropy     what a model pays that knows nothing but how common each character is
+    batches, windows    training: windows at random places, decided by a seed; validation: one after the other
+    unigram_entropy     the loss of a model that knows only how common each character is
 
 Glossary: B = windows in a batch, L = positions to predict in a window; windows have L + 1, the targets one further on.
 """
@@ -88,7 +88,7 @@ def windows(ids: Tensor, length: int, *, stride: int | None = None) -> Tensor:
 
 
 def unigram_entropy(ids: Tensor) -> float:
-    """H = −Σ_c p_c · log₂ p_c in bits a character, p_c how often c stands in the text: the mark to get below."""
+    """H = −Σ_c p_c · log₂ p_c in bits a character, p_c the share of c in the text: a model should get below it."""
     counts = torch.bincount(ids).double()
     p = counts[counts > 0] / counts.sum()
     return float(-(p * p.log2()).sum())

@@ -1,4 +1,4 @@
-"""The registry of tasks: how a task enters it, one of yours too, and how its data are loaded.
+"""The registry of tasks: how a task enters it, also your own, and how its data are loaded.
 
 Map
     Task, TASKS     a name, a title, a source and a load function; one file a task, registered where it is defined
@@ -24,8 +24,8 @@ from mambanorm.tasks.base import SPLITS, BadData, Shape, TaskData
 @dataclass(frozen=True)
 class Task:
     """A registry entry; `load(scale, seed)` returns the TaskData, `kind` says which model family it is for: "sequence"
-    or "image". `prepare(scale)` brings what `load` needs, where that is more than `load` does by itself: a download.
-    `shape(scale)` tells what the data look like where they are not there, or slow to make."""
+    or "image". `prepare(scale)` downloads what `load` needs and does not fetch by itself. `shape(scale)` tells what
+    the data look like without loading or making them."""
 
     name: str
     title: str
@@ -52,7 +52,8 @@ def register_task(
     """Decorator that enters `load(scale, seed) -> TaskData` under `name`. ValueError for a taken name, an unknown kind
     and arguments that are no texts or functions.
 
-    A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`; the study's own are in presets.VISION_TASKS.
+    A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`. The study's own image tasks are
+    VISION_TASKS in training/presets.py.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...
@@ -92,7 +93,7 @@ def check_task(name: str) -> str:
 def prepare_task(name: str, scale: str) -> TaskData:
     """Downloads or makes what a task needs at a scale, as far as it is not there yet, and loads it with seed 0.
 
-    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call goes on.
+    ValueError as for `load_task`; OSError where a download fails: what has arrived is kept, the same call continues.
     """
     check_task(name)
     check_scale(scale)
@@ -125,7 +126,7 @@ def _whole(seed: object) -> int:
 
 @lru_cache(maxsize=8)
 def _load(task: Task, scale: str, seed: int) -> TaskData:
-    """Keyed by the entry and not by its name: a task that was replaced must not answer with its predecessor's data."""
+    """The cache key is the entry, not its name: a task that was replaced must not return its predecessor's data."""
     where = f"task {task.name!r} at scale {scale!r}"
     try:
         data = task.load(scale, seed)

@@ -1,11 +1,10 @@
 """How a Pathfinder picture is drawn: two long dashed snakes, short distractors, and two discs at snakes' ends.
 
-Do the discs lie on the same snake? A snake grows dash by dash (a dash is a "paddle"); each turns a little from the one
-before, and none touches another. Written anew from the description of the published generator (Linsley et al. 2018,
+Do the discs lie on the same snake? A snake grows dash by dash (a dash is a "paddle"). Each dash turns a little from the
+one before, and none touches another. Written anew from the description of the published generator (Linsley et al. 2018,
 arXiv:1805.08315, code drewlinsley/pathfinder) with the settings of Long Range Arena (Tay et al. 2021,
-arXiv:2011.04006). It differs in two ways: where a
-snake is stuck, a few dashes are taken back, see `_grow`; and distractors stop after their attempts, not below 1 % free
-area.
+arXiv:2011.04006). It differs in two ways. A stuck snake takes back a few dashes (see `_grow`). Distractors stop after a
+number of attempts, not below 1 % free area.
 
 Map
     Drawing, DRAWINGS   the settings, by the window's edge in pixels
@@ -183,7 +182,7 @@ def _blocks(ink: np.ndarray, disc: np.ndarray) -> np.ndarray:
 
 
 def _jit(function: Callable) -> Callable:
-    """`numba.njit`, compiled once for all time where the cache can be written."""
+    """`numba.njit`, compiled only once where the cache can be written."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written
@@ -263,8 +262,8 @@ def _grow(state, mask, snakes, patience, block, ahead, ring, turns, bend, near):
     """Grows the snakes (S, length, 5) from their first dashes, in turns, and blocks their cells; or False.
 
     A snake keeps clear of everything but its own last dash. One that is stuck takes a few dashes back, `patience` times
-    in all, before all start anew: a picture of 64 pixels then takes 70 starts. Never to take back, as the published
-    generator does, takes 4,500; the snakes' mean turn and span come out within 4 % of what they would be so.
+    in all, before all start anew: a picture of 64 pixels then takes 70 starts. The published generator never takes any
+    back, which takes 4,500. The snakes' mean turn and span come out within 4 % of what they would be that way.
     """
     weights, lengths, stuck = np.zeros(turns.shape[1]), np.ones(snakes.shape[0], np.int64), 0
     for s in range(snakes.shape[0]):
