@@ -1,4 +1,4 @@
-"""What the paper's claims compare: weighted sums of arms, the side that the paper says is better with positive weights.
+"""What the paper's claims compare: weighted sums of arms. The side that the paper calls better has positive weights.
 
 types_against_none, type_against_each          §4.2
 after_against_before, interactions             §4.3
@@ -77,7 +77,7 @@ def interactions(largest: str) -> tuple[Comparison, ...]:
 
 
 def combinations_against_type() -> tuple[Comparison, ...]:
-    """For each N2 the four other norms before it against N2 on both sides; one a group is chosen (Figure 7)."""
+    """A group for each N2: the four other norms before it, each against N2 on both sides; one is chosen (Figure 7)."""
     return tuple(
         minus(pair(n1, n2), pair(n2, n2), group=f"best→{n2} − {n2}→{n2}")
         for n2 in NORM_CHOICES
@@ -112,7 +112,7 @@ def spreads(narrowest: str) -> tuple[Comparison, ...]:
 
 
 def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
-    """The paper's step, and what tells NormVary's share of it from N2's and from mere mixing (I7)."""
+    """The paper's step, and the comparisons that tell NormVary's share of it from N2's and from mere mixing (I7)."""
     before, after = Arm.parse(original)
     steps = [(pair("NormVary", n2), original), (pair("NormVary", n2), pair(before, n2))]
     if after != n2:

@@ -3,8 +3,8 @@
     needed      claim, seeds, tasks, scale → the configs: tune, select and test runs
     missing     those of them that a frame does not hold
     chosen_lr   the learning rate of an arm: the best validation accuracy over the two tune seeds
-    Evidence    a run frame, looked up by run_id: what a run *is* decides, never where its row stands or which other
-                runs (of notebooks, of other depths) the frame holds besides
+    Evidence    a run frame, looked up by run_id: the order of its rows makes no difference, nor do other runs in it
+                (of notebooks, of other depths)
 
 Every arm of a claim gets the same grid of learning rates. Tune, select and test seeds do not overlap (RunConfig.role).
 """
@@ -33,7 +33,7 @@ from mambanorm.training.config import (
 )
 from mambanorm.training.presets import VISION_TASKS
 
-FIXED_TASK = "digits"  # where the runs of config.depth_runs, failing_runs and failure_runs stand
+FIXED_TASK = "digits"  # the task of depth_runs, failing_runs and failure_runs (study/experiments.py)
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role")
 
 
@@ -45,7 +45,7 @@ def tasks_of(claim: Claim, tasks: Iterable[str]) -> list[str]:
 
 
 def variants(claim: Claim, scale: str) -> tuple[str, ...]:
-    """The settings at which a claim of §4.6 is asked; the first decides, the others are told beside it."""
+    """The settings at which a claim of §4.6 is judged. The first decides; the others are reported beside it."""
     few = f"with {FEW_ROWS[scale]} training rows"
     shallow, deep = (f"with {n} blocks" for n in DEPTHS[scale][-2:])
     depth = (deep, shallow, f"{shallow} and {few[5:]}")
@@ -73,9 +73,9 @@ def needed(
 ) -> list[RunConfig]:
     """The configs of all runs that a claim rests on; an empty list where no task of it is asked for.
 
-    Test and select runs stand at the learning rate that the tune runs of `frame` choose. Without a frame, or before
-    an arm is tuned, the scale's own stands in its place: the number of runs is the same, their ids may not be. Tune
-    first, then ask again. ValueError for test seeds from 100 on, which tune or select.
+    Test and select runs use the learning rate that the tune runs of `frame` choose. Without a frame, or before an arm
+    is tuned, they use the scale's own: the number of runs is then right, but their ids may change. Tune first, then ask
+    again. ValueError for test seeds from 100 on, which tune or select.
     """
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
     tasks = [FIXED_TASK] if tasks is None else check_names("tasks", tasks)
@@ -85,7 +85,7 @@ def needed(
     if claim.runs != "tuned":
         asked = range(len(variants(claim, scale)) if tasks else 0)
         found = [config for variant in asked for config in fixed_runs(claim, scale, seeds, variant)]
-        return unique(found)  # the controls of H9 are those of each variant
+        return unique(found)  # every variant of the claim on failures (H9) has the same controls
     evidence = Evidence(frame, scale)
     configs = []
     for task in tasks:
@@ -103,7 +103,7 @@ def missing(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
 ) -> list[RunConfig]:
-    """Those of `needed` that the frame does not hold; a failed run is not held."""
+    """Those of `needed` that the frame does not hold; a failed run counts as missing."""
     held = set(Evidence(frame, scale).runs.index)
     return [config for config in needed(claim_id, seeds, tasks, scale, frame) if config.run_id not in held]
 
@@ -111,7 +111,7 @@ def missing(
 def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = None) -> float:
     """The learning rate of the grid with the best mean validation accuracy over the tune seeds; the smaller of equals.
 
-    A diverged run counts as chance. ValueError if a tune run is missing: a choice among some would not be a fair one.
+    A diverged run counts as chance. ValueError if a tune run is missing: a choice among only some would be unfair.
     """
     evidence = Evidence(frame, scale)
     by_lr = evidence.tuning(task, arm)
@@ -149,7 +149,7 @@ class Evidence:
     growth, law         decades in 8 blocks and AIC margin of the exponential; steepness = |growth|
     sigma_rise, sigma_trend, unevenness
 
-    The last two lines are those of summaries.with_summaries; NaN where the frame has not got them. `variant` is one of
+    The last two lines come from summaries.with_summaries; NaN where the frame lacks them. `variant` is one of
     `variants`, `mode` the mode of growth, `own_rate` the scale's learning rate for every arm, tuned or not. ValueError
     for a frame that mixes scales unless `scale` names one, or that holds two results of one run.
     """
@@ -166,7 +166,7 @@ class Evidence:
         if len(frame):
             check_frame(frame, LOOKED_AT)
         self.scale, self.variant, self.own_rate = self._scale(frame, scale), variant, own_rate
-        self.families = 1  # tasks that share a verdict, and with it its 5 %
+        self.families = 1  # how many tasks share one verdict, and its 5 %
         runs = frame[(frame.scale == self.scale) & frame.status.isin(["ok", "diverged"])]
         if runs.run_id.duplicated().any():
             runs = runs.drop_duplicates(["run_id", "status", "test_accuracy", "best_val_accuracy"])
@@ -206,7 +206,7 @@ class Evidence:
     def _at(self, ids: Sequence[Sequence[str]], column: str) -> np.ndarray:
         """That column of the runs with these ids, in the shape of `ids`; NaN where there is no such run."""
         places = self.runs.index.get_indexer(np.ravel(ids))
-        values = np.append(self.runs[column].to_numpy(), np.nan)  # the last is what place −1 takes
+        values = np.append(self.runs[column].to_numpy(), np.nan)  # index −1, no such run, picks this NaN
         return values[places].reshape(np.shape(ids))
 
     def tuning(self, task: str, arm: str) -> pd.Series:
@@ -226,7 +226,7 @@ class Evidence:
         return [arm for arm in arms if self.tuning(task, arm).isna().any()]
 
     def run_ids(self, claim: Claim, task: str, seeds: Sequence[int]) -> list[list[str]]:
-        """By seed the id of the run of each of the claim's arms, at its chosen learning rate if the claim tunes."""
+        """For each seed, the run ids of the claim's arms, at their chosen learning rates if the claim tunes."""
         if claim.runs == "tuned":
             return self._tuned_ids(claim.arms, task, seeds)
         by_arm = [_fixed_ids(claim.id, self.scale, seed, self.variant) for seed in seeds]

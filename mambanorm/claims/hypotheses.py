@@ -1,17 +1,17 @@
 """The paper's claims as data: what each says, where, and what would have to be seen for it to hold.
 
 A claim is a list of comparisons, each a weighted sum of arms that the paper says is large: `None→GN − GN→None`. Every
-threshold stands here, before any run. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only);
+threshold was set here before any run. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only);
 `mambanorm.claims.judge` turns a claim and a run frame into a verdict.
 
     runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the deepest
                 models of Figure 9 ("depth"), the settings that fail ("failing", Figure 10), depth × rate ("failure")
-    measure     "contrast": the weighted sum, seed by seed; "spread": that of the mean distance from the median;
+    measure     "contrast": the weighted sum, seed by seed; "spread": the same for mean distances from the median;
                 "failure": the rate of non-finite ends
     select      "best": of each group one comparison is chosen on the select seeds; "rival": the select seeds name the
                 hardest one, whose interval is the claim's effect
     correction  "simultaneous": Bonferroni over the claim's comparisons; "each": an intersection–union test, which
-                needs none to find that all hold (that one fails is simultaneous all the same)
+                needs no correction to find that all hold (to find that one fails, intervals are simultaneous)
 
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """
@@ -50,7 +50,7 @@ class Claim:
     """One claim of the paper; every field but the last few is a sentence or a number of the verdict table."""
 
     id: str
-    words: str  # the paper's, in ours
+    words: str  # what the paper claims, in our words
     where: str
     quantity: str
     test: str
@@ -74,7 +74,7 @@ class Claim:
 
     @property
     def unit(self) -> str:
-        """Of its first comparison; those of H10 have two."""
+        """The unit of its first comparison; the claim on growth (H10) has comparisons in two units."""
         return "% of runs" if self.measure == "failure" else self.comparisons[0].unit
 
     @property
@@ -242,7 +242,7 @@ def _h8(claim_id: str, kind: str) -> Claim:
 
 
 def _inside() -> list[Claim]:
-    """H9…H12, the intuitive explanation: on sequences only, as in the paper."""
+    """The claims of the paper's intuitive explanation (H9…H12): on sequences only, as in the paper."""
     return [
         Claim(
             id="H9s",

@@ -4,7 +4,7 @@ contrast    the weighted sum of arms, seed by seed: paired t
 spread      the same of |accuracy − median| over the arms (Brown–Forsythe's deviations)
 failure     rates, exact intervals
 run_ids     the runs that one comparison is made of
-selected    which comparison of a group is made, or which is the hardest rival: the select seeds say so
+selected    the comparison that is made of each group, or the hardest rival, both chosen on the select seeds
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATES = ("fails", "open", "holds")
 def rows_of(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Row], str]:
     """The comparisons as rows, and the name of the one that is the hardest rival ("" if the claim has none).
 
-    A comparison for which there is nothing at all has n = 0.
+    A comparison without any run has n = 0.
     """
     if claim.measure == "failure":
         return failure_rows(claim, evidence, task), ""
@@ -107,8 +107,8 @@ MEASURES: dict[str, Callable[[pd.DataFrame, Comparison], pd.Series]] = {"contras
 
 
 def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparison], str]:
-    """The comparisons that are made, and the hardest rival, both by validation on the select seeds, all of which it
-    takes: a group that lacks one is made as an empty comparison of the group's name."""
+    """The comparisons that are made, and the hardest rival, both chosen by validation on the select seeds. All select
+    seeds are needed: a group that lacks one becomes an empty comparison with the group's name."""
     if not claim.select:
         return list(claim.comparisons), ""
     table = evidence.table(claim, task, "validation", SELECT_SEEDS)
@@ -161,7 +161,7 @@ def run_ids(claim: Claim, evidence: Evidence, task: str, comparison: str) -> lis
 
 def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     """One row an arm: how many of its runs diverged, the exact interval of the rate, and Fisher's p against the claim's
-    reference arm (NaN without one). For H9 the arms are the controls at the settings that fail."""
+    reference arm (NaN without one). For the claim on failures (H9), the controls at the settings that fail."""
     if claim.measure == "failure":
         counts: dict[str, tuple[int, int]] = {}
         runs = sorted(failing_runs(evidence.scale, evidence.test_seeds or [0]), key=lambda c: c.arm)
@@ -194,8 +194,10 @@ def _printed(kind: str, task: str) -> dict[str, float]:
 
 
 def printed(claim: Claim, comparison: Comparison, task: str) -> float:
-    """The same weighted sum of the paper's numbers, in points; NaN if it does not print them all, and where it prints
-    them on a task that this kit has (H8s: ListOps) for every other task. Its main experiments stand beside every task.
+    """The same weighted sum of the paper's numbers, in points; NaN if the paper does not print them all.
+
+    Numbers of the main experiments stand beside every task. Numbers that the paper prints on a task that this kit has
+    (ListOps, for H8s) stand beside that task only.
     """
     if claim.paper_task and task != claim.paper_task.lower():
         return float("nan")

@@ -17,7 +17,7 @@ NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
     "vision": {"NormVary>SSM>LN": "the paper's", "BN>SSM>LN": "the later claim's", "LN>SSM>LN": "the original"},
 }
-"""The recommendation of §4.5, that of the paper's apparent successor, and what both set out from."""
+"""The recommendation of §4.5, that of the paper's apparent successor, and the original that both start from."""
 
 
 def tuned_arms(kind: str) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 
 
 def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.DataFrame:
-    """One row an arm, by validation on the tune seeds, the chosen one first: arm, who (says so), lr, validation, mean,
+    """One row an arm, by validation on the tune seeds, the chosen one first: arm, who (names it), lr, validation, mean,
     sd, n, diverged, and how far it lies behind the chosen arm on shared test seeds: behind, low, high (95 %,
     simultaneous over all arms), per_seed, told. Accuracies in per cent, differences in points.
 

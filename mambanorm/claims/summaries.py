@@ -1,7 +1,8 @@
-"""What a stored run says of its inside, as a few numbers: the columns of the run frame that H10, H11 and H12 rest on.
+"""A few numbers on the inside of a stored run, as columns of the run frame: the claims on growth (H10), on singular
+values (H11) and on weight norms (H12) rest on them.
 
-Nothing is trained: checkpoints are run forward on one batch, diagnostics are read. A column is NaN where a run is not
-one that its claim looks at.
+Nothing is trained: checkpoints are run forward on one batch, diagnostics are read. A column is NaN for a run that its
+claim does not look at.
 
     growth_train, growth_eval   decades of the median token's ‖y‖₂ in 8 blocks, by mode (depth runs)
     law_train, law_eval         AIC of the best other law minus that of the exponential: above 0 = exponential
@@ -63,7 +64,7 @@ def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read
         return
     try:
         facts[run_id] |= read(run)
-    except DamagedRun:  # a number without it would look like any other
+    except DamagedRun:  # a verdict without this run would look like any other
         raise
     except ValueError as error:  # its checkpoint or its diagnostics were deleted to save space
         warnings.warn(str(error), stacklevel=3)
@@ -76,7 +77,7 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
     inputs, lengths, _ = data.train.batch(slice(0, ROWS))
     model = build_model(config, data)
     model.load_state_dict(run.checkpoint)
-    outputs: list[torch.Tensor] = []  # of the blocks, which are their residual sites; `record` would unfuse them
+    outputs: list[torch.Tensor] = []  # of the blocks, that is, their residual sites; `record` would unfuse them
     for _, block in blocks_of(model):
         block.register_forward_hook(lambda _block, _given, output: outputs.append(output))
     facts = {}

@@ -1,7 +1,7 @@
 """A claim and a run frame → a verdict: reproduced, contradicted, inconclusive, a sketch, or not run.
 
-The rule, the same for every claim. Each comparison gives one number a seed (arms are paired by their seeds), these a
-mean with an interval, and every claim has a threshold that was written before any run (`hypotheses.py`):
+The rule is the same for every claim. Each comparison gives one number a seed (arms are paired by their seeds). These
+numbers give a mean with an interval. Every claim has a threshold, written before any run (`hypotheses.py`):
 
     reproduced     every interval lies wholly above the threshold
     contradicted   one lies wholly below it; of a best-of claim, the one against the rival that the select seeds name
@@ -10,8 +10,9 @@ mean with an interval, and every claim has a threshold that was written before a
     not run        nothing to compare
 
 Intervals are paired t at 95 %, simultaneous within the claim (Bonferroni over its comparisons) and not beyond it. A
-run that diverged is scored as chance and never left out; its rate stands beside. On several tasks, whose comparisons
-are then made all at once, a claim is reproduced if it is on each, contradicted if it is on one and reproduced on none.
+diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks, intervals
+are simultaneous over all of them. A claim is then reproduced if it is reproduced on each task, contradicted if it is
+contradicted on one and reproduced on none.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Verdict:
 
     @property
     def at_odds(self) -> dict[str, Verdict]:
-        """What of `beside` a reader must not miss: another verdict, or an effect outside this one's interval."""
+        """The part of `beside` that a reader must not miss: another verdict, or an effect outside this interval."""
         low, high = self.ci
 
         def alike(other: Verdict) -> bool:
@@ -97,7 +98,7 @@ class Verdict:
 
     @property
     def fidelity(self) -> str:
-        """What the verdict stands on: "quick scale, digits, not the paper's Breakfast"."""
+        """What the verdict is based on: "quick scale, digits, not the paper's Breakfast"."""
         if not self.tasks:
             return "–"
         same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
@@ -110,7 +111,8 @@ def judge(
 ) -> Verdict:
     """The verdict of one claim on a run frame; no run is trained.
 
-    `frame`: load_runs(), with the columns of summaries.with_summaries for H10…H12; it may hold any other runs besides.
+    `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
+    hold any other runs as well.
     `tasks` None = those of the frame that the claim is about. ValueError for an unknown claim, or a frame that mixes
     scales unless `scale` names one.
     """
@@ -120,14 +122,14 @@ def judge(
     if verdict.verdict not in VERDICTS[:3]:
         return verdict
     beside = {name: _judge_all(claim, other, asked) for name, other in _others(claim, frame, evidence.scale)}
-    if claim.runs == "tuned":  # the study's runs: not there for every arm, and no news where every arm chose that rate
+    if claim.runs == "tuned":  # at the task's own rate: not run for every arm, no news if every arm chose that rate
         beside = {k: v for k, v in beside.items() if v.verdict in VERDICTS[:3] and v.brief != verdict.brief}
     texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
     return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
 
 
 def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
-    """One verdict from the tasks, all of whose comparisons are made at once."""
+    """One verdict from the tasks; the intervals are simultaneous over the comparisons of all of them."""
     findings = [judge_task(claim, evidence, task) for task in tasks]
     counted = [finding.task for finding in findings if finding.verdict in VERDICTS[:3]]
     if len(counted) > 1:
@@ -137,7 +139,7 @@ def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
 
 
 def _others(claim: Claim, frame: pd.DataFrame, scale: str) -> Iterator[tuple[str, Evidence]]:
-    """The settings at which a claim is judged besides, none of which decides."""
+    """The other settings at which a claim is judged; none of them decides."""
     for variant, name in enumerate(variants(claim, scale)[1:], start=1):
         yield name, Evidence(frame, scale, variant)
     if claim.runs == "depth":
@@ -196,8 +198,8 @@ def _strength(row: Row) -> tuple[int, float]:
 def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdict:
     """One verdict from the tasks: those with a verdict of their own decide.
 
-    A claim is about every sequence (or image): reproduced if it is on each of them, contradicted if it is on one and
-    reproduced on none.
+    A claim is about every sequence (or image) task: reproduced if it is reproduced on each of them, contradicted if it
+    is contradicted on one and reproduced on none.
     """
     ranks = [[f for f in findings if f.verdict in names] for names in (VERDICTS[:3], ("sketch",))]
     counted = next((rank for rank in ranks if rank), [])
@@ -316,7 +318,7 @@ AT_CHANCE = "models not told from chance"
 
 
 def _at_chance(claim: Claim, evidence: Evidence, task: str) -> list[str]:
-    """What the models behind a claim about insides have learned: an arm not told from chance is a weak witness."""
+    """Arms of the claim on growth that are not told from chance: a model that learned nothing is weak evidence."""
     if claim.runs != "depth":
         return []
     scores, chance = (evidence.table(claim, task, name) / 100 for name in ("score", "chance"))
@@ -372,8 +374,8 @@ def _holds_at(claim: Claim, comparisons: Iterable[Comparison], table: pd.DataFra
 
 
 def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the frame that the comparison which decides is made of: its arms on its task, at the learning rates
-    that the decision used. No row for a claim that was not run."""
+    """The runs behind the comparison that decides: the rows of its arms on its task, at the learning rates that the
+    decision used. No row for a claim that was not run."""
     if not verdict.decided_by:
         return frame.iloc[:0]
     evidence = Evidence(frame, verdict.scale)

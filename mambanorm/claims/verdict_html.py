@@ -1,6 +1,6 @@
 """The verdicts as one HTML table, each claim with a line that folds out to its figure, its caveats and its command.
 
-It needs no script and no network, and reads as a table where its style is taken away (GitHub, a notebook that is not
+It needs no script and no network, and is still a table where its style is removed (GitHub, a notebook that is not
 trusted). A notebook shows it, and the report's index page shows it first.
 """
 
@@ -58,7 +58,7 @@ def verdict_html(verdicts: Sequence[Verdict], *, beside: dict[str, str] | None =
 
 
 def _rows(verdict: Verdict, beside: dict[str, str] | None, columns: int) -> str:
-    """The claim in a row, and below it in another what it rests on, to fold out."""
+    """Two rows: the claim, and below it what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
     effect = f"{verdict.amount}, {_number(verdict.threshold)}" if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)

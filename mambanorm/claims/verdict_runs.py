@@ -1,7 +1,7 @@
-"""From nothing to the verdicts: tune, choose the learning rates, train the rest, read the inside.
+"""All runs of the verdicts: tune, choose the learning rates, train the rest, add the summaries.
 
 verdict_runs    the configs of several claims, once each
-train_verdicts  trains what is missing in two sweeps, for the second needs what the first has tuned → the run frame
+train_verdicts  trains what is missing → the run frame; in two sweeps, because the second needs the tuned rates
 recorded_configs, record_results    the same with the runs of the study → data/results
 """
 
@@ -29,7 +29,7 @@ VERDICT_SEEDS = 8
 """Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
 
 VERDICT_TASKS = ("digits", "digits_images")
-"""What the verdicts stand on, unless asked otherwise: a task of sequences and the same data as images."""
+"""The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
 
 
 def verdict_runs(
@@ -43,8 +43,8 @@ def verdict_runs(
 ) -> list[RunConfig]:
     """The configs that the claims need (None = all claims, 8 seeds, VERDICT_TASKS), tuning first.
 
-    Test and select runs stand at the learning rates that the tune runs of `tuned` (None = those of the store) choose;
-    of an arm that is not tuned yet at the scale's own, so that their number is known before anything is trained.
+    Test and select runs use the learning rates that the tune runs of `tuned` (None = those of the store) choose. An arm
+    that is not tuned yet uses the scale's own, so that the number of runs is known before anything is trained.
     """
     scale = default_scale() if scale is None else scale
     seeds, tasks = (
@@ -57,7 +57,7 @@ def verdict_runs(
 
 
 def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:
-    """All of them for None; a single one may stand for itself. ValueError for none at all."""
+    """All claims for None; a single claim becomes a list of one. ValueError for an empty list."""
     if claims is None or isinstance(claims, str | Claim):
         return list(CLAIMS) if claims is None else [claims]
     if not (claims := list(claims)):
@@ -92,8 +92,8 @@ def recorded_configs(
     tuned: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
     """What recorded results hold (None = the environment's scale, 8 seeds, the study's tasks): the runs of the study
-    and of the verdicts, tuning first. On a task that leaves the grid out at that scale, claims that need it are not
-    asked."""
+    and of the verdicts, tuning first. A task that is left out of the grid at that scale is not asked for claims that
+    need the grid."""
     scale = default_scale() if scale is None else scale
     seeds = check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
     tasks = check_names("tasks", STUDY_TASKS if tasks is None else tasks)
@@ -107,8 +107,8 @@ def recorded_configs(
 
 def record_results(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
     """Trains `recorded_configs` and writes the recorded results of a scale; returns their path. `asked`: its keywords
-    and sweep's scheduler, workers, client, progress. RuntimeError, and nothing written, if a run could not be trained,
-    OSError, before anything is trained, if the file's folder cannot be written to.
+    and sweep's scheduler, workers, client, progress. RuntimeError if a run could not be trained; nothing is then
+    written. OSError, before anything is trained, if the file's folder cannot be written to.
     """
     engine = {name: asked.pop(name) for name in ("scheduler", "workers", "client", "progress") if name in asked}
     runs_dir = asked.get("runs_dir")

@@ -45,6 +45,6 @@ def describe(verdict: Verdict) -> str:
 
 
 def one_line(verdict: Verdict) -> str:
-    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what it decided."""
+    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what decided it."""
     found = f"{verdict.amount:<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
     return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}".rstrip()

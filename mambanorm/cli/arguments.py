@@ -1,6 +1,6 @@
 """Reading the arguments: what each kind of option may be, and the options that several commands share.
 
-A converter raises argparse's own error with what was given and what is allowed; `main` tells it in one line.
+A converter raises argparse's own error with what was given and what is allowed; `main` prints it in one line.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def check_tasks(names: Collection[str]) -> list[str]:
 
 
 def _said(read: Callable, *given: object) -> Any:
-    """`read(*given)`, whose ValueError argparse shall tell as it is, with the option's name."""
+    """`read(*given)`. argparse then prints the text of its ValueError, with the option's name."""
     try:
         return read(*given)
     except ValueError as error:

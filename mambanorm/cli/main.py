@@ -115,7 +115,7 @@ def _not_taken(command: str, given: str, parser: Parser) -> Exception:
 
 
 def _add_everywhere(parser: Parser, *, imports: str, debug: object) -> None:
-    """Options that stand before the command or behind it; a second default would undo what the first has read."""
+    """Options that stand before or after the command. A second default would overwrite what was read before it."""
     parser.add_argument(
         "--import",
         type=place,

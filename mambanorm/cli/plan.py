@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     tasks = options.tasks or ["digits"]
     configs = [base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]
     for asked in configs:
-        shape_of(asked)  # an unknown task shall not cost the time of those before it
+        shape_of(asked)  # finds an unknown task before the others take any time
     table = plan_table(configs, measured=options.measure)
     print(table_text(table))
     runs = f"{plural(len(configs) * seeds, 'run')} ({plural(seeds, 'seed')} each) at scale {scale}"

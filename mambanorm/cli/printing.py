@@ -11,7 +11,7 @@ from mambanorm.cli.arguments import check_tasks
 
 
 def without_repeats(say: Callable[..., None]) -> Callable[..., None]:
-    """Says the same no second time: several steps of a command look at the same store."""
+    """Prints a message only once: several steps of a command may find the same fault in the store."""
     said: set[str] = set()
 
     def say_once(message: object, *args: object, **keywords: object) -> None:

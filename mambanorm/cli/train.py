@@ -63,7 +63,7 @@ def _train(config, options: argparse.Namespace) -> str | None:
 
         def show(step: int, _model: object, loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-            bar.update(step - bar.n)  # a run that goes on does not begin at 1
+            bar.update(step - bar.n)  # a run that continues does not begin at step 1
 
         try:
             train_one(config, options.runs_dir, on_step=show)

@@ -1,8 +1,8 @@
 """The paper's accuracy figures: run frame in, figure out (Figures 1, 5–8), and its Table 2 as a picture.
 
 Each is one function of a frame (see `load_runs`) and draws a panel a task. Dots are seeds, bars and large dots are
-means, thin lines ± one standard deviation. Where the paper printed numbers, they stand in a panel of their own: its
-tasks are others, so the pattern, not the level, is comparable.
+means, thin lines ± one standard deviation. Numbers that the paper prints stand in a panel of their own: its tasks
+differ from ours, so the pattern, not the level, is comparable.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def seed_dots(colour: str = INK) -> dict:
 def above(
     ax: Axes, x: float, y: float, text: str, size: float, points: tuple[float, float] = (0, 5), colour: str = INK
 ) -> None:
-    """Words above a point of the data, moved by so many points."""
+    """Words above a data point, moved right and up by so many typographic points."""
     ax.annotate(text, (x, y), points, textcoords="offset points", ha="center", va="bottom", fontsize=size, color=colour)
 
 
@@ -195,8 +195,8 @@ def _paper_bar(
     light: bool = False,
     shift: float = 0,
 ) -> None:
-    """A printed value as a bar, with its number (moved sideways by `shift` points), or "not printed". A value of
-    another section than `home` names its own."""
+    """A printed value as a bar, with its number (moved sideways by `shift` points), or "not printed". A value from
+    another section than `home` names that section."""
     value, section = printed_at(arm, kind)
     text, height = (f"{value:.1f}", value) if np.isfinite(value) else ("not\nprinted", 0)
     text += f"\nfrom {section}" if section not in ("", home) else ""
@@ -281,7 +281,7 @@ def best_combination(frame: pd.DataFrame, task: str, n2: str, norms: Sequence[st
 
 
 def tested(frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs to report: those of the test seeds, where roles are told apart."""
+    """The runs to report: those of the test seeds, if the frame has any."""
     return frame[frame.role == "test"] if "role" in frame and (frame.role == "test").any() else frame
 
 
@@ -366,8 +366,8 @@ def _box(ax: Axes, x: float, means: pd.Series) -> None:
 
 @styled
 def fig_validation(frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary")) -> Figure:
-    """Table 2 taken apart: accuracy against N2, a line for each N1; parallel lines mean that each norm's share does not
-    hang on the other's. Hollow diamonds: what the paper prints for the task of the same name."""
+    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
+    does not depend on the other. Hollow diamonds: what the paper prints for the task of the same name."""
     n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
     frame = keep_arms(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
     fig, panels, _ = task_panels(frame, chance=False)

@@ -1,6 +1,8 @@
-"""Setting arms beside arms: the N1 × N2 grid, learning curves, paired differences.
+"""Arms compared with each other: the N1 × N2 grid, learning curves, paired differences.
 
-The first is made from the run frame, the second from `StoredRun.curves`, the third from `tables.paired`.
+fig_grid        every pair of norms, from the run frame
+fig_curves      loss and validation accuracy over the steps, from `StoredRun.curves`
+fig_pairs       differences between two arms, from `tables.paired`
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
 @styled
 def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
     """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed. The mean is
-    a filled dot where the interval leaves zero out, an open one elsewhere."""
+    a filled dot if the interval excludes zero, else an open one."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
     fig, axes = new_figure(height=1.5 + 0.36 * len(table))

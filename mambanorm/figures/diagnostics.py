@@ -1,8 +1,8 @@
 """Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10), weights (Appendix B), NormVary's mixture.
 
 The inputs are `diagnostics.token_norms` frames and `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption`
-says scale and seeds (`tables.describe_frame`), for arrays do not know them. Without it the caption says "1 seed: a
-sketch". Depth counts blocks from 1. Natural units are arbitrary (a.u.): norms and singular values have none.
+says scale and seeds (`tables.describe_frame`), which the arrays do not hold. Without it the caption says "1 seed: a
+sketch". Depth counts blocks from 1. Norms and singular values have no unit: their axes are in arbitrary units (a.u.).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def log_axis(ax: Axes) -> None:
 MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}
 """NormVary's members → how the registry names their statistics (Eq. 11–12 are over D·L)."""
 MEMBER_WIDTH = {name: 4.0 if name == "LN" else 1.4 for name in MEMBERS}
-"""LN-DL's line is wide, so that RMSN-DL's, drawn later, does not hide it: where the channels' mean is near zero the two
-are one norm."""
+"""LN-DL's line is wide, so that RMSN-DL's, drawn later, does not hide it. The two norms coincide where the mean over
+the channels is near zero."""
 
 
 @styled
@@ -201,8 +201,8 @@ def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
 
 
 def _keep_readable(axes: Sequence[Axes]) -> None:
-    """One panel must not squash the others: where it reaches FAR beyond them, and more than their whole height, the
-    shared axis is cut there, and words say how far it goes on."""
+    """Keeps one panel from squashing the others. Where it reaches beyond them by more than FAR and more than their
+    height, the shared axis is cut, and words in the panel say how far it goes on."""
     lows, highs = np.sort([ax.dataLim.intervaly for ax in axes], axis=0).T
     if len(axes) < 3 or not np.isfinite([lows[1], highs[-2]]).all():
         return
@@ -276,8 +276,8 @@ def fig_sigma1(
     failure: int | None = None,
     caption: str = "",
 ) -> Figure:
-    """The largest singular value σ₁ of out_proj over steps, a line a block, light = shallow, dark = deep; a dot at each
-    step whose weights were seen, so that a line without dots is known to be a guess.
+    """The largest singular value σ₁ of out_proj over steps, a line a block, light = shallow, dark = deep. A dot marks
+    each step whose weights were kept; the line between two dots is a guess.
 
     sigma: (T, layers) at `steps` (T,); control: the same at `control_steps` (None = `steps`); failure: the first
     non-finite step. ValueError if the shapes differ.
@@ -335,7 +335,7 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
 
 
 def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
-    """Arms of one norm, which share its colour, get colours of their own: dashes are lost in a zigzag over blocks."""
+    """Gives arms that share a norm's colour different colours: dashes cannot be told apart in a zigzag over blocks."""
     spare, used, apart = iter(SPARE_COLOURS[3:] + SPARE_COLOURS[1:3]), set(), {}
     for label, style in styles.items():
         colour = style["color"] if style["color"] not in used else next(spare, style["color"])

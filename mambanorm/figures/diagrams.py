@@ -1,8 +1,8 @@
 """Diagrams: which cells share a statistic (Figure 2), the four patterns (Figure 3), the block (Figure 4), the four ways
 through an image.
 
-All are drawn from what runs: the registered norms, their `axes` and `causal`, the arm notation, `cross_scan`.
-No runs, so no seeds in the captions.
+All are drawn from the code itself: the registered norms, their `axes` and `causal`, the arm notation, `cross_scan`.
+No training run is behind them, so the captions name no seeds.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def shared_cells(axes: Sequence[str], shape: tuple[int, int, int] = SHAPE, group
 
 
 def moving_cells(name: str, shape: tuple[int, int, int] = SHAPE, groups: int = GROUPS) -> np.ndarray:
-    """The same, asked of the norm itself in training mode: the cells whose change moves the output of the last channel
-    at the first row's last position. A mixture such as NormVary moves with the union of its members' cells."""
+    """The same, found by running the norm in training mode: the cells on which the output of the last channel at the
+    first row's last position depends. For a mixture such as NormVary this is the union of its members' cells."""
     norm = create_norm(name, shape[2], groups=groups).double().train()
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     norm(x)[0, -1, -1].backward()

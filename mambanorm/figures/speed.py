@@ -36,7 +36,7 @@ def section(frame: pd.DataFrame, name: str, numbers: tuple[str, ...]) -> pd.Data
 def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
     """Time of one training step, a panel a size, a dot an implementation with its quartiles, on one logarithmic axis.
 
-    The number above a dot is its time as a multiple of the floor's; below it in brackets, a peer's as one of ours.
+    The number above a dot is its time as a multiple of the floor's; in brackets, a peer's time as a multiple of ours.
     """
     rows = section(frame, "step", ("median_ms", "low_ms", "high_ms"))
     shapes = list(dict.fromkeys(map(tuple, rows["shape"])))
@@ -92,7 +92,7 @@ def figures_of(value: float) -> str:
 
 @styled
 def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
-    """Time and peak memory per token against the length, a line a group; growth in proportion to the length is level.
+    """Time and peak memory per token against the length, a line a group; a level line is growth in proportion to it.
 
     The legend says by how much each line varies from 512 positions on; dashed: the mean of the first group there.
     """

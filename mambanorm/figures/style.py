@@ -77,7 +77,7 @@ class StudyFigure(Figure):
     """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there.
 
     It shows as a PNG of 256 colours, half the size of matplotlib's, so that executed notebooks stay small; title and
-    caption go with it for those who cannot see it.
+    caption are its alternative text, for those who cannot see it.
     """
 
     def _repr_png_(self) -> bytes:
@@ -106,7 +106,7 @@ def few_colours(image: Image.Image) -> Image.Image:
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Decorator: draws under this house's settings and leaves the user's alone."""
+    """Decorator: draws with the settings of RC and leaves the user's own unchanged."""
 
     @functools.wraps(draw)
     def in_style(*args, **kwargs) -> Figure:
@@ -147,7 +147,7 @@ def norm_colour(name: str) -> str:
 
 
 def norm_marker(name: str) -> str:
-    """The shape of a norm's dots; the other scopes and controls of a norm share its shape, a foreign one has a dot."""
+    """The shape of a norm's dots. Its other scopes and controls share it; a norm registered later has a round dot."""
     return MARKERS.get(name.split("-")[0], "o")
 
 

@@ -27,7 +27,7 @@ STATE_COLOURS = {"holds": COMBINATION, "fails": NO_NORM, "open": SINGLE}
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
     """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
-    its own. A claim may stand there once a task. One that was not run keeps its row, empty."""
+    its own. A claim may have a row for each task. A claim that was not run has an empty row."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     shared = [v for v in verdicts if v.unit == "pp"]
@@ -92,7 +92,8 @@ def _upright(ax: Axes) -> None:
 def fig_claim(verdict) -> Figure:
     """Every comparison of one claim: mean, the interval it is judged by, its threshold, the seeds, the paper's number.
 
-    Comparisons of different quantities (H10) stand in panels of their own. ValueError for a claim that was not run.
+    Comparisons in different units, as for growth (H10), get a panel for each unit. ValueError for a claim that was not
+    run.
     """
     rows = verdict.rows[verdict.rows.n > 0] if len(verdict.rows) else verdict.rows
     if not len(rows):

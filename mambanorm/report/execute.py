@@ -4,7 +4,8 @@ A notebook needs one cell tagged `parameters` with the names in PARAMETERS. A fa
 its outcome says which cell failed and with what.
 
     find_notebooks             names or their beginnings → notebooks in teaching order
-    execute, run_notebook      several; one, into a folder, as notebook and as page
+    execute                    several notebooks, at most AT_ONCE at a time
+    run_notebook               one notebook, into a folder, as notebook and as page
     Kernels                    starts kernels of this very Python, and can stop all of them at once
 """
 
@@ -87,7 +88,7 @@ def execute(paths: Sequence[Path], out_dir: Path, parameters: dict, progress: bo
             pool.shutdown(wait=False, cancel_futures=True)
             kernels.stop()
             pool.shutdown()
-            # papermill's threads can leave their working directory behind as everybody's
+            # papermill's threads can leave the whole process in their working directory
             papermill_io.get_handler("local").cwd(None)
     return [outcomes[path] for path in paths]
 
@@ -119,7 +120,7 @@ def run_notebook(
             options = dict(kernel_name="python3", language="python", progress_bar=False)
             pm.execute_notebook(*names, parameters=parameters, km=kernel, **options)
     except PapermillExecutionError:
-        pass  # the notebook holds it, see read_outcome
+        pass  # the notebook holds the error, see read_outcome
     except Exception as error:  # the kernel died or never came up
         crash = f"{type(error).__name__}: {error}"
     if kernels.stopped:  # what an earlier study has made of this notebook stays
@@ -170,8 +171,9 @@ def parameter_names(source: str) -> list[str]:
 class ShellChannel(AsyncZMQSocketChannel):
     """A shell channel on which no reply is missed.
 
-    nbclient answers a widget there while it waits there for the cell's reply, and a send can take away the signal that
-    the reply has come: the cell then waits for ever (nbclient's issue 312). To look at the socket gives it back.
+    nbclient answers a widget on the same channel on which it waits for the cell's reply. Such a send can consume the
+    signal that the reply has come, and the cell then waits for ever (nbclient's issue 312). Reading the events of the
+    socket restores the signal.
     """
 
     def send(self, msg: dict) -> None:
@@ -180,7 +182,7 @@ class ShellChannel(AsyncZMQSocketChannel):
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel that remembers its client: nbclient leaves it open where the kernel is not its own."""
+    """A kernel that remembers its client, and closes it: nbclient does not if it was given the kernel."""
 
     def client(self, **options):
         self.last_client = super().client(shell_channel_class=ShellChannel, **options)

@@ -3,7 +3,7 @@
 NotebookOutcomes → write_index → index.html, with its thumbnails beside it
 
 write_index     outcomes → the page of cards, from templates/index.html
-link_pages      leads each notebook's page to the one before and the one after it
+link_pages      links each notebook's page to the one before and the one after it
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THUMBNAIL_WIDTH = 640
 
 
 def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
-    """Leads each page to the one before and the one after it."""
+    """Links each page to the one before and the one after it."""
     pages = [outcome for outcome in outcomes if outcome.html]
     for before, here, after in zip([None, *pages], pages, [*pages[1:], None]):
         page, links = here.html.read_text(encoding="utf-8"), navigation(before, after)
@@ -62,7 +62,7 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
 
 
 def _first(outcome: NotebookOutcome) -> str:
-    """A notebook's own HTML, under a heading that leads to it."""
+    """A notebook's own HTML, under a heading that links to its page."""
     link = attribute(outcome.html.name) if outcome.html else "#" + attribute(outcome.name)
     return f'<h2><a href="{link}">{html.escape(outcome.title)}</a></h2>{outcome.first}'
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import html
 import re
 
-LONGEST_LINE = 96  # signs of a line of a card
+LONGEST_LINE = 96  # characters in a line of a card
 
 
 def to_pages(text: str) -> str:
-    """The HTML, its links to notebooks led to their pages."""
+    """The HTML, with links to the notebooks' pages instead of the notebooks."""
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 
@@ -24,8 +24,8 @@ OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
 
 def key_lines(answer: str) -> list[str]:
     """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three,
-    its first three sentences. Left out are its opening, its tables with the paragraph that introduces each, and what
-    no line has room for."""
+    its first three sentences. Left out are its opening, its tables with the paragraph that introduces each, and
+    sentences that do not fit into a line."""
     blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
     blocks = [one for one, after in zip(blocks, [*blocks[1:], ""], strict=True) if not after.lstrip().startswith("|")]
     texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
@@ -37,8 +37,8 @@ def key_lines(answer: str) -> list[str]:
 
 
 def _shortened(line: str) -> str:
-    """A line of at most LONGEST_LINE signs: a longer one ends with "…" at a semicolon or at a comma behind one, else
-    at a comma far enough on, never within brackets or emphasis; "" where it has none of these."""
+    """A line of at most LONGEST_LINE characters. A longer one is cut, with "…", at a semicolon or a comma after one,
+    else at a comma in the second half; never within brackets or emphasis. "" if it has no such place."""
     if len(re.sub(r"[*`]", "", line)) <= LONGEST_LINE:
         return line
     ends = [match.start() for match in re.finditer("[;,] ", line[:LONGEST_LINE]) if _closed(line[: match.start()])]

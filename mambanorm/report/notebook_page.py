@@ -1,7 +1,7 @@
 """One executed notebook as a page that stands alone: no script, no network, light and dark, wide and narrow.
 
-nbconvert makes the cells, this module the page around them. Formulas become MathML, which browsers draw themselves; of
-a widget the picture that goes with it is shown (`mambanorm/widgets.py`). `link_pages` of index.py fills the <nav>
+nbconvert makes the cells, this module the page around them. Formulas become MathML, which browsers draw themselves. A
+widget is shown as the picture that goes with it (`mambanorm/widgets.py`). `link_pages` of index.py fills the <nav>
 elements.
 """
 
@@ -20,7 +20,7 @@ from mambanorm.report.markdown import mathml, to_pages
 from mambanorm.report.page import navigation, page, template
 
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain"]
-"""What of an output is shown, the first that it has: nothing that needs a script."""
+"""The formats of an output, of which the first that it has is shown. None of them needs a script."""
 
 
 class Renderer(IPythonRenderer):

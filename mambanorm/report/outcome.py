@@ -1,6 +1,6 @@
 """What an executed notebook shows of itself: how it went, and what its card has to say.
 
-What a notebook brings along for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
+A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
 starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
 tagged `thumbnail` (else the first picture counts); a code cell tagged `first` whose HTML stands above all cards.
 """
@@ -88,7 +88,7 @@ def _failure(cells: list, crash: str) -> dict:
     failed = [i for i, cell in enumerate(cells) if any(o.output_type == "error" for o in cell.outputs)]
     if not failed and not crash:
         return {"status": "ok"}
-    # a dead kernel leaves no error in a cell: it was the last one to be started
+    # a dead kernel leaves no error in a cell: the failed cell is then the last one that was started
     started = [i for i, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")]
     where = (failed[:1] or started[-1:] or [None])[0]
     if where is None:

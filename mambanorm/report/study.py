@@ -2,8 +2,10 @@
 
 study() → sweep → execute → reports/<scale>/index.html
 
-run_study, study_runs, exit_code   the whole way;  what it trains;  what the shell is told
-study_facts                        what the page says about the run as a whole
+run_study       the whole way
+study_runs      the runs that it trains, by notebook
+study_facts     what the page says about the run as a whole
+exit_code       what the shell is told
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def run_study(
 
 
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
-    """`config.study(...)`, of the named notebooks only if names are given. ValueError for an unknown task."""
+    """`study(...)` of study/experiments.py; if names are given, of those notebooks only. ValueError for an unknown
+    task."""
     for task in tasks or ():
         check_task(task)
     plan = study(scale, tasks, seeds)

@@ -1,12 +1,12 @@
 """The dry run: how many runs the store lacks, and about how long they take to train.
 
-The time is judged by what like runs of the store took on this machine; where there is none, by a few steps timed now,
-which needs no data.
+The time is estimated from similar stored runs of this machine. Where there is none, a few steps are timed now, which
+needs no data.
 
 Map
     dry_run         the two lines that the command line prints
-    estimate        the missing runs → seconds, and what they are judged by
-    measured_rate   a few steps of one run → seconds per unit of `sweep.relative_cost`
+    estimate        the missing runs → seconds, and what the estimate is based on
+    measured_rate   a few steps of one run → seconds per unit of `relative_cost` (training/sweep.py)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def dry_run(
 def estimate(
     missing: list[RunConfig], workers: int, *, runs_dir: str | Path | None = None, anywhere: bool = False
 ) -> tuple[float, str]:
-    """Seconds to train the runs, and what that is judged by: like runs of the store, else a few steps of one now.
+    """Seconds to train the runs, and what that is based on: similar stored runs, else a few steps timed now.
 
     `anywhere`: stored runs of other machines count too.
     """
@@ -72,8 +72,8 @@ def estimate(
 
 
 def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
-    """Seconds per unit of `relative_cost` of the stored runs with this task, scale and number of threads, and how many
-    they are."""
+    """Seconds per unit of `relative_cost`, the median over the stored runs with this task, scale and number of threads;
+    and the number of these runs."""
     like = frame
     for name in ("task", "scale", "threads"):
         like = like[like[name] == getattr(config, name)]

@@ -33,7 +33,8 @@ GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
 NORMVARY_CORE_ARMS = arms(
     "NormVary>SSM>None", "NormVary>SSM>GN", "NormVary-fixed>SSM>GN", "RMSN>SSM>None", "RMSN>SSM>GN"
 )
-"""§4.5 and what isolates NormVary: the original, the proposal, the 2×2 between them (I7), and uniform weights."""
+"""§4.5 and what isolates NormVary: the original and the proposal, the two arms between them, because Table 2 changes
+both norms at once (I7), and NormVary with uniform weights."""
 
 NORMVARY_ARMS = list(
     dict.fromkeys(
@@ -56,7 +57,7 @@ VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 
 
 def leaves_grid_out(task: str, scale: str) -> bool:
-    """At quick ListOps takes no part in the 6×6 grid: 36 arms of it would double the study's time."""
+    """At scale quick, ListOps is left out of the 6×6 grid: its 36 arms would double the study's time."""
     return (scale, task) == ("quick", "listops")
 
 
@@ -64,7 +65,7 @@ DEPTHS = {"smoke": (1, 2, 4, 5), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24),
 """Figure 9 shows four layers, too few to call growth exponential (I5)."""
 
 FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
-"""The small end of the data-size axis: `train_rows` of the runs that ask whether H9…H11 hang on the amount of data."""
+"""`train_rows` of the runs that ask whether the claims of §4.6 (H9…H11) depend on the amount of data."""
 
 
 def depth_runs(
@@ -95,7 +96,7 @@ def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = No
     """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
 
     By task: the study's own models, or deeper ones where `TRAINED_FURTHER` has some (at quick 8 runs, 25 s on two
-    cores); then the deepest of `depth_runs`, those that the verdict on Figure 9 looks at.
+    cores). Then the deepest of `depth_runs`, on which the verdict on Figure 9 rests.
     """
     four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
     further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
@@ -110,8 +111,8 @@ FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing 
 
 
 def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
-    """No norm at all over depth × learning rate: how often does it end non-finite? With `train_rows` only at the middle
-    depth."""
+    """Models without any norm over depth × learning rate: how often do they end non-finite? With `train_rows`, only the
+    middle depth."""
     depths = FAILURE_DEPTHS[scale]
     depths = [depths[len(depths) // 2]] if train_rows else depths
     cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
@@ -119,8 +120,8 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
-    """Figure 10: the deepest and fastest cell of `failure_runs`, where a model without norms fails within seconds, and
-    normalized controls there."""
+    """Figure 10: the cell of `failure_runs` with the most blocks and the highest learning rate, where a model without
+    norms fails within seconds; and normalized controls with the same settings."""
     arms = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
     cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
     return _short_runs(arms, scale, seeds, **cell)
@@ -152,8 +153,8 @@ def scaled_lr(task: str, scale: str | None, factor: float) -> float:
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Those of Table 2's tasks that are asked for; None = all, at smoke and quick only ListOps, the one that minutes
-    suffice for and that needs no download."""
+    """Those of Table 2's tasks that are asked for. None = all; at smoke and quick only ListOps, which takes minutes and
+    needs no download."""
     if tasks is None:
         return list(VALIDATION_TASKS[:1] if scale in ("smoke", "quick") else VALIDATION_TASKS)
     return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
@@ -162,8 +163,8 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
 def study(
     scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
 ) -> dict[str, list[RunConfig]]:
-    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07 has
-    runs on digits whatever is asked; 05 takes the tasks that leave the grid out only if there are no others.
+    """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
+    always has runs on digits. Notebook 05 takes a task that is left out of the grid only if there is no other.
 
     None = the environment's scale, the study's tasks, its seeds.
     """

@@ -4,7 +4,8 @@
     sign flip         the inverted exact sign-flip test, by Hartigan's subset means: assumes symmetry, nothing else
     simultaneous      Bonferroni: 1 − .05/m each, so that all m of a claim hold together in 95 %
     Clopper–Pearson   exact interval of a rate
-    Fisher, Brown–Forsythe
+    Fisher            exact test that two rates are one
+    Brown–Forsythe    test that groups have one spread
 
 A percentile bootstrap is too narrow at 8 seeds, and Holm on sign-flip p-values can never reject there: neither is used.
 

@@ -30,7 +30,7 @@ def taxonomy_table() -> pd.DataFrame:
     each of S₁, taken over S₂ values); NOP, the operation; NRR, what is learned to recover the representation.
 
     Symbols are Table 3's: m rows, D channels, L positions, g_D groups of s_D channels. A mixture of norms has neither
-    partition nor operation of its own: its members stand there.
+    partition nor operation of its own: the row names its members.
     """
     rows = []
     for name, entry in NORMS.items():
@@ -54,7 +54,7 @@ def partition(axes: Sequence[str]) -> str:
 
 
 def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
-    """Asked of the norm itself: one that takes out the mean gives the same for x and x + 1."""
+    """Found by trying the norm: one that subtracts the mean gives the same for x and x + 1."""
     if not entry.axes:
         return "–"
     x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
@@ -64,7 +64,7 @@ def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
 
 
 def readme_table() -> str:
-    """The registry as the README's Markdown table; a test holds the two together."""
+    """The registry as the README's Markdown table; a test checks that the README has this one."""
     lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
     for name, entry in NORMS.items():
         cells = (
@@ -93,7 +93,7 @@ def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: i
 
     Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and buffers; overhead, by
     how much the norm as N1 makes a Mamba block of that width slower than none does (a fraction, with its quartiles);
-    claimed, what the guide says. All norms are timed in turn, `repeats` times over, so that a busy moment meets all.
+    claimed, what the guide says. All norms are timed in turn, `repeats` times over, so that a busy moment slows all.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
     norms = {name: create_norm(name, channels) for name in NORMS}

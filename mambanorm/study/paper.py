@@ -5,7 +5,7 @@ Accuracies are fractions here, per cent in the paper. Arms are in this kit's not
 first "LN" row of each block of Table 1 is IN (I1), and `printed` keeps what the page says.
 
 The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageNet-100 with VMamba. This kit's small
-tasks are neither, so only the *pattern* can be set side by side, which arm beats which, never the level (PATTERN_ONLY).
+tasks are neither, so only the *pattern* can be compared (which arm beats which), never the level (PATTERN_ONLY).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ TABLE_3 = {
 
 
 class Inconsistency(NamedTuple):
-    """A place where the paper is at odds with itself: what it says, what is done here, and `named`, a regular
-    expression for the words that go with the code wherever it is cited, so that it means one thing everywhere."""
+    """A place where the paper is at odds with itself: what it says, and what is done here. `named` is a regular
+    expression for the words that must stand beside the code wherever it is cited; a test checks this."""
 
     paper: str
     here: str

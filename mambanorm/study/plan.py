@@ -35,7 +35,7 @@ from mambanorm.training.loop import build_model
 from mambanorm.training.optimizer import build_optimizer
 
 STEPS_WARM, STEPS_TIMED = 2, 3
-POSITIONS_TIMED = 8_192  # rows × positions of a timed step at most, so that the largest task takes seconds; then × B
+POSITIONS_TIMED = 8_192  # the most rows × positions of a timed step, so that the largest task takes seconds; then × B
 FLOAT = 4  # bytes
 
 
@@ -44,8 +44,8 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
 
     FLOPs (a multiply-add is two) of a step are 3 × those of the forward pass, `forward_flops`. Bytes are float32:
     weights P, gradients P, AdamW's two moments 2P, the best weights so far P, and `activation_floats` kept for the
-    backward pass. `seconds_per_step` and `hours` are NaN unless measured; the hours hold the evaluations. The shape is
-    that of `data`, else what the task tells. ValueError for an unknown task.
+    backward pass. `seconds_per_step` and `hours` are NaN unless measured; the hours include the evaluations. The shape
+    is that of `data`, else the one that the task states. ValueError for an unknown task.
     """
     shape = shape_of(config) if data is None else shape_of_data(data)
     model = build_model(config, shape)
@@ -80,7 +80,7 @@ def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.Dat
 
 
 def table_text(table: pd.DataFrame) -> str:
-    """The rows of `plan_table` in Markdown, in units to be read."""
+    """The rows of `plan_table` in Markdown, in readable units."""
     head = ["task", "arm", "parameters", "steps", "tokens", "FLOPs a step", "FLOPs", "memory", "s a step", "hours"]
     rows = []
     for row in table.itertuples():
@@ -95,13 +95,13 @@ def table_text(table: pd.DataFrame) -> str:
 
 
 def shape_of(config: RunConfig) -> Shape:
-    """What the task says its data look like; a task that does not say, one of yours maybe, is loaded for it."""
+    """The shape of the data, as the task states it. A task that does not state it, one of yours maybe, is loaded."""
     tell = TASKS[check_task(config.task)].shape
     return shape_of_data(load_task(config.task, config.scale, config.seed)) if tell is None else tell(config.scale)
 
 
 def shape_of_data(data: TaskData) -> Shape:
-    """The shape of data that are there."""
+    """The shape of data that are already loaded."""
     inputs, lengths, patch = data.train.inputs, data.train.lengths, data.patch
     images = inputs.dim() == 4
     return Shape(
@@ -127,7 +127,7 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
     product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u.
     Norms, SiLU, softplus and gate are not counted. A VSS block scans in several directions, each with its own weights;
-    behind a halving of the image there are a quarter of the positions.
+    after each halving of the image, a quarter of the positions is left.
     """
     stem = 0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem)
     found = {"linear": 2 * rows * (stem + _weights(model.head)), "conv": 0, "scan": 0}
@@ -149,7 +149,7 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
 
 
 def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
-    """Every block, and what halves the image behind it, with the positions that it computes."""
+    """Every block, and every layer that halves the image after one, with the number of positions that it computes."""
     merging = getattr(model, "merging", {})
     for depth, (_, block) in enumerate(blocks_of(model), start=1):
         yield block, length
@@ -159,16 +159,16 @@ def _blocks(model: nn.Module, length: int) -> Iterator[tuple[nn.Module, int]]:
 
 
 def _weights(module: nn.Module) -> int:
-    """How many weights of products there are in a module: its biases and norms have one axis."""
+    """The number of weights in a module's matrices; biases and norms, which have one axis, do not count."""
     return sum(p.numel() for p in module.parameters() if p.dim() > 1)
 
 
 def activation_floats(model: nn.Module, rows: int, length: int) -> int:
     """Numbers kept for the backward pass, estimated for the fused block on the CPU.
 
-    A block keeps a position x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each), Δ, B
-    and C before they are widened (R + 2N), with a norm there N2's input and output (2·E), and a state of the scan now
-    and then (about E). A VSS block keeps u and y of every direction besides; a halving its input and its result.
+    For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
+    Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), and a state of the
+    scan now and then (about E). A VSS block also keeps u and y of every direction; a halving, its input and its result.
     """
     floats = 0
     for block, positions in _blocks(model, length):
@@ -191,11 +191,11 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
 
 def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
     """Seconds of a training step, and of evaluating a row, on this machine now with the run's threads, from a few steps
-    on random data. ValueError if this process has not so many threads.
+    on random data. ValueError if this process does not have so many threads.
 
-    On a CPU large batches are timed in part: so many rows that they have POSITIONS_TIMED positions, and the time then
-    taken times the rest, for it grows with the rows. On a GPU it does not, and a whole micro-batch is timed. Reading
-    the data is not in it.
+    On a CPU only a part of a large batch is timed: as many rows as have POSITIONS_TIMED positions. The time is then
+    scaled to the whole batch, because it grows with the rows. On a GPU it does not, so a whole micro-batch is timed.
+    The time to read the data is not included.
     """
     device = machine.pick_device(config.device)
     most = POSITIONS_TIMED // shape.length if device.type == "cpu" else config.batch_size

@@ -4,8 +4,8 @@
 - `lr_sensitivity` tells how much an arm depends on its learning rate.
 - `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
 
-Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. Divergence
-is a result: its test accuracy is chance, as the run store has it, and its number is always told.
+Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. A diverged
+run is a result: its test accuracy is chance, as in the run store, and the number of such runs is always told.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SKETCH_BELOW = 6
 """Fewer seeds than this are a sketch: at 5, an exact sign flip cannot reach p < .05."""
 
 SAME_TASK = {"listops": "ListOps", "imdb": "IMDB", "cifar100": "CIFAR-100", "pathfinder64": "Path-64"}
-"""Our tasks that bear a name of the paper's Table 2 (a smaller version of it, below scale paper)."""
+"""Our tasks that the paper's Table 2 has as well (ours are smaller versions, below scale paper)."""
 
 BESIDE = [
     "task",
@@ -125,8 +125,8 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
 
 
 def recorded_too(row, recorded: pd.DataFrame) -> str:
-    """The difference of a row of `paired` over the recorded seeds (`recorded_seeds` of training/recorded.py), to be put
-    behind it: " (8 recorded seeds: +2.3 points [−0.4, 5.0])"; "" where they lack one of the two arms."""
+    """The difference of a row of `paired` over the recorded seeds (`recorded_seeds` of training/recorded.py), as text
+    to follow it: " (8 recorded seeds: +2.3 points [−0.4, 5.0])"; "" if one of the two arms is not recorded."""
     here = recorded[recorded.task == row.task]
     if not {row.a, row.b} <= set(here.arm):
         return ""
@@ -181,7 +181,7 @@ def choose(frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, va
 
 def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     """How much an arm depends on its learning rate, one row a task and arm: best_lr, lrs (how many were tried), and
-    sensitivity, the mean shortfall in percentage points of the rates tried behind the best one (0 = any rate will do).
+    sensitivity, by how many percentage points the rates tried lie below the best, on average (0 = any rate will do).
 
     After Wortsman et al. 2023, on validation accuracy; a diverged run counts as chance.
     """
@@ -197,7 +197,7 @@ def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
 
 def paper_kind(frame: pd.DataFrame) -> str:
     """Which of the paper's experiments a frame is set beside: vision if all its tasks are of images, else sequence
-    (a mixture too: judge or draw the two kinds apart)."""
+    (also for a mixture: judge or draw the two kinds separately)."""
     return "vision" if set(frame.task) <= set(VISION_TASKS) else "sequence"
 
 

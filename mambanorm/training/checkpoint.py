@@ -1,13 +1,13 @@
-"""A long run's checkpoints: what a run carries from step to step, on disk, so that a killed run goes on where it was.
+"""Checkpoints of a long run: its state on disk, so that a run that was killed continues where it stopped.
 
     <folder>/step-<n>/state.safetensors   model, AdamW's moments, best weights, the WeightLog's snapshots and ring
                       curve.parquet       the curve so far
                       progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums of
                                           the other files and, last, of these numbers themselves
 
-A checkpoint is written beside its place and renamed, so it is there whole or not at all; the one before it goes
-afterwards. There is no pickle in it. The batch order needs no file: it follows from the seed and the step. A run that
-goes on gives the same result bit for bit as one that was never stopped, on the same machine.
+A checkpoint is written into a temporary folder, which is then renamed: it is complete or absent. The one before it is
+deleted afterwards. No file uses pickle. The batch order needs no file: it follows from the seed and the step. On the
+same machine, a run that continues gives the same result bit for bit as one that was never stopped.
 
 Map
     Best            the weights with the best validation accuracy so far
@@ -40,12 +40,12 @@ DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorEr
 UNFINISHED = ".unfinished-"
 NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
 PROGRESS = ("run_id", *NUMBERS, "sha256")
-OWN = "own_sha256"  # of all the others, as they stand in the file
+OWN = "own_sha256"  # the checksum of all other fields of progress.json
 FILES = ("state.safetensors", "curve.parquet")
 
 
 class Best:
-    """The weights with the best validation accuracy so far; the first of equals."""
+    """The weights with the best validation accuracy so far; of equal ones, the first."""
 
     def __init__(self) -> None:
         self.accuracy, self.step, self.state = math.nan, 0, None
@@ -61,9 +61,10 @@ class Best:
 
 
 class Checkpoint:
-    """Keeps what a run carries in `folder`, at most every `every_s` seconds; `folder=None` keeps nothing.
+    """Saves the state of a run in `folder`, at most every `every_s` seconds; `folder=None` saves nothing.
 
-    The parts are those of the running `train`; `load` fills them in place. ValueError for a negative `every_s`.
+    The parts of the state are the objects that `train` uses; `load` fills them in place. ValueError for a negative
+    `every_s`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Checkpoint:
     def load(self) -> tuple[int, float]:
         """Fills the parts from the checkpoint and returns the tokens and seconds so far; (0, 0.0) if there is none.
 
-        One that is damaged or belongs to another run is set aside with a warning, and the run starts anew.
+        A checkpoint that is damaged or belongs to another run is set aside with a warning. The run then starts anew.
         """
         newest = max([] if self.folder is None else self.folder.glob("step-*"), key=_step, default=None)
         if newest is None:
@@ -108,7 +109,7 @@ class Checkpoint:
         return progress["tokens"], progress["seconds"]
 
     def offer(self, tokens: int, seconds: float) -> None:
-        """Saves, if it is time. A checkpoint that cannot be written is a warning: the run itself goes on."""
+        """Saves a checkpoint if `every_s` seconds have passed. If it cannot be written, warns; the run goes on."""
         if self.folder is None or time.monotonic() - self.saved_at < self.every_s:
             return
         try:
@@ -134,12 +135,12 @@ class Checkpoint:
                 new.rename(final)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        for other in self.folder.iterdir():  # the one before, and what a kill left half-written
+        for other in self.folder.iterdir():  # the previous checkpoint, and what a killed process left half-written
             if other != final and _step(other) < step:  # another process may be further
                 shutil.rmtree(other, ignore_errors=True)
 
     def _take(self) -> dict[str, Tensor]:
-        """Every tensor of the state, by a name that says whose it is."""
+        """Every tensor of the state; the first part of its name says which object it belongs to."""
         state = _named("model", self.model.state_dict()) | _named("best", self.best.state or {})
         for i, moments in self.optimizer.state_dict()["state"].items():
             state |= _named(f"optimizer.{i}", moments)
@@ -150,7 +151,7 @@ class Checkpoint:
         return state
 
     def _read(self, path: Path) -> tuple[dict, list[dict], dict]:
-        """All of a checkpoint, before any of it is used. Raises one of DAMAGE unless it is whole and fits this run."""
+        """Reads all of a checkpoint before any of it is used. One of DAMAGE unless it is whole and fits this run."""
         written = json.loads((path / "progress.json").read_text())
         progress = {name: written[name] for name in PROGRESS}
         if odd := [name for name in NUMBERS if type(progress[name]) not in (int, float)]:
@@ -190,12 +191,12 @@ class Checkpoint:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """Checksums of a checkpoint's files: safetensors has none, and an altered weight would still be a number."""
+    """Checksums of a checkpoint's files. Safetensors has none, so an altered weight would go unnoticed."""
     return {name: sha256(path / name) for name in FILES}
 
 
 def _digest_of(numbers: dict) -> str:
-    """The checksum of what progress.json says, however it is laid out."""
+    """The checksum of the values in progress.json, whatever the layout of the file."""
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
 
@@ -204,7 +205,7 @@ def _named(owner: str, tensors: dict) -> dict[str, Tensor]:
 
 
 def _tree(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """`{"model.head.bias": t}` → `{"model": {"head.bias": t}}`; cloned, so that nothing hangs on the file."""
+    """`{"model.head.bias": t}` → `{"model": {"head.bias": t}}`; cloned, so that no tensor depends on the file."""
     tree: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         owner, _, rest = name.partition(".")
@@ -218,6 +219,6 @@ def _inner(tensors: dict[str, Tensor]) -> list[tuple[str, dict[str, Tensor]]]:
 
 
 def _step(path: Path) -> int:
-    """Its step; −1 for a folder that is none of ours."""
+    """The step in the name of a checkpoint; −1 for any other folder."""
     number = path.name.removeprefix("step-")
     return int(number) if number.isdigit() else -1

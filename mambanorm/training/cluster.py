@@ -1,8 +1,8 @@
 """Where runs go: one after another in this process, or to the workers of a Dask scheduler.
 
-Here, OnDask    `submit` a config, then `next` as they are done
+Here, OnDask    the two engines: `submit` configs, then take the `next` run that is done
 count_workers   how many runs train side by side
-open_engine     the one of the two that a sweep was asked for
+open_engine     the engine that a sweep asks for
 connect         a client of a scheduler that somebody else started
 local_cluster   Dask on this machine, for this machine alone
 warm_up         compiles the CPU kernels here, once, instead of once in every worker
@@ -39,7 +39,7 @@ from mambanorm.training.machine import cores
 from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
 
-REMIND_S = 30.0  # between two lines that say what is missing
+REMIND_S = 30.0  # seconds between two reminders that there are no workers
 
 
 def _lost_task(error: BaseException) -> str:
@@ -72,7 +72,7 @@ class Here:
 
 
 class OnDask:
-    """Runs on the workers of a Dask scheduler, as many at a time as there are."""
+    """Runs on the workers of a Dask scheduler, as many at a time as there are workers."""
 
     def __init__(self, client: Client, store: Path, *, local: bool = False):
         self.client, self.store, self.local = client, store, local
@@ -80,7 +80,7 @@ class OnDask:
         self.submitted: dict[str, tuple[Future, RunConfig]] = {}
         self.asked: dict[str, RunConfig] = {}
         self.done: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        self.reminded = time.monotonic() - REMIND_S + 2 * POLL_S  # the first time soon
+        self.reminded = time.monotonic() - REMIND_S + 2 * POLL_S  # so that the first reminder comes soon
 
     def submit(self, config: RunConfig, stale: str = "") -> None:
         self.asked[config.run_id] = config
@@ -97,14 +97,14 @@ class OnDask:
         except queue.Empty:
             self._check()
             return None
-        if future.cancelled():  # which we never ask for: it is what a lost connection does
+        if future.cancelled():  # never by us: a lost connection cancels futures
             raise self._gone()
         if future.status == "error":
             outcome = Outcome(error=_lost_task(future.exception()))
         else:
             try:
                 outcome = future.result(timeout=REMIND_S)
-            except Exception:  # the scheduler is gone, or the worker with the result, and then it is made again
+            except Exception:  # the scheduler is gone, or the worker with the result; Dask then runs it again
                 self._check()
                 self.done.put(future)
                 return None
@@ -204,7 +204,7 @@ def connect(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def _quiet_dask() -> Iterator[None]:
-    """What Dask logs about a lost connection is told once, by `OnDask`."""
+    """Silences Dask's own log lines about a lost connection: `OnDask` reports it once."""
     names = ("distributed", "tornado", "asyncio")
     loggers = [logging.getLogger(n) for n in logging.root.manager.loggerDict if n.split(".")[0] in names]
     levels = [logger.level for logger in loggers]
@@ -227,8 +227,8 @@ by page, which took 40 % of a worker's time."""
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Dask gives its workers their environment through this process's own and leaves it there: one thread for whatever
-    is started later."""
+    """Restores this process's environment. Dask sets its workers' variables here and leaves them: whatever is started
+    later would have one thread."""
     before = dict(os.environ)
     try:
         yield
@@ -244,11 +244,11 @@ LOOPBACK = dict(host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_
 
 @contextmanager
 def local_cluster(workers: int, threads: int) -> Iterator[Client]:
-    """A Dask cluster that only this machine can reach, without Dask's pages; a run of it may use so many threads.
+    """A Dask cluster that only this machine can reach, without Dask's pages; a run may use up to `threads` threads.
 
-    Dask runs whatever code it is sent, so every socket is bound to loopback. It serves HTTP in any case: without routes
-    it knows no page. Numba needs its limit before it starts; a run then takes as many as it asks for.
-    RuntimeError if its workers do not start.
+    Dask runs whatever code it is sent, so every socket is bound to loopback. Dask always serves HTTP, so its list of
+    routes is left empty. Numba needs its thread limit before it starts; a run then takes as many threads as it asks
+    for. RuntimeError if the workers do not start.
     """
     limits = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
     settings = {"distributed.nanny.pre-spawn-environ": limits | KEEP_FREED_MEMORY}
@@ -264,9 +264,9 @@ def local_cluster(workers: int, threads: int) -> Iterator[Client]:
 
 
 def _start(**options: Any) -> LocalCluster:
-    """The cluster; RuntimeError with what to do where its workers do not come up."""
+    """The cluster. If its workers do not start, the RuntimeError says what to do."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(1)  # a worker, still importing the script it came from: that one's process tells the reader
+        raise SystemExit(1)  # a worker that is still importing the script: the process that started it tells why
     try:
         return LocalCluster(**options, silence_logs="ERROR" if debugging() else "CRITICAL")
     except RuntimeError as error:
@@ -277,18 +277,18 @@ def _start(**options: Any) -> LocalCluster:
 
 
 def _settle() -> None:
-    """In a worker, once: what it has imported leaves the sight of the garbage collector, which every run calls first.
+    """Called once in each worker: hides what it has imported from the garbage collector, which every run calls first.
 
-    That call took a sixth of a second a run.
+    Without this, that call took a sixth of a second a run.
     """
     gc.collect()
     gc.freeze()
 
 
 def warm_up() -> None:
-    """Compiles every CPU kernel that the disk cache has not got, for one thread and for several.
+    """Compiles every CPU kernel that is not in the disk cache, for one thread and for several.
 
-    Call it before starting worker processes, which would otherwise compile at the same time, each for itself.
+    Call it before worker processes start: otherwise each of them compiles the same kernels at the same time.
     """
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):

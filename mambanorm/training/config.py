@@ -1,7 +1,13 @@
-"""What a run is: `RunConfig`, and the lists of runs that the study asks for.
+"""What a run is: `RunConfig`, and how configs are made from a task, a scale, arms and seeds.
 
-A config states its defaults flat, with the reason beside each; a scale is a named set of differences and nothing
-else (`mambanorm/training/presets.py`); an experiment is a visible list built by plain Python.
+A config states its defaults flat, with the reason beside each. A scale is a named set of differences and nothing else
+(`training/presets.py`). An experiment is a visible list built by plain Python (`study/experiments.py`).
+
+Map
+    RunConfig       one run, flat; its run_id names its folder in the store
+    base_config     a task at a scale → its config
+    grid            arms, tasks and seeds → one config for each
+    check_seeds     a number of seeds, or a list of them → the list
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ SCHEMA = 1
 """Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
 
 MOST_SEEDS = 1_000
-"""Of a list; a number of seeds ends where the seeds of tuning begin, at 100 (`RunConfig.role`)."""
+"""The most seeds of a list. A number of seeds is at most 100, where the seeds of tuning begin (`RunConfig.role`)."""
 
 PRECISIONS = ("float32", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -39,8 +45,8 @@ COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "s
 LATER: dict[str, Any] = dict(
     micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1, optimizer="adamw"
 )
-"""Fields added after the first runs were recorded. At its default such a field is no part of a run_id, so that those
-runs keep theirs. `betas` is another one: its default is the preset's."""
+"""Fields added after the first runs were recorded. While such a field has its default, it is not part of the run_id, so
+that those runs keep their ids. `betas` is another such field: its default is the preset's."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +72,19 @@ class RunConfig:
     schedule: str = "cosine_warmup"
     warmup_steps: int = 20
     batch_size: int = 64
-    train_rows: int = 0  # only the first so many rows of the training split, 0 = all: the data-size axis of H9…H11
+    train_rows: int = 0  # use only the first rows of the training split, 0 = all; for §4.6 with less data (H9…H11)
     steps: int = 200
     eval_every: int = 25
     precision: str = "float32"
     device: str = "auto"  # CUDA if there is one, else the CPU
-    threads: int = 1  # of this run on the CPU: sums over several threads have other last digits, so other results
-    micro_batch: int = 0  # rows of a forward pass, all that BN sees at once; gradients add up. 0 = the whole batch
-    down_sample: tuple[int, ...] = ()  # images: blocks, from 1, behind which they are halved and the width doubled
+    threads: int = 1  # on the CPU; part of the config, because sums over several threads differ in the last digits
+    micro_batch: int = 0  # rows of one forward pass, all that BN sees; gradients are summed. 0 = the whole batch
+    down_sample: tuple[int, ...] = ()  # images: the blocks, from 1, after which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
     positional: str = "none"  # §2.1's encoding of positions, behind the stem; off: the scan goes in order anyway
 
     def __post_init__(self) -> None:
-        # here, because what only needs the names above shall not wait for torch
+        # imported here, so that code that needs only the names above does not wait for torch
         from mambanorm.model.positional import POSITIONAL
         from mambanorm.norms import norm_name
         from mambanorm.training.optimizer import OPTIMIZERS
@@ -172,14 +178,14 @@ def _is_beta(value: object) -> bool:
 
 
 def _preset_betas(values: dict[str, Any]) -> tuple[float, float]:
-    """What a config has that does not name its betas, as those that were stored before it could: its preset's."""
+    """The betas of a config that names none, such as one stored before the field existed: those of its preset."""
     task, scale = values.get("task", RunConfig.task), values.get("scale", RunConfig.scale)
     preset = DIFFERENCES[scale].get(task, {}) if isinstance(task, str) and scale in SCALES else {}
     return preset.get("betas", RunConfig.betas)
 
 
 def run_id_of(values: dict[str, Any]) -> str:
-    """The run_id of a config's values, also as its JSON has them, and where its norms are registered elsewhere only."""
+    """The run_id of a config's values, also as read from JSON. The norms that they name need not be registered here."""
     defaults = LATER | {"betas": _preset_betas(values)}
     old = {name for name, default in defaults.items() if json.dumps(values.get(name)) == json.dumps(default)}
     kept = {name: value for name, value in values.items() if name not in old}
@@ -239,7 +245,7 @@ def check_once(what: str, given: Sequence[object]) -> None:
 
 
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
-    """A list of names; a single one may stand for itself. ValueError for none at all, and for what is no name."""
+    """A list of names; a single name becomes a list of one. ValueError for no name, and for what is not a name."""
     if not isinstance(names, str | Iterable):
         raise ValueError(f"{what} must be a list of names, got {names!r}")
     names = [names] if isinstance(names, str) else list(names)
@@ -252,7 +258,7 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
     """The config of a task at a scale (None = the environment's), with some fields changed.
 
     ValueError for changes that do not go together: a warm-up that outlasts the run, a part larger than its whole.
-    `RunConfig` itself takes them, as stored runs may have them.
+    `RunConfig` itself accepts these, because stored runs may have them.
     """
     scale = default_scale() if scale is None else check_scale(scale)
     differences = {
@@ -281,7 +287,7 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """One config for each task, arm and seed, once each; seed by seed, so that an early stop leaves whole sets."""
+    """One config for each task, arm and seed. The arms of a seed stand together: a stopped sweep has complete seeds."""
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
     arms = [arms] if isinstance(arms, str | Arm) else arms

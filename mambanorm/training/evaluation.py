@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mambanorm.tasks import Split
 from mambanorm.training.config import RunConfig
 
-EVAL_BATCH = 64  # what fits the second-level cache beside the weights: a quarter faster than 256
+EVAL_BATCH = 64  # fits into the second-level cache beside the weights: a quarter faster than 256
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:

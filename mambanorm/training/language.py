@@ -39,9 +39,9 @@ def train_language_model(
 ) -> pd.DataFrame:
     """Trains the model on one text of ids (n,) and tests it on another; returns the curve, one row a step.
 
-    Columns: step; train_bits, of the step's batch before the step; val_bits, of the whole of val_ids after it (NaN
-    between evaluations); bits a token, here a character. The seed decides the batches. ValueError for too short a text
-    and for impossible sizes.
+    Columns: step; train_bits, on the step's batch before the update; val_bits, on all of val_ids after it (NaN between
+    evaluations). Both are bits a token, here a character. The seed decides the batches. ValueError for too short a
+    text and for impossible sizes.
     """
     for name, size in dict(steps=steps, batch_size=batch_size, length=length, eval_every=eval_every).items():
         check_size(name, size)
@@ -75,7 +75,7 @@ def bits(model: nn.Module, batch: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate_bits(model: LanguageModel, ids: Tensor, *, batch_size: int = 16, length: int = 128) -> float:
-    """Bits a token over a text (n,), read in windows one behind the other; the model's mode is left as found."""
+    """Bits a token over a text (n,), read in consecutive windows; the model's mode is left as found."""
     was_training, device = model.training, model.lm_head.weight.device
     model.eval()
     parts = windows(ids, length).split(batch_size)

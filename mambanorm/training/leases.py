@@ -1,14 +1,14 @@
 """Who trains a run: a lease in the store, so that any number of sweeps, on any number of machines, share one store.
 
-    <store>/.lease-<run_id>    JSON: token, host, pid, machine, since; the time of its last change is its last beat
+    <store>/.lease-<run_id>    JSON: token, host, pid, machine, since; the file's modification time is its last beat
 
-A lease is created in one step that only one process can win. It beats every BEAT_S seconds while its process trains,
-and goes when the run is stored or given up. It is stale, and may be taken over, once its process is dead (which only
-the same machine can know) or once it was watched for STALE_S seconds without a beat. Whoever waits measures that on a
-clock of its own: clocks of machines differ, and a laptop that slept has not lost its lease.
+Only one process can create the file of a lease. The lease beats every BEAT_S seconds while its process trains, and is
+removed when the run is stored or given up. It is stale, and may be taken over, once its process is dead (only the same
+machine can know that), or once a waiting process has seen no beat for STALE_S seconds. The waiting process measures
+this on its own clock: clocks of machines differ, and a laptop that slept has not lost its lease.
 
-Should a process that had been stopped for minutes find its lease taken over, it trains to its end all the same: the run
-that is stored first stays, and both have the same result.
+A process that was stopped for minutes may find its lease taken over. It trains to its end all the same: the run that is
+stored first stays, and both have the same result.
 
 Map
     lease           hold the lease of a run while it trains; raises Held with its Holder if another process has it
@@ -52,7 +52,7 @@ class Holder:
 
     @property
     def dead(self) -> bool:
-        """True if its process was one of this machine and is no more; of another machine's nothing is known."""
+        """True if its process ran on this machine and has ended. Of a process of another machine nothing is known."""
         if self.machine != this_machine():
             return False
         try:
@@ -76,7 +76,7 @@ class Held(Exception):
 
 @contextmanager
 def lease(run_id: str, store: Path, stale: str = "") -> Iterator[None]:
-    """Holds the lease of a run while open; it beats meanwhile. `stale` is the token of one that may be taken over.
+    """Holds the lease of a run, and its beat, inside the `with`. `stale` is the token of one that may be taken over.
 
     Raises Held if another process has it, OSError if it cannot be written.
     """
@@ -122,8 +122,8 @@ def _create(path: Path, token: str) -> None:
 
 
 def read(path: Path) -> Holder | None:
-    """The holder of a lease, None if there is no such lease. One that cannot be read, because another user has it or
-    because it is being written, has the number of its file as its token."""
+    """The holder of a lease, None if there is no such lease. A lease that cannot be read, because it is another user's
+    or is being written, gets the number of its file as its token."""
     try:
         status, text = _look(path)
     except FileNotFoundError:
@@ -139,21 +139,21 @@ def read(path: Path) -> Holder | None:
 
 def _look(path: Path) -> tuple[os.stat_result, str]:
     try:
-        with open(path) as file:  # opening, unlike looking, asks the server of a network disk anew
+        with open(path) as file:  # opening a file, unlike stat, asks the server of a network disk again
             return os.fstat(file.fileno()), file.read()
     except (PermissionError, IsADirectoryError):
         return path.stat(), ""
 
 
 def _remove(path: Path, token: str) -> None:
-    """Removes the stale lease with this token. Of several processes that want to, one gets it by renaming it."""
+    """Removes the stale lease with this token. Of several processes that try, only one succeeds in renaming it."""
     if (holder := read(path)) is None or holder.token != token:
         return
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         path.rename(aside)
         if (holder := read(aside)) is not None and holder.token != token and not path.exists():
-            aside.rename(path)  # another was faster, and this one is already its new lease
+            aside.rename(path)  # another process was faster: this is already its new lease
         aside.unlink(missing_ok=True)
 
 
@@ -172,15 +172,15 @@ def _beat(path: Path, token: str, stop: threading.Event) -> None:
 
 
 class Watch:
-    """Tells when the lease that another process had is free: gone, its process dead, or seen not to beat for STALE_S
+    """Tells when another process's lease is free: it is gone, its process is dead, or it has not beaten for STALE_S
     seconds."""
 
     def __init__(self, store: Path):
         self.store = store
-        self.seen: dict[str, tuple[int | None, float]] = {}  # token → its last beat, and since when it is the last
+        self.seen: dict[str, tuple[int | None, float]] = {}  # token → its last beat, and when that was first seen
 
     def freed(self, run_id: str, holder: Holder) -> str | None:
-        """None while it is held; then the token that may be taken over, "" if there is none."""
+        """None while the lease is held. Then the token that may be taken over, or "" if the lease is gone."""
         now, found = time.monotonic(), read(self.store / f"{LEASE}{run_id}")
         beat = found.beat if found is not None and found.token == holder.token else None
         last, since = self.seen.get(holder.token, (None, now))
@@ -203,8 +203,8 @@ def remove_dead(store: Path) -> None:
 
 @functools.cache
 def this_machine() -> str:
-    """What tells whether a process number means the same here: the kernel since it started, and its set of processes,
-    for a container has its own; elsewhere than on Linux the name of the host."""
+    """Where a process number is valid. On Linux: this start of the kernel, and the set of processes (PID namespace),
+    because a container has its own. Elsewhere: the name of the host."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -220,7 +220,7 @@ HELD: dict[Path, str] = {}
 
 @atexit.register
 def _release_all() -> None:
-    """A worker that is told to stop does not wait for its run."""
+    """Releases every lease when Python exits: a worker that is told to stop does not wait for its run."""
     for path, token in list(HELD.items()):
         with suppress(OSError):
             if (holder := read(path)) is not None and holder.pid == os.getpid():  # not in a forked child
@@ -229,7 +229,7 @@ def _release_all() -> None:
 
 @contextmanager
 def _released_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a process without a word to Python: release first. Only where nobody else listens to it."""
+    """Releases the leases on SIGTERM, which would end the process at once. Does nothing where there is a handler."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

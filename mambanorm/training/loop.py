@@ -40,7 +40,7 @@ MODEL_FIELDS = (
     "positional",
 )  # fmt: skip
 IMAGE_FIELDS = ("down_sample", "down_norm")
-"""What of a config a model takes as it is, and what models of images take besides."""
+"""The fields of a config that every model takes as they are, and those that models of images take in addition."""
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
 
 
@@ -53,8 +53,8 @@ def train(
 ) -> RunResult:
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
-    With `checkpoint_dir` the run goes on from the checkpoint that it finds there, to the same result bit for bit, and
-    leaves one every so many seconds (see `resume`); the seconds that a kill cost are not in `wall_s`.
+    With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same result bit for bit, and
+    saves one every `checkpoint_every_s` seconds (training/checkpoint.py). Time that a kill cost is not in `wall_s`.
     It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
     be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
     divergence.
@@ -156,7 +156,7 @@ def check_rows(config: RunConfig, n: int) -> int:
 
 
 def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig) -> float:
-    """The mean loss of a batch; its gradients are added up over micro-batches, whose own statistics their norms see."""
+    """The mean loss of a batch. Gradients are summed over micro-batches; a norm sees one micro-batch at a time."""
     total = 0.0
     model.train()
     for part in micro_batches(len(labels), config.micro_batch):
@@ -210,7 +210,7 @@ def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
 
 
 def finite_gradients(model: nn.Module) -> bool:
-    """True if every gradient is finite, for the norm of large ones can overflow on its own."""
+    """True if every gradient is finite: the norm of large finite gradients can itself overflow."""
     return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
 
 

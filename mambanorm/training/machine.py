@@ -1,4 +1,4 @@
-"""What a run is made on: device, versions, commit, machine, and the memory it takes."""
+"""What a run is trained with: device, versions, commit, machine, and the memory it takes."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def _processor() -> str:
 
 
 class PeakMemory:
-    """Growth of memory since construction, in MB: the highest mark within the run, not the process's own.
+    """Growth of memory since construction, in MB: the peak of this run, not that of the whole process.
 
-    On Linux the kernel's high-water mark is reset at the start; elsewhere `sample()` has to catch it. On CUDA it is
-    the allocator's peak.
+    On Linux the kernel's high-water mark is reset at the start; elsewhere only a call of `sample()` can see a peak. On
+    CUDA it is the allocator's peak.
     """
 
     def __init__(self, device: torch.device):
@@ -110,7 +110,7 @@ class PeakMemory:
 
 
 def _return_freed_memory() -> None:
-    """glibc keeps what an earlier run freed, and would hide this run's growth in it."""
+    """Returns freed memory to the system. glibc keeps what an earlier run freed, which would hide this run's growth."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,6 +1,6 @@
 """The optimizer of a run. OPTIMIZERS is the one place to add another.
 
-OPTIMIZERS        name, as `RunConfig.optimizer` has it → what makes it
+OPTIMIZERS        name, as `RunConfig.optimizer` has it → the function that makes it
 build_optimizer   a model and its config → its optimizer, weight decay only where it belongs
 """
 
@@ -24,8 +24,8 @@ def adamw(groups: list[dict[str, Any]], config: RunConfig) -> torch.optim.Optimi
 
 
 OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], RunConfig], torch.optim.Optimizer]] = {"adamw": adamw}
-"""Name → a function of the parameter groups and the config. A number that AdamW does not have becomes a field of
-RunConfig, listed in its `LATER`."""
+"""Name → a function of the parameter groups and the config. A setting that AdamW does not have becomes a field of
+RunConfig, listed in `LATER` (training/config.py)."""
 
 
 def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:

@@ -3,12 +3,13 @@
 A scale is a named set of differences from `RunConfig`'s defaults, per task; "*" stands for every task.
 
     smoke   seconds, for tests
-    quick   a laptop, minutes        quick and lab are scale-downs of ours, cut to fit the time; no more is claimed
+    quick   a laptop, minutes
     lab     one GPU, hours
     paper   Appendix C of the paper
 
-At paper a comment names what states the line: "C.4" the paragraph of Appendix C, "§4.1" the section, "VMamba" the
-default of its public code (`classification/config.py`), which C.1 takes over, and "ours" what the paper leaves out.
+The settings of quick and lab are ours, scaled down to fit the time; nothing more is claimed of them. In those of paper
+a comment names the source of each line: "C.4" is the paragraph of Appendix C, "§4.1" the section, "VMamba" the default
+of its public code (`classification/config.py`), which C.1 takes over. "ours" marks what the paper leaves out.
 
 Map
     DIFFERENCES     scale → task → differences
@@ -41,8 +42,8 @@ VISION_TASKS = ("digits_images", "cifar10_images", "cifar100_images", "imagenet1
 
 # ---------------------------------------------------------------------------------------------- paper: Appendix C
 # Epochs are counted in the rows that the paper gives. Where a part of them is held out for validation (a tenth of
-# CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's people), the same steps are some epochs more of
-# the rest.
+# CIFAR, MNIST and SVHN, a twentieth of ImageNet, a tenth of Breakfast's people), the same number of steps makes a few
+# more epochs of the rest.
 
 KERNEL = dict(d_conv=4, expand=2)  # C.3, C.4 and C.6 alike; ours where a paragraph leaves it out
 
@@ -173,7 +174,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "cifar10_images": IMAGES,
     "cifar100_images": IMAGES,
     "pathfinder32": MINUTES,
-    # small enough to try the way, too small to learn the task
+    # small enough to try the code, too small to learn the task
     "pathfinder64": MINUTES | dict(batch_size=8, steps=60, eval_every=30),
     "pathfinder128": MINUTES | dict(batch_size=4, steps=20, eval_every=10, warmup_steps=5),
     **dict.fromkeys(BREAKFAST, MINUTES | dict(batch_size=8, steps=60, eval_every=30)),

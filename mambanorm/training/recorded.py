@@ -1,10 +1,10 @@
 """Recorded results: the run frame of a full study, carried by the repository, so that a lesson starts at once.
 
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
-                                    the JSON that trains the very row anew; made by `mambanorm record`
+                                    the JSON that trains the same row again; made by `mambanorm record`
 
-A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. There are no
-weights and no curves in it: what needs those trains.
+A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
+no weights and no curves: whatever needs those has to train.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
 def recorded_seeds(configs: Iterable[RunConfig], seeds: int = 8) -> pd.DataFrame:
     """The recorded rows of the same arms and settings, the learning rate included, over the seeds 0 to `seeds` − 1.
 
-    It is what stands beside a result of fewer seeds. An arm that lacks one of the seeds is left out. There is no row
-    where the scale is not recorded, or where the configs have as many seeds themselves.
+    They are shown beside a result of fewer seeds. An arm that lacks one of the seeds is left out. The frame is empty if
+    the scale is not recorded, or if the configs have at least as many seeds themselves.
     """
     configs = list(configs)
     frames = [recorded(scale) for scale in {c.scale for c in configs} if recorded_path(scale).is_file()]

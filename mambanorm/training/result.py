@@ -1,7 +1,7 @@
-"""What a run gives: `RunResult`, and what its facts may say where they are read back from a store.
+"""What a run gives: `RunResult`, and the check of its facts when they are read back from a store.
 
-A checksum tells that a file is what was written. A store of an earlier version has none: `check_facts` is what can be
-told there, every fact of its type, within its bounds and in accord with the config.
+A checksum shows that a file is what was written. A store of an earlier version has none. There `check_facts` checks
+what it can: every fact has its type, lies within its bounds and agrees with the config.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The run store: one folder a run, there whole or not at all, each file with its checksum.
+"""The run store: one folder a run, complete or absent, each file with its checksum.
 
     runs/<run_id>/config.json  result.json  curves.parquet  predictions.npz  diagnostics.npz  checkpoint.safetensors
                   manifest.json    SHA-256 and size of every other file, written last
-    runs/.resume-<run_id>/         what a long run that is under way needs to go on; gone once it is stored
-    runs/.lease-<run_id>           who trains it just now (see `leases`)
-    runs/.unfinished-…/            a run that is being written; what a kill leaves of it, the next sweep removes
+    runs/.resume-<run_id>/         the checkpoint of a run under way (training/checkpoint.py); deleted once it is stored
+    runs/.lease-<run_id>           who trains it just now (training/leases.py)
+    runs/.unfinished-…/            a run that is being written; the next sweep removes what a killed process left of it
 
-A run is written into a folder beside its place and renamed last. Reading checks what it reads: `load_runs` config,
-result and the size of every file, `StoredRun` each of the others when it is asked for, `check_run` all. A damaged
-folder is skipped with a warning that names it, and never deleted: should its run be trained anew, it is set aside as
-`<run_id>.damaged-1`. A folder that this user may not read is not damaged, and nothing happens to it. A run without a
-manifest, from an earlier version of the kit, loads as one that is not `checked`.
+A run is written into a temporary folder, which is renamed last. Whatever is read is checked: `load_runs` checks config,
+result and the size of every file, `StoredRun` each other file when it is asked for, `check_run` everything. A damaged
+folder is skipped with a warning that names it, and never deleted: if its run is trained again, the folder is set aside
+as `<run_id>.damaged-1`. A folder that this user may not read is not damaged and stays as it is. A run without a
+manifest, from an earlier version of the kit, is loaded, but not marked as `checked`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLUMNS = [
     *("best_step", "parameters", "d_model", "norm_options", "error", "checked"),
 ]
 UNFINISHED, RESUME = ".unfinished-", ".resume-"
-ABANDONED_S = 24 * 3600  # after which what another machine left unfinished is nobody's
+ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished may be deleted
 
 
 def runs_dir(path: str | Path | None = None) -> Path:
@@ -65,9 +65,9 @@ def runs_dir(path: str | Path | None = None) -> Path:
 
 
 def check_store(directory: str | Path | None = None) -> Path:
-    """The run store, made where it is missing and found to be one that can be written to; before a first step.
+    """The run store, created if it is missing and checked to be writable, before a first step.
 
-    OSError in one sentence where it is a file, read-only or cannot be made.
+    OSError, in one sentence, if it is a file, is read-only or cannot be created.
     """
     store = writable_folder(runs_dir(directory), "the run store")
     store.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def ready_store(directory: str | Path | None) -> Path:
 
 
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
-    """Where `train` keeps the checkpoints of a run that is under way (see `resume`). Not created here."""
+    """Where `train` keeps the checkpoints of a run that is under way (training/checkpoint.py). Not created here."""
     return runs_dir(directory) / f"{RESUME}{config.run_id}"
 
 
@@ -92,7 +92,7 @@ def _warn_of_skipped(error: DamagedRun | OSError) -> None:
 
 
 def _warn_of_names(found: Iterable[NotRegistered]) -> None:
-    """One warning for each norm that is registered elsewhere only."""
+    """One warning for each norm that is not registered here."""
     for (kind, name), n in Counter((error.kind, error.given) for error in found).items():
         verb = "run uses" if n == 1 else "runs use"
         text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
@@ -100,15 +100,15 @@ def _warn_of_names(found: Iterable[NotRegistered]) -> None:
 
 
 def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
-    """The stored run of a config, or None. One that an older SCHEMA or an edit has made another run is not it.
+    """The stored run of a config, or None. A run of an older SCHEMA, or one whose config was edited, does not count.
 
-    A damaged one is None too, after a warning. PermissionError for one that is there and that this user cannot read.
+    A damaged run gives a warning and None. PermissionError for a run that is there but that this user cannot read.
     """
     return stored_run(config.run_id, directory)
 
 
 def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | None:
-    """The stored run of that id, or None, as `find_run`; for the ids of a run frame."""
+    """As `find_run`, by an id of the run frame."""
     try:
         return read_run(runs_dir(directory) / run_id)
     except DamagedRun as error:
@@ -147,7 +147,7 @@ def load_runs(
 
 
 def _run_folders(store: Path) -> list[Path]:
-    """Every run's folder in order of the ids: what has a dot in its name is under way or was set aside."""
+    """Every run's folder, in order of the ids. A folder with a dot in its name is under way or was set aside."""
     folders = sorted(store.iterdir()) if store.is_dir() else []
     return [folder for folder in folders if folder.is_dir() and "." not in folder.name]
 
@@ -177,8 +177,8 @@ def check_runs(directory: str | Path | None = None, *, progress: bool = True) ->
 
 
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
-    """Writes a run and returns its folder; what it kept to go on from is deleted. A whole one that is there already
-    stays; OSError (a full disk, say) leaves nothing half-written behind."""
+    """Writes a run, deletes its checkpoints and returns its folder. A whole run that is there already stays. OSError
+    (a full disk, say) leaves nothing half-written behind."""
     store = runs_dir(directory)
     store.mkdir(parents=True, exist_ok=True)
     final = _store(result, store)
@@ -191,7 +191,7 @@ def _store(result: RunResult, store: Path) -> Path:
     if stored_run(final.name, store) is not None:
         return final
     temporary = store / _unfinished_name(final.name)
-    temporary.mkdir()  # not by mkdtemp, whose folders are their owner's alone: a store may be shared
+    temporary.mkdir()  # not by mkdtemp, whose folders only their owner can read: a store may be shared
     try:
         _write(result, temporary)
         if final.exists() and stored_run(final.name, store) is None:
@@ -223,8 +223,10 @@ def _unfinished_name(run_id: str) -> str:
 
 
 def remove_leftovers(directory: str | Path | None = None) -> None:
-    """Deletes what killed processes left half-written in the store, and nothing that one may still be writing: of this
-    machine what belongs to no living process, of others what is a day old; and checkpoints of runs that are stored.
+    """Deletes what killed processes left half-written in the store, and the checkpoints of runs that are stored.
+
+    What a process may still be writing stays: of this machine only what belongs to no living process is deleted, of
+    others only what is a day old.
     """
     store = runs_dir(directory)
     for folder in store.glob(f"{UNFINISHED}*"):

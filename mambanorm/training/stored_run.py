@@ -1,4 +1,9 @@
-"""One run on disk: read, and found to be what was written.
+"""One run on disk: reading it, and checking that it is what was written.
+
+    StoredRun       a run, its arrays read and checked when they are asked for
+    read_run        a folder → StoredRun; config, result and the sizes of the files are checked
+    check_run       reads and checks every file
+    config_row      the columns of the run frame that are known before a run
 
 A damaged folder is never changed here; `training/store.py` skips it with a warning that names it.
 """
@@ -130,7 +135,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unreadable(folder: Path, error: OSError) -> OSError:
-    """What to raise for a run that is there and cannot be looked at: that is no damage."""
+    """The error for a run that is there but cannot be read; such a run is not damaged."""
     text = f"the run {folder} is there, but cannot be read: {error.strerror or error}"
     if isinstance(error, PermissionError):
         text += ". Its owner can make it readable (chmod -R a+rX), or take another store with --runs-dir"
@@ -138,8 +143,8 @@ def _unreadable(folder: Path, error: OSError) -> OSError:
 
 
 def read_run(folder: Path) -> StoredRun | None:
-    """The run in a folder, its cheap part checked; None if there is no folder. DamagedRun, NotRegistered for a run
-    whose norm is registered elsewhere only, or OSError where it cannot be read."""
+    """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises DamagedRun, OSError if
+    the run cannot be read, or NotRegistered if its norm is not registered here."""
     try:
         if not folder.exists():
             if folder.is_symlink():

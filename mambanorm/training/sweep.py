@@ -1,11 +1,11 @@
 """Many runs on Dask: trains what the store lacks, skips what it has, survives a dying worker.
 
 The engine is Dask distributed: a local cluster by default, any scheduler by its address, `workers=0` in this process
-for debugging. A run trains on the threads that its config names, wherever it lands. Any number of sweeps share one
-store: each run is claimed before it is trained (see `leases`), and what another process trains is waited for last.
+for debugging. A run trains on as many threads as its config says, on any machine. Any number of sweeps share one store:
+each run is claimed before it is trained (training/leases.py). A sweep waits last for the runs that others train.
 
     sweep           configs → run frame, a row each
-    relative_cost   a run's share of the work, by which the longest go first and the time left is told
+    relative_cost   a run's share of the work: the longest run goes first, and the time left follows from it
 
 Where runs go is in training/cluster.py, what happens to one there in training/worker.py.
 """
@@ -38,7 +38,7 @@ from mambanorm.training.store import (
 from mambanorm.training.stored_run import config_row
 from mambanorm.training.worker import POLL_S, Outcome
 
-APPEARS_S = 60.0  # a network disk may show what another machine wrote that much later
+APPEARS_S = 60.0  # a network disk may show only after this time what another machine wrote
 
 
 def sweep(
@@ -54,7 +54,7 @@ def sweep(
     """Trains the runs that the store lacks and returns the run frame of all the configs, a row each, in their order.
 
     `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
-    A run that could not be trained, or that the store has not got after its training, has status "failed" and its
+    A run that could not be trained, or that is not in the store after its training, has status "failed" and its
     reason in `error`; it is not stored, so the next sweep tries it again.
 
     Before anything starts it raises ValueError for an unknown task or wrong `workers`, and OSError for a store that
@@ -99,13 +99,13 @@ def _frame(configs: list[RunConfig], failed: dict[str, dict], directory: str | P
 def _run_all(
     todo: list[RunConfig], engine: Here | OnDask, store: Path
 ) -> Iterator[tuple[RunConfig | None, str | None, int]]:
-    """Each config with its error or None as they are done, and how many of the others another process trains just now;
-    no config where only that number may have changed.
+    """Yields (config, error or None, elsewhere) for each run that is done. `elsewhere` is how many of the others are
+    trained by another process just now; config is None where only this number may have changed.
 
     A run counts as done when this process finds it in the store.
     """
     watch, left = Watch(store), len(todo)
-    waiting: dict[RunConfig, tuple[Outcome, float]] = {}  # trained elsewhere, or not to be seen here yet: since when
+    waiting: dict[RunConfig, tuple[Outcome, float]] = {}  # trained elsewhere, or not yet visible here; since when
     for config in todo:
         engine.submit(config)
     while left:
@@ -143,8 +143,8 @@ def _not_there(config: RunConfig, outcome: Outcome, store: Path) -> str:
 def _progress(
     done: Iterator[tuple[RunConfig | None, str | None, int]], todo: list[RunConfig], show: bool
 ) -> Iterator[tuple[RunConfig, str | None]]:
-    """Passes the finished runs on and shows how many there are, how many another process trains, and the time left, by
-    each run's share of the work."""
+    """Passes the finished runs on. The bar shows how many there are, how many another process trains, and the time
+    left, estimated from each run's share of the work."""
     total, finished, start = sum(map(relative_cost, todo)), 0.0, time.monotonic()
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}{postfix}"
     with tqdm(total=len(todo), desc="training", bar_format=layout, disable=not show) as bar:

@@ -1,4 +1,4 @@
-"""One run where it lands: trained and stored unless another process does, in a worker of Dask or here.
+"""Trains and stores one run, in a Dask worker or in this process, unless another process trains it.
 
 run_one         for workers: never raises an Exception, returns an Outcome
 train_one       in this process, for the command line; waits for another process that trains the same run
@@ -23,11 +23,11 @@ from mambanorm.training.leases import Held, Holder, Watch, lease
 from mambanorm.training.loop import train
 from mambanorm.training.store import find_run, ready_store, resume_dir, save_run
 
-POLL_S = 1.0  # between looks at what others train, while nothing of ours is done
+POLL_S = 1.0  # seconds between two looks at what others train
 
 
 class Outcome(NamedTuple):
-    """What became of a run where it landed: it lies at `path`, or failed with an `error`, or its `holder` trains it."""
+    """What became of a run: it is stored at `path`, it failed with an `error`, or its `holder` trains it."""
 
     path: str = ""
     error: str | None = None
@@ -37,10 +37,10 @@ class Outcome(NamedTuple):
 
 
 def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None) -> Outcome:
-    """Trains and stores one run, in whatever process it lands, unless another one does; never raises an Exception.
+    """Trains and stores one run in this process, unless another one trains it; never raises an Exception.
 
-    A long run that a dying process left behind goes on from its last checkpoint. `stale`: see `lease`. `imports`: what
-    `load_imports` gave where the sweep began.
+    A long run that a killed process left behind continues from its last checkpoint. `stale`: see `lease`. `imports`:
+    what `load_imports` returned in the process that began the sweep.
     """
     where = dict(host=socket.gethostname(), worker=_worker_address())
     try:
@@ -101,7 +101,7 @@ def debugging() -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """One line; a mistake in someone's code is told apart from a value that does not fit."""
+    """The error in one line. If it looks like a mistake in the code, the line also says how to see the traceback."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     expected = isinstance(error, ValueError | OSError | MemoryError | RuntimeError)
     return text if expected else f"{text} (MAMBANORM_DEBUG=1 shows where)"
