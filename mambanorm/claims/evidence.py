@@ -144,6 +144,7 @@ def _fixed_ids(claim_id: str, scale: str, seed: int, variant: int) -> dict[str, 
 class Evidence:
     """A run frame as `judge` reads it: `runs` by run_id, with the columns
 
+    diverged            1 or 0
     chance              100 × the accuracy of guessing the commonest class
     score, validation   100 × accuracy, of a diverged run chance (validation: of its best step)
     growth, law         decades in 8 blocks and AIC margin of the exponential; steepness = |growth|

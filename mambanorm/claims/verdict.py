@@ -3,13 +3,14 @@
 The rule is the same for every claim. Each comparison gives one number a seed (arms are paired by their seeds). These
 numbers give a mean with an interval. Every claim has a threshold, written before any run (`hypotheses.py`):
 
-    reproduced     every interval lies wholly above the threshold
+    reproduced     every interval lies wholly above the threshold; of a claim with a main comparison, the main one
     contradicted   one lies wholly below it; of a best-of claim, the one against the rival that the select seeds name
     inconclusive   anything else
     sketch         the same picture from fewer than 6 seeds, from untuned arms, or with an arm missing: no verdict
     not run        nothing to compare
 
-Intervals are paired t at 95 %, simultaneous within the claim (Bonferroni over its comparisons) and not beyond it. A
+Intervals are paired t at 95 %, simultaneous within the claim (Bonferroni over its comparisons) and not beyond it; of a
+rate they are exact. A claim that says *every* (`correction="each"`) holds by uncorrected intervals, one by one. A
 diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks, intervals
 are simultaneous over all of them. A claim is then reproduced if it is reproduced on each task, contradicted if it is
 contradicted on one and reproduced on none.
@@ -49,7 +50,7 @@ class Verdict:
 
     rows: one a task and comparison, columns COLUMNS (low, high simultaneous; each_low, each_high uncorrected; state
     holds | fails | open; paper = the same comparison in the paper's numbers, NaN if not printed; per_seed = list).
-    divergence: one row a task and arm with diverged, runs, rate, low, high (exact), p (Fisher, against the claim's
+    divergence: one row a task and arm with diverged, n, rate, low, high (exact), p (Fisher, against the claim's
     reference arm). beside: what the same runs say at other settings, none of which decides.
     """
 

@@ -87,7 +87,7 @@ def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> t
 
 
 def measured_rate(config: RunConfig) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps on random data of the task's shape: with the run's threads,
-    or as many of them as this process was started with."""
+    """Seconds per unit of `relative_cost`, from a few steps of the original arm on random data of the task's shape,
+    with the run's threads, or as many of them as this process was started with."""
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
     return plan(config.but(arm="RMSN>SSM>None", threads=threads))["hours"] * 3600 / relative_cost(config)

@@ -89,7 +89,8 @@ class Checkpoint:
     def load(self) -> tuple[int, float]:
         """Fills the parts from the checkpoint and returns the tokens and seconds so far; (0, 0.0) if there is none.
 
-        A checkpoint that is damaged or belongs to another run is set aside with a warning. The run then starts anew.
+        A checkpoint that is damaged or belongs to another run is set aside with a warning. The run then starts
+        anew, as where a checkpoint is another user's and cannot be read: that one stays where it is.
         """
         newest = max([] if self.folder is None else self.folder.glob("step-*"), key=_step, default=None)
         if newest is None:

@@ -1,6 +1,6 @@
 """Training a language model on one text: a few hundred steps, losses in bits a token.
 
-    train, val = split(encode(load_text()))                                    # all four from mambanorm.tasks.pydoc
+    train, val = split(encode(load_text()))                                    # these from mambanorm.tasks.pydoc
     model = LanguageModel(len(ALPHABET), d_model=64, n_layers=2)
     curve = train_language_model(model, train, val)
     print(decode(model.generate(encode("The ")[None], 200, temperature=0.7)[0]))

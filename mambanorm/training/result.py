@@ -41,7 +41,7 @@ class RunResult:
     git_commit: str
     machine: str
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
-    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1 = the logits were not finite)
+    predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1: logits not finite), loss
     diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
     checkpoint: dict[str, Tensor]  # state_dict of the best validation step
 

@@ -159,5 +159,5 @@ def _progress(
 
 
 def relative_cost(config: RunConfig) -> float:
-    """Work of a run up to a factor: steps × batch × layers × width × (a constant for what does not grow with it)."""
+    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not grow with it)."""
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
