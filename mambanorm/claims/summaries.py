@@ -7,7 +7,7 @@ claim does not look at.
     growth_train, growth_eval   decades of the median token's ‖y‖₂ in 8 blocks, by mode (depth runs)
     law_train, law_eval         AIC of the best other law minus that of the exponential: above 0 = exponential
     sigma_rise, sigma_trend     log₁₀ of the variance of out_proj's singular values, from half way to the last finite
-                                step of the no-norm run of the same seed: mean over the blocks; slope over relative depth
+                                step of the no-norm run of the same seed: the mean over blocks; the slope over depth 0…1
     unevenness                  log₁₀ of the largest over the smallest block, each the L2 norm of all its weights
 """
 

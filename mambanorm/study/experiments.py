@@ -95,8 +95,8 @@ TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
 def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
     """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
 
-    On ListOps the models of `TRAINED_FURTHER`; on digits the study's own models and those of `TRAINED_FURTHER` (at quick
-    8 runs, 25 s on two cores); then the deepest of `depth_runs`, on which the verdict on Figure 9 rests.
+    On ListOps the models of `TRAINED_FURTHER`; on digits the study's own models and those of `TRAINED_FURTHER` (at
+    quick 8 runs, 25 s on two cores); then the deepest of `depth_runs`, on which the verdict on Figure 9 rests.
     """
     four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
     further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
