@@ -4,6 +4,9 @@ A run passes through these stages, in this order:
 
     config → task → model → train → run store → frame → figure → notebook → report
 
+Each folder is a room. From the bottom floor up: kernels; norms, ssm, tasks; model; diagnostics; training; study;
+figures; report; claims; cli. A module imports only what stands below it. CONTRIBUTING.md has the map.
+
 `import mambanorm` itself imports nothing. A public name is looked up in PLACES when it is first used, and its module is
 imported then (PEP 562). So the command line does not wait for what it does not need.
 """

@@ -62,6 +62,13 @@ def test_files_that_the_readme_links_to_exist():
         assert (ROOT / target).exists(), target
 
 
+def test_files_that_contributors_are_led_to_exist():
+    named = re.findall(r"`([\w/]+(?:\.(?:py|md|json)|/))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 30
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "mambanorm" / name).exists(), name
+
+
 def test_the_picture_is_the_one_that_notebook_12_draws():
     notebook = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
     (cell,) = [cell for cell in notebook.cells if "figures.fig_verdicts(" in cell.source]
