@@ -44,15 +44,10 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in FILES}
 
 
-def imports_of(path: Path, *, for_types: bool) -> set[str]:
-    """The modules of this package that a file imports, wherever in it an import stands; those that only its annotations
-    need, under `if TYPE_CHECKING`, if asked for."""
-    tree, found = ast.parse(path.read_text()), set()
-    typing_only = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    left_out = set() if for_types else {child for node in typing_only for child in ast.walk(node)}
-    for node in set(ast.walk(tree)) - left_out:
+def imports_of(path: Path) -> set[str]:
+    """The modules of this package that a file imports, wherever in it an import stands."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -69,13 +64,13 @@ def room(module: str) -> str:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_imports_only_what_stands_below_it(name):
     """The package's own `mambanorm.…`, which gathers what stands anywhere, is for its users only."""
-    others = {room(other) for other in imports_of(MODULES[name], for_types=True)} - {room(name)}
+    others = {room(other) for other in imports_of(MODULES[name])} - {room(name)}
     above = {other for other in others if HEIGHT.get(other, 0) >= HEIGHT[room(name)]}
     assert not above, f"{name} imports from {above}, which do not stand below it"
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    left = {name: imports_of(path, for_types=False) for name, path in MODULES.items()}
+    left = {name: imports_of(path) for name, path in MODULES.items()}
     for name, others in left.items():
         others.discard(room(name))  # a folder's __init__ gathers its modules, and is no way from one to another
     while free := [name for name, others in left.items() if not others & left.keys()]:

@@ -86,8 +86,9 @@ def _train(
         log.snapshot(0)
     for step, rows in enumerate(islice(batch_order(config, rows_used), done, None), start=done + 1):
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
+        factor = schedule(config.schedule, step, steps=config.steps, warmup_steps=config.warmup_steps)
         for group in optimizer.param_groups:
-            group["lr"] = config.lr * schedule(step, config)
+            group["lr"] = config.lr * factor
         optimizer.zero_grad()
         loss = backward(model, inputs, lengths, labels, config)
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))

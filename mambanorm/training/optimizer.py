@@ -7,28 +7,36 @@ build_optimizer   a model and its config → its optimizer, weight decay only wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from mambanorm.norms.base import is_norm
 
-if TYPE_CHECKING:  # a config looks the names up here
-    from mambanorm.training.config import RunConfig
+Groups = list[dict[str, Any]]  # of parameters, as torch's optimizers take them
 
 
-def adamw(groups: list[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
+class Numbers(Protocol):
+    """The fields of a RunConfig that an optimizer uses."""
+
+    optimizer: str
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float]
+
+
+def adamw(groups: Groups, config: Numbers) -> torch.optim.Optimizer:
     """Loshchilov & Hutter 2019, in one fused loop over all parameters."""
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
-OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], RunConfig], torch.optim.Optimizer]] = {"adamw": adamw}
+OPTIMIZERS: dict[str, Callable[[Groups, Numbers], torch.optim.Optimizer]] = {"adamw": adamw}
 """Name → a function of the parameter groups and the config. A setting that AdamW does not have becomes a field of
 RunConfig, listed in `LATER` (training/config.py)."""
 
 
-def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: Numbers) -> torch.optim.Optimizer:
     """The optimizer that the config names; A_log, D, biases and everything of a norm get no weight decay."""
     in_norms = {id(p) for module in model.modules() if is_norm(module) for p in module.parameters()}
     decay, keep = [], []

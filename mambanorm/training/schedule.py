@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # a config looks the names up here
-    from mambanorm.training.config import RunConfig
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant_warmup": lambda progress: 1.0,
@@ -16,9 +12,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 """Name, as `RunConfig.schedule` has it → factor on the learning rate by progress: 0 after the warm-up, 1 at the end."""
 
 
-def schedule(step: int, config: RunConfig) -> float:
-    """Factor on the learning rate at step 1…steps."""
-    if step <= config.warmup_steps:
-        return step / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(config.steps - config.warmup_steps, 1)
-    return SCHEDULES[config.schedule](progress)
+def schedule(name: str, step: int, *, steps: int, warmup_steps: int) -> float:
+    """Factor on the learning rate at a step, 1…steps, by one of SCHEDULES."""
+    if step <= warmup_steps:
+        return step / warmup_steps
+    return SCHEDULES[name]((step - warmup_steps) / max(steps - warmup_steps, 1))
