@@ -4,8 +4,11 @@ A run passes through these stages, in this order:
 
     config → task → model → train → run store → frame → figure → notebook → report
 
-Each folder is a room. From the bottom floor up: kernels; norms, ssm, tasks; model; diagnostics; training; study;
-figures; report; claims; cli. A module imports only what stands below it. CONTRIBUTING.md has the map.
+Its folders are layers, the lowest first: kernels; norms, ssm, tasks; model; diagnostics; training; study; figures;
+report; claims; cli. A module imports only from lower layers. CONTRIBUTING.md has the map.
+
+Codes in brackets: I1…I14 are the paper's inconsistencies, listed in study/paper.py; H1…H12 are its claims, in
+claims/hypotheses.py.
 
 `import mambanorm` itself imports nothing. A public name is looked up in PLACES when it is first used, and its module is
 imported then (PEP 562). So the command line does not wait for what it does not need.
@@ -37,7 +40,7 @@ PLACES = {
         "training.language": "train_language_model",
         "training.loop": "train",
         "training.presets": "PAPER_SEED",
-        "training.recorded": "check_source",
+        "training.recorded_results": "check_source",
         "training.result": "RunResult",
         "training.store": "find_run load_runs save_run",
         "training.sweep": "sweep",
@@ -50,7 +53,7 @@ MODULES = {
     "arms": "model.arms",
     "config": "training.config",
     "paper": "study.paper",
-    "recorded": "training.recorded",
+    "recorded": "training.recorded_results",
     "tables": "study.tables",
 }
 """Modules that can be asked for without their folder: `from mambanorm import tables`."""

@@ -26,7 +26,7 @@ from mambanorm.model.arms import NORM_CHOICES, Arm
 from mambanorm.study import intervals
 from mambanorm.study.experiments import lr_grid
 from mambanorm.study.intervals import t_interval
-from mambanorm.training import recorded
+from mambanorm.training import recorded_results as recorded
 from mambanorm.training.config import SELECT_SEEDS, TUNE_SEEDS, base_config
 from mambanorm.training.loop import build_model
 from mambanorm.training.store import find_run

@@ -14,7 +14,7 @@ import mambanorm as mn
 from mambanorm import claims
 from mambanorm.cli.main import main
 from mambanorm.settings import ROOT
-from mambanorm.training import recorded
+from mambanorm.training import recorded_results as recorded
 from mambanorm.training.config import RunConfig
 from mambanorm.training.loop import train
 from mambanorm.training.sweep import sweep

@@ -12,6 +12,7 @@ import torch
 import mambanorm as mn
 from mambanorm.training.config import base_config
 from mambanorm.training.loop import train
+from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.store import find_run, load_runs, resume_dir, save_run
 
 
@@ -156,6 +157,18 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(tmp_path):
     with pytest.warns(UserWarning, match="no checkpoint at step 1"):
         result, _ = go_on(smoke(), tmp_path / "run", checkpoint_every_s=0)
     assert_same(result, train(smoke()))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_run_with_an_optimizer_of_ones_own_goes_on_too(tmp_path, monkeypatch, momentum):
+    """Plain SGD keeps nothing from step to step, or None."""
+    sgd = lambda groups, config: torch.optim.SGD(groups, lr=config.lr, momentum=momentum)  # noqa: E731
+    monkeypatch.setitem(OPTIMIZERS, "sgd", sgd)
+    config = smoke(optimizer="sgd")
+    kill(config, 4, tmp_path)
+    result, steps = go_on(config, tmp_path)
+    assert steps == [4, 5, 6]
+    assert_same(result, train(config))
 
 
 def test_a_negative_interval_is_refused(tmp_path):

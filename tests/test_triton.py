@@ -18,8 +18,8 @@ import torch
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
-from mambanorm.kernels import cuda, triton_scan
-from mambanorm.kernels.triton_scan import Plan, obstacle
+from mambanorm.kernels import cuda, scan_triton
+from mambanorm.kernels.scan_triton import Plan, obstacle
 from mambanorm.model import block as block_module
 from mambanorm.ssm import scan_backend, selective_scan
 from mambanorm.ssm.backends import choose
@@ -236,14 +236,14 @@ def test_any_strides_are_taken_without_a_copy(layout, monkeypatch):
     arguments = on_device(example(length=6))
     arguments |= {name: LAYOUTS[layout](arguments[name]) for name in ("u", "delta", "z", "B", "C")}
     expected = scan({k: v.contiguous() if torch.is_tensor(v) else v for k, v in arguments.items()})
-    seen, launch = set(), triton_scan._launch
+    seen, launch = set(), scan_triton._launch
 
     def spy(kernel, plan, softplus, u, *rest):
         flat = [x for part in rest for x in (part if isinstance(part, tuple) else [part])]
         seen.update(x.data_ptr() for x in flat if torch.is_tensor(x))
         launch(kernel, plan, softplus, u, *rest)
 
-    monkeypatch.setattr(triton_scan, "_launch", spy)
+    monkeypatch.setattr(scan_triton, "_launch", spy)
     assert not any(arguments[name].is_contiguous() for name in ("u", "delta", "z", "B", "C"))
     assert torch.equal(scan(arguments), expected)
     assert {arguments[name].data_ptr() for name in FLOATS} <= seen
@@ -304,7 +304,7 @@ def test_last_state_carries_no_gradient_and_is_left_out_if_not_wanted():
     out, last = scan(arguments, return_last_state=True)
     assert out.requires_grad
     assert not last.requires_grad
-    assert triton_scan.scan_triton(**arguments, want_last=False)[1] is None
+    assert scan_triton.scan_triton(**arguments, want_last=False)[1] is None
 
 
 def test_a_second_derivative_is_refused():
@@ -335,7 +335,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
     Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to 2^-8 each, as
     Triton's interpreter cuts off where a GPU rounds: 5 % in all.
     """
-    seen, ours = {}, triton_scan.scan_triton
+    seen, ours = {}, scan_triton.scan_triton
 
     def spy(u, delta, A, B, C, D, z, bias, *rest):
         named = dict(u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, bias=bias)
@@ -343,7 +343,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         return ours(u, delta, A, B, C, D, z, bias, *rest)
 
     monkeypatch.setattr(block_module, "conv_silu", cuda.conv_silu_gpu)
-    monkeypatch.setattr(triton_scan, "scan_triton", spy)
+    monkeypatch.setattr(scan_triton, "scan_triton", spy)
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
     x = torch.randn(2, 5, 8, device=DEVICE)
@@ -377,7 +377,7 @@ CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)  # all
 )
 def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, chosen, monkeypatch):
     monkeypatch.setattr(cuda, "available", lambda: mamba_ssm)
-    monkeypatch.setattr(triton_scan, "obstacle", lambda device: None if triton else "is missing")
+    monkeypatch.setattr(scan_triton, "obstacle", lambda device: None if triton else "is missing")
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"
     assert choose("auto", CUDA, 256) == chosen
@@ -387,7 +387,7 @@ def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, 
 def test_triton_says_why_it_cannot_run(monkeypatch, fresh):
     with pytest.raises(ValueError, match=r"takes float32, bfloat16 or float16, given torch.float64 on cpu"):
         selective_scan(**leaves(example(length=3), torch.float64), backend="triton")
-    monkeypatch.setattr(triton_scan, "_interpreted", lambda: False)
+    monkeypatch.setattr(scan_triton, "_interpreted", lambda: False)
     with pytest.raises(ValueError, match=r"'triton' runs on CUDA.*TRITON_INTERPRET=1.*given torch.float32 on cpu"):
         selective_scan(**example(length=3), backend="triton")
     if DEVICE == "cpu":
@@ -405,7 +405,7 @@ def test_a_missing_package_is_named(monkeypatch, fresh):
 COMPILE = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
-from mambanorm.kernels import triton_scan
+from mambanorm.kernels import scan_triton
 from test_scan import example, leaves
 
 class Driver:  # all that compiling asks a driver for; a device of its own for each capability
@@ -424,14 +424,14 @@ class Recorder:
         return warm_up
 
 triton.runtime.driver.set_active(Driver())
-made, launch = [], triton_scan._launch
-triton_scan._launch = compile_only
+made, launch = [], scan_triton._launch
+scan_triton._launch = compile_only
 forms = [dict(b=2, c=1, channels=64, size=16), dict(b="constant", c=0, size=1, channels=1, length=1)]
 forms += [dict(skip=False, gate=False, bias=False, softplus=False), dict(c="constant", batch=40, channels=256, size=64)]
 for capability in (80, 90):
     for form, dtype in zip(forms, (torch.float32, torch.bfloat16, torch.float16, torch.float32)):
         arguments = leaves(example(**form), dtype)
-        triton_scan.scan_triton(**arguments)[0].sum().backward()
+        scan_triton.scan_triton(**arguments)[0].sum().backward()
 print(*(f"sm_{kernel.metadata.target.arch} {len(kernel.asm['cubin']) > 1000}" for kernel in made), sep=chr(10))
 """
 

@@ -4,7 +4,7 @@ comparisons.py     what is compared: weighted sums of arms
 hypotheses.py      CLAIMS: each claim as data, its thresholds written before any run
 evidence.py        the runs that a claim rests on, looked up in a run frame; the tuned learning rates
 summaries.py       what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
-measures.py        claim and evidence → effects with intervals
+effects.py        claim and evidence → effects with intervals
 verdict.py         claim and run frame → a Verdict
 verdict_runs.py    trains what the claims lack, and the recorded results
 ranking.py         which arm to take, and how sure that is

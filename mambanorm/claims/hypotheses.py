@@ -1,17 +1,19 @@
 """The paper's claims as data: what each says, where, and what would have to be seen for it to hold.
 
-A claim is a list of comparisons, each a weighted sum of arms that the paper says is large: `None→GN − GN→None`. Every
-threshold was set here before any run. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only);
-`mambanorm.claims.judge` turns a claim and a run frame into a verdict.
+A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
+`None→GN − GN→None`. Every threshold was set before any run: here, and for the parts of H10 in comparisons.py.
+H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only). effects.py computes the intervals, and
+`judge` in verdict.py compares them with the thresholds.
 
     runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the deepest
                 models of Figure 9 ("depth"), the settings that fail ("failing", Figure 10), depth × rate ("failure")
     measure     "contrast": the weighted sum, seed by seed; "spread": the same for mean distances from the median;
                 "failure": the rate of non-finite ends
-    select      "best": of each group one comparison is chosen on the select seeds; "rival": the select seeds name the
-                hardest one, whose interval is the claim's effect
-    correction  "simultaneous": Bonferroni over the claim's comparisons; "each": an intersection–union test, which
-                needs no correction to find that all hold (to find that one fails, intervals are simultaneous)
+    select      "best": of each group one comparison is chosen on the select seeds; "rival": the hardest
+                rival is chosen on the select seeds, and the effect and interval against it are reported
+    correction  "simultaneous": Bonferroni over the claim's comparisons; "each" (H3, H9): the claim holds if every
+                uncorrected interval is above its threshold (an intersection–union test); that one fails is judged by
+                simultaneous intervals
 
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """
@@ -47,7 +49,7 @@ SMALLEST_EFFECT = 1.0
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper; every field but the last few is a sentence or a number of the verdict table."""
+    """One claim of the paper; its sentences, its comparisons, and how they are judged (see the top of the file)."""
 
     id: str
     words: str  # what the paper claims, in our words
@@ -63,7 +65,7 @@ class Claim:
     select: str = ""
     correction: str = "simultaneous"
     main: str = ""  # the comparison that decides; "" = every one must hold
-    reference: str = ""  # whose rate of divergence the others are compared with
+    reference: str = ""  # the arm that Fisher's test compares the divergence of the others with
     needs_grid: bool = False  # every pair of norms, not only single ones and types
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
     note: str = ""
@@ -88,7 +90,7 @@ class Claim:
 
     @property
     def m(self) -> int:
-        """How many comparisons there are to correct for; of a group only one is made."""
+        """How many comparisons there are to correct for; with select="best" one a group."""
         names = [comparison.group or comparison.name for comparison in self.comparisons]
         return len(set(names)) if self.select == "best" else len(names)
 

@@ -10,7 +10,7 @@ numbers give a mean with an interval. Every claim has a threshold, written befor
     not run        nothing to compare
 
 Intervals are paired t at 95 %, simultaneous within the claim (Bonferroni over its comparisons) and not beyond it; of a
-rate they are exact. A claim that says *every* (`correction="each"`) holds by uncorrected intervals, one by one. A
+rate they are exact. Claims with `correction="each"` (H3, H9) hold by uncorrected intervals, one by one. A
 diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks, intervals
 are simultaneous over all of them. A claim is then reproduced if it is reproduced on each task, contradicted if it is
 contradicted on one and reproduced on none.
@@ -24,11 +24,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims import measures
+from mambanorm.claims import effects
 from mambanorm.claims.comparisons import Comparison
+from mambanorm.claims.effects import STATES, Row
 from mambanorm.claims.evidence import Evidence, tasks_of, variants
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.measures import STATES, Row
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import lr_grid
 from mambanorm.study.intervals import SIGN_FLIP_AT_MOST, t_interval
@@ -162,10 +162,10 @@ class Finding:
 
 
 def judge_task(claim: Claim, evidence: Evidence, task: str) -> Finding:
-    rows, rival = measures.rows_of(claim, evidence, task)
+    rows, rival = effects.rows_of(claim, evidence, task)
     found = [row for row in rows if row["n"]]
     gaps = lacking(claim, evidence, task)
-    diverged = measures.divergence(claim, evidence, task)
+    diverged = effects.divergence(claim, evidence, task)
     if not found:
         return Finding(task, "not run", [], None, gaps, diverged)
     untuned = _untuned(claim, evidence, task)
@@ -310,7 +310,7 @@ def _cautions(
             texts.append(f"{holding} of {len(rows)} comparisons hold")
         texts += _by_sign_flip(claim, rows, rival, verdict, claim.m * evidence.families)
     if claim.measure == "spread":
-        p = measures.classical_spread(claim, evidence, task)
+        p = effects.classical_spread(claim, evidence, task)
         texts.append(f"classical Brown–Forsythe over all runs: p = {p:.2g}")
     return texts + _at_chance(claim, evidence, task) + _about_rates(claim, evidence, task, rows, verdict)
 
@@ -341,7 +341,7 @@ def divergence_text(row: Row) -> str:
 def _by_sign_flip(claim: Claim, rows: list[Row], rival: str, verdict: str, m: int) -> list[str]:
     if claim.measure == "failure" or max(row["n"] for row in rows) > SIGN_FLIP_AT_MOST:
         return []
-    again = measures.by_sign_flip(claim, rows, m)
+    again = effects.by_sign_flip(claim, rows, m)
     other = verdict if again is None else decide(again, rival)
     return [f"by exact sign-flip intervals: {other}"] if other != verdict else []
 
@@ -367,7 +367,7 @@ def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], v
 
 
 def _holds_at(claim: Claim, comparisons: Iterable[Comparison], table: pd.DataFrame) -> bool:
-    return all(measures.contrast(table, c).mean() > claim.threshold_of(c) for c in comparisons)
+    return all(effects.contrast(table, c).mean() > claim.threshold_of(c) for c in comparisons)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -384,6 +384,6 @@ def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
         name
         for row in verdict.rows.itertuples()
         if verdict.decided_by in (f"{row.comparison} on {row.task}", row.comparison) and row.task in verdict.tasks
-        for name in measures.run_ids(verdict.claim, evidence, row.task, row.comparison)
+        for name in effects.run_ids(verdict.claim, evidence, row.task, row.comparison)
     ]
     return frame[frame.run_id.isin(ids)]

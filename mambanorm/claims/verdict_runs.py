@@ -21,7 +21,7 @@ from mambanorm.settings import default_scale
 from mambanorm.study.experiments import STUDY_TASKS, leaves_grid_out, study
 from mambanorm.text import plural
 from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
-from mambanorm.training.recorded import recorded_path, write_recorded
+from mambanorm.training.recorded_results import recorded_path, write_recorded
 from mambanorm.training.store import load_runs
 from mambanorm.training.sweep import sweep
 

@@ -26,7 +26,7 @@ def add(command: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from mambanorm import claims
     from mambanorm.study.experiments import STUDY_TASKS
-    from mambanorm.training.recorded import describe_recorded, read_results
+    from mambanorm.training.recorded_results import describe_recorded, read_results
 
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks or STUDY_TASKS)

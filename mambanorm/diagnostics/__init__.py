@@ -1,13 +1,13 @@
 """Looking inside: hooks in, data out. Nothing here trains, plots or prints.
 
     recording.py           record_sites: every site of every block while a model runs, yours too
-    norms_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
+    l2_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
     weights.py             WeightLog, the data of Figure 10 and Appendix B; spectra, weight norms, loss spikes
 
 Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
 """
 
-from mambanorm.diagnostics.norms_over_depth import (
+from mambanorm.diagnostics.l2_over_depth import (
     EXPONENTIAL,
     FLAT,
     growth,

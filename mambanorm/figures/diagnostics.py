@@ -136,8 +136,8 @@ def fig_token_norms(
     """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, a row a site, colours train and eval mode.
 
     Lines: median, 90 %, 99.9 % and the largest token (`diagnostics.norm_quantiles`), band: all finite tokens. Input:
-    frames of `diagnostics.token_norms` with columns arm, mode, phase (initial | trained), n_layers added. n_layers
-    None = the deepest. ValueError for an unknown phase or depth, and for a frame of several tasks.
+    the frame of `diagnostics.norms_by_depth`, phase initial or trained. n_layers None = the deepest. ValueError for an
+    unknown phase or depth, and for a frame of several tasks.
     """
     frame = _one_depth(frame, phase, n_layers)
     depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())

@@ -6,7 +6,7 @@ Map of the file
 2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout; the two passes over them
 3. `_Scan`, `scan_cpu`   the autograd function and the conversion from mamba-ssm's layout to the kernel's
 
-The kernels themselves are in `mambanorm/kernels/scan.py`. The readable twin is `mambanorm/ssm/reference.py`.
+The kernels themselves are in `mambanorm/kernels/scan_cpu_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
 
 How it works. The channel axis is contiguous, so the inner loop runs over a block of `LANES` channels while B and C are
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass
@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.kernels import scan
+from mambanorm.kernels import scan_cpu_loops
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.runtime import LANES, empty, ones, places, run, zeros
 from mambanorm.kernels.threads import scan_threads
@@ -103,8 +103,8 @@ class Plan:
         return self.batch, (self.length - 1) // STEPS, self.size, self.channels
 
     def scratch_shape(self, direction):
-        """One row per worker; `_rooms` and `_more_rooms` in scan.py name its parts."""
-        return self.workers, scan.scratch_floats(direction, STEPS, self.size, self.rank)
+        """One row per worker; `_rooms` and `_more_rooms` in scan_cpu_loops.py name its parts."""
+        return self.workers, scan_cpu_loops.scratch_floats(direction, STEPS, self.size, self.rank)
 
     @property
     def sums_shape(self):
@@ -169,7 +169,7 @@ class Inputs(NamedTuple):
 
     def ordered(self):
         """What the kernel reads in order: A·log2(e) as (N, D), for it computes powers of two, and the parameters."""
-        scaled = self.A.detach().t() * float(scan.LOG2E)
+        scaled = self.A.detach().t() * float(scan_cpu_loops.LOG2E)
         tensors = scaled, self.low, self.weight, self.D, self.bias
         return [_EMPTY if t is None else t.contiguous() for t in tensors]
 
@@ -203,7 +203,7 @@ def scan_forward(inputs, plan, keep, want_last):
     tensors = [*strided, *inputs.ordered(), empty(plan.scratch_shape("forward")), out, last, states]
     strides = np.array(_strides(strided), dtype=np.int64)
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
-    run(scan.run_forward, scan.forward_worker, plan.workers, arguments)
+    run(scan_cpu_loops.run_forward, scan_cpu_loops.forward_worker, plan.workers, arguments)
     return out, last, states
 
 
@@ -228,7 +228,7 @@ def scan_backward(inputs, plan, grad, states):
     tensors = [*strided, *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
     strides = np.array([*_strides([*strided, grad]), *layers], dtype=np.int64)
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
-    run(scan.run_backward, scan.backward_worker, plan.workers, arguments)
+    run(scan_cpu_loops.run_backward, scan_cpu_loops.backward_worker, plan.workers, arguments)
     ddelta, sums = _add(ddelta), _add(sums)
     db, dc = (None, None) if plan.rank else (_add(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dlow, weight = sums[2 * size + 2 :], sums[size : 2 * size]

@@ -7,11 +7,11 @@
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
 `delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it.
 
-For generation, step by step: `prefill` is `forward` and also returns a BlockCache, `step` continues from one.
+For generation: `prefill` runs the prompt and returns a BlockCache as well; `step` takes one more position.
 
-A block has two versions, twins with the same values. The fused one runs for float32 on the CPU. The readable one runs
-elsewhere and while diagnostics record: in it every site of SITES exists as a tensor. Parameter names and initial values
-are mamba-ssm's.
+A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU. The readable one
+runs everywhere else and while diagnostics record, because there every site of SITES is a tensor. Parameter names and
+initial values are mamba-ssm's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BlockCache:
     """All that a block keeps of earlier positions: the last d_conv − 1 inputs and one state, however long the text.
 
     conv (B, d_conv − 1, E): the last inputs of the convolution, zero before the first position. state (B, E, N): the
-    scan's h. A step replaces both tensors and never writes into them: `copy.copy` is enough to continue in two ways.
+    scan's h. A step replaces both tensors and never writes into them: a shallow copy is enough to branch.
     """
 
     conv: Tensor
@@ -107,6 +107,9 @@ class MambaBlock(nn.Module):
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """x (B, L, D) → y (B, L, D). `lengths` (B,): how many positions of each row are no padding; None = all. Norms
+        leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
+        """
         parameters = self._check(x)
         if self._fusible(x):
             return self._forward_fused(x, lengths, parameters)
@@ -203,7 +206,7 @@ class MambaBlock(nn.Module):
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
-        """`forward(x)` of the first positions, (B, L, D) at once by the parallel scan, and the cache to step on from.
+        """`forward(x)` of all positions of the prompt at once, (B, L, D), and the cache for `step`.
 
         Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
         """

@@ -101,7 +101,7 @@ class SequenceNorm(Norm):
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         blank = blank_padding(x, lengths)
         same, mean, var = self.pooled(blank, lengths)
-        one_pass = fork and lengths is None  # else the branch takes x itself, with its padding as it was
+        one_pass = fork and lengths is None  # else the residual takes the original x, whose padding is not zero
         y = standardize(same, mean, var, self.eps, *self.scale_and_shift(), gate, one_pass)
         return (y, x) if fork and not one_pass else y
 

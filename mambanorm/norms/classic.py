@@ -63,7 +63,7 @@ class BatchNorm(SequenceNorm):
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
-    """How many values a batch statistic is taken over. Raises ValueError for a single one: it would equal its mean."""
+    """How many values a batch statistic is taken over. Raises ValueError for a single one, whose variance is 0."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
     if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
         raise ValueError(
@@ -201,6 +201,6 @@ class GroupNormToken(TokenNorm):
         self.groups = groups
 
     def readable(self, x: Tensor) -> Tensor:
-        # not F.group_norm: it folds the mean into the shift, whose rounding shows with few channels a group
+        # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
         return y if self.weight is None else y * self.weight + self.bias

@@ -1,4 +1,4 @@
-"""Per-channel moments: the one place where the sequence axis is reduced, and where padding is left out.
+"""Per-channel moments: where the norms reduce the sequence axis, and where padding is left out.
 
 Every norm of this kit that looks along L (BN, IN, GN, LN-DL, RMSN-DL, NormVary) is a *pooling* of the same two
 numbers per row and channel:
@@ -6,8 +6,9 @@ numbers per row and channel:
     m  (B, 1, D)  mean over the valid positions                            (Eq. 10, left)
     v  (B, 1, D)  centred second moment over the valid positions, biased   (Eq. 10, right)
 
-Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). It only ever squares centred
-values, so a mean far above the spread costs no digits (E[x²] − μ² in float32 is wrong by 100 % at mean 3,000).
+Pooling follows the law of total variance: var = mean(v) + mean((m − mean(m))²). Variances come from
+centred values only, so a mean far above the spread costs no digits. (E[x²] − μ² in float32 is wrong by 100 % at mean
+3,000.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 class Moments(NamedTuple):
     """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
 
-    `x` is the input again. The next step should start from this x, so that its two gradients are added in one pass.
+    `x` is the input again. Use this x afterwards, not the original: its two gradients are then added in one pass.
     """
 
     x: Tensor
@@ -47,7 +48,10 @@ def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
-    """Moments of x (B, L, D) over the valid positions of each row; x must be blank at the padding."""
+    """Moments of x (B, L, D) over the valid positions of each row; x must be zero at the padding (`blank_padding`).
+
+    For float32 on the CPU the loops of kernels/norm_sequence.py compute the same.
+    """
     B, L, _ = x.shape
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
     if fusible(x):
@@ -104,7 +108,8 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
-    """Mean and total variance over each row's channel groups, repeated to (B, 1, D) (Eq. 9; groups=1 is Π_LN)."""
+    """Mean and total variance over each row's channel groups, repeated to (B, 1, D): Eq. 9; with one group the paper's
+    Π_LN of Eq. 11."""
     _, m, v, _ = moments
     B, _, D = m.shape
     m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)

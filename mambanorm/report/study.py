@@ -26,7 +26,7 @@ from mambanorm.tasks import TASKS, check_task
 from mambanorm.text import spell
 from mambanorm.training import machine
 from mambanorm.training.config import check_names, check_seeds
-from mambanorm.training.recorded import check_source, recorded
+from mambanorm.training.recorded_results import check_source, recorded
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 from mambanorm.training.sweep import sweep

@@ -6,7 +6,7 @@ back end        file                                    where it works
 ``reference``   `mambanorm/ssm/reference.py`            every device; float64 or float32; a loop to read
 ``cpu``         `mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
 ``mamba_ssm``   `mambanorm/kernels/cuda.py`             CUDA, if the package mamba-ssm is installed; N up to 256
-``triton``      `mambanorm/kernels/triton_scan.py`      CUDA, if the package triton is installed; the state in float32
+``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is installed; the state in float32
 ==============  ======================================  ===========================================================
 
 "auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else `reference`.
@@ -43,7 +43,7 @@ def implementation(name):
 
         return scan_mamba_ssm
     if name == "triton":
-        from mambanorm.kernels.triton_scan import scan_triton
+        from mambanorm.kernels.scan_triton import scan_triton
 
         return scan_triton
     from mambanorm.ssm.reference import scan_reference
@@ -57,11 +57,11 @@ def _fastest(u, state=1):
         return "reference"
     if u.device.type == "cpu":
         return "cpu"
-    from mambanorm.kernels import cuda, triton_scan
+    from mambanorm.kernels import cuda, scan_triton
 
     if cuda.available() and state <= _MAMBA_SSM_STATES:
         return "mamba_ssm"
-    return "triton" if triton_scan.obstacle("cuda") is None else "reference"
+    return "triton" if scan_triton.obstacle("cuda") is None else "reference"
 
 
 def choose(backend, u, state):
@@ -94,9 +94,9 @@ def _check_mamba_ssm(u, state, where):
 
 
 def _check_triton(u, where):
-    from mambanorm.kernels import triton_scan
+    from mambanorm.kernels import scan_triton
 
     if u.dtype not in _KERNEL_DTYPES:
         raise ValueError(f"backend 'triton' takes float32, bfloat16 or float16, given {where}; use 'auto'")
-    if (obstacle := triton_scan.obstacle(u.device.type)) is not None:
+    if (obstacle := scan_triton.obstacle(u.device.type)) is not None:
         raise ValueError(f"backend 'triton' {obstacle}; given {where}, use 'auto'")

@@ -5,5 +5,5 @@ paper.py          the numbers that the paper prints, and where it contradicts it
 tables.py         a run frame → means, paired differences, ours beside the paper's
 intervals.py      intervals and tests for a handful of seeds
 norm_catalog.py   the registry of norms as tables, and what each norm costs
-plan.py           what a run costs before it starts;   estimate.py: how long what is missing takes
+plan.py           what a run costs before it starts;   estimate.py: how long the runs take that are not trained yet
 """

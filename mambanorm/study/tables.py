@@ -125,7 +125,7 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
 
 
 def recorded_too(row, recorded: pd.DataFrame) -> str:
-    """The difference of a row of `paired` over the recorded seeds (`recorded_seeds` of training/recorded.py), as text
+    """The difference of a row of `paired` over the recorded seeds (`recorded_seeds` in training/), as text
     to follow it: " (8 recorded seeds: +2.3 points [−0.4, 5.0])"; "" if one of the two arms is not recorded."""
     here = recorded[recorded.task == row.task]
     if not {row.a, row.b} <= set(here.arm):

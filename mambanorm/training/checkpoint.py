@@ -1,6 +1,6 @@
 """Checkpoints of a long run: its state on disk, so that a run that was killed continues where it stopped.
 
-    <folder>/step-<n>/state.safetensors   model, AdamW's moments, best weights, the WeightLog's snapshots and ring
+    <folder>/step-<n>/state.safetensors   model, optimizer, best weights, the WeightLog's snapshots and ring
                       curve.parquet       the curve so far
                       progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums of
                                           the other files and, last, of these numbers themselves
@@ -143,8 +143,8 @@ class Checkpoint:
     def _take(self) -> dict[str, Tensor]:
         """Every tensor of the state; the first part of its name says which object it belongs to."""
         state = _named("model", self.model.state_dict()) | _named("best", self.best.state or {})
-        for i, moments in self.optimizer.state_dict()["state"].items():
-            state |= _named(f"optimizer.{i}", moments)
+        for i, moments in self.optimizer.state_dict()["state"].items():  # some optimizers have none, or None among them
+            state |= _named(f"optimizer.{i}", {key: value for key, value in moments.items() if value is not None})
         for i, shot in enumerate(self.log.snapshots):
             state |= _named(f"snapshot.{i}", {key: torch.as_tensor(value) for key, value in shot.items()})
         for i, (step, weights) in enumerate(self.log.ring):
@@ -171,7 +171,7 @@ class Checkpoint:
         for part in ("model", "best"):
             if part in state and shapes != {name: value.shape for name, value in state[part].items()}:
                 raise ValueError(f"its {part} weights are those of another model")
-        return progress, curve, {"model": state["model"], "optimizer": state["optimizer"], **state}
+        return progress, curve, {"model": state["model"], "optimizer": state.get("optimizer", {}), **state}
 
     def _put(self, state: dict, progress: dict) -> None:
         """Fills model, optimizer, best and log in place."""

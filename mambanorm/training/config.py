@@ -1,7 +1,7 @@
 """What a run is: `RunConfig`, and how configs are made from a task, a scale, arms and seeds.
 
-A config states its defaults flat, with the reason beside each. A scale is a named set of differences and nothing else
-(`training/presets.py`). An experiment is a visible list built by plain Python (`study/experiments.py`).
+A config states its defaults flat, with a reason beside those that have one. A scale is a named set of differences and
+nothing else (`training/presets.py`). An experiment is a visible list built by plain Python (`study/experiments.py`).
 
 Map
     RunConfig       one run, flat; its run_id names its folder in the store
@@ -31,10 +31,11 @@ from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM
 from mambanorm.training.schedule import SCHEDULES
 
 SCHEMA = 1
-"""Raised whenever the same config would give other results; part of every run_id (a golden test guards it)."""
+"""A version number. It goes up by 1 when the same config would give other results (a golden test tells when). Part of
+every run_id."""
 
 MOST_SEEDS = 1_000
-"""The most seeds of a list. A number of seeds is at most 100, where the seeds of tuning begin (`RunConfig.role`)."""
+"""How many seeds a list may have. A plain number n stands for 0…n−1 and is at most 100: seed 100 tunes."""
 
 PRECISIONS = ("float32", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -81,7 +82,7 @@ class RunConfig:
     micro_batch: int = 0  # rows of one forward pass, all that BN sees; gradients are summed. 0 = the whole batch
     down_sample: tuple[int, ...] = ()  # images: the blocks, from 1, after which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
-    positional: str = "none"  # §2.1's encoding of positions, behind the stem; off: the scan goes in order anyway
+    positional: str = "none"  # §2.1's encoding of positions, after the stem; off by default: the scan knows the order
 
     def __post_init__(self) -> None:
         # imported here, so that code that needs only the names above does not wait for torch
@@ -155,7 +156,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        """The config that `to_json` wrote. ValueError for a text that is none, TypeError for an unknown field."""
+        """The config that `to_json` wrote. ValueError if the text is no config, TypeError for an unknown field."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
@@ -287,7 +288,7 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """One config for each task, arm and seed. The arms of a seed stand together: a stopped sweep has complete seeds."""
+    """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms of its seeds."""
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
     arms = [arms] if isinstance(arms, str | Arm) else arms

@@ -39,8 +39,9 @@ MODEL_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
     "positional",
 )  # fmt: skip
+"""The fields of a config that every model takes as they are."""
 IMAGE_FIELDS = ("down_sample", "down_norm")
-"""The fields of a config that every model takes as they are, and those that models of images take in addition."""
+"""Those that models of images take in addition."""
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
 
 
@@ -54,7 +55,7 @@ def train(
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
     With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same result bit for bit, and
-    saves one every `checkpoint_every_s` seconds (training/checkpoint.py). Time that a kill cost is not in `wall_s`.
+    saves one every `checkpoint_every_s` seconds (training/checkpoint.py). `wall_s` leaves out work that a kill lost.
     It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
     be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
     divergence.
@@ -143,8 +144,8 @@ def _train(
 
 
 def check_rows(config: RunConfig, n: int) -> int:
-    """How many of the n rows of the training split a run uses. ValueError for a part larger than its whole: the run
-    would not be what its config says."""
+    """How many of the n rows of the training split a run uses. ValueError where train_rows, batch_size or
+    micro_batch is larger than what it is taken from: the run would not be what its config says."""
     used = config.train_rows or n
     for part, whole, limit in (
         ("train_rows", f"the {n:,} training rows of {config.task} at scale {config.scale}", n),
@@ -198,7 +199,7 @@ def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:
 
 
 def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
-    """Rows of each step's batch, `steps` times: shuffled epochs without their remainder, decided by the seed."""
+    """Rows of each step's batch, `steps` times: shuffled epochs, whose incomplete last batch is dropped."""
     generator = torch.Generator().manual_seed(config.seed)
     size, given = min(config.batch_size, n), 0
     while given < config.steps:

@@ -1,4 +1,4 @@
-"""The optimizer of a run. OPTIMIZERS is the one place to add another.
+"""The optimizer of a run. OPTIMIZERS is the one place to add another; training/language.py has its own AdamW.
 
 OPTIMIZERS        name, as `RunConfig.optimizer` has it → the function that makes it
 build_optimizer   a model and its config → its optimizer, weight decay only where it belongs
@@ -32,17 +32,17 @@ def adamw(groups: Groups, config: Numbers) -> torch.optim.Optimizer:
 
 
 OPTIMIZERS: dict[str, Callable[[Groups, Numbers], torch.optim.Optimizer]] = {"adamw": adamw}
-"""Name → a function of the parameter groups and the config. A setting that AdamW does not have becomes a field of
-RunConfig, listed in `LATER` (training/config.py)."""
+"""Name → a function of the parameter groups and the config. If it needs a new setting, add a field to
+RunConfig and its default to `LATER` (training/config.py), so that stored runs keep their ids."""
 
 
 def build_optimizer(model: nn.Module, config: Numbers) -> torch.optim.Optimizer:
-    """The optimizer that the config names; A_log, D, biases and everything of a norm get no weight decay."""
+    """The optimizer that the config names. No weight decay for A_log, D, biases, and this kit's and torch's norms."""
     in_norms = {id(p) for module in model.modules() if is_norm(module) for p in module.parameters()}
-    decay, keep = [], []
+    decay, no_decay = [], []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             spared = parameter.dim() < 2 or name.endswith(("A_log", "A_logs", "bias")) or id(parameter) in in_norms
-            (keep if spared else decay).append(parameter)
-    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": keep, "weight_decay": 0.0}]
+            (no_decay if spared else decay).append(parameter)
+    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": no_decay, "weight_decay": 0.0}]
     return OPTIMIZERS[config.optimizer](groups, config)

@@ -27,7 +27,7 @@ from mambanorm.text import spell
 from mambanorm.training.cluster import Here, OnDask, check_workers, open_engine
 from mambanorm.training.config import RunConfig, unique
 from mambanorm.training.leases import Watch
-from mambanorm.training.recorded import check_source, describe_recorded, recorded_runs
+from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
 from mambanorm.training.store import (
     COLUMNS,
     find_run,

@@ -6,7 +6,7 @@ Map of the file
 2. `_softplus`, `_sigmoid`, `_place`   elementary functions; which channels a program has
 3. `forward_kernel`, `backward_kernel`   one program each per batch row and block of channels, a loop over the steps
 
-What starts them is in `mambanorm/kernels/triton_scan.py`, with the glossary and the source.
+What starts them is in `mambanorm/kernels/scan_triton.py`, with the glossary and the source.
 
 A program's tiles are (BLOCK, LANES): a block of channels, and N filled up to a power of two. Lanes beyond N or beyond
 the block's channels are set to zero before they reach a sum: where an input is infinite, 0·∞ would make it NaN.

@@ -6,7 +6,7 @@ Map of the file
 2. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
 3. `_Scan`, `scan_triton`   the autograd function and the conversion from mamba-ssm's layout to the kernels'
 
-The kernels themselves are in `mambanorm/kernels/triton_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
+The kernels are in `mambanorm/kernels/scan_triton_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
 
 How it works. One program has one batch row and one block of channels and walks through time with h in registers.
 Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` steps, about √L, and the backward pass goes
@@ -56,9 +56,9 @@ def obstacle(device_type):
 
 def _interpreted():
     """Whether the kernels run in Triton's interpreter, in NumPy on the CPU."""
-    from mambanorm.kernels import triton_loops
+    from mambanorm.kernels import scan_triton_loops
 
-    return triton_loops.INTERPRETED
+    return scan_triton_loops.INTERPRETED
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _power_of_two(n):
 # ----------------------------------------------------------------------------------------------------------- torch side
 def _launch(kernel, plan, softplus, u, *arguments):
     """Start a kernel on u's device: one program for each batch row and block of channels."""
-    from mambanorm.kernels.triton_loops import Cut
+    from mambanorm.kernels.scan_triton_loops import Cut
 
     per_b, per_c = plan.channels // plan.groups_b, plan.channels // plan.groups_c
     blocks = plan.blocks * plan.run // plan.channels
@@ -163,7 +163,7 @@ def _launch(kernel, plan, softplus, u, *arguments):
 
 def _inputs(u, delta, A, B, C, D, z, bias):
     """What both kernels read, with strides where they take any layout."""
-    from mambanorm.kernels.triton_loops import Rows, Steps
+    from mambanorm.kernels.scan_triton_loops import Rows, Steps
 
     rows = [None if x is None else Rows(x, *x.stride()) for x in (u, delta, z)]
     steps = [Steps(m, *(m.stride() if m.dim() == 4 else ())) for m in (B, C)]
@@ -178,7 +178,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, D, z, bias):
-        from mambanorm.kernels.triton_loops import forward_kernel
+        from mambanorm.kernels.scan_triton_loops import forward_kernel
 
         batch, channels, length = u.shape
         plan = Plan(batch, length, channels, A.shape[1], *(m.shape[1] if m.dim() == 4 else 1 for m in (B, C)))
@@ -197,7 +197,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     @backward_once
     def backward(ctx, grad, _):
-        from mambanorm.kernels.triton_loops import Rows, backward_kernel
+        from mambanorm.kernels.scan_triton_loops import Rows, backward_kernel
 
         u, delta, A, B, C, D, z, bias, states = ctx.saved_tensors
         plan, need = ctx.plan, ctx.needs_input_grad[3:]
