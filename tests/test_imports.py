@@ -121,6 +121,20 @@ print("end")
     assert python(code) == "end\n"
 
 
+def test_importing_kernels_starts_no_thread_and_leaves_torch_its_number():
+    code = """
+import numba, psutil, torch
+torch.set_num_threads(3)
+before = psutil.Process().num_threads()
+import mambanorm.model.vision, mambanorm.kernels.mixer_2d, mambanorm.kernels.norm_mixture, mambanorm.training.sweep
+print(torch.get_num_threads(), psutil.Process().num_threads() - before, end=" ")
+from mambanorm import MambaBlock
+MambaBlock(4)(torch.ones(2, 3, 4)).sum().backward()
+print(torch.get_num_threads())
+"""
+    assert python(code, NUMBA_NUM_THREADS="2").split()[:3] == ["3", "0", "3"]
+
+
 def test_every_public_name_is_there_and_listed():
     assert set(mn.__all__) | {"config", "figures"} <= set(dir(mn))
     assert all(getattr(mn, name) is not None for name in mn.__all__)
