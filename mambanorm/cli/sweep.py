@@ -32,7 +32,6 @@ def run(options: argparse.Namespace) -> int:
     from mambanorm.model.arms import Arm
     from mambanorm.study import experiments
     from mambanorm.training.config import grid
-    from mambanorm.training.sweep import sweep
 
     grids = {
         "type": experiments.TYPE_ARMS,
@@ -49,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print_dry_run(configs, options)
         return 0
+    from mambanorm.training.sweep import sweep  # here, behind what can be told without torch
+
     frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     print_arms(frame)
     return report_failed(frame)

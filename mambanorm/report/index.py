@@ -46,10 +46,10 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
         else f"{len(outcomes)} of {len(outcomes)} notebooks ran through"
     )
     facts = facts or {}
-    scale = html.escape(facts.get("Scale", ""))
+    scale = facts.get("Scale", "")
     body = template(
         "index.html",
-        scale=scale,
+        scale=html.escape(scale),
         status=status,
         state="bad" if bad else "good",
         facts="".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts.items()),

@@ -24,6 +24,15 @@ LEVEL = 0.95
 SIGN_FLIP_AT_MOST = 14  # 2¹⁴ subset means
 
 
+def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
+    """The t-interval of the mean; NaN for fewer than two values."""
+    values = np.asarray(list(values), float)
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
 def simultaneous(m: int, level: float = LEVEL) -> float:
     """The level that each of m intervals needs for all of them together to hold the level (Bonferroni)."""
     if m < 1:
@@ -81,12 +90,3 @@ def brown_forsythe(*groups: Sequence[float]) -> float:
     if all(np.ptp(group) == 0 for group in groups):
         return float("nan")
     return float(stats.levene(*groups, center="median").pvalue)
-
-
-def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float]:
-    """The t-interval of the mean; NaN for fewer than two values."""
-    values = np.asarray(list(values), float)
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean() - half), float(values.mean() + half)

@@ -146,6 +146,11 @@ def load_runs(
     return frame.reset_index(drop=True)
 
 
+def missing_runs(configs: Iterable[RunConfig], directory: str | Path | None = None) -> list[RunConfig]:
+    """Those of the configs that the store does not hold, without repeats."""
+    return [config for config in unique(configs) if find_run(config, directory) is None]
+
+
 def _run_folders(store: Path) -> list[Path]:
     """Every run's folder, in order of the ids. A folder with a dot in its name is under way or was set aside."""
     folders = sorted(store.iterdir()) if store.is_dir() else []
@@ -247,8 +252,3 @@ def _abandoned(folder: Path) -> bool:
     with suppress(OSError):
         return time.time() - folder.stat().st_mtime > ABANDONED_S
     return False
-
-
-def missing_runs(configs: Iterable[RunConfig], directory: str | Path | None = None) -> list[RunConfig]:
-    """Those of the configs that the store does not hold, without repeats."""
-    return [config for config in unique(configs) if find_run(config, directory) is None]
