@@ -12,7 +12,7 @@ import mambanorm as mn
 from mambanorm import tasks
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.kernels import mixer_2d, scan_cpu
-from mambanorm.model.block import SITES
+from mambanorm.model.block import SITES, can_fuse
 from mambanorm.model.vision import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.tasks import Split, TaskData, load_task
@@ -155,7 +155,7 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
             torch.manual_seed(0)
             block = mn.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(dtype)
             x = sample(*shape).to(dtype).requires_grad_()
-            assert block._fusible(x) == (dtype == torch.float32 and backend == "auto")
+            assert can_fuse(block, x) == (dtype == torch.float32 and backend == "auto")
             y = block(x)
             loss = (y * sample(*shape, seed=1).to(dtype)).sum()
             found.append([t.detach().double() for t in (y, *torch.autograd.grad(loss, [x, *block.parameters()]))])

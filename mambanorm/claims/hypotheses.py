@@ -243,70 +243,79 @@ def _h8(claim_id: str, kind: str) -> Claim:
     )
 
 
-def _inside() -> list[Claim]:
-    """The claims of the paper's intuitive explanation (H9…H12): on sequences only, as in the paper."""
-    return [
-        Claim(
-            id="H9s",
-            words="Without normalization training consistently ends in infinite values.",
-            where="§4.6",
-            quantity="share of None→None runs that end non-finite, at each depth × learning rate",
-            test="exact (Clopper–Pearson) intervals; intersection–union: every cell has to pass; Fisher against "
-            "normalized controls",
-            direction="above one half in every cell",
-            paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
-            comparisons=(Comparison("None→None ends non-finite", {NONE: 1.0}),),
-            threshold=50.0,
-            runs="failure",
-            measure="failure",
-            correction="each",
-            reference=NONE,
-            note="threshold: consistently means more often than not, in every cell tried",
-        ),
-        Claim(
-            id="H10s",
-            words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps them flat; "
-            "one on both sides is flattest.",
-            where="§4.6, Figure 9",
-            quantity="decades of the median token's ‖y‖₂ in 8 blocks (BN, train mode, deepest models); "
-            "AIC of the best other law minus that of the exponential",
-            test="t-intervals of per-seed slopes and AIC margins, simultaneous over seven parts",
-            direction=f"growth above {FLAT} decades in 8 blocks without N2, exponential by AIC; below it with N2",
-            paper="Figure 9, no number printed",
-            comparisons=growth(),
-            threshold=FLAT,
-            runs="depth",
-            note="the paper draws 4 layers, too few to tell an exponential from another law (I5); at quick these deep "
-            "models train for 24 steps only",
-        ),
-        Claim(
-            id="H11s",
-            words="Before a run fails the variance of out_proj's singular values rises, most in the deepest blocks.",
-            where="§4.6, Figure 10",
-            quantity="log₁₀ of the variance at the last finite step over that half way, mean over blocks and last "
-            "minus first block, None→None minus the control RMSN→None of the same seed at the same steps",
-            test=T_SIMULTANEOUS,
-            direction="failing run above its control, deepest block above the first",
-            paper="Figure 10, no number printed",
-            comparisons=spectra(),
-            threshold=0.041,
-            runs="failing",
-            note="threshold: log₁₀ 1.1, a variance one tenth larger; only seeds whose no-norm run failed can tell",
-        ),
-        Claim(
-            id="H12s",
-            words="A norm after the SSM evens out the weight norms of the blocks over depth.",
-            where="§1, §5, Appendix B",
-            quantity="log₁₀ of largest over smallest block (L2 norm of all its weights) after training, "
-            "None→None minus None→N",
-            test=T_SIMULTANEOUS,
-            direction="more even with a norm after, for each of five norms",
-            paper="no number printed",
-            comparisons=tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES),
-            threshold=0.021,
-            note="threshold: log₁₀ 1.05, a ratio one twentieth smaller",
-        ),
-    ]
+# H9…H12, the intuitive explanation: on sequences only, as in the paper
+
+
+def _h9() -> Claim:
+    return Claim(
+        id="H9s",
+        words="Without normalization training consistently ends in infinite values.",
+        where="§4.6",
+        quantity="share of None→None runs that end non-finite, at each depth × learning rate",
+        test="exact (Clopper–Pearson) intervals; intersection–union: every cell has to pass; Fisher against "
+        "normalized controls",
+        direction="above one half in every cell",
+        paper="“consistently”; but its own no-norm models score 7.0 % and 10.7 % (I6)",
+        comparisons=(Comparison("None→None ends non-finite", {NONE: 1.0}),),
+        threshold=50.0,
+        runs="failure",
+        measure="failure",
+        correction="each",
+        reference=NONE,
+        note="threshold: consistently means more often than not, in every cell tried",
+    )
+
+
+def _h10() -> Claim:
+    return Claim(
+        id="H10s",
+        words="Without a norm after the SSM outputs grow exponentially with depth; one after keeps them flat; "
+        "one on both sides is flattest.",
+        where="§4.6, Figure 9",
+        quantity="decades of the median token's ‖y‖₂ in 8 blocks (BN, train mode, deepest models); "
+        "AIC of the best other law minus that of the exponential",
+        test="t-intervals of per-seed slopes and AIC margins, simultaneous over seven parts",
+        direction=f"growth above {FLAT} decades in 8 blocks without N2, exponential by AIC; below it with N2",
+        paper="Figure 9, no number printed",
+        comparisons=growth(),
+        threshold=FLAT,
+        runs="depth",
+        note="the paper draws 4 layers, too few to tell an exponential from another law (I5); at quick these deep "
+        "models train for 24 steps only",
+    )
+
+
+def _h11() -> Claim:
+    return Claim(
+        id="H11s",
+        words="Before a run fails the variance of out_proj's singular values rises, most in the deepest blocks.",
+        where="§4.6, Figure 10",
+        quantity="log₁₀ of the variance at the last finite step over that half way, mean over blocks and last "
+        "minus first block, None→None minus the control RMSN→None of the same seed at the same steps",
+        test=T_SIMULTANEOUS,
+        direction="failing run above its control, deepest block above the first",
+        paper="Figure 10, no number printed",
+        comparisons=spectra(),
+        threshold=0.041,
+        runs="failing",
+        note="threshold: log₁₀ 1.1, a variance one tenth larger; only seeds whose no-norm run failed can tell",
+    )
+
+
+def _h12() -> Claim:
+    return Claim(
+        id="H12s",
+        words="A norm after the SSM evens out the weight norms of the blocks over depth.",
+        where="§1, §5, Appendix B",
+        quantity="log₁₀ of largest over smallest block (L2 norm of all its weights) after training, "
+        "None→None minus None→N",
+        test=T_SIMULTANEOUS,
+        direction="more even with a norm after, for each of five norms",
+        paper="no number printed",
+        comparisons=tuple(minus(NONE, pair("None", n), column="unevenness") for n in NORM_CHOICES),
+        threshold=0.021,
+        note="threshold: log₁₀ 1.05, a ratio one twentieth smaller",
+    )
 
 
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
@@ -316,7 +325,7 @@ CLAIMS: dict[str, Claim] = {
     claim.id: claim
     for claim in [
         *(make(f"H{i}s", "sequence") for i, make in enumerate(ACCURACY, start=1)),
-        *_inside(),
+        *(make() for make in (_h9, _h10, _h11, _h12)),
         *(make(f"H{i}v", "vision") for i, make in enumerate(ACCURACY, start=1)),
     ]
 }

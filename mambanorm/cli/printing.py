@@ -10,16 +10,16 @@ from typing import Any
 from mambanorm.cli.arguments import check_tasks
 
 
-def without_repeats(say: Callable[..., None]) -> Callable[..., None]:
+def without_repeats(tell: Callable[..., None]) -> Callable[..., None]:
     """Prints a message only once: several steps of a command may find the same fault in the store."""
     said: set[str] = set()
 
-    def say_once(message: object, *args: object, **keywords: object) -> None:
+    def tell_once(message: object, *args: object, **keywords: object) -> None:
         if str(message) not in said:
             said.add(str(message))
-            say(message, *args, **keywords)
+            tell(message, *args, **keywords)
 
-    return say_once
+    return tell_once
 
 
 def say(message: object) -> None:

@@ -15,6 +15,7 @@ EXAMPLES = [
     "--csv runs.csv",
     "--check",
 ]
+SHOWN = 40  # runs that are printed
 
 
 def add(command: Parser) -> None:
@@ -54,9 +55,6 @@ def run(options: argparse.Namespace) -> int:
     if len(frame) > SHOWN:
         print(f"… and {len(frame) - SHOWN} more: --csv FILE writes all of them, with every column")
     return 0
-
-
-SHOWN = 40
 
 
 def _check_store(options: argparse.Namespace) -> int:

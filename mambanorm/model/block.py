@@ -111,7 +111,7 @@ class MambaBlock(nn.Module):
         leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
         """
         parameters = self._check(x)
-        if self._fusible(x):
+        if can_fuse(self, x):
             return self._forward_fused(x, lengths, parameters)
         return self._forward_readable(x, lengths)
 
@@ -125,15 +125,6 @@ class MambaBlock(nn.Module):
         check_beside("x", x, parameters[0], "MambaBlock")
         check_shapes("MambaBlock", MIXER, parameters, self._shapes)
         return parameters
-
-    def _fusible(self, x: Tensor) -> bool:
-        """Whether the fused twin can run: float32 on the CPU and no observer."""
-        return (
-            self.observer is None
-            and self.scan_backend in ("auto", "cpu")
-            and fusible(x, *self._mixer_parameters())
-            and not torch.is_autocast_enabled("cpu")
-        )
 
     def _mixer_parameters(self) -> tuple[Tensor, ...]:
         conv, dt = self.conv1d, self.dt_proj
@@ -247,6 +238,17 @@ class MambaBlock(nn.Module):
         for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
             check_shapes("this cache is of another block", [name], [given], [own.shape])
             check_beside(f"the cache's {name}", given, own, "what this block keeps")
+
+
+def can_fuse(block: nn.Module, x: Tensor) -> bool:
+    """Whether a MambaBlock or VSSBlock runs its fused version on x: float32 on the CPU, by the CPU's scan, without
+    autocast and without an observer."""
+    return (
+        block.observer is None
+        and block.scan_backend in ("auto", "cpu")
+        and fusible(x, *block._mixer_parameters())
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:

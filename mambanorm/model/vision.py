@@ -26,10 +26,9 @@ from torch import Tensor, nn
 
 from mambanorm.checks import REAL, check_beside, check_real, check_shapes, check_size, check_tensor
 from mambanorm.model.arms import Arm
-from mambanorm.model.block import check_sizes, init_dt, initial_A_log, takes
+from mambanorm.model.block import can_fuse, check_sizes, init_dt, initial_A_log, takes
 from mambanorm.model.positional import positional as encoding
 from mambanorm.norms import check_options, create_norm, known_options
-from mambanorm.norms.masked_moments import fusible
 from mambanorm.ssm import selective_scan
 
 MIXER = (
@@ -119,7 +118,7 @@ class VSSBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parameters = self._check(x)
         size, rows = x.shape[1:3], x.flatten(1, 2)  # (B, L, D)
-        if self._fusible(x):
+        if can_fuse(self, x):
             return self._forward_fused(rows, size, parameters).reshape(x.shape)
         return self._forward_readable(rows, size).reshape(x.shape)
 
@@ -133,15 +132,6 @@ class VSSBlock(nn.Module):
         check_beside("x", x, parameters[0], "VSSBlock")
         check_shapes("VSSBlock", MIXER, parameters, self._shapes)
         return parameters
-
-    def _fusible(self, x: Tensor) -> bool:
-        """Whether the fused twin can run: float32 on the CPU and no observer."""
-        return (
-            self.observer is None
-            and self.scan_backend in ("auto", "cpu")
-            and fusible(x, *self._mixer_parameters())
-            and not torch.is_autocast_enabled("cpu")
-        )
 
     def _mixer_parameters(self) -> tuple[Tensor, ...]:
         conv, dt = self.conv2d, (self.dt_projs_weight, self.dt_projs_bias)

@@ -27,8 +27,8 @@ def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
     """Links each page to the one before and the one after it."""
     pages = [outcome for outcome in outcomes if outcome.html]
     for before, here, after in zip([None, *pages], pages, [*pages[1:], None]):
-        page, links = here.html.read_text(encoding="utf-8"), navigation(before, after)
-        write_text(here.html, re.sub('<nav class="pages">.*?</nav>', lambda _, to=links: to, page, flags=re.DOTALL))
+        text, links = here.html.read_text(encoding="utf-8"), navigation(before, after)
+        write_text(here.html, re.sub('<nav class="pages">.*?</nav>', lambda _, to=links: to, text, flags=re.DOTALL))
 
 
 def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts: dict[str, str] | None = None) -> Path:
