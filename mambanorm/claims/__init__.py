@@ -11,8 +11,8 @@ ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 """
 
-from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
+from mambanorm.claims.needed import chosen_lr, missing, needed
 from mambanorm.claims.ranking import against_chosen, ranking
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge, runs_behind

@@ -1,10 +1,10 @@
 """What the paper's claims compare: weighted sums of arms. The side that the paper calls better has positive weights.
 
-types_against_none, type_against_each          §4.2
-after_against_before, interactions             §4.3
+types_against_none, type_against_each                 §4.2
+after_against_before                                  §4.3
 combinations_against_type, marginal_means, spreads    §4.4
-normvary_steps                                 §4.5
-growth, spectra                                §4.6
+normvary_steps                                        §4.5
+growth, spectra                                       §4.6
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ NONE = "None>SSM>None"
 
 UNITS = {
     "score": "pp",
+    "spread": "pp²",
     "growth": "decades in 8 blocks",
     "steepness": "decades in 8 blocks",
     "law": "AIC",
     "sigma_rise": "log₁₀ of the variance",
-    "sigma_trend": "log₁₀ of the variance",
+    "sigma_trend": "log₁₀, slope over depth",
     "unevenness": "log₁₀ of the ratio",
 }
 """Column of the evidence → unit of a comparison in it; pp are percentage points."""
@@ -31,13 +32,18 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """A weighted sum of arms: {"None>SSM>GN": 1, "GN>SSM>None": -1}. `threshold` None = the claim's own."""
+    """A weighted sum of arms: {"None>SSM>GN": 1, "GN>SSM>None": -1}.
+
+    group: of the comparisons of one group, one is chosen. threshold: None = the claim's own. decides: False for what is
+    shown beside the decision; it costs the decision nothing.
+    """
 
     name: str
     weights: Mapping[str, float]
     group: str = ""
     column: str = "score"  # of the run frame, as evidence.py reads it
     threshold: float | None = None
+    decides: bool = True
 
     @property
     def unit(self) -> str:
@@ -63,17 +69,10 @@ def type_against_each(best: str) -> tuple[Comparison, ...]:
 
 
 def after_against_before() -> tuple[Comparison, ...]:
-    return tuple(minus(pair("None", n), pair(n, "None")) for n in NORM_CHOICES)
-
-
-def interactions(largest: str) -> tuple[Comparison, ...]:
-    """(after − before) of one norm minus (after − before) of each other."""
-    own = {pair("None", largest): 1.0, pair(largest, "None"): -1.0}
-    return tuple(
-        Comparison(f"effect of after: {largest} − {n}", own | {pair("None", n): -1.0, pair(n, "None"): 1.0})
-        for n in NORM_CHOICES
-        if n != largest
-    )
+    """The mean over the norms, as Figure 6 draws it; beside it each norm of Table 1."""
+    each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in NORM_CHOICES]
+    weights = {arm: weight / len(each) for one in each for arm, weight in one.weights.items()}
+    return Comparison(f"mean over {len(each)} norms: None→N − N→None", weights), *each
 
 
 def combinations_against_type() -> tuple[Comparison, ...]:
@@ -107,22 +106,23 @@ def spreads(narrowest: str) -> tuple[Comparison, ...]:
     means = _over_n1()
     others = [n2 for n2 in NORM_CHOICES if n2 != narrowest]
     return tuple(
-        Comparison(f"spread of ·→{n2} − spread of ·→{narrowest}", _less(means[n2], means[narrowest])) for n2 in others
+        Comparison(f"spread of ·→{n2} − spread of ·→{narrowest}", _less(means[n2], means[narrowest]), column="spread")
+        for n2 in others
     )
 
 
 def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
-    """The paper's step, and the comparisons that tell NormVary's share of it from N2's and from mere mixing (I7)."""
+    """The paper's step; beside it, what tells NormVary's share of it from N2's and from mere mixing (I7)."""
     before, after = Arm.parse(original)
     steps = [(pair("NormVary", n2), original), (pair("NormVary", n2), pair(before, n2))]
     if after != n2:
         steps.append((pair("NormVary", after), original))
     steps.append((pair("NormVary", n2), pair("NormVary-fixed", n2)))
-    return tuple(minus(*step) for step in dict.fromkeys(steps))
+    return tuple(minus(*step, decides=step == steps[0]) for step in dict.fromkeys(steps))
 
 
 def growth(norm: str = "BN") -> tuple[Comparison, ...]:
-    """§4.6 and Figure 9, part by part; the last line is "the scale disparity is further reduced"."""
+    """§4.6 and Figure 9, part by part; the last line is "the scale disparity between layers is further reduced"."""
     none, before, after, both = (pair(*n) for n in (("None", "None"), (norm, "None"), ("None", norm), (norm, norm)))
     label = {arm: Arm.parse(arm).label for arm in (none, before, after, both)}
     return (
@@ -142,6 +142,6 @@ def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
     """What the failing run's singular values do in the second half of its life, minus the control's at those steps."""
     own = {NONE: 1.0, control: -1.0}
     return (
-        Comparison("rise of the variance, against the control", own, column="sigma_rise"),
-        Comparison("deepest minus first block, against the control", own, column="sigma_trend"),
+        Comparison("rise of the variance across blocks, against the control", own, column="sigma_rise"),
+        Comparison("more growth in deeper blocks, against the control", own, column="sigma_trend"),
     )

@@ -1,190 +1,334 @@
-"""One claim on one task → its comparisons as rows: effect, intervals, threshold, and whether it holds or fails.
+"""One claim on one task → its comparisons as rows: effect, interval, threshold, and what the row says.
 
-contrast    the weighted sum of arms, seed by seed: paired t
-spread      the same of |accuracy − median| over the arms (Brown–Forsythe's deviations)
-failure     rates, exact intervals
-run_ids     the runs that one comparison is made of
-selected    the comparison that is made of each group, or the hardest rival, both chosen on the select seeds
+A row has one state:
+
+    holds        the interval lies wholly above the threshold
+    fails        wholly below
+    near         it holds the threshold, and lies within one threshold of it (two one-sided tests): ≈ threshold
+    open         anything else: more seeds could tell
+    untestable   these runs cannot tell, for the reason in `why`
+
+The interval's two ends have levels of their own (protocol.py): the lower one is where the row may hold, the upper one
+where it may fail. Both leave room for what the seeds do not show: the overlap of their splits, and one divergence more
+than was seen.
+
+    rows_of       all comparisons of a claim on a task
+    divergence    how many runs of each arm diverged
+    run_ids       the runs that one comparison is made of
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
-import pandas as pd
 
-from mambanorm.claims.comparisons import Comparison
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.hypotheses import Claim
-from mambanorm.model.arms import Arm
+from mambanorm.claims.comparisons import NONE, Comparison
+from mambanorm.claims.evidence import Evidence, Paired, overlap
+from mambanorm.claims.gaps import label
+from mambanorm.claims.hypotheses import CONTROL, Claim
+from mambanorm.claims.protocol import MOST_SEEDS, ONE_SIDED, levels
 from mambanorm.study.experiments import FEW_ROWS, failing_runs, failure_runs
-from mambanorm.study.intervals import (
-    brown_forsythe,
-    clopper_pearson,
-    deviations,
-    fisher,
-    sign_flip_interval,
-    simultaneous,
-    t_interval,
-)
+from mambanorm.study.intervals import clopper_pearson, fisher, fisher_above, t_quantile
 from mambanorm.study.paper import paper_values
-from mambanorm.training.config import SELECT_SEEDS, RunConfig
 
 Row = dict[str, object]
-STATES = ("fails", "open", "holds")
+STATES = ("fails", "untestable", "open", "near", "holds")
+"""From the weakest to the strongest for the claim."""
 
 
-def rows_of(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Row], str]:
-    """The comparisons as rows, and the name of the one that is the hardest rival ("" if the claim has none).
-
-    A comparison without any run has n = 0.
-    """
-    if claim.measure == "failure":
-        return failure_rows(claim, evidence, task), ""
-    comparisons, rival = selected(claim, evidence, task)
-    tables = {column: evidence.table(claim, task, column) for column in {c.column for c in comparisons}}
-    measure = MEASURES[claim.measure]
-    m = claim.m * evidence.families
-    return [row(claim, task, c, measure(tables[c.column], c).dropna(), m) for c in comparisons], rival
-
-
-def row(claim: Claim, task: str, comparison: Comparison, values: pd.Series, m: int) -> Row:
-    """One comparison of m from its per-seed values."""
-    facts = dict(task=task, comparison=comparison.name, effect=float(values.mean()), n=len(values))
-    low, high = t_interval(values, simultaneous(m))
-    each_low, each_high = t_interval(values)
-    facts |= dict(low=low, high=high, each_low=each_low, each_high=each_high)
-    facts |= dict(
-        threshold=claim.threshold_of(comparison), paper=printed(claim, comparison, task), unit=comparison.unit
-    )
-    return judged(claim, facts | dict(per_seed=values.tolist()))
-
-
-def judged(claim: Claim, facts: Row) -> Row:
-    """Adds `state`, and `main`: whether the row takes part in the decision."""
-    low = facts["each_low"] if claim.correction == "each" else facts["low"]
-    state = "holds" if low > facts["threshold"] else "fails" if facts["high"] < facts["threshold"] else "open"
-    return facts | dict(state=state, main=claim.main in ("", facts["comparison"]))
-
-
-def by_sign_flip(claim: Claim, rows: list[Row], m: int) -> list[Row] | None:
-    """The rows, of m comparisons, with inverted sign-flip intervals; None where there are too few seeds for one."""
-    again = []
-    for facts in rows:
-        low, high = sign_flip_interval(facts["per_seed"], simultaneous(m))
-        if not np.isfinite(low):
-            return None
-        each_low, each_high = sign_flip_interval(facts["per_seed"])
-        again.append(judged(claim, facts | dict(low=low, high=high, each_low=each_low, each_high=each_high)))
-    return again
-
-
-def contrast(table: pd.DataFrame, comparison: Comparison) -> pd.Series:
-    """The weighted sum of the arms by seed; NaN where one of them has no run with that seed."""
-    arms = list(comparison.weights)
-    if not arms:
-        return pd.Series(np.nan, index=table.index)
-    return pd.Series(table[arms].to_numpy() @ np.array(list(comparison.weights.values())), index=table.index)
-
-
-def spread(table: pd.DataFrame, comparison: Comparison) -> pd.Series:
-    """Mean |y − median| over the arms with a positive weight minus the same over those with a negative one, by seed."""
-    wide, narrow = sides(comparison)
-    gap = deviations(table[wide].to_numpy(), axis=1) - deviations(table[narrow].to_numpy(), axis=1)
-    return pd.Series(gap, index=table.index)
-
-
-def sides(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """The arms with positive and those with negative weight."""
-    weights = comparison.weights.items()
-    return [arm for arm, weight in weights if weight > 0], [arm for arm, weight in weights if weight < 0]
-
-
-MEASURES: dict[str, Callable[[pd.DataFrame, Comparison], pd.Series]] = {"contrast": contrast, "spread": spread}
-
-
-def selected(claim: Claim, evidence: Evidence, task: str) -> tuple[list[Comparison], str]:
-    """The comparisons that are made, and the hardest rival, both chosen by validation on the select seeds. All select
-    seeds are needed: a group that lacks one becomes an empty comparison with the group's name."""
-    if not claim.select:
-        return list(claim.comparisons), ""
-    table = evidence.table(claim, task, "validation", SELECT_SEEDS)
-    means = {c.name: contrast(table, c).mean(skipna=False) for c in claim.comparisons}
-    if claim.select == "rival":
-        known = all(np.isfinite(mean) for mean in means.values())
-        return list(claim.comparisons), min(means, key=means.get) if known else ""
-    made = []
-    for group, members in groupby(claim.comparisons, key=lambda c: c.group):
-        members = list(members)
-        known = all(np.isfinite(means[c.name]) for c in members)
-        made.append(max(members, key=lambda c: means[c.name]) if known else Comparison(group, {}))
-    return made, ""
-
-
-def failure_cells(evidence: Evidence) -> dict[str, list[RunConfig]]:
-    """The runs of each cell of depth × learning rate, by the name of its comparison."""
-    few, cells = FEW_ROWS[evidence.scale] if evidence.variant else 0, {}
-    for config in failure_runs(evidence.scale, evidence.test_seeds or [0], few):
-        cells.setdefault(f"None→None, {config.n_layers} blocks, lr {config.lr:g}", []).append(config)
-    return cells
-
-
-def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """The share of non-finite ends in each cell of depth × learning rate, in per cent."""
-    cells = failure_cells(evidence)
-    rows = []
-    for name, configs in cells.items():
-        k, n = evidence.counts(configs)
-        facts = dict(task=task, comparison=name, effect=100 * k / n if n else np.nan)
-        low, high, each_low, each_high = (np.nan,) * 4
-        if n:
-            low, high = (100 * end for end in clopper_pearson(k, n, simultaneous(len(cells))))
-            each_low, each_high = (100 * end for end in clopper_pearson(k, n))
-        facts |= dict(
-            low=low, high=high, each_low=each_low, each_high=each_high, n=n, threshold=claim.threshold, unit=claim.unit
-        )
-        rows.append(judged(claim, facts | dict(paper=np.nan, per_seed=[100.0] * k + [0.0] * (n - k))))
+def rows_of(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> list[Row]:
+    """The comparisons as rows; one without any run has n = 0. `tasks`: how many share one verdict."""
+    if claim.runs == "failure":
+        return failure_rows(claim, evidence, task)
+    paired, rows = evidence.paired(claim, task), []
+    parts = parts_of(claim, paired)
+    m = sum(part.comparison.decides for part in parts)
+    ratio = overlap(task, evidence.scale)
+    for part in parts:
+        lower, upper = levels(claim, m, tasks) if part.comparison.decides else (ONE_SIDED, ONE_SIDED)
+        rows.append(_row(claim, task, paired, part, (lower, upper), ratio))
     return rows
 
 
-def run_ids(claim: Claim, evidence: Evidence, task: str, comparison: str) -> list[str]:
-    """The test runs that the comparison of that name is made of, those that the frame lacks included."""
-    if claim.measure == "failure":
-        return [config.run_id for config in failure_cells(evidence)[comparison]]
-    arms = next(c.weights for c in claim.comparisons if c.name == comparison)
-    by_seed = evidence.run_ids(claim, task, evidence.test_seeds)
-    return [one for ids in by_seed for arm, one in zip(claim.arms, ids, strict=True) if arm in arms]
+class Part:
+    """One comparison of a claim, as numbers: `weights` (arms, seeds) differ by seed where one of a group is chosen;
+    `values` (seeds,)."""
+
+    def __init__(self, comparison: Comparison, weights: np.ndarray, paired: Paired):
+        self.comparison, self.name, self.weights = comparison, comparison.name, weights
+        used = (weights != 0).any(axis=1)
+        if comparison.column == "spread":
+            self.values = _spread(paired.columns["score"], weights)
+        else:
+            numbers = np.where(used[:, None], paired.columns[comparison.column], 0.0)
+            self.values = (weights * numbers).sum(axis=0)
+
+    def side(self, sign: int, numbers: np.ndarray) -> np.ndarray:
+        """(seeds,) the mean of numbers (arms, seeds) over the arms on one side of the comparison."""
+        mine = np.maximum(sign * self.weights, 0.0)
+        return (mine * np.where(mine > 0, numbers, 0.0)).sum(axis=0) / mine.sum(axis=0)
+
+
+def parts_of(claim: Claim, paired: Paired) -> list[Part]:
+    """The comparisons that are made, of each group the one that validation on the other seeds chooses, seed by seed."""
+    place = {arm: i for i, arm in enumerate(paired.arms)}
+    made = []
+    for group, members in groupby(claim.comparisons, key=lambda c: c.group if claim.select == "best" else c.name):
+        members = list(members)
+        weights = np.zeros((len(members), len(place), len(paired.seeds)))
+        for i, member in enumerate(members):
+            for arm, weight in member.weights.items():
+                weights[i, place[arm]] = weight
+        made.append(Part(*_chosen(group, members, weights, paired), paired))
+    return made
+
+
+def _chosen(name: str, members: list[Comparison], weights: np.ndarray, paired: Paired) -> tuple[Comparison, np.ndarray]:
+    """The comparison with the largest promise (of most seeds), and its weights (arms, seeds), seed by seed."""
+    if len(members) == 1:
+        return members[0], weights[0]
+    if not paired.seeds:
+        return replace(members[0], name=name), weights[0]
+    promise = np.where(weights != 0, weights * np.where(np.isfinite(paired.promise), paired.promise, 0.0), 0.0).sum(
+        axis=1
+    )
+    absent = (np.any(weights != 0, axis=2) & ~np.isfinite(paired.promise).all(axis=1)).any(
+        axis=1
+    )  # a candidate not run
+    if absent.any():
+        return replace(members[0], name=name), np.full_like(weights[0], np.nan)
+    best = np.round(promise, 9).argmax(axis=0)
+    most = members[int(np.bincount(best, minlength=len(members)).argmax())]
+    return most, np.take_along_axis(weights, best[None, None, :], axis=0)[0]
+
+
+def _spread(scores: np.ndarray, weights: np.ndarray, signs: tuple[int, ...] = (1, -1)) -> np.ndarray:
+    """Variance of the arms' mean scores on the positive side minus that on the negative side, in points²; (seeds,), the
+    jackknife's pseudo-values, whose mean is the estimate. `signs`: only these sides.
+
+    Products of *different* seeds have no noise in their mean. So Σ_{j≠k} c_j·c_k / (n(n − 1)(a − 1)) of the a arms'
+    centred scores c estimates the variance of their true means without bias, whatever the noise of each arm.
+    """
+    n = scores.shape[1]
+    if n < 3:
+        return np.full(n, np.nan)
+    gram = np.zeros((n, n))
+    for sign in signs:
+        mine = scores[(sign * weights > 0).all(axis=1)]
+        centred = mine - mine.mean(axis=0)
+        gram += sign * (centred.T @ centred) / (len(mine) - 1)
+    np.fill_diagonal(gram, 0.0)
+    total = gram.sum()
+    without = (total - 2 * gram.sum(axis=0)) / ((n - 1) * (n - 2))
+    return total / (n - 1) - (n - 1) * without
+
+
+def _row(claim: Claim, task: str, paired: Paired, part: Part, one_sided: tuple[float, float], ratio: float) -> Row:
+    comparison, values = part.comparison, part.values[np.isfinite(part.values)]
+    n, threshold = len(values), claim.threshold_of(comparison)
+    facts = dict(task=task, comparison=part.name, effect=float(values.mean()) if n else np.nan, n=n)
+    facts |= dict(threshold=threshold, unit=comparison.unit, decides=comparison.decides)
+    facts |= dict(paper=printed(claim, comparison, task), per_seed=values.tolist(), why="", seeds_to_tell=None)
+    if n < 2:
+        return facts | dict(low=np.nan, high=np.nan, state="open")
+    error = values.std(ddof=1)
+    below, above = _allowance(paired, part) if comparison.column == "score" else (0.0, 0.0)
+    width = error * np.sqrt(1 / n + ratio)
+    low = facts["effect"] - t_quantile(n - 1, one_sided[0]) * width - below
+    high = facts["effect"] + t_quantile(n - 1, one_sided[1]) * width + above
+    facts |= dict(low=float(low), high=float(high), state=state_of(low, high, threshold))
+    facts["why"] = _untestable(claim, paired, part, facts, error)
+    if facts["why"]:
+        return facts | dict(state="untestable")
+    facts |= _judged_by_rate(paired, part, facts["state"]) if comparison.column == "score" else {}
+    if facts["state"] == "open" and not facts["why"]:
+        margin = facts["effect"] - threshold
+        facts["seeds_to_tell"] = seeds_to_tell(margin, error, n, ratio, one_sided, abs(threshold), (below, above))
+        if facts["seeds_to_tell"] is None:
+            why = f"{MOST_SEEDS} seeds would not tell" + (", because their splits overlap" if ratio else "")
+            facts |= dict(state="untestable", why=why)
+    return facts
+
+
+def state_of(low: float, high: float, threshold: float) -> str:
+    if low > threshold:
+        return "holds"
+    if high < threshold:
+        return "fails"
+    near = low > threshold - abs(threshold) and high < threshold + abs(threshold)
+    return "near" if near else "open"
+
+
+def seeds_to_tell(margin: float, sd: float, n: int, ratio: float, one_sided, reach: float, room) -> int | None:
+    """How many seeds would tell, had they this effect (its distance from the threshold) and this spread; None if not
+    even all test seeds. `reach`: half the width of the band around the threshold that counts as ≈."""
+    more = np.arange(n + 1, MOST_SEEDS + 1)
+    if not len(more):
+        return None
+    lower, upper = (np.array([t_quantile(k - 1, alpha) for k in more]) for alpha in one_sided)
+    width = sd * np.sqrt(1 / more + ratio)
+    low, high = margin - lower * width - room[0] * n / more, margin + upper * width + room[1] * n / more
+    told = (low > 0) | (high < 0) | ((low > -reach) & (high < reach))
+    return int(more[told.argmax()]) if told.any() else None
+
+
+def _allowance(paired: Paired, part: Part) -> tuple[float, float]:
+    """How much lower the means of the better side, and of the other, may be because an arm diverges more often than the
+    seeds show: by the upper 80 % bound of its rate, from its runs at all rates, times what a divergence costs."""
+    if paired.tried is None:
+        return 0.0, 0.0
+    lost = np.maximum((paired.columns["score"] - paired.columns["chance"]).mean(axis=1), 0.0)
+    unseen = [_unseen(int(k), int(n)) for k, n in zip(paired.failed, paired.tried, strict=True)]
+    mean = part.weights.mean(axis=1)
+    room = np.where(mean != 0, np.abs(mean) * lost * unseen, 0.0)
+    return float(room[mean > 0].sum()), float(room[mean < 0].sum())
+
+
+@lru_cache(maxsize=4096)
+def _unseen(k: int, n: int) -> float:
+    """The upper one-sided 80 % bound of a rate, less the share that was seen: with none of 24, 6.5 %."""
+    return clopper_pearson(k, n, 0.6)[1] - k / n if n else 0.0
+
+
+def _judged_by_rate(paired: Paired, part: Part, state: str) -> Row:
+    """A side that diverges more often than the other does not win: its row is open. Empty where it does not."""
+    if paired.tried is None or state not in ("holds", "fails"):
+        return {}
+    mean = part.weights.mean(axis=1)
+    rates = paired.failed / np.maximum(paired.tried, 1)
+    sides = [(np.maximum(sign * mean, 0), sign) for sign in (1, -1)]
+    better, worse = (float((side * rates).sum() / side.sum()) if side.any() else 0.0 for side, _ in sides)
+    wins, loses = (better, worse) if state == "holds" else (worse, better)
+    if wins <= loses + 1e-12:
+        return {}
+    side = sides[0 if state == "holds" else 1][0]
+    names = [arm for arm, w, k in zip(paired.arms, side, paired.failed, strict=True) if w and k]
+    told = ", ".join(f"{label(a)} {paired.failed[paired.arms.index(a)]:.0f}" for a in names)
+    return dict(state="open", why=f"the side that is ahead diverged more often ({told} runs): it cannot win by it")
+
+
+def _untestable(claim: Claim, paired: Paired, part: Part, facts: Row, error: float) -> str:
+    """Why these runs cannot tell; "" where they can."""
+    if error < 1e-9:
+        return "no variance: every seed gives the same difference"
+    column, threshold = part.comparison.column, facts["threshold"]
+    if column in ("score", "spread") and claim.runs == "tuned":
+        above = [_lower(part.side(sign, paired.columns["score"] - paired.columns["chance"])) > 0 for sign in (1, -1)]
+        if not any(above):
+            return "at chance: neither side is told from guessing"
+        if column == "score" and 100 - part.side(-1, paired.columns["score"]).mean() <= threshold:
+            return "at the ceiling: the other side leaves no room for the threshold"
+        if column == "spread" and not any(_told_spread(paired, part, sign) for sign in (1, -1)):
+            return "no spread: on neither side it is told from the noise of the seeds"
+        return _at_the_edge(paired, part, facts["state"])
+    if column == "unevenness" and paired.columns[column][paired.arms.index(NONE)].mean() <= threshold:
+        return "out of reach: without norms the blocks are more even than the threshold"
+    return ""
+
+
+def _lower(values: np.ndarray) -> float:
+    """The lower end of the plain 95 % interval of the mean."""
+    values = values[np.isfinite(values)]
+    return values.mean() - t_quantile(len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+
+
+def _told_spread(paired: Paired, part: Part, sign: int) -> bool:
+    return _lower(sign * _spread(paired.columns["score"], part.weights, (sign,))) > 0
+
+
+def _at_the_edge(paired: Paired, part: Part, state: str) -> str:
+    """A row cannot hold against an arm, or fail with an arm, that a learning rate beyond its grid may still improve."""
+    sign = {"holds": -1, "fails": 1}.get(state, 0)
+    at_edge = [
+        f"{label(arm)} ({lr:g})"
+        for arm, lr, edge, weights in zip(paired.arms, paired.chosen, paired.edge, part.weights, strict=True)
+        if edge and (weights * sign > 0).any()
+    ]
+    return f"learning rate at the edge of its grid: {', '.join(at_edge)}" if at_edge else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# failures (H9)
+
+
+def failure_cells(evidence: Evidence) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The run ids of each cell of depth × learning rate, by the name of its comparison and by arm."""
+    few = FEW_ROWS[evidence.scale] if evidence.variant else 0
+    return _cells(evidence.scale, evidence.test_seeds or (0,), few)
+
+
+@lru_cache(maxsize=64)
+def _cells(scale: str, seeds: tuple[int, ...], few: int) -> dict[str, dict[str, tuple[str, ...]]]:
+    cells: dict[str, dict[str, tuple[str, ...]]] = {}
+    for config in failure_runs(scale, seeds, few):
+        by_arm = cells.setdefault(f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}", {})
+        by_arm[config.arm] = (*by_arm.get(config.arm, ()), config.run_id)
+    return cells
+
+
+@lru_cache(maxsize=64)
+def _failing_ids(scale: str, seeds: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
+    """Of the settings of Figure 10: arm → run ids."""
+    runs = sorted(failing_runs(scale, seeds), key=lambda config: config.arm)
+    return {arm: tuple(config.run_id for config in mine) for arm, mine in groupby(runs, key=lambda config: config.arm)}
+
+
+def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
+    """The share of non-finite ends of None→None in each cell, in per cent; to hold, it must also be told to be larger
+    than the control's, by Fisher's exact test at the same level."""
+    cells, rows = failure_cells(evidence), []
+    lower, upper = levels(claim, len(cells))
+    for name, by_arm in cells.items():
+        (k, n), (others, of) = evidence.counts(by_arm[NONE]), evidence.counts(by_arm[CONTROL])
+        facts = dict(task=task, comparison=name, effect=100 * k / n if n else np.nan, n=min(n, of), paper=np.nan)
+        facts |= dict(threshold=claim.threshold, unit=claim.unit, decides=True, why="", seeds_to_tell=None)
+        facts |= dict(per_seed=[100.0] * k + [0.0] * (n - k), low=np.nan, high=np.nan, state="open")
+        if n and of:
+            low, high = 100 * clopper_pearson(k, n, 1 - 2 * lower)[0], 100 * clopper_pearson(k, n, 1 - 2 * upper)[1]
+            told = fisher_above(k, n, others, of) < lower
+            state = "fails" if high < claim.threshold else "holds" if low > claim.threshold and told else "open"
+            facts |= dict(low=low, high=high, state=state)
+            facts["why"] = f"{label(CONTROL)} there: {others} of {of}"
+        rows.append(facts)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# beside the rows
 
 
 def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
-    """One row an arm: how many of its runs diverged, the exact interval of the rate, and Fisher's p against the claim's
-    reference arm (NaN without one). For the claim on failures (H9), the controls at the settings that fail."""
-    if claim.measure == "failure":
-        counts: dict[str, tuple[int, int]] = {}
-        runs = sorted(failing_runs(evidence.scale, evidence.test_seeds or [0]), key=lambda c: c.arm)
-        counts = {arm: evidence.counts(mine) for arm, mine in groupby(runs, key=lambda c: c.arm)}
+    """One row an arm: how many of its runs diverged, at all its rates, the exact interval of the rate, and Fisher's p
+    against the claim's reference arm (NaN without one). Of the claim on failures (H9) the arms at the settings that fail.
+    """
+    if claim.runs == "failure":
+        ids = _failing_ids(evidence.scale, evidence.test_seeds or (0,))
+        counts = {arm: evidence.counts(mine) for arm, mine in ids.items()}
     else:
-        table = evidence.table(claim, task, "diverged")
-        counts = {arm: (int(table[arm].sum()), int(table[arm].count())) for arm in claim.arms}
+        paired = evidence.paired(claim, task)
+        known = np.isfinite(paired.columns["diverged"])
+        failed = np.nansum(paired.columns["diverged"], axis=1) if paired.failed is None else paired.failed
+        tried = known.sum(axis=1) if paired.tried is None else paired.tried
+        counts = {arm: (int(k), int(n)) for arm, k, n in zip(paired.arms, failed, tried, strict=True)}
     rows = []
+    other_k, other_n = counts.get(claim.reference, (0, 0))
     for arm, (k, n) in counts.items():
         low, high = clopper_pearson(k, n) if n else (np.nan, np.nan)
-        other_k, other_n = counts.get(claim.reference, (0, 0))
         p = fisher(k, n, other_k, other_n) if n and other_n and arm != claim.reference else np.nan
         rows.append(dict(task=task, arm=arm, diverged=k, n=n, rate=k / n if n else np.nan, low=low, high=high, p=p))
     return rows
 
 
-def classical_spread(claim: Claim, evidence: Evidence, task: str) -> float:
-    """p of the unpaired Brown–Forsythe test over all runs, one group an N2; NaN where a run is missing."""
-    table = evidence.table(claim, task).dropna()
-    columns: dict[str, list[str]] = {}
-    for arm in claim.arms:
-        columns.setdefault(Arm.parse(arm).n2, []).append(arm)
-    return brown_forsythe(*(table[arms].to_numpy().ravel() for arms in columns.values())) if len(table) else np.nan
+def run_ids(claim: Claim, evidence: Evidence, task: str, comparison: str) -> list[str]:
+    """The runs that the comparison of that name is made of, each at the rate that the decision used."""
+    if claim.runs == "failure":
+        return [run_id for ids in failure_cells(evidence)[comparison].values() for run_id in ids]
+    paired = evidence.paired(claim, task)
+    part = next(part for part in parts_of(claim, paired) if part.name == comparison)
+    return [run_id for run_id in paired.ids[part.weights != 0] if run_id is not None]
 
 
 @lru_cache(maxsize=16)
@@ -202,7 +346,7 @@ def printed(claim: Claim, comparison: Comparison, task: str) -> float:
     if claim.paper_task and task != claim.paper_task.lower():
         return float("nan")
     accuracy = _printed(claim.kind, claim.printed_on)
-    plain = claim.measure == "contrast" and comparison.column == "score" and comparison.weights
+    plain = comparison.column == "score" and claim.runs == "tuned"
     if not plain or not all(arm in accuracy for arm in comparison.weights):
         return float("nan")
     return round(100 * sum(weight * accuracy[arm] for arm, weight in comparison.weights.items()), 4)

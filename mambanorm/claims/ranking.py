@@ -1,6 +1,7 @@
-"""Which arm to take: chosen by validation on the tune seeds, then held against every other arm on the test seeds.
+"""Which arm to take: chosen by validation, then held against every other arm by test accuracy.
 
-The seeds that choose are not those that judge, so the chosen arm carries no winner's curse into its differences.
+Cross-fitted as all of the verdicts: on seed k the arm is held against the others that the *other* seeds choose, so no
+winner's curse enters the differences.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.evidence import Evidence, overlap
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.study.intervals import simultaneous, t_interval
+from mambanorm.claims.protocol import ONE_SIDED
+from mambanorm.study.intervals import t_quantile
 from mambanorm.training.presets import VISION_TASKS
 
 NAMED = {
@@ -27,29 +29,30 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 
 
 def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.DataFrame:
-    """One row an arm, by validation on the tune seeds, the chosen one first: arm, who (names it), lr, validation, mean,
-    sd, n, diverged, and how far it lies behind the chosen arm on shared test seeds: behind, low, high (95 %,
-    simultaneous over all arms), per_seed, told. Accuracies in per cent, differences in points.
+    """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
+    n, diverged, and how far it lies behind the arm that the other seeds choose: behind, low, high (95 %, simultaneous
+    over all arms, wider by the splits' overlap), per_seed, told. Accuracies in per cent, differences in points.
 
-    Arms that are not tuned, or have fewer than two test runs, are left out. ValueError if none is left.
+    Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
     """
     evidence, kind = Evidence(frame, scale), "vision" if task in VISION_TASKS else "sequence"
-    arms = [arm for arm in tuned_arms(kind) if not evidence.untuned(task, [arm])]
-    score, diverged = (evidence.tuned_table(arms, task, column) for column in ("score", "diverged"))
-    arms = [arm for arm in arms if score[arm].count() > 1]
-    if not arms:
+    arms = [arm for arm in tuned_arms(kind) if not evidence.tuned((arm,), task).gaps]
+    paired = evidence.tuned(tuple(arms), task)
+    n = len(paired.seeds)
+    if n < 2:
         raise ValueError(f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: see mambanorm.needed")
-    validation = {arm: evidence.tuning(task, arm).max() for arm in arms}
-    chosen = max(arms, key=validation.get)
+    score, validation = paired.columns["score"], paired.columns["validation"].mean(axis=1)
+    best = np.round(paired.promise, 9).argmax(axis=0)  # by seed, on the others
+    chosen, ratio = int(validation.argmax()), overlap(task, evidence.scale)
     rows = []
-    for arm in sorted(arms, key=validation.get, reverse=True):
-        gap = (score[chosen] - score[arm]).dropna()
-        low, high = t_interval(gap, simultaneous(max(len(arms) - 1, 1))) if arm != chosen else (np.nan, np.nan)
-        told = "behind" if low > 0 else "ahead" if high < 0 else "not told apart"
-        facts = dict(arm=arm, who=NAMED[kind].get(arm, ""), lr=evidence.lr(task, arm), validation=validation[arm])
-        facts |= dict(mean=score[arm].mean(), sd=score[arm].std(), n=int(score[arm].count()))
-        facts |= dict(diverged=int(diverged[arm].sum()), behind=gap.mean(), low=low, high=high)
-        rows.append(facts | dict(per_seed=gap.tolist(), told="chosen" if arm == chosen else told))
+    for i in np.argsort(-validation, kind="stable"):
+        gap = score[best, np.arange(n)] - score[i]
+        half = t_quantile(n - 1, ONE_SIDED / max(len(arms) - 1, 1)) * gap.std(ddof=1) * np.sqrt(1 / n + ratio)
+        low, high = (np.nan, np.nan) if i == chosen else (gap.mean() - half, gap.mean() + half)
+        told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else "not told apart"
+        facts = dict(arm=arms[i], who=NAMED[kind].get(arms[i], ""), lr=paired.chosen[i], validation=validation[i])
+        facts |= dict(mean=score[i].mean(), sd=score[i].std(ddof=1), n=n, diverged=int(paired.failed[i]))
+        rows.append(facts | dict(behind=gap.mean(), low=low, high=high, per_seed=gap.tolist(), told=told))
     return pd.DataFrame(rows)
 
 

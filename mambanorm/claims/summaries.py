@@ -22,8 +22,9 @@ import pandas as pd
 import torch
 
 from mambanorm.claims.comparisons import NONE
-from mambanorm.claims.evidence import Evidence, fixed_runs, variants
+from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.judged_on import fixed_runs, variants
 from mambanorm.diagnostics import blocks_of, growth, norm_quantiles, sigma_history
 from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig

@@ -1,45 +1,48 @@
-"""A claim and a run frame → a verdict: reproduced, contradicted, inconclusive, a sketch, or not run.
+"""A claim and a run frame → a verdict: reproduced, contradicted, ≈ threshold, inconclusive, not testable, …
 
-The rule is the same for every claim. Each comparison gives one number a seed (arms are paired by their seeds). These
-numbers give a mean with an interval. Every claim has a threshold, written before any run (`hypotheses.py`):
+The rule is the same for every claim (protocol.py has its versions, PROTOCOL.md all of it in words). Each comparison
+gives one number a seed (arms are paired by their seeds) and from these a mean with an interval, which is held against a
+threshold (effects.py). Of the m comparisons that decide, at least u have to hold (u = m where a claim says "every"):
 
-    reproduced     every interval lies wholly above the threshold; of a claim with a main comparison, the main one
-    contradicted   one lies wholly below it; of a best-of claim, the one against the rival that the select seeds name
-    inconclusive   anything else
-    sketch         the same picture from fewer than 6 seeds, from untuned arms, or with an arm missing: no verdict
-    not run        nothing to compare
+    reproduced      u of them hold
+    contradicted    so many fail that u can no longer hold
+    inconclusive    neither; more seeds could tell, and how many is said
+    ≈ threshold     neither; the effect is told to lie at the threshold, so more seeds would tell nothing else
+    not testable    neither; these runs cannot tell: at a ceiling or at chance, no variance, a learning rate at the edge
+                    of its grid, out of reach
+    sketch          the same picture from fewer than 6 seeds, or with a run of the protocol missing: no verdict
+    not run         nothing to compare
 
-Intervals are paired t at 95 %, simultaneous within the claim (Bonferroni over its comparisons) and not beyond it; of a
-rate they are exact. Claims with `correction="each"` (H3, H9) hold by uncorrected intervals, one by one. A
-diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks, intervals
-are simultaneous over all of them. A claim is then reproduced if it is reproduced on each task, contradicted if it is
-contradicted on one and reproduced on none.
+A diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks a claim is
+reproduced if it is reproduced on each task, contradicted if it is contradicted on one and reproduced on none. A task on
+which it is not testable says nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
 from mambanorm.claims import effects
-from mambanorm.claims.comparisons import Comparison
 from mambanorm.claims.effects import STATES, Row
-from mambanorm.claims.evidence import Evidence, tasks_of, variants
+from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.gaps import label
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.model.arms import Arm
-from mambanorm.study.experiments import lr_grid
-from mambanorm.study.intervals import SIGN_FLIP_AT_MOST, t_interval
-from mambanorm.study.tables import SKETCH_BELOW, percent, points
+from mambanorm.claims.judged_on import tasks_of, variants
+from mambanorm.claims.protocol import VERSION
+from mambanorm.study.tables import SKETCH_BELOW, points
 from mambanorm.text import plural
-from mambanorm.training.config import TUNE_SEEDS
 
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "sketch", "not run")
+VERDICTS = ("reproduced", "contradicted", "≈ threshold", "inconclusive", "not testable", "sketch", "not run")
+TOLD = VERDICTS[:4]
+"""Those that count where several tasks make one verdict."""
 FULL_SEEDS = 8
-COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "main", "paper"]
-COLUMNS += ["each_low", "each_high", "per_seed"]
+COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
+COLUMNS += ["seeds_to_tell", "per_seed"]
 
 __all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind"]
 
@@ -48,10 +51,11 @@ __all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind"]
 class Verdict:
     """What the runs say of a claim. `effect` and `ci` are those of the comparison that decides, in `unit`.
 
-    rows: one a task and comparison, columns COLUMNS (low, high simultaneous; each_low, each_high uncorrected; state
-    holds | fails | open; paper = the same comparison in the paper's numbers, NaN if not printed; per_seed = list).
-    divergence: one row a task and arm with diverged, n, rate, low, high (exact), p (Fisher, against the claim's
-    reference arm). beside: what the same runs say at other settings, none of which decides.
+    rows: one a task and comparison, columns COLUMNS (state as in effects.py; paper = the same comparison in the paper's
+    numbers, NaN if not printed; per_seed = list). divergence: one row a task and arm with diverged, n, rate, low, high
+    (exact), p (Fisher, against the claim's reference arm). beside: what the same runs say at other settings, none of
+    which decides. seeds_to_tell: how many seeds would tell, had they the same effect and spread; None unless
+    inconclusive. protocol: the version of the rule.
     """
 
     claim: Claim
@@ -68,9 +72,19 @@ class Verdict:
     unit: str
     per_seed: tuple[float, ...]
     by_task: dict[str, str]
-    rows: pd.DataFrame
-    divergence: pd.DataFrame
+    records: tuple[Row, ...]
+    diverged: tuple[Row, ...]
+    seeds_to_tell: int | None = None
+    protocol: int = VERSION
     beside: dict[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        return pd.DataFrame(self.records).reindex(columns=COLUMNS)
+
+    @property
+    def divergence(self) -> pd.DataFrame:
+        return pd.DataFrame(self.diverged)
 
     @property
     def amount(self) -> str:
@@ -87,6 +101,17 @@ class Verdict:
         return f"{self.verdict} ({self.decided_by}: {self.amount})" if self.n_seeds else self.verdict
 
     @property
+    def count(self) -> str:
+        """`3 of 5 comparisons hold`, task by task; "" where only one is made."""
+        texts = []
+        for task in self.tasks:
+            states = [row["state"] for row in self.records if row["task"] == task and row["n"]]
+            if len(states) > 1:
+                where = f" on {task}" if len(self.tasks) > 1 else ""
+                texts.append(f"{states.count('holds')} of {len(states)} comparisons hold{where}")
+        return ", ".join(texts)
+
+    @property
     def at_odds(self) -> dict[str, Verdict]:
         """The part of `beside` that a reader must not miss: another verdict, or an effect outside this interval."""
         low, high = self.ci
@@ -99,12 +124,12 @@ class Verdict:
 
     @property
     def fidelity(self) -> str:
-        """What the verdict is based on: "quick scale, digits, not the paper's Breakfast"."""
+        """What the verdict is based on: "protocol 2, quick scale, digits, not the paper's Breakfast"."""
         if not self.tasks:
             return "–"
         same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
         other = "" if same else f", not the paper's {self.claim.printed_on}"
-        return f"{self.scale} scale, {', '.join(self.tasks)}{other}"
+        return f"protocol {self.protocol}, {self.scale} scale, {', '.join(self.tasks)}{other}"
 
 
 def judge(
@@ -114,39 +139,29 @@ def judge(
 
     `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
     hold any other runs as well.
-    `tasks` None = those of the frame that the claim is about. ValueError for an unknown claim, or a frame that mixes
-    scales unless `scale` names one.
+    `tasks` None = those of the frame that the claim is about. ValueError for an unknown claim, for a frame that mixes
+    scales unless `scale` names one, and for one recorded under another version of the protocol.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks)
     verdict = _judge_all(claim, evidence, asked)
-    if verdict.verdict not in VERDICTS[:3]:
+    if verdict.verdict not in VERDICTS[:5]:
         return verdict
-    beside = {name: _judge_all(claim, other, asked) for name, other in _others(claim, frame, evidence.scale)}
-    if claim.runs == "tuned":  # at the task's own rate: not run for every arm, no news if every arm chose that rate
-        beside = {k: v for k, v in beside.items() if v.verdict in VERDICTS[:3] and v.brief != verdict.brief}
+    others = {
+        name: Evidence(frame, evidence.scale, i) for i, name in list(enumerate(variants(claim, evidence.scale)))[1:]
+    }
+    beside = {name: _judge_all(claim, other, asked) for name, other in others.items()}
     texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
     return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
 
 
 def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
-    """One verdict from the tasks; the intervals are simultaneous over the comparisons of all of them."""
+    """One verdict from the tasks; those that count share the level at which a claim is contradicted."""
     findings = [judge_task(claim, evidence, task) for task in tasks]
-    counted = [finding.task for finding in findings if finding.verdict in VERDICTS[:3]]
-    if len(counted) > 1:
-        evidence.families = len(counted)
-        findings = [judge_task(claim, evidence, task) for task in tasks]
+    counted = sum(finding.verdict in TOLD for finding in findings)
+    if counted > 1:
+        findings = [judge_task(claim, evidence, task, counted) for task in tasks]
     return combine(claim, evidence, findings)
-
-
-def _others(claim: Claim, frame: pd.DataFrame, scale: str) -> Iterator[tuple[str, Evidence]]:
-    """The other settings at which a claim is judged; none of them decides."""
-    for variant, name in enumerate(variants(claim, scale)[1:], start=1):
-        yield name, Evidence(frame, scale, variant)
-    if claim.runs == "depth":
-        yield "in eval mode", Evidence(frame, scale, mode="eval")
-    if claim.runs == "tuned":
-        yield "at the task's own learning rate for every arm", Evidence(frame, scale, own_rate=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,39 +171,57 @@ class Finding:
     task: str
     verdict: str
     rows: list[Row]
-    decisive: Row | None  # the rival's row, or the weakest
+    decisive: Row | None
     caveats: list[str]
     divergence: list[Row]
 
 
-def judge_task(claim: Claim, evidence: Evidence, task: str) -> Finding:
-    rows, rival = effects.rows_of(claim, evidence, task)
+def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> Finding:
+    rows = effects.rows_of(claim, evidence, task, tasks)
     found = [row for row in rows if row["n"]]
-    gaps = lacking(claim, evidence, task)
+    gaps, left_out = missing_runs(claim, evidence, task)
     diverged = effects.divergence(claim, evidence, task)
     if not found:
-        return Finding(task, "not run", [], None, gaps, diverged)
-    untuned = _untuned(claim, evidence, task)
-    whole = len(found) == len(rows) and (rival or claim.select != "rival") and not untuned
+        return Finding(task, "not run", [], None, gaps + left_out, diverged)
+    deciding = [row for row in found if row["decides"]]
+    whole = all(row["n"] for row in rows if row["decides"]) and not gaps
     enough = min(row["n"] for row in found) >= SKETCH_BELOW
-    verdict = decide(found, rival) if whole and enough else "sketch"
-    caveats = gaps + untuned + _cautions(claim, evidence, task, rows, rival, diverged, verdict)
-    return Finding(task, verdict, rows, decisive(found, rival), caveats, diverged)
+    verdict = decide(claim, deciding) if whole and enough else "sketch"
+    caveats = gaps + left_out + _cautions(claim, evidence, task, rows, diverged, verdict)
+    return Finding(task, verdict, rows, decisive(claim, deciding or found, verdict), caveats, diverged)
 
 
-def decide(rows: list[Row], rival: str = "") -> str:
-    """The rule: all hold → reproduced; one fails (the rival's, where there is one) → contradicted."""
-    main = [row for row in rows if row["main"]]
-    if all(row["state"] == "holds" for row in main):
+def decide(claim: Claim, rows: list[Row]) -> str:
+    """The rule, from the states of the m rows that decide."""
+    m, states = len(rows), Counter(row["state"] for row in rows)
+    hold_at_least = claim.at_least or m
+    fail_at_least = m - hold_at_least + 1
+    if states["holds"] >= hold_at_least:
         return "reproduced"
-    fails = any(row["state"] == "fails" for row in main if rival in ("", row["comparison"]))
-    return "contradicted" if fails else "inconclusive"
+    if states["fails"] >= fail_at_least:
+        return "contradicted"
+
+    def could_be_told(state: str) -> bool:
+        """Whether the claim could still be decided if every row of that state were told."""
+        return states["holds"] + states[state] >= hold_at_least or states["fails"] + states[state] >= fail_at_least
+
+    if could_be_told("open"):
+        return "inconclusive"
+    return "not testable" if could_be_told("untestable") else "≈ threshold"
 
 
-def decisive(rows: list[Row], rival: str = "") -> Row:
-    """The rival's row, or that of the main ones which comes closest to failing, in widths of its interval."""
-    main = [row for row in rows if row["main"]] or rows
-    return next((row for row in main if rival and row["comparison"] == rival), min(main, key=_strength))
+def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
+    """The row on which the verdict turns: of those that hold (or fail) the last one that it took, else the nearest."""
+    ranked = sorted(rows, key=_strength, reverse=True)
+    u = claim.at_least or len(rows)
+    state = {"reproduced": "holds", "contradicted": "fails", "≈ threshold": "near", "inconclusive": "open"}.get(verdict)
+    state = "untestable" if verdict == "not testable" else state
+    mine = [row for row in ranked if row["state"] == state]
+    if verdict == "reproduced":
+        return mine[u - 1]
+    if verdict == "contradicted":
+        return mine[-(len(rows) - u + 1)]
+    return (mine[0] if u == 1 else mine[-1]) if mine else ranked[min(u, len(ranked)) - 1]
 
 
 def _strength(row: Row) -> tuple[int, float]:
@@ -197,17 +230,11 @@ def _strength(row: Row) -> tuple[int, float]:
 
 
 def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdict:
-    """One verdict from the tasks: those with a verdict of their own decide.
-
-    A claim is about every sequence (or image) task: reproduced if it is reproduced on each of them, contradicted if it
-    is contradicted on one and reproduced on none.
-    """
-    ranks = [[f for f in findings if f.verdict in names] for names in (VERDICTS[:3], ("sketch",))]
+    """One verdict from the tasks: those that were told something decide; without one, the others in this order."""
+    ranks = [[f for f in findings if f.verdict in names] for names in (TOLD, ("not testable",), ("sketch",))]
     counted = next((rank for rank in ranks if rank), [])
     verdicts = list(dict.fromkeys(f.verdict for f in counted))
-    verdict = "not run" if not counted else verdicts[0] if len(verdicts) == 1 else "inconclusive"
-    if "contradicted" in verdicts and "reproduced" not in verdicts:
-        verdict = "contradicted"
+    verdict = _together(verdicts)
     disagree = f"the tasks disagree: {', '.join(f'{f.task} {f.verdict}' for f in counted)}"
     caveats = [disagree] if len(verdicts) > 1 else []
     caveats += [f"{f.task}: {f.verdict}, not counted" for f in findings if f not in counted and counted]
@@ -215,14 +242,14 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
     caveats += [f"{f.task}: {text}" if several else text for f in counted for text in f.caveats]
     if not counted:
         caveats += [text for f in findings for text in f.caveats] or [_why_not_run(claim, evidence)]
-    deciding = min((f.decisive for f in counted), key=_strength, default=None)
-    rows = pd.DataFrame([row for f in findings for row in f.rows]).reindex(columns=COLUMNS)
+    agreeing = [f.decisive for f in counted if f.verdict == verdict] or [f.decisive for f in counted]
+    deciding = min(agreeing, key=_strength, default=None)
     name = "" if deciding is None else deciding["comparison"] + (f" on {deciding['task']}" if several else "")
     return Verdict(
         claim=claim,
         verdict=verdict,
         effect=np.nan if deciding is None else deciding["effect"],
-        ci=_interval(claim, deciding),
+        ci=(np.nan, np.nan) if deciding is None else (deciding["low"], deciding["high"]),
         n_seeds=min((row["n"] for f in counted for row in f.rows if row["n"]), default=0),
         caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
         scale=evidence.scale,
@@ -233,23 +260,25 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
         unit=claim.unit if deciding is None else deciding["unit"],
         per_seed=() if deciding is None else tuple(deciding["per_seed"]),
         by_task={f.task: f.verdict for f in findings},
-        rows=rows,
-        divergence=pd.DataFrame([row for f in findings for row in f.divergence]),
+        records=tuple(row for f in findings for row in f.rows),
+        diverged=tuple(row for f in findings for row in f.divergence),
+        seeds_to_tell=deciding["seeds_to_tell"] if verdict == "inconclusive" and deciding else None,
     )
 
 
-def _interval(claim: Claim, row: Row | None) -> tuple[float, float]:
-    """The interval that the decision rests on: uncorrected where a row holds in an intersection–union test."""
-    if row is None:
-        return np.nan, np.nan
-    prefix = "each_" if claim.correction == "each" and row["state"] == "holds" else ""
-    return row[f"{prefix}low"], row[f"{prefix}high"]
+def _together(verdicts: list[str]) -> str:
+    """One word from those of the tasks."""
+    if len(verdicts) < 2:
+        return verdicts[0] if verdicts else "not run"
+    if "contradicted" in verdicts and "reproduced" not in verdicts:
+        return "contradicted"
+    return "≈ threshold" if set(verdicts) == {"reproduced", "≈ threshold"} else "inconclusive"
 
 
 def _why_not_run(claim: Claim, evidence: Evidence) -> str:
     if claim.kind == "vision" and not tasks_of(claim, evidence.tasks):
         return "no image task has been run"
-    if any(c.column != "score" for c in claim.comparisons) and len(evidence.runs):
+    if any(c.column not in ("score", "spread") for c in claim.comparisons) and len(evidence.index):
         return "the frame has no runs of this claim, or lacks their summaries (summaries.with_summaries)"
     return "the frame has no runs of this claim: see mambanorm.needed"
 
@@ -258,116 +287,51 @@ def _why_not_run(claim: Claim, evidence: Evidence) -> str:
 # caveats
 
 
-def label(arm: str) -> str:
-    return Arm.parse(arm).label
-
-
-def lacking(claim: Claim, evidence: Evidence, task: str) -> list[str]:
-    """What keeps the claim from more seeds: arms without a run, seeds that an arm lacks, seeds without a failure."""
-    if claim.measure == "failure":
-        return []
-    texts = []
-    for column in dict.fromkeys(["score", *(c.column for c in claim.comparisons)]):
-        known = evidence.table(claim, task, column).notna()
-        known = known[known.any(axis=1)]
-        absent = [label(arm) for arm in known if not known[arm].any()]
-        what = "not run" if column == "score" else f"no {column}"
-        if absent:
-            texts.append(f"{what}: {', '.join(absent)}")
-        for arm in known:
-            seeds = [str(seed) for seed in known.index[~known[arm]]] if known[arm].any() else []
-            if seeds:
-                texts.append(f"{label(arm)} lacks seeds {', '.join(seeds)}")
-    if claim.runs == "failing":
-        calm = evidence.table(claim, task, "diverged")[claim.arms[0]]
-        seeds = ", ".join(str(seed) for seed in calm.index[calm == 0])
-        if seeds:
-            texts.append(f"no failure to look back from with seeds {seeds}")
-    return list(dict.fromkeys(texts))
-
-
-def _untuned(claim: Claim, evidence: Evidence, task: str) -> list[str]:
-    arms = evidence.untuned(task, claim.arms) if claim.runs == "tuned" else []
-    which = "no arm is tuned: one learning rate for all" if len(arms) == len(claim.arms) else ""
-    return [which or f"not tuned: {', '.join(map(label, arms))}"] if arms else []
+def missing_runs(claim: Claim, evidence: Evidence, task: str) -> tuple[list[str], list[str]]:
+    """What keeps the claim from a verdict (arms and rates without runs), and the seeds that are left out."""
+    if claim.runs == "failure":
+        return [], []
+    paired = evidence.paired(claim, task)
+    return list(paired.gaps), list(paired.left_out)
 
 
 def _cautions(
-    claim: Claim, evidence: Evidence, task: str, rows: list[Row], rival: str, diverged: list[Row], verdict: str
+    claim: Claim, evidence: Evidence, task: str, rows: list[Row], diverged: list[Row], verdict: str
 ) -> list[str]:
     """What a reader of the verdict should know besides."""
     fewest = min(row["n"] for row in rows)
     texts = [f"{plural(fewest, 'seed')}, fewer than {FULL_SEEDS}"] if 0 < fewest < FULL_SEEDS else []
-    if claim.select == "rival":
-        texts.append(f"hardest on the select seeds: {rival}" if rival else "the select seeds are incomplete")
-    if claim.select == "best" and any(not row["n"] for row in rows):
-        texts.append("the select seeds are incomplete: " + ", ".join(r["comparison"] for r in rows if not r["n"]))
-    where = "at the settings of Figure 10 " if claim.measure == "failure" else ""
+    where = "at the settings of Figure 10 " if claim.runs == "failure" else ""
     texts += [where + divergence_text(row) for row in diverged if row["diverged"] or (where and row["n"])]
-    if verdict in VERDICTS[:3]:
-        holding = sum(row["state"] == "holds" for row in rows)
-        if len(rows) > 1 and not claim.main:
-            texts.append(f"{holding} of {len(rows)} comparisons hold")
-        texts += _by_sign_flip(claim, rows, rival, verdict, claim.m * evidence.families)
-    if claim.measure == "spread":
-        p = effects.classical_spread(claim, evidence, task)
-        texts.append(f"classical Brown–Forsythe over all runs: p = {p:.2g}")
-    return texts + _at_chance(claim, evidence, task) + _about_rates(claim, evidence, task, rows, verdict)
-
-
-AT_CHANCE = "models not told from chance"
-
-
-def _at_chance(claim: Claim, evidence: Evidence, task: str) -> list[str]:
-    """Arms of the claim on growth that are not told from chance: a model that learned nothing is weak evidence."""
-    if claim.runs != "depth":
-        return []
-    scores, chance = (evidence.table(claim, task, name) / 100 for name in ("score", "chance"))
-    texts = []
-    for arm in scores:
-        gain = (scores[arm] - chance[arm]).dropna()
-        if len(gain) > 1 and t_interval(gain.to_numpy())[0] <= 0:
-            texts.append(f"{label(arm)} ({percent(scores[arm].mean())}, chance {percent(chance[arm].mean())})")
-    return [f"{AT_CHANCE}: {', '.join(texts)}"] if texts else []
-
-
-def divergence_text(row: Row) -> str:
-    """`None→None diverged in 3 of 8 runs [9, 76 %] (Fisher p = 0.2)`; accuracy claims score these as chance."""
-    against = f" (Fisher p = {row['p']:.2g})" if np.isfinite(row["p"]) else ""
-    interval = f"[{100 * row['low']:.0f}, {100 * row['high']:.0f} %]"
-    return f"{label(row['arm'])} diverged in {row['diverged']} of {plural(row['n'], 'run')} {interval}{against}"
-
-
-def _by_sign_flip(claim: Claim, rows: list[Row], rival: str, verdict: str, m: int) -> list[str]:
-    if claim.measure == "failure" or max(row["n"] for row in rows) > SIGN_FLIP_AT_MOST:
-        return []
-    again = effects.by_sign_flip(claim, rows, m)
-    other = verdict if again is None else decide(again, rival)
-    return [f"by exact sign-flip intervals: {other}"] if other != verdict else []
-
-
-def _about_rates(claim: Claim, evidence: Evidence, task: str, rows: list[Row], verdict: str) -> list[str]:
-    """Arms whose learning rate lies at the edge of the grid, and at which single rates the claim would hold."""
-    if claim.runs != "tuned" or evidence.untuned(task, claim.arms):
-        return []
-    grid, texts = lr_grid(task, evidence.scale), []
-    edge = [f"{label(arm)} ({lr:g})" for arm in claim.arms if (lr := evidence.lr(task, arm)) in (grid[0], grid[-1])]
-    if edge:
-        texts.append(f"learning rate chosen at the edge of {grid[0]:g} … {grid[-1]:g}: {', '.join(edge)}")
-    if claim.measure == "contrast" and all(c.column == "score" for c in claim.comparisons):
-        made = {row["comparison"] for row in rows if row["main"]}
-        comparisons = [c for c in claim.comparisons if c.name in made]
-        holds = [f"{lr:g}" for lr in grid if _holds_at(claim, comparisons, evidence.tune_table(claim, task, lr))]
-        where = f"(validation, {plural(len(TUNE_SEEDS), 'tune seed')}, one rate for all arms)"
-        if made and len(holds) == 1:
-            texts.append(f"holds only at learning rate {holds[0]} of {len(grid)} {where}")
-        if not holds and verdict == "reproduced":
-            texts.append(f"holds at no single learning rate {where}")
+    if verdict in VERDICTS[:5]:
+        made = [row for row in rows if row["n"]]
+        if len(made) > 1:
+            texts.append(f"{sum(row['state'] == 'holds' for row in made)} of {len(made)} comparisons hold")
+        reasons = {row["why"]: None for row in made if row["why"] and row["state"] in ("untestable", "open")}
+        for why in reasons:
+            names = ", ".join(row["comparison"] for row in made if row["why"] == why)
+            texts.append(f"{names}: {why}")
+        seeds = [row["seeds_to_tell"] for row in made if row["decides"] and row["seeds_to_tell"]]
+        if verdict == "inconclusive" and seeds:
+            texts.append(f"about {max(seeds)} seeds would tell, had they the same effect and spread")
+    if claim.runs == "tuned" and (edge := _at_an_edge(claim, evidence, task)):
+        texts.append(f"learning rate still rising at the edge of its grid: {edge}")
     return texts
 
 
-def _holds_at(claim: Claim, comparisons: Iterable[Comparison], table: pd.DataFrame) -> bool:
-    return all(effects.contrast(table, c).mean() > claim.threshold_of(c) for c in comparisons)
+def _at_an_edge(claim: Claim, evidence: Evidence, task: str) -> str:
+    paired = evidence.paired(claim, task)
+    if paired.edge is None:
+        return ""
+    arms = zip(paired.arms, paired.chosen, paired.edge, strict=True)
+    return ", ".join(f"{label(arm)} ({lr:g})" for arm, lr, edge in arms if edge)
+
+
+def divergence_text(row: Row) -> str:
+    """`None→None diverged in 3 of 24 runs [9, 76 %] (Fisher p = 0.2)`; accuracy claims score these as chance."""
+    against = f" (Fisher p = {row['p']:.2g})" if np.isfinite(row["p"]) else ""
+    interval = f"[{100 * row['low']:.0f}, {100 * row['high']:.0f} %]"
+    return f"{label(row['arm'])} diverged in {row['diverged']} of {plural(row['n'], 'run')} {interval}{against}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -382,8 +346,9 @@ def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
     evidence = Evidence(frame, verdict.scale)
     ids = [
         name
-        for row in verdict.rows.itertuples()
-        if verdict.decided_by in (f"{row.comparison} on {row.task}", row.comparison) and row.task in verdict.tasks
-        for name in effects.run_ids(verdict.claim, evidence, row.task, row.comparison)
+        for row in verdict.records
+        if verdict.decided_by in (f"{row['comparison']} on {row['task']}", row["comparison"])
+        and row["task"] in verdict.tasks
+        for name in effects.run_ids(verdict.claim, evidence, row["task"], row["comparison"])
     ]
     return frame[frame.run_id.isin(ids)]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from mambanorm.claims.verdict import AT_CHANCE, VERDICTS, Verdict
+from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.text import plural
 
@@ -82,7 +82,6 @@ def _small_print(verdict: Verdict) -> str:
         lines.append(", ".join(f"{task}: {said}" for task, said in verdict.by_task.items()))
     elif verdict.n_seeds and len(verdict.rows) > 1 and not verdict.claim.main:
         lines.append(f"{(verdict.rows.state == 'holds').sum()} of {len(verdict.rows)} comparisons hold")
-    lines += [text for text in verdict.caveats if AT_CHANCE in text]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     return "".join(f"<br><small>{html.escape(line)}</small>" for line in lines)
 

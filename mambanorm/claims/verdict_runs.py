@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from mambanorm.atomic import writable_folder
-from mambanorm.claims.evidence import needed
 from mambanorm.claims.hypotheses import CLAIMS, Claim
+from mambanorm.claims.needed import needed
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.settings import default_scale
 from mambanorm.study.experiments import STUDY_TASKS, leaves_grid_out, study

@@ -33,6 +33,12 @@ def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, flo
     return float(values.mean() - half), float(values.mean() + half)
 
 
+@lru_cache(maxsize=8192)
+def t_quantile(df: int, one_sided: float = 0.025) -> float:
+    """The quantile of Student's t that is exceeded with this probability; infinite without a degree of freedom."""
+    return float(stats.t.isf(one_sided, df)) if df > 0 else float("inf")
+
+
 def simultaneous(m: int, level: float = LEVEL) -> float:
     """The level that each of m intervals needs for all of them together to hold the level (Bonferroni)."""
     if m < 1:
@@ -78,6 +84,12 @@ def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]
 def fisher(k: int, n: int, other_k: int, other_n: int) -> float:
     """Two-sided p of Fisher's exact test that two rates, k of n and other_k of other_n, are one."""
     return float(stats.fisher_exact([[k, n - k], [other_k, other_n - other_k]]).pvalue)
+
+
+@lru_cache(maxsize=4096)
+def fisher_above(k: int, n: int, other_k: int, other_n: int) -> float:
+    """One-sided p of Fisher's exact test that k of n is no larger a rate than other_k of other_n."""
+    return float(stats.fisher_exact([[k, n - k], [other_k, other_n - other_k]], alternative="greater").pvalue)
 
 
 def deviations(values: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -228,7 +228,8 @@ def shape(split: int, scale: str) -> Shape:
     """1,712 videos; about a tenth of train's is held out with its people."""
     settings, (train, test) = SETTINGS[scale], VIDEOS[split]
     held_out = settings.most[1:] if settings.most else (round(HELD_OUT * train), test)
-    return Shape(len(ACTIVITIES), settings.positions, in_features=FEATURES, held_out=held_out)
+    rows = settings.most[0] if settings.most else train - held_out[0]
+    return Shape(len(ACTIVITIES), settings.positions, in_features=FEATURES, held_out=held_out, train_rows=rows)
 
 
 for _split in VIDEOS:

@@ -7,7 +7,7 @@ Map
     check_whole                 whether all published rows are there
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
     cached_table, write_table   a Parquet file made once, made anew where it is damaged
-    Sizes, rows_held_out, pick, pick_splits     how many rows a scale takes, and which
+    Sizes, rows_held_out, rows_trained, pick, pick_splits     how many rows a scale takes, and which
 
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
 """
@@ -259,12 +259,17 @@ def rows_held_out(n: tuple[int, int], sizes: Sizes, held_out: float = 0.1) -> tu
     return n_val, n[1] if sizes.test is None else sizes.test
 
 
+def rows_trained(n: tuple[int, int], sizes: Sizes, held_out: float = 0.1) -> int:
+    """Rows of the training split, where a data set's own parts have n."""
+    return max(n[0] - rows_held_out(n, sizes, held_out)[0], 0) if sizes.train is None else sizes.train
+
+
 def pick_splits(n: tuple[int, int], sizes: Sizes, seed: int, what: str, held_out: float = 0.1) -> list[Tensor]:
     """Rows of train and validation, both of a data set's own training part, and of test; n = rows of the two parts.
 
     With all rows and seed 42 this is s4's split of CIFAR: validation is the last tenth of a permutation.
     """
     n_val, n_test = rows_held_out(n, sizes, held_out)
-    n_train = max(n[0] - n_val, 0) if sizes.train is None else sizes.train
+    n_train = rows_trained(n, sizes, held_out)
     seed = sizes.seed(seed)
     return [*pick(n[0], (n_train, n_val), seed, f"{what}'s train"), *pick(n[1], (n_test,), seed, f"{what}'s test")]

@@ -43,6 +43,7 @@ from mambanorm.tasks.files import (
     pick_splits,
     read_list,
     rows_held_out,
+    rows_trained,
     verify,
 )
 from mambanorm.tasks.images import BAD_PICTURE, Lazy
@@ -190,7 +191,8 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
 def shape(name: str, scale: str) -> Shape:
     settings, (n_classes, *rows) = SETTINGS[scale], ROWS[name]
     length, held_out = (settings.edge // settings.patch) ** 2, rows_held_out(tuple(rows), settings.sizes, HELD_OUT)
-    return Shape(n_classes, length, in_channels=3, patch=settings.patch, held_out=held_out)
+    train = rows_trained(tuple(rows), settings.sizes, HELD_OUT)
+    return Shape(n_classes, length, in_channels=3, patch=settings.patch, held_out=held_out, train_rows=train)
 
 
 register_task(

@@ -37,6 +37,7 @@ from mambanorm.tasks.files import (
     missing,
     pick_splits,
     rows_held_out,
+    rows_trained,
 )
 from mambanorm.tasks.images import AGAIN, parquet_files, read_labels, read_parquet
 from mambanorm.tasks.registry import register_task
@@ -133,7 +134,10 @@ def shape(scale: str) -> Shape:
     """25,000 reviews of about 1,300 characters to train on and to test on."""
     settings = SETTINGS[scale]
     held_out = (ROWS[1], ROWS[1]) if settings.val_is_test else rows_held_out(ROWS, settings.sizes)
-    return Shape(2, settings.l_max, vocab_size=135, tokens=min(1_300, settings.l_max), held_out=held_out)
+    train = rows_trained(ROWS, settings.sizes, 0.0 if settings.val_is_test else 0.1)
+    return Shape(
+        2, settings.l_max, vocab_size=135, tokens=min(1_300, settings.l_max), held_out=held_out, train_rows=train
+    )
 
 
 @register_task(

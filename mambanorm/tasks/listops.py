@@ -309,7 +309,7 @@ def _padded(table: pa.Table, l_max: int) -> Split:
 def shape(scale: str) -> Shape:
     """`TOKENS` and their `<eos>`; nothing is generated for it."""
     settings = SETTINGS[scale]
-    sizes = dict(tokens=TOKENS[scale] + 1, held_out=(settings.val, settings.test))
+    sizes = dict(tokens=TOKENS[scale] + 1, held_out=(settings.val, settings.test), train_rows=settings.train)
     return Shape(10, settings.shorter_than, vocab_size=len(VOCABULARY), **sizes)
 
 

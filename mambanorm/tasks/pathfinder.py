@@ -227,7 +227,9 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
 def shape(window: int, scale: str) -> Shape:
     settings = SETTINGS[scale]
     held_out = settings.sizes.val, settings.sizes.test
-    return Shape(2, (settings.edge or window) ** 2, in_features=1, held_out=held_out)
+    return Shape(
+        2, (settings.edge or window) ** 2, in_features=1, held_out=held_out, train_rows=settings.sizes.train or 0
+    )
 
 
 for _window in DRAWINGS:

@@ -37,6 +37,7 @@ from mambanorm.tasks.files import (
     missing,
     pick_splits,
     rows_held_out,
+    rows_trained,
     verify,
 )
 from mambanorm.tasks.images import (
@@ -278,13 +279,17 @@ def load_pictures(name: str, scale: str, seed: int) -> TaskData:
 def sequence_shape(name: str, scale: str) -> Shape:
     one = SETS[name]
     length = (one.edge // AVERAGED[scale]) ** 2
-    return Shape(one.n_classes, length, in_features=1, held_out=rows_held_out(one.rows, SCALE_SIZES[scale]))
+    return Shape(one.n_classes, length, in_features=1, **_rows(one, scale))
 
 
 def pictures_shape(name: str, scale: str) -> Shape:
     one, patch = SETS[name], PATCH[scale]
-    length, held_out = (one.edge // patch) ** 2, rows_held_out(one.rows, SCALE_SIZES[scale])
-    return Shape(one.n_classes, length, in_channels=3, patch=patch, held_out=held_out)
+    return Shape(one.n_classes, (one.edge // patch) ** 2, in_channels=3, patch=patch, **_rows(one, scale))
+
+
+def _rows(one: PictureSet, scale: str) -> dict:
+    sizes = SCALE_SIZES[scale]
+    return dict(held_out=rows_held_out(one.rows, sizes), train_rows=rows_trained(one.rows, sizes))
 
 
 for _name, _set in SETS.items():

@@ -1,0 +1,246 @@
+"""How often the rule is wrong, and how often it finds what is there: whole made-up studies through the real `judge`.
+
+A study is the frame of all runs that a claim needs, with accuracies that are made up: what the arms' means are, is
+known. It has all that a real one has: a level that a seed gives to every arm, noise of each run, validation accuracies
+that differ from the test's, three learning rates to choose from, and what the scenario adds.
+
+    SCENARIOS      what a study may have besides
+    TRUTHS         what the arms' means are: at the boundary, from either side, or 1, 2 or 4 × the threshold
+    simulate       so many studies → how often each verdict comes out
+    calibration    claims × scenarios and claims × effects × seeds → a table
+    controls       the paper's own numbers planted (positive), all arms equal (negative)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.claims.comparisons import NONE, Comparison
+from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
+from mambanorm.claims.needed import needed
+from mambanorm.claims.verdict import VERDICTS, judge
+
+TASK = {"sequence": "digits", "vision": "digits_images"}
+CHANCE = 10.0  # per cent
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a made-up study has, in points of accuracy (per cent).
+
+    sd: noise of a run, of test and of validation; shared: what a seed gives to every arm; curve: what the three rates
+    give; mixed: each arm has the curve in an order of its own. tails: degrees of freedom of Student's t instead of normal
+    noise; unequal: the arms' sd run from 1/3 of it to 3 × it; rows: accuracies are counts of so many test rows.
+    diverges: share of the runs of the side that could win by luck which diverge; its other runs are better by as much,
+    so that its mean, a diverged run scored as chance, stays where it is. base: where the arms are, far: how far those lie
+    off that are not at the boundary.
+    """
+
+    what: str
+    sd: float = 1.4
+    shared: float = 2.0
+    curve: tuple[float, float, float] = (-4.0, 0.0, -4.0)
+    mixed: bool = False
+    tails: int = 0
+    unequal: bool = False
+    rows: int = 0
+    diverges: float = 0.0
+    base: float = 50.0
+    far: float = 20.0
+
+
+SCENARIOS = {
+    "plain": Scenario("normal noise, one rate clearly best"),
+    "flat": Scenario("all three rates equal: chosen by noise", curve=(0.0, 0.0, 0.0)),
+    "rates": Scenario("rates 1.4 points apart, another order in each arm", curve=(-1.4, 0.0, -2.8), mixed=True),
+    "tails": Scenario("heavy tails: Student's t with 3 degrees of freedom", tails=3),
+    "unequal": Scenario("arms whose noise differs up to ninefold", unequal=True),
+    "ties": Scenario(
+        "few test rows: accuracies in steps of 2 points, many ties", sd=0.0, rows=50, curve=(-4.0, 0.0, -4.0)
+    ),
+    "ceiling": Scenario(
+        "arms at 97 to 100 %", sd=0.0, shared=0.2, rows=359, curve=(-1.0, 0.0, -1.0), base=97.0, far=2.5
+    ),
+    "diverges 5 %": Scenario("the side ahead diverges in 5 % of its runs", diverges=0.05),
+    "diverges 10 %": Scenario("the side ahead diverges in 10 % of its runs", diverges=0.10),
+}
+
+BOUNDARY = {"not above": "reproduced", "not below": "contradicted"}
+"""Truths at the boundary, and the verdict that would be wrong: the claim just fails to hold, or just holds."""
+
+
+@lru_cache(maxsize=128)
+def skeleton(claim_id: str, seeds: int = 8, scale: str = "quick") -> pd.DataFrame:
+    """The runs that a claim needs, without results."""
+    claim = CLAIMS[claim_id]
+    names = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role")
+    configs = needed(claim, seeds, [TASK[claim.kind]], scale)
+    frame = pd.DataFrame([{name: getattr(config, name) for name in names} for config in configs])
+    return frame.astype({name: object for name in ("run_id", "task", "arm", "scale", "role")})  # plain text is faster
+
+
+def deciding(claim: Claim) -> list[list[Comparison]]:
+    """The comparisons that decide; of each group all, because any of them may be chosen."""
+    groups: dict[str, list[Comparison]] = {}
+    for comparison in claim.comparisons:
+        if comparison.decides:
+            groups.setdefault(comparison.group or comparison.name, []).append(comparison)
+    return list(groups.values())
+
+
+def targets(claim: Claim, truth: str | float, far: float) -> np.ndarray:
+    """What each deciding comparison truly is, in units of the thresholds above them: 0 = at the threshold.
+
+    "not above": one more would have to hold; "not below": just enough hold; a number k: every one is k thresholds.
+    """
+    m = len(deciding(claim))
+    u = claim.at_least or m
+    if truth == "not above":
+        return np.array([far] * (u - 1) + [0.0] * (m - u + 1))
+    if truth == "not below":
+        return np.array([0.0] * u + [-far] * (m - u))
+    return np.full(m, float(truth) - 1)
+
+
+def means(claim: Claim, truth: str | float, far: float) -> dict[str, float]:
+    """Arm → points off the base, such that the comparisons are what `targets` says."""
+    groups, arms = deciding(claim), claim.arms
+    above = targets(claim, truth, far)
+    if claim.comparisons[0].column == "spread":
+        return _spread_means(claim, above)
+    weights, wanted = [], []
+    for group, value in zip(groups, above, strict=True):
+        for comparison in group:
+            weights.append([comparison.weights.get(arm, 0.0) for arm in arms])
+            wanted.append(claim.threshold_of(comparison) + value)
+    return dict(zip(arms, np.linalg.pinv(np.array(weights)) @ np.array(wanted), strict=True))
+
+
+def _spread_means(claim: Claim, above: np.ndarray) -> dict[str, float]:
+    """Four arms of a variance: those of the narrowest have 4 points², the others as much more as is wanted."""
+    pattern, found = np.array([-1.5, -0.5, 0.5, 1.5]), {}
+    pattern /= pattern.std(ddof=1)
+    for comparison, value in zip(claim.comparisons, above, strict=True):
+        for sign, variance in ((-1, 4.0), (1, max(4.0 + claim.threshold + value, 0.0))):
+            mine = [arm for arm, weight in comparison.weights.items() if sign * weight > 0]
+            found |= dict(zip(mine, pattern * np.sqrt(variance), strict=True))
+    return found
+
+
+def study(
+    claim: Claim,
+    frame: pd.DataFrame,
+    effects: Mapping[str, float],
+    rng: np.random.Generator,
+    scenario: Scenario,
+    diverging: Iterable[str] = (),
+) -> pd.DataFrame:
+    """The frame with results: arms at `base` + their effect (points), as the scenario says."""
+    seed, rate, arm = (pd.factorize(frame[name], sort=name == "lr")[0] for name in ("seed", "lr", "arm"))
+    arms = pd.unique(frame.arm)
+    place = np.tile(np.arange(3), (len(arms), 1))
+    if scenario.mixed:
+        place = rng.permuted(place, axis=1)
+    mean = scenario.base + np.array([effects.get(name, 0.0) for name in arms])
+    p = np.where(np.isin(arms, list(diverging)), scenario.diverges, 0.0)
+    mean = (mean - p * CHANCE) / (1 - p)
+    expected = (
+        mean[arm]
+        + np.array(scenario.curve)[place[arm, rate]]
+        + scenario.shared * rng.standard_normal(seed.max() + 1)[seed]
+    )
+    sd = scenario.sd * (3.0 ** rng.permutation(np.linspace(-1, 1, len(arms)))[arm] if scenario.unequal else 1.0)
+    noise = rng.standard_normal((2, len(frame))) if not scenario.tails else _tails(rng, scenario.tails, (2, len(frame)))
+    accuracy = np.clip((expected + sd * noise) / 100, 0.0, 1.0)
+    if scenario.rows:
+        accuracy = rng.binomial(scenario.rows, np.clip(accuracy, 0.0, 0.999)) / scenario.rows
+    status = np.where(rng.random(len(frame)) < p[arm], "diverged", "ok").astype(object)
+    return frame.assign(status=status, test_accuracy=accuracy[0], best_val_accuracy=accuracy[1], chance=CHANCE / 100)
+
+
+def _tails(rng: np.random.Generator, df: int, size: tuple[int, int]) -> np.ndarray:
+    """Student's t, scaled to a standard deviation of 1."""
+    return rng.standard_t(df, size) / np.sqrt(df / (df - 2))
+
+
+def simulate(
+    claim_id: str | Claim,
+    truth: str | float,
+    scenario: str | Scenario = "plain",
+    *,
+    seeds: int = 8,
+    studies: int = 1000,
+    seed: int = 0,
+    scale: str = "quick",
+) -> dict[str, float]:
+    """How often each verdict comes out of made-up studies whose truth is known; only the verdicts that came out."""
+    claim = find_claim(claim_id)
+    setting = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
+    rng, frame = np.random.default_rng(seed), skeleton(claim.id, seeds, scale)
+    if claim.runs != "tuned":
+        frames = (_inside(claim, frame, truth, rng, setting) for _ in range(studies))
+    else:
+        effects = means(claim, truth, setting.far)
+        side = -1 if truth == "not below" else 1
+        lucky = [
+            arm for arm in claim.arms if side * sum(c.weights.get(arm, 0.0) for c in claim.comparisons if c.decides) > 0
+        ]
+        frames = (study(claim, frame, effects, rng, setting, lucky) for _ in range(studies))
+    found = Counter(judge(claim, made_up, scale=scale).verdict for made_up in frames)
+    return {name: found[name] / studies for name in VERDICTS if found[name]}
+
+
+def _inside(claim: Claim, frame: pd.DataFrame, truth, rng: np.random.Generator, setting: Scenario) -> pd.DataFrame:
+    """Claims of §4.6: their numbers instead of accuracies, with noise of half a threshold; failures as they may happen."""
+    frame = frame.assign(status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=CHANCE / 100)
+    if claim.runs == "failure":
+        return _failures(claim, frame, truth, rng)
+    for column, (mean, sd) in _inner_means(claim, truth).items():
+        noise = rng.standard_normal(len(frame)) if not setting.tails else _tails(rng, setting.tails, (1, len(frame)))[0]
+        frame = frame.assign(**{column: frame.arm.map(mean).to_numpy(float) + sd * noise})
+    failed = np.full(len(frame), claim.runs in ("growth", "failing")) & (frame.arm == NONE).to_numpy()
+    return frame.assign(status=np.where(failed, "diverged", "ok").astype(object))
+
+
+def _inner_means(claim: Claim, truth: str | float) -> dict[str, tuple[dict[str, float], float]]:
+    """Column → (arm → mean, noise of a run): half a threshold, and of the laws 2 AIC."""
+    if claim.runs == "growth":
+        return _growth_means(claim, truth)
+    found, above = {}, targets(claim, truth, 10.0)
+    for column in dict.fromkeys(c.column for c in claim.comparisons):
+        mine = [(c, value) for c, value in zip(claim.comparisons, above, strict=True) if c.column == column]
+        weights = np.array([[c.weights.get(arm, 0.0) for arm in claim.arms] for c, _ in mine])
+        wanted = np.array([claim.threshold * (1 + value) for _, value in mine])
+        level = 20 * claim.threshold  # far from 0: without norms there is unevenness to lose
+        mean = dict(zip(claim.arms, level + np.linalg.pinv(weights) @ wanted, strict=True))
+        found[column] = mean, claim.threshold / 2
+    return found
+
+
+def _growth_means(claim: Claim, truth: str | float) -> dict[str, tuple[dict[str, float], float]]:
+    """None, before, after, both. At the boundary of "not above" is only the norm after, of "not below" everything."""
+    flat = claim.threshold
+    k = 6.0 if truth == "not above" else 1.0 if truth == "not below" else float(truth)
+    after, both = 1.0 if truth == "not above" else 1 / min(k, 2.0), float(k == 1)
+    growth = dict(zip(claim.arms, (flat * k, flat * k, flat * after, flat * both), strict=True))
+    return {"growth": (growth, flat / 5), "law": (dict.fromkeys(claim.arms, 4.0 * (k - 1)), 2.0)}
+
+
+def _failures(claim: Claim, frame: pd.DataFrame, truth, rng: np.random.Generator) -> pd.DataFrame:
+    """None→None fails with the wanted probability in each cell, the control never."""
+    cells = list(dict.fromkeys(zip(frame.n_layers, frame.lr, strict=True)))
+    half = claim.threshold / 100
+    if truth == "not above":
+        p = dict.fromkeys(cells, half)
+    elif truth == "not below":
+        p = {cell: half * (i == 0) for i, cell in enumerate(cells)}
+    else:
+        p = dict.fromkeys(cells, min(half * (1 + 0.33 * (float(truth) - 1)), 1.0))
+    chance = np.array([p[cell] for cell in zip(frame.n_layers, frame.lr, strict=True)]) * (frame.arm != CONTROL)
+    return frame.assign(status=np.where(rng.random(len(frame)) < chance, "diverged", "ok"))

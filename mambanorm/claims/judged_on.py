@@ -1,0 +1,36 @@
+"""Where a claim is judged: on which tasks, and at which settings the claims of §4.6."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mambanorm.claims.hypotheses import Claim
+from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs
+from mambanorm.training.config import RunConfig
+from mambanorm.training.presets import VISION_TASKS
+
+FIXED_TASK = "digits"  # the task of the runs of §4.6 (study/experiments.py)
+
+
+def tasks_of(claim: Claim, tasks: Iterable[str]) -> list[str]:
+    """Those of the tasks that the claim is about."""
+    if claim.runs != "tuned":
+        return [task for task in dict.fromkeys(tasks) if task == FIXED_TASK]
+    return [task for task in dict.fromkeys(tasks) if (task in VISION_TASKS) == (claim.kind == "vision")]
+
+
+def variants(claim: Claim, scale: str) -> tuple[str, ...]:
+    """The settings at which a claim of §4.6 is judged. The first decides; the other is reported beside it."""
+    return ("",) if claim.runs in ("tuned", "deep") else ("with all rows", f"with {FEW_ROWS[scale]} training rows")
+
+
+def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0) -> list[RunConfig]:
+    """The configs of a claim of §4.6: their learning rate is part of the question."""
+    seeds, few = list(seeds), FEW_ROWS[scale] if variant else 0
+    if claim.runs == "deep":
+        return deep_runs(scale, seeds)
+    if claim.runs == "growth":
+        return growth_runs(scale, seeds=seeds, train_rows=few)
+    if claim.runs == "failing":
+        return [config for config in failing_runs(scale, seeds, few) if config.arm in claim.arms]
+    return failure_runs(scale, seeds, few)

@@ -1,0 +1,79 @@
+"""The learning rates of a verdict: cross-fitted, inside their grid, and judged by divergence as well.
+
+Tuning is part of what an arm's result is, so it is inside the interval: the rate of seed k is the one with the best mean
+validation accuracy over the *other* seeds, and no run chooses the rate that it is judged at. While the best rate of an
+arm is an end of its grid, and better than its neighbour by more than the smallest effect, the grid grows at that end.
+
+    Rates           what is chosen for some arms
+    crossfit        validation accuracies → Rates
+    edge            which end of an arm's grid is still rising
+    grow            further rates of one arm, one by one
+    out_of_range    rates that are simply too high for an arm
+
+Arrays are (arms, rates, seeds), the smallest rate first; a rate that an arm does not have is not `usable`, (arms, rates).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mambanorm.claims.hypotheses import SMALLEST_EFFECT
+from mambanorm.study.intervals import t_quantile
+
+
+class Rates(NamedTuple):
+    choice: np.ndarray  # (arms, seeds) index of the rate
+    promise: np.ndarray  # (arms, seeds) its mean validation accuracy over the other seeds
+    chosen: np.ndarray  # (arms,) index of the rate that all seeds together choose
+
+
+def crossfit(validation: np.ndarray, usable: np.ndarray, own: int) -> Rates:
+    """`own`: the index of the task's own rate, which a single seed takes, because it has no other to choose on."""
+    n = validation.shape[2]
+    total = np.where(usable, np.where(usable[..., None], validation, 0.0).sum(axis=2), -np.inf)
+    if n == 1:
+        others = np.broadcast_to(-abs(np.arange(usable.shape[1]) - own)[None, :, None], validation.shape).astype(float)
+    else:
+        others = (total[..., None] - np.where(usable[..., None], validation, 0.0)) / (n - 1)
+    others = np.where(usable[..., None], others, -np.inf)
+    choice = np.round(others, 9).argmax(axis=1)  # rounded, so that the smaller of equals is taken
+    promise = np.take_along_axis(others, choice[:, None], axis=1)[:, 0]
+    return Rates(choice, promise, np.round(total, 9).argmax(axis=1))
+
+
+def edge(validation: np.ndarray, usable: np.ndarray) -> int:
+    """±1 if the best of an arm's rates is an end of its grid, and told to be better than its neighbour by more than the
+    smallest effect of interest; else 0. validation: (rates, seeds), usable: (rates,)."""
+    rates, n = np.flatnonzero(usable), validation.shape[1]
+    if len(rates) < 2 or n < 2:
+        return 0
+    best = rates[np.round(validation[rates].sum(axis=1), 9).argmax()]
+    if best not in (rates[0], rates[-1]):
+        return 0
+    end = 1 if best == rates[-1] else -1
+    gain = validation[best] - validation[rates[-2] if end > 0 else rates[1]]
+    lower = gain.mean() - t_quantile(n - 1) * gain.std(ddof=1) / np.sqrt(n)
+    return end if lower > SMALLEST_EFFECT else 0
+
+
+def grow(validation: np.ndarray, usable: np.ndarray, look: Callable[[int], np.ndarray | None]) -> None:
+    """Takes further rates into (rates, seeds) and (rates,) of one arm, as long as the rule asks for one that is there.
+    `look(i)`: the validation accuracies at the i-th rate, None where a run is missing."""
+    while end := edge(validation, usable):
+        rates = np.flatnonzero(usable)
+        step = (rates[-1] if end > 0 else rates[0]) + end
+        found = look(step) if 0 <= step < len(usable) else None
+        if found is None:
+            return
+        validation[step], usable[step] = found, True
+
+
+def out_of_range(diverged: np.ndarray, choice: np.ndarray) -> np.ndarray:
+    """(arms, rates): rates at which at least half of an arm's runs diverge and that none of its seeds chose. Such a rate
+    is simply too high for the arm; a divergence anywhere else counts. diverged: 0 or 1, NaN where there is no run."""
+    often = np.nan_to_num(diverged).mean(axis=2) >= 0.5
+    taken = (choice[:, None, :] == np.arange(diverged.shape[1])[None, :, None]).any(axis=2)
+    return often & ~taken
