@@ -2,6 +2,7 @@
 
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
+    data/results/<scale>-version-1.parquet    the same, as it was recorded under version 1 of the protocol
 
 A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
 no weights and no curves: whatever needs those has to train.
@@ -17,7 +18,7 @@ import pandas as pd
 
 from mambanorm.atomic import replacing
 from mambanorm.errors import unknown
-from mambanorm.settings import ROOT, check_scale, default_scale
+from mambanorm.settings import ROOT, SCALES, check_scale, default_scale
 from mambanorm.training.config import RunConfig, unique
 
 SOURCES = ("trained", "recorded")
@@ -32,20 +33,29 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
-def recorded_path(scale: str | None = None) -> Path:
-    return RESULTS / f"{default_scale() if scale is None else check_scale(scale)}.parquet"
+def recorded_path(scale: str | None = None, version: int | None = None) -> Path:
+    """Where the recorded results of a scale lie: those of today (None), or of an older version of the protocol."""
+    scale = default_scale() if scale is None else check_scale(scale)
+    return RESULTS / (f"{scale}.parquet" if version is None else f"{scale}-version-{version}.parquet")
 
 
-def recorded(scale: str | None = None) -> pd.DataFrame:
-    """The recorded run frame of a scale (None = the environment's). ValueError if there is none."""
-    path = recorded_path(scale)
-    if not path.is_file():
-        there = ", ".join(sorted(found.stem for found in RESULTS.glob("*.parquet"))) or "none at all"
+def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFrame:
+    """The recorded run frame of a scale (None = the environment's), of today or as an older version of the protocol
+    left it. ValueError if there is none."""
+    path = recorded_path(scale, version)
+    if path.is_file():
+        return read_results(path)
+    scale = default_scale() if scale is None else scale
+    there = ", ".join(name for name in SCALES if recorded_path(name, version).is_file()) or "none at all"
+    if version is not None:
         raise ValueError(
-            f"there are no recorded results of scale {path.stem!r} (recorded: {there}): "
-            f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
+            f"there are no recorded results of scale {scale!r} under version {version} of the protocol "
+            f"(recorded under it: {there}): leave version out for those of today"
         )
-    return read_results(path)
+    raise ValueError(
+        f"there are no recorded results of scale {scale!r} (recorded: {there}): "
+        f'source="trained" trains, `mambanorm record --scale {scale}` records'
+    )
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
