@@ -6,6 +6,7 @@ An experiment is a visible list built by plain Python from `RunConfig`s (`traini
     study                               notebook → the runs that it needs
     depth_runs, figure_9_runs           Figure 9: outputs over depth
     failure_runs, failing_runs          §4.6 and Figure 10: models that end non-finite
+    growth_runs, deep_runs              Figure 9 where training fails; weights of deep models (Appendix B)
     lr_grid, tune_runs                  the learning rates that every arm of a verdict may choose from
 """
 
@@ -68,6 +69,11 @@ FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
 """`train_rows` of the runs that ask whether the claims of §4.6 (H9…H11) depend on the amount of data."""
 
 
+def four_arms(norm: str) -> list[Arm]:
+    """Figure 9's: no norm, the norm before, after and on both sides of the SSM."""
+    return [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+
+
 def depth_runs(
     scale: str,
     norm: str = "BN",
@@ -77,11 +83,10 @@ def depth_runs(
 ) -> list[RunConfig]:
     """Figure 9's four arms (none, before, after, both) with one norm, at each depth (None = the scale's), on digits."""
     steps = {"smoke": 4, "quick": 24}.get(scale, 1_000)
-    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
     lr = min(base_config("digits", scale).lr, 4e-3)  # at which 24 blocks train, with norms or without
     changes = dict(lr=lr, steps=steps, eval_every=max(steps // 3, 1)) | changes
     depths = DEPTHS[scale] if depths is None else depths
-    return [config for n in depths for config in grid(four, scale=scale, seeds=seeds, n_layers=n, **changes)]
+    return [config for n in depths for config in grid(four_arms(norm), scale=scale, seeds=seeds, n_layers=n, **changes)]
 
 
 TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
@@ -96,9 +101,9 @@ def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = No
     """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
 
     On ListOps the models of `TRAINED_FURTHER`; on digits the study's own models and those of `TRAINED_FURTHER` (at
-    quick 8 runs, 25 s on two cores); then the deepest of `depth_runs`, on which the verdict on Figure 9 rests.
+    quick 8 runs, 25 s on two cores); then the deepest of `depth_runs`. The verdict on Figure 9 rests on `growth_runs`.
     """
-    four = [Arm("None", "None"), Arm(norm, "None"), Arm("None", norm), Arm(norm, norm)]
+    four = four_arms(norm)
     further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
     listops = grid(four, "listops", scale=scale, seeds=1, **further[0]) if "listops" in (tasks or STUDY_TASKS) else []
     digits = [config for more in ({}, further[1]) for config in grid(four, "digits", scale=scale, seeds=1, **more)]
@@ -111,20 +116,38 @@ FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing 
 
 
 def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
-    """Models without any norm over depth × learning rate: how often do they end non-finite? With `train_rows`, only the
-    middle depth."""
+    """Models without any norm and controls with RMSN on both sides, over depth × learning rate: how often do they end
+    non-finite? With `train_rows`, only the middle depth."""
     depths = FAILURE_DEPTHS[scale]
     depths = [depths[len(depths) // 2]] if train_rows else depths
     cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
-    return [config for cell in cells for config in _short_runs([Arm("None", "None")], scale, seeds, **cell)]
+    pair = [Arm("None", "None"), Arm("RMSN", "RMSN")]
+    return [config for cell in cells for config in _short_runs(pair, scale, seeds, **cell)]
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
     """Figure 10: the cell of `failure_runs` with the most blocks and the highest learning rate, where a model without
     norms fails within seconds; and normalized controls with the same settings."""
-    arms = [Arm("None", "None"), Arm("RMSN", "None"), Arm("None", "RMSN"), Arm("RMSN", "RMSN")]
+    return _failing_cell("RMSN", scale, seeds, train_rows)
+
+
+def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+    """Figure 9's four arms with one norm at the settings of `failing_runs`, where there is growth to see."""
+    return _failing_cell(norm, scale, seeds, train_rows)
+
+
+def _failing_cell(norm: str, scale: str, seeds: int | Iterable[int], train_rows: int) -> list[RunConfig]:
+    """No norm, and one norm before, after and on both sides, with the most blocks and the highest learning rate."""
     cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
-    return _short_runs(arms, scale, seeds, **cell)
+    return _short_runs(four_arms(norm), scale, seeds, **cell)
+
+
+def deep_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
+    """No norm, and each norm after the SSM, in models of at least 8 blocks on digits. At quick those of
+    `TRAINED_FURTHER`, which beat chance."""
+    deep = dict(n_layers=max(8, base_config("digits", scale).n_layers))
+    settings = TRAINED_FURTHER.get((scale, "digits"), deep)
+    return grid([Arm("None", "None"), *AFTER_ARMS], scale=scale, seeds=seeds, **settings)
 
 
 def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
