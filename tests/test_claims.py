@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,22 +15,17 @@ from scipy import stats
 
 import mambanorm as mn
 from mambanorm import claims, figures
-from mambanorm.claims import CLAIMS, judge, summaries, verdict_table
+from mambanorm.claims import CLAIMS, judge, verdict_table
 from mambanorm.claims.evidence import chosen_lr, missing, needed
 from mambanorm.claims.ranking import tuned_arms
-from mambanorm.claims.summaries import with_summaries
 from mambanorm.cli.main import main
-from mambanorm.diagnostics import growth, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.model.arms import NORM_CHOICES, Arm
 from mambanorm.study import intervals
 from mambanorm.study.experiments import lr_grid
 from mambanorm.study.intervals import t_interval
 from mambanorm.training import recorded_results as recorded
 from mambanorm.training.config import SELECT_SEEDS, TUNE_SEEDS, base_config
-from mambanorm.training.loop import build_model
-from mambanorm.training.store import find_run
 from mambanorm.training.stored_run import config_row
-from mambanorm.training.sweep import sweep
 
 SCALE, BASE_LR = "smoke", base_config("digits", "smoke").lr
 ACCURACY = [f"H{i}s" for i in (1, 2, 3, 4, 5, 6, 8)]
@@ -631,77 +625,6 @@ def test_exact_intervals_and_tests_between_groups():
     assert np.isnan(intervals.brown_forsythe([1, 1], [2, 2]))
     with pytest.raises(ValueError, match="3 of 2"):
         intervals.clopper_pearson(3, 2)
-
-
-# from stored runs
-
-
-def test_summaries_say_of_a_stored_run_what_the_diagnostics_say(store):
-    configs = [c for name in ("H9s", "H10s", "H11s") for c in needed(name, 1, scale=SCALE)]
-    frame = with_summaries(sweep(configs, workers=0, progress=False))
-    assert not frame.run_id.duplicated().any()
-    deep = next(c for c in needed("H10s", 1, scale=SCALE) if c.arm == "None>SSM>BN")
-    data = mn.load_task("digits", SCALE, 0)
-    model = build_model(deep, data)
-    model.load_state_dict(find_run(deep).checkpoint)
-    inputs, lengths, _ = data.train.batch(slice(0, summaries.ROWS))
-    norms = norms_by_depth({deep.arm: model}, inputs, lengths).query("site == 'residual'")
-    table = growth_table(norms).set_index("mode")
-    row = frame.set_index("run_id").loc[deep.run_id]
-    for mode in ("train", "eval"):
-        # the blocks run fused here, unfused while recorded: equal up to float32 rounding
-        assert row[f"growth_{mode}"] == pytest.approx(table.decades_per_8[mode], abs=1e-6)
-        found = growth(norm_quantiles(norms[norms["mode"] == mode])["median"])
-        assert (row[f"law_{mode}"] > 0) == (found["margin"] > 0)
-        assert table.decades_per_8[mode] == found["decades_per_8"]
-    verdicts = {name: judge(name, frame).verdict for name in ("H9s", "H10s", "H11s", "H12s")}
-    assert verdicts["H9s"] == verdicts["H10s"] == "sketch"
-    assert verdicts["H12s"] == "not run"
-
-
-def test_growth_knows_an_exponential_from_a_power_law_and_counts_the_non_finite():
-    depth = np.arange(1, 25)
-    found = growth(pd.Series(10.0 ** (0.1 * depth + 0.01 * np.sin(depth)), depth))
-    assert found["decades_per_8"] == pytest.approx(0.8, abs=0.02)
-    assert found["margin"] > 2
-    assert growth(pd.Series(depth**2.0 * (1 + 0.01 * np.sin(depth)), depth))["margin"] < -2
-    assert growth(pd.Series([1.0, np.inf, np.inf, np.inf]))["decades_per_8"] == pytest.approx(76.0)
-
-
-@pytest.mark.parametrize("lost", [np.nan, np.inf])
-def test_a_stored_model_whose_blocks_are_lost_grows_over_float32s_whole_range(store, lost):
-    """+inf is lost as NaN is: as a large float64 it would be some 300 decades of growth."""
-    config = next(c for c in needed("H10s", 1, scale=SCALE) if c.arm == NONE)
-    sweep([config], workers=0, progress=False)
-    run = find_run(config)
-    weights = run.checkpoint
-    weights["blocks.1.out_proj.weight"].fill_(lost)
-    lost_run = SimpleNamespace(config=config, checkpoint=weights)
-    facts = summaries.growth_facts(lost_run)
-    for mode in ("train", "eval"):
-        assert facts[f"growth_{mode}"] == pytest.approx(8 * 38 / config.n_layers)
-        assert facts[f"law_{mode}"] == 0
-
-
-def test_the_spectrum_is_compared_at_the_steps_of_the_run_that_failed():
-    def run(status, variance):
-        """Two blocks, singular values with that variance (steps, blocks), steps 0, 10, 20, …"""
-        sigma = 1 + np.sqrt(np.asarray(variance, float))[..., None] * np.array([-1.0, 1.0])
-        arrays = dict(step=10 * np.arange(len(sigma)), singular_values=sigma)
-        return SimpleNamespace(facts={"status": status}, diagnostics=arrays)
-
-    failing = run("diverged", [[0.01, 0.01], [0.01, 0.01], [0.01, 0.1]])
-    assert summaries.sigma_facts(failing, failing) == pytest.approx(dict(sigma_rise=0.5, sigma_trend=1.0))
-    calm = run("ok", [[0.01, 0.01]] * 3 + [[10.0, 10.0]])  # rises only after the other has failed
-    assert summaries.sigma_facts(calm, failing) == pytest.approx(dict(sigma_rise=0.0, sigma_trend=0.0))
-    assert summaries.sigma_facts(failing, calm) == {}
-
-
-def test_unevenness_is_the_largest_block_over_the_smallest():
-    norms = np.array([[[9.0, 9.0, 9.0, 9.0]] * 2, [[3.0, 0.0, 0.0, 4.0], [30.0, 0.0, 40.0, 0.0]]])
-    assert summaries.weight_facts(SimpleNamespace(diagnostics={"part_norms": norms})) == {
-        "unevenness": pytest.approx(1.0)
-    }
 
 
 def test_the_command_trains_what_a_claim_lacks_and_prints_its_verdict(store, capsys):

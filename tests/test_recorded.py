@@ -121,7 +121,7 @@ def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     assert "Recorded results, not trained here: 3 runs" in capsys.readouterr().out
     frame = recorded.recorded("smoke")
     assert {json.loads(text)["arm"] for text in frame.config} == {"GN>SSM>GN", "None>SSM>BN"}
-    assert {"unevenness", "growth_train"} <= set(frame.columns)
+    assert {"unevenness", "growth"} <= set(frame.columns)
 
 
 def test_the_verdicts_say_how_long_the_runs_behind_them_trained(frame):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import mambanorm as mn
+from mambanorm.training.checkpoint import Checkpoint
 from mambanorm.training.config import base_config
 from mambanorm.training.loop import train
 from mambanorm.training.optimizer import OPTIMIZERS
@@ -87,6 +88,22 @@ def test_a_run_that_goes_on_diverges_where_it_would_have(tmp_path):
     kill(config, at, tmp_path / "run")
     result, _ = go_on(config, tmp_path / "run")
     assert result.status == "diverged"
+    assert_same(result, never_stopped)
+
+
+def test_a_checkpoint_that_kept_no_outputs_goes_on_without_them(tmp_path, monkeypatch):
+    """Versions before kept weights alone."""
+    config, take = smoke(), Checkpoint._take
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Checkpoint, "_take", lambda self: {k: v for k, v in take(self).items() if "outputs" not in k})
+        kill(config, 4, tmp_path / "run")
+    result, steps = go_on(config, tmp_path / "run")
+    never_stopped = train(config)
+    assert steps == [4, 5, 6]
+    lost, kept = result.diagnostics["ring_outputs"], never_stopped.diagnostics["ring_outputs"]
+    assert np.isnan(lost[:3]).all()
+    assert np.array_equal(lost[3:], kept[3:])
+    result.diagnostics["ring_outputs"] = kept
     assert_same(result, never_stopped)
 
 

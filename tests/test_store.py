@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 import mambanorm as mn
 from mambanorm import atomic as whole
 from mambanorm.cli.main import main
+from mambanorm.study.experiments import deep_runs
 from mambanorm.training.config import base_config, run_id_of
 from mambanorm.training.loop import train
 from mambanorm.training.store import (
@@ -226,7 +227,7 @@ def test_the_command_line_checks_a_store_and_names_what_is_damaged(folder, capsy
 
 
 def test_a_verdict_on_damaged_diagnostics_names_the_run(store):
-    config = base_config("digits", "smoke", arm=mn.CLAIMS["H12s"].arms[0])
+    config, *_ = deep_runs("smoke")
     folder = save_run(train(config))
     (folder / "diagnostics.npz").write_bytes((folder / "diagnostics.npz").read_bytes()[::-1])
     with pytest.raises(DamagedRun, match=f"{folder.name} is damaged: diagnostics.npz was altered"):

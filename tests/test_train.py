@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,26 @@ import pytest
 import torch
 
 import mambanorm as mn
+from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import set_threads
+from mambanorm.model.arms import NORM_CHOICES
 from mambanorm.settings import ROOT
-from mambanorm.study.experiments import depth_runs, figure_9_runs, study
+from mambanorm.study.experiments import (
+    FAILURE_DEPTHS,
+    FAILURE_LRS,
+    deep_runs,
+    depth_runs,
+    failing_runs,
+    failure_runs,
+    figure_9_runs,
+    growth_runs,
+    study,
+)
 from mambanorm.tasks import load_task
 from mambanorm.text import spell
 from mambanorm.training import store as store_module
 from mambanorm.training.config import LATER, SCALES, SCHEMA, RunConfig, base_config, check_seeds
-from mambanorm.training.loop import backward, batch_order, build_model, train
+from mambanorm.training.loop import backward, batch_order, build_model, micro_batches, train
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.schedule import schedule
 from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, save_run
@@ -151,6 +164,29 @@ def test_figure_9_takes_the_studys_models_the_verdicts_and_few_of_its_own():
     assert {c.task for c in study("quick", ["imdb"])["07_diagnostics"]} == {"digits"}
 
 
+def test_models_that_fail_have_controls_at_the_same_settings():
+    for scale in ("smoke", "quick", "lab"):
+        for config in (pairs := failure_runs(scale)):
+            assert config.but(arm="RMSN>SSM>RMSN") in pairs
+            assert config.but(arm="None>SSM>None") in pairs
+        assert len(pairs) == 2 * len(FAILURE_DEPTHS[scale]) * len(FAILURE_LRS)
+        worst = max(pairs, key=lambda c: (c.n_layers, c.lr))
+        for norm, four in (("RMSN", failing_runs(scale)), ("BN", growth_runs(scale)), ("LN", growth_runs(scale, "LN"))):
+            arms = ["None>SSM>None", f"{norm}>SSM>None", f"None>SSM>{norm}", f"{norm}>SSM>{norm}"]
+            assert four == [worst.but(arm=arm) for arm in arms]
+
+
+def test_deep_models_have_eight_blocks_at_every_scale_and_one_norm_after():
+    for scale in SCALES:
+        runs = deep_runs(scale, [3])
+        assert [c.arm for c in runs] == ["None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES)]
+        assert {c.but(arm="None>SSM>None") for c in runs} == {runs[0]}
+        assert (runs[0].task, runs[0].scale, runs[0].seed) == ("digits", scale, 3)
+        assert runs[0].n_layers >= 8
+    shared = set(deep_runs("quick", 1)) & set(figure_9_runs("quick"))
+    assert {c.arm for c in shared} == {"None>SSM>None", "None>SSM>BN"}
+
+
 def test_a_scale_is_a_set_of_differences_that_every_task_has():
     for scale in SCALES:
         for task in ("digits", "listops"):
@@ -242,6 +278,64 @@ def test_result_holds_what_the_contract_names(result):
     assert result.diagnostics["part_norms"].shape == (3, layers, 4)
     assert result.diagnostics["singular_values"].shape == (3, layers, 8)
     assert list(result.diagnostics["ring_step"]) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        base_config("digits", "smoke", arm="BN>SSM>BN", steps=10, eval_every=3),
+        base_config("listops", "smoke", arm="None>SSM>None", micro_batch=3),  # padded
+        base_config("digits_images", "smoke", arm="LN>SSM>None"),
+        base_config("digits", "smoke", arm="None>SSM>None", lr=3.0, n_layers=4, steps=30, warmup_steps=29),  # fails
+    ],
+    ids=lambda config: config.task,
+)
+def test_the_ring_keeps_the_median_token_of_every_block_in_the_training_pass(config, monkeypatch):
+    """Against a twin of the model before each step, whose sites are recorded and whose tokens are sorted."""
+    expected = []
+
+    def spy(model, inputs, lengths, labels, config):
+        twin, part = deepcopy(model).train(), micro_batches(len(labels), config.micro_batch)[-1]
+        with torch.no_grad(), record_sites(twin, ["residual"]) as seen:
+            twin(inputs[part], None if lengths is None else lengths[part])
+        norms = [value.double().square().sum(-1).sqrt().flatten().tolist() for value in seen.tensors("residual")]
+        expected.append([sorted(tokens)[(len(tokens) - 1) // 2] for tokens in norms])
+        return backward(model, inputs, lengths, labels, config)
+
+    monkeypatch.setattr("mambanorm.training.loop.backward", spy)
+    result = train(config)
+    arrays = result.diagnostics
+    assert list(arrays["ring_step"]) == list(range(max(result.steps - 7, 1), result.steps + 1))
+    assert arrays["ring_outputs"].shape == (len(arrays["ring_step"]), config.n_layers)
+    np.testing.assert_allclose(arrays["ring_outputs"], np.array(expected)[arrays["ring_step"] - 1], rtol=1e-4)
+
+
+def test_outputs_whose_squares_overflow_are_measured_and_lost_ones_count_as_infinite(monkeypatch):
+    model = build_model(base_config("digits", "smoke", arm="None>SSM>None"), load_task("digits", "smoke", 0))
+    log, block = WeightLog(model), model.blocks[0]
+    for given, found in ((1e30, 2e30), (np.nan, np.inf), (-np.inf, np.inf)):
+        monkeypatch.setattr(block, "forward", lambda *_, given=given: torch.full((1, 3, 4), given))
+        monkeypatch.setattr(model.blocks[1], "forward", lambda *_: torch.ones(1, 3, 4))
+        with log.watching():
+            [one(None) for one in model.blocks]
+        assert log.outputs.tolist() == pytest.approx([found, 2.0])
+
+
+def test_no_hook_is_left_after_a_step_or_an_error():
+    models = []
+
+    def look(step, model, loss):
+        models.append(model)
+        assert not any(module._forward_hooks for module in model.modules())
+        if step == 2:
+            raise KeyboardInterrupt
+
+    config = base_config("digits", "smoke")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, on_step=look)
+    with pytest.raises(ValueError, match="MambaBlock expects"), WeightLog(models[0]).watching():
+        models[0].blocks[1](torch.ones(1, 2, 3))
+    assert not any(module._forward_hooks for module in models[0].modules())
 
 
 def test_checkpoint_is_the_best_validation_step(result):

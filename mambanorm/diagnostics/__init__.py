@@ -2,7 +2,8 @@
 
     recording.py           record_sites: every site of every block while a model runs, yours too
     l2_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
-    weights.py             WeightLog, the data of Figure 10 and Appendix B; spectra, weight norms, loss spikes
+    weights.py             WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra,
+                           weight norms, loss spikes
 
 Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
 """

@@ -10,8 +10,10 @@ Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank e
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -122,21 +124,43 @@ def part_norms(block: MambaBlock | VSSBlock) -> list[float]:
 
 
 class WeightLog:
-    """What every run keeps of its weights: a snapshot now and then, and a ring of the last few steps.
+    """What every run keeps of its inside: a snapshot of the weights now and then, and a ring of the last few steps.
 
     A failure is known only afterwards, so the ring is kept in every run. When a run ends or fails, its last steps are
-    there (Figure 10).
+    there: out_proj after each (Figure 10), and what the blocks gave in its forward pass (Figure 9).
     """
 
     def __init__(self, model: nn.Module, ring: int = 8):
         self.blocks = [block for _, block in blocks_of(model)]
         self.adaptive = [m for block in self.blocks for m in (block.n1, block.n2) if isinstance(m, NormVary)]
         self.snapshots: list[dict[str, np.ndarray]] = []
-        self.ring: deque[tuple[int, list[Tensor]]] = deque(maxlen=ring)
+        self.ring: deque[tuple[int, list[Tensor], Tensor]] = deque(maxlen=ring)
+        self.outputs = torch.full((len(self.blocks),), math.nan, dtype=torch.float64)  # NaN = not seen
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Sees every block's output while open, of the last micro-batch: the median over tokens of ‖y‖₂.
+
+        Of an even number of tokens it is the lower of the two middle ones. Padding counts as tokens. A token that is
+        not finite counts as infinitely large, NaN as well. Nothing here waits for the device.
+        """
+        norms: dict[nn.Module, Tensor] = {}
+
+        def see(block: nn.Module, _given: tuple, output: Tensor) -> None:  # in float64, where squares do not overflow
+            norms[block] = torch.linalg.vector_norm(output.detach(), dim=-1, dtype=torch.float64)
+
+        hooks = [block.register_forward_hook(see) for block in self.blocks]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.outputs = torch.stack([norms[block].nan_to_num_(math.inf, math.inf).median() for block in self.blocks])
 
     def turn(self, step: int) -> None:
-        """Remembers out_proj as it is at this step, dropping the oldest."""
-        self.ring.append((step, [block.out_proj.weight.detach().clone() for block in self.blocks]))
+        """Remembers out_proj as it is after this step, and the outputs that the step saw, dropping the oldest."""
+        weights = [block.out_proj.weight.detach().clone() for block in self.blocks]
+        self.ring.append((step, weights, self.outputs))
 
     def snapshot(self, step: int) -> None:
         """Spectra, part norms and mixture weights at this step."""
@@ -152,11 +176,14 @@ class WeightLog:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), mixture (T, norms, 2, 5) if any;
-        ring_step (R,), ring_singular_values (R, layers, k)."""
+        ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the median token's ‖y‖₂ after
+        each block, residual stream included; NaN where a checkpoint of an earlier version did not keep it."""
         arrays = {key: np.stack([shot[key] for shot in self.snapshots]) for key in self.snapshots[0]}
         if self.ring:
-            arrays["ring_step"] = np.array([step for step, _ in self.ring])
-            arrays["ring_singular_values"] = np.stack([spectra(weights) for _, weights in self.ring])
+            steps, weights, outputs = zip(*self.ring, strict=True)
+            arrays["ring_step"] = np.array(steps)
+            arrays["ring_singular_values"] = np.stack([spectra(step) for step in weights])
+            arrays["ring_outputs"] = torch.stack(outputs).cpu().numpy()
         return arrays
 
 

@@ -102,7 +102,7 @@ def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = No
     """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
 
     On ListOps the models of `TRAINED_FURTHER`; on digits the study's own models and those of `TRAINED_FURTHER` (at
-    quick 8 runs, 25 s on two cores); then the deepest of `depth_runs`, on which the verdict on Figure 9 rests.
+    quick 8 runs, 25 s on two cores); then the deepest of `depth_runs`. The verdict on Figure 9 rests on `growth_runs`.
     """
     four = four_arms(norm)
     further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]

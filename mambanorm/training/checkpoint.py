@@ -147,8 +147,8 @@ class Checkpoint:
             state |= _named(f"optimizer.{i}", {key: value for key, value in moments.items() if value is not None})
         for i, shot in enumerate(self.log.snapshots):
             state |= _named(f"snapshot.{i}", {key: torch.as_tensor(value) for key, value in shot.items()})
-        for i, (step, weights) in enumerate(self.log.ring):
-            state |= _named(f"ring.{i}", {"step": torch.tensor(step)} | dict(enumerate(weights)))
+        for i, (step, weights, outputs) in enumerate(self.log.ring):
+            state |= _named(f"ring.{i}", {"step": torch.tensor(step), "outputs": outputs} | dict(enumerate(weights)))
         return state
 
     def _read(self, path: Path) -> tuple[dict, list[dict], dict]:
@@ -187,8 +187,8 @@ class Checkpoint:
         ]
         self.log.ring.clear()
         for _, kept in _inner(state.get("ring", {})):
-            step = int(kept.pop("step"))
-            self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)]))
+            step, outputs = int(kept.pop("step")), kept.pop("outputs", self.log.outputs)  # NaN in an earlier version
+            self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)], outputs.to(device)))
 
 
 def _digests(path: Path) -> dict[str, str]:

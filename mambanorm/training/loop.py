@@ -91,7 +91,8 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = config.lr * factor
         optimizer.zero_grad()
-        loss = backward(model, inputs, lengths, labels, config)
+        with log.watching():
+            loss = backward(model, inputs, lengths, labels, config)
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
         if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):

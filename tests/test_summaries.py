@@ -1,0 +1,203 @@
+"""The numbers on which the claims of §4.6 rest: each is read from a stored run, and equals a slow computation of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mambanorm as mn
+from mambanorm.claims import summaries
+from mambanorm.claims.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
+from mambanorm.diagnostics import WeightLog, growth
+from mambanorm.study import experiments
+from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
+from mambanorm.training.config import base_config
+from mambanorm.training.store import find_run, save_run
+from mambanorm.training.sweep import sweep
+
+SCALE, NONE = "smoke", "None>SSM>None"
+
+
+def run(status: str = "ok", **arrays: object) -> SimpleNamespace:
+    """A stored run with these arrays."""
+    arrays = {name: np.asarray(value, float) for name, value in arrays.items()}
+    return SimpleNamespace(facts={"status": status}, diagnostics=arrays, path=SimpleNamespace(name="a-run"))
+
+
+def spectra(status: str, sigma: object) -> SimpleNamespace:
+    """A run that kept these singular values (T, layers, k) at steps 0, 10, 20, …"""
+    return run(status, step=10.0 * np.arange(len(sigma)), singular_values=sigma)
+
+
+# from the store
+
+
+@pytest.fixture
+def failing_lr(monkeypatch):
+    """At smoke, models of four blocks and a learning rate that none survives without norms."""
+    monkeypatch.setattr(experiments, "FAILURE_DEPTHS", {SCALE: (2, 4)})
+    monkeypatch.setattr(experiments, "FAILURE_LRS", (1e-2, 30.0))
+
+
+def test_every_number_is_read_of_the_runs_that_its_claim_looks_at_and_of_no_other(store, failing_lr):
+    rows = (0, FEW_ROWS[SCALE])
+    growing = [c for few in rows for c in growth_runs(SCALE, seeds=1, train_rows=few)]
+    failing = [c for few in rows for c in failing_runs(SCALE, 1, few)]
+    deep = deep_runs(SCALE, 1)
+    others = [deep[0].but(seed=100), growing[0].but(seed=100), base_config("digits", SCALE)]
+    frame = sweep(list(dict.fromkeys(growing + failing + deep + others)), workers=0, progress=False)
+    found = with_summaries(frame).set_index("run_id")
+    assert list(found.columns) == [name for name in frame.columns if name != "run_id"] + list(summaries.COLUMNS)
+    pd.testing.assert_frame_equal(with_summaries(with_summaries(frame)), with_summaries(frame))
+
+    failed = {(c.train_rows, c.seed) for c in failing if found.status[c.run_id] == "diverged" and c.arm == NONE}
+    assert failed == {(few, 0) for few in rows}
+    looked_at = {"growth": growing, "law": growing, "unevenness": deep, "sigma_rise": failing, "sigma_trend": failing}
+    for column, configs in looked_at.items():
+        assert set(found.index[found[column].notna()]) == {c.run_id for c in configs}, column
+
+    config = next(c for c in growing if c.arm == NONE)
+    arrays = find_run(config).diagnostics
+    assert arrays["ring_step"][-1] == found.first_nonfinite_step[config.run_id] - 1
+    last = pd.Series(arrays["ring_outputs"][-1], index=[1, 2, 3, 4])
+    assert found.growth[config.run_id] == growth(last)["decades_per_8"]
+    assert found.law[config.run_id] == growth(last)["margin"]
+
+
+def test_a_run_of_an_earlier_version_has_no_growth_and_a_warning_names_it(store, monkeypatch):
+    config, *_ = growth_runs(SCALE)
+    arrays = WeightLog.arrays
+    with monkeypatch.context() as earlier:
+        earlier.setattr(WeightLog, "arrays", lambda log: {k: v for k, v in arrays(log).items() if k != "ring_outputs"})
+        frame = sweep([config], workers=0, progress=False)
+    with pytest.warns(UserWarning, match=f"run {config.run_id} is of an earlier version.*move .* and train again"):
+        found = with_summaries(frame)
+    assert found[["growth", "law"]].isna().all(axis=None)
+
+
+def test_deleted_diagnostics_give_nan_and_a_warning(store):
+    configs = deep_runs(SCALE, 1)[:2]
+    frame = sweep(configs, workers=0, progress=False)
+    (find_run(configs[0]).path / "diagnostics.npz").unlink()
+    with pytest.warns(UserWarning, match=f"run {configs[0].run_id} has no diagnostics.npz"):
+        found = with_summaries(frame)
+    assert found.unevenness.isna().tolist() == [True, False]
+
+
+def test_a_frame_without_such_runs_has_the_columns_and_no_warning(store):
+    save_run(mn.train(base_config("digits", SCALE)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for frame in (mn.load_runs(), mn.load_runs(task="listops")):
+            assert with_summaries(frame)[list(summaries.COLUMNS)].isna().all(axis=None)
+
+
+# growth over depth (H10)
+
+
+def test_growth_knows_an_exponential_from_a_power_law_and_counts_the_non_finite():
+    depth = np.arange(1, 25)
+    found = growth(pd.Series(10.0 ** (0.1 * depth + 0.01 * np.sin(depth)), depth))
+    assert found["decades_per_8"] == pytest.approx(0.8, abs=0.02)
+    assert found["margin"] > 2
+    assert growth(pd.Series(depth**2.0 * (1 + 0.01 * np.sin(depth)), depth))["margin"] < -2
+    assert growth(pd.Series([1.0, np.inf, np.inf, np.inf]))["decades_per_8"] == pytest.approx(76.0)
+
+
+def test_growth_is_that_of_the_last_step_kept():
+    depth = np.arange(1, 17)
+    planted = 10 ** (0.1 * depth + 0.01 * np.sin(depth))
+    found = growth_facts(run(ring_step=[7, 8], ring_outputs=[np.ones(16), planted]))
+    assert found["growth"] == pytest.approx(0.8, abs=0.02)
+    assert found["law"] > 2
+    assert growth_facts(run(ring_step=[8], ring_outputs=[depth**2.0 * (1 + 0.01 * np.sin(depth))]))["law"] < -2
+
+
+def test_outputs_beyond_float32_grow_over_its_whole_range():
+    blown_up = run(ring_step=[3], ring_outputs=[[1.0, 10.0, np.inf, np.inf]])
+    assert growth_facts(blown_up) == dict(growth=pytest.approx(8 * 38 / 4), law=0)
+
+
+def test_outputs_that_were_not_kept_are_no_growth():
+    assert growth_facts(run(step=[0])) == {}  # its first step failed
+    for arrays in ({}, {"ring_outputs": [[1.0, 2.0], [np.nan, np.nan]]}):
+        with pytest.raises(ValueError, match="run a-run is of an earlier version"):
+            growth_facts(run(ring_step=[1, 2], **arrays))
+
+
+# singular values (H11)
+
+
+def slow_sigma(sigma: np.ndarray, at: int, half: int) -> dict[str, float]:
+    """The two numbers of singular values (T, layers, k) between two kept steps, written out."""
+    layers, ranks = sigma.shape[1:]
+
+    def across(t):
+        variances = []
+        for j in range(ranks):
+            mean = sum(sigma[t, block, j] for block in range(layers)) / layers
+            variances.append(sum((sigma[t, block, j] - mean) ** 2 for block in range(layers)) / layers)
+        return math.log10(sum(variances) / ranks)
+
+    def size(t, block):
+        return math.log10(math.sqrt(sum(sigma[t, block, j] ** 2 for j in range(ranks)) / ranks))
+
+    depths = [block / (layers - 1) for block in range(layers)]
+    grown = [size(at, block) - size(half, block) for block in range(layers)]
+    x, y = sum(depths) / layers, sum(grown) / layers
+    slope = sum((a - x) * (b - y) for a, b in zip(depths, grown)) / sum((a - x) ** 2 for a in depths)
+    return dict(sigma_rise=across(at) - across(half), sigma_trend=slope)
+
+
+def test_the_spectrums_numbers_equal_a_slow_computation():
+    rng = np.random.default_rng(0)
+    sigma, control = np.exp(rng.standard_normal((2, 5, 6, 4)))
+    failing = spectra("diverged", sigma)
+    assert sigma_facts(failing, failing) == pytest.approx(slow_sigma(sigma, at=4, half=2))
+    assert sigma_facts(spectra("ok", control), failing) == pytest.approx(slow_sigma(control, at=4, half=2))
+
+
+def test_the_variance_is_over_blocks_and_the_trend_is_of_their_sizes():
+    unequal = np.tile([1.0, 2.0, 3.0], (3, 5, 1)) * np.linspace(1, 1.1, 5)[:, None]  # (T, layers, ranks)
+    later = np.array([1.0, 1.0, 10.0])[:, None, None]
+    all_grow = spectra("diverged", unequal * later)
+    assert sigma_facts(all_grow, all_grow) == pytest.approx(dict(sigma_rise=2.0, sigma_trend=0.0))
+    deep_grow = spectra("diverged", unequal * later ** np.linspace(0, 1, 5)[:, None])
+    found = sigma_facts(deep_grow, deep_grow)
+    assert found["sigma_trend"] == pytest.approx(1.0)
+    assert found["sigma_rise"] > 2
+    within = unequal * np.array([1.0, 1.0, 10.0])  # ranks apart, in every block alike
+    wider = spectra("diverged", [unequal[0], unequal[0], within[0]])
+    assert sigma_facts(wider, wider)["sigma_trend"] == pytest.approx(0.0)
+
+
+def test_the_spectrum_is_compared_at_the_steps_of_the_run_that_failed():
+    sigma = np.array([[[1.0], [1.1]], [[1.0], [1.1]], [[1.0], [2.0]], [[np.nan], [np.nan]]])
+    failing = spectra("diverged", sigma)  # its last finite step is 20
+    assert sigma_facts(failing, failing)["sigma_rise"] == pytest.approx(2.0)  # a difference of 0.1, later of 1
+    calm = spectra("ok", np.concatenate([sigma[[0, 0, 0]], 100 * sigma[[2]]]))  # rises only after the other failed
+    assert sigma_facts(calm, failing) == pytest.approx(dict(sigma_rise=0.0, sigma_trend=0.0))
+
+
+def test_without_a_failure_there_is_nothing_to_look_back_on():
+    sigma = np.array([[[1.0], [1.1]], [[1.0], [1.5]]])
+    failing = spectra("diverged", sigma)
+    assert sigma_facts(failing, spectra("ok", sigma)) == {}
+    assert sigma_facts(failing, None) == {}
+    assert sigma_facts(failing, spectra("diverged", sigma[:1])) == {}  # failed in its first step
+
+
+# weight norms (H12)
+
+
+def test_unevenness_is_how_much_more_one_block_grew_than_another():
+    first = np.array([[3.0, 0.0, 0.0, 4.0], [1.0, 1.0, 1.0, 1.0]])  # blocks of norm 5 and 2, (layers, parts)
+    alike, apart = 3 * first, first * np.array([[1.0], [10.0]])
+    assert weight_facts(run(part_norms=[first, apart, alike])) == {"unevenness": pytest.approx(0.0)}
+    assert weight_facts(run(part_norms=[first, alike, apart])) == {"unevenness": pytest.approx(1.0)}
+    assert weight_facts(run(part_norms=[first, apart, apart + np.inf])) == {"unevenness": pytest.approx(1.0)}
