@@ -36,7 +36,8 @@ class Scenario:
 
     sd: noise of a run, of test and of validation; shared: what a seed gives to every arm; curve: what the three rates
     give; mixed: each arm has the curve in an order of its own. tails: degrees of freedom of Student's t instead of normal
-    noise; unequal: the arms' sd run from 1/3 of it to 3 × it; rows: accuracies are counts of so many test rows.
+    noise; unequal: the arms' sd run from 1/3 of it to 3 × it; rows: accuracies are counts of so many test
+    rows; luck: share of the variance of an arm's noise that is the same for every seed, because their test rows overlap.
     diverges: share of the runs of the side that could win by luck which diverge; its other runs are better by as much,
     so that its mean, a diverged run scored as chance, stays where it is. base: where the arms are, far: how far those lie
     off that are not at the boundary.
@@ -50,6 +51,7 @@ class Scenario:
     tails: int = 0
     unequal: bool = False
     rows: int = 0
+    luck: float = 0.0
     diverges: float = 0.0
     base: float = 50.0
     far: float = 20.0
@@ -64,6 +66,7 @@ SCENARIOS = {
     "ties": Scenario(
         "few test rows: accuracies in steps of 2 points, many ties", sd=0.0, rows=50, curve=(-4.0, 0.0, -4.0)
     ),
+    "overlap": Scenario("a quarter of the noise's variance is the same for all seeds: their splits overlap", luck=0.25),
     "ceiling": Scenario(
         "arms at 97 to 100 %", sd=0.0, shared=0.2, rows=359, curve=(-1.0, 0.0, -1.0), base=97.0, far=2.5
     ),
@@ -157,6 +160,9 @@ def study(
     )
     sd = scenario.sd * (3.0 ** rng.permutation(np.linspace(-1, 1, len(arms)))[arm] if scenario.unequal else 1.0)
     noise = rng.standard_normal((2, len(frame))) if not scenario.tails else _tails(rng, scenario.tails, (2, len(frame)))
+    if scenario.luck:
+        noise = np.sqrt(1 - scenario.luck) * noise
+        noise[0] += np.sqrt(scenario.luck) * rng.standard_normal(len(arms))[arm]
     accuracy = np.clip((expected + sd * noise) / 100, 0.0, 1.0)
     if scenario.rows:
         accuracy = rng.binomial(scenario.rows, np.clip(accuracy, 0.0, 0.999)) / scenario.rows

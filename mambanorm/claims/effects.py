@@ -24,6 +24,7 @@ from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
+from scipy import stats
 
 from mambanorm.claims.comparisons import NONE, Comparison
 from mambanorm.claims.evidence import Evidence, Paired, overlap
@@ -135,10 +136,10 @@ def _row(claim: Claim, task: str, paired: Paired, part: Part, one_sided: tuple[f
     if n < 2:
         return facts | dict(low=np.nan, high=np.nan, state="open")
     error = values.std(ddof=1)
-    below, above = _allowance(paired, part) if comparison.column == "score" else (0.0, 0.0)
+    risks = _risks(paired, part, 1), _risks(paired, part, -1)
     width = error * np.sqrt(1 / n + ratio)
-    low = facts["effect"] - t_quantile(n - 1, one_sided[0]) * width - below
-    high = facts["effect"] + t_quantile(n - 1, one_sided[1]) * width + above
+    low = facts["effect"] - half_width(width, n, one_sided[0], risks[0])
+    high = facts["effect"] + half_width(width, n, one_sided[1], risks[1])
     facts |= dict(low=float(low), high=float(high), state=state_of(low, high, threshold))
     facts["why"] = _untestable(claim, paired, part, facts, error)
     if facts["why"]:
@@ -146,7 +147,7 @@ def _row(claim: Claim, task: str, paired: Paired, part: Part, one_sided: tuple[f
     facts |= _judged_by_rate(paired, part, facts["state"]) if comparison.column == "score" else {}
     if facts["state"] == "open" and not facts["why"]:
         margin = facts["effect"] - threshold
-        facts["seeds_to_tell"] = seeds_to_tell(margin, error, n, ratio, one_sided, abs(threshold), (below, above))
+        facts["seeds_to_tell"] = seeds_to_tell(margin, error, n, ratio, one_sided, abs(threshold), risks)
         if facts["seeds_to_tell"] is None:
             why = f"{MOST_SEEDS} seeds would not tell" + (", because their splits overlap" if ratio else "")
             facts |= dict(state="untestable", why=why)
@@ -162,35 +163,55 @@ def state_of(low: float, high: float, threshold: float) -> str:
     return "near" if near else "open"
 
 
-def seeds_to_tell(margin: float, sd: float, n: int, ratio: float, one_sided, reach: float, room) -> int | None:
-    """How many seeds would tell, had they this effect (its distance from the threshold) and this spread; None if not
-    even all test seeds. `reach`: half the width of the band around the threshold that counts as ≈."""
-    more = np.arange(n + 1, MOST_SEEDS + 1)
-    if not len(more):
+def seeds_to_tell(margin: float, sd: float, n: int, ratio: float, one_sided, reach: float, risks) -> int | None:
+    """About how many seeds would tell, had they this effect (its distance from the threshold), this spread and this
+    share of divergence; None if not even all test seeds. `reach`: half the width of the band that counts as ≈."""
+
+    def told(more: int) -> bool:
+        error = sd * np.sqrt(1 / more + ratio)
+        grown = [tuple((cost, k * more // n, tried * more // n) for cost, k, tried in side) for side in risks]
+        low, high = (half_width(error, more, *side) for side in zip(one_sided, grown, strict=True))
+        return margin > low or margin < -high or (margin - low > -reach and margin + high < reach)
+
+    if n >= MOST_SEEDS or not told(MOST_SEEDS):
         return None
-    lower, upper = (np.array([t_quantile(k - 1, alpha) for k in more]) for alpha in one_sided)
-    width = sd * np.sqrt(1 / more + ratio)
-    low, high = margin - lower * width - room[0] * n / more, margin + upper * width + room[1] * n / more
-    told = (low > 0) | (high < 0) | ((low > -reach) & (high < reach))
-    return int(more[told.argmax()]) if told.any() else None
+    steps = [*range(n + 1, n + 9), *range(n + 10, n + 32, 2), *range(n + 32, MOST_SEEDS, 4), MOST_SEEDS]
+    return next(more for more in steps if told(more))
 
 
-def _allowance(paired: Paired, part: Part) -> tuple[float, float]:
-    """How much lower the means of the better side, and of the other, may be because an arm diverges more often than the
-    seeds show: by the upper 80 % bound of its rate, from its runs at all rates, times what a divergence costs."""
-    if paired.tried is None:
-        return 0.0, 0.0
+def _risks(paired: Paired, part: Part, sign: int) -> tuple[tuple[float, int, int], ...]:
+    """What unseen divergence may cost the arms on one side: (points off the comparison if an arm always diverged, its
+    diverged runs, its runs), arm by arm and for all of them at once."""
+    if paired.tried is None or part.comparison.column != "score":
+        return ()
     lost = np.maximum((paired.columns["score"] - paired.columns["chance"]).mean(axis=1), 0.0)
-    unseen = [_unseen(int(k), int(n)) for k, n in zip(paired.failed, paired.tried, strict=True)]
-    mean = part.weights.mean(axis=1)
-    room = np.where(mean != 0, np.abs(mean) * lost * unseen, 0.0)
-    return float(room[mean > 0].sum()), float(room[mean < 0].sum())
+    mean = sign * part.weights.mean(axis=1)
+    mine = np.flatnonzero(mean > 0)
+    one = [(float(mean[i] * lost[i]), int(paired.failed[i]), int(paired.tried[i])) for i in mine]
+    together = tuple(sum(numbers) for numbers in zip(*one, strict=True))
+    return (*one, together) if len(one) > 1 else tuple(one)
 
 
-@lru_cache(maxsize=4096)
-def _unseen(k: int, n: int) -> float:
-    """The upper one-sided 80 % bound of a rate, less the share that was seen: with none of 24, 6.5 %."""
-    return clopper_pearson(k, n, 0.6)[1] - k / n if n else 0.0
+def half_width(error: float, n: int, one_sided: float, risks: tuple[tuple[float, int, int], ...]) -> float:
+    """How far one end of an interval lies from the mean of n seeds with this standard error.
+
+    An arm that diverges with probability p shows no more divergences than were seen with probability P(p), and costs its
+    comparison p times what a divergence costs. So that luck of this kind and of the mean come together in at most
+    `one_sided` of studies, the mean is tested at the level one_sided/P(p), for every p.
+    """
+    width = t_quantile(n - 1, one_sided) * error
+    for cost, k, tried in risks:
+        p, t = _by_rate(n - 1, one_sided, k, tried)
+        width = max(width, float((p * cost + t * error).max(initial=0.0)))
+    return width
+
+
+@lru_cache(maxsize=20_000)
+def _by_rate(df: int, one_sided: float, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rates beyond what was seen, k of n, and the quantile of t that goes with each."""
+    rates = np.linspace(k / n, clopper_pearson(k, n, 1 - 2 * one_sided)[1], 32, endpoint=False)
+    level = np.minimum(one_sided / stats.binom.cdf(k, n, rates), 1.0)
+    return rates - k / n, stats.t.isf(level, df)
 
 
 def _judged_by_rate(paired: Paired, part: Part, state: str) -> Row:
@@ -221,8 +242,8 @@ def _untestable(claim: Claim, paired: Paired, part: Part, facts: Row, error: flo
             return "at chance: neither side is told from guessing"
         if column == "score" and 100 - part.side(-1, paired.columns["score"]).mean() <= threshold:
             return "at the ceiling: the other side leaves no room for the threshold"
-        if column == "spread" and not any(_told_spread(paired, part, sign) for sign in (1, -1)):
-            return "no spread: on neither side it is told from the noise of the seeds"
+        if column == "spread" and not any(_told_spread(paired, part, sign, threshold) for sign in (1, -1)):
+            return "no spread: on neither side it is told to be larger than the threshold"
         return _at_the_edge(paired, part, facts["state"])
     if column == "unevenness" and paired.columns[column][paired.arms.index(NONE)].mean() <= threshold:
         return "out of reach: without norms the blocks are more even than the threshold"
@@ -235,8 +256,8 @@ def _lower(values: np.ndarray) -> float:
     return values.mean() - t_quantile(len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
 
 
-def _told_spread(paired: Paired, part: Part, sign: int) -> bool:
-    return _lower(sign * _spread(paired.columns["score"], part.weights, (sign,))) > 0
+def _told_spread(paired: Paired, part: Part, sign: int, threshold: float) -> bool:
+    return _lower(sign * _spread(paired.columns["score"], part.weights, (sign,))) > threshold
 
 
 def _at_the_edge(paired: Paired, part: Part, state: str) -> str:

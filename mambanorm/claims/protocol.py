@@ -1,19 +1,23 @@
 """The protocol of the verdicts: by which rule, in which version, and what the versions changed.
 
-PROTOCOL.md beside this file is `text()`, written out; a test holds the two equal. Whoever changes a hypothesis or a
-number of the rule writes a new version here, before the runs that it judges, and says what it flips.
+PROTOCOL.md beside this file says it in words; its hypotheses are written into it by `python -m
+mambanorm.claims.protocol`. Whoever changes a hypothesis or a number of the rule writes a new version, here and there,
+before the runs that it judges, and says what it flips.
 
     VERSION, VERSIONS     the version in force, and all of them with their fingerprints
     levels                the levels of the two ends of an interval
     fingerprint           of the hypotheses and of every number of the rule
-    text                  all of it as Markdown
+    hypotheses_text       the hypotheses as Markdown
+    commit_in_force       the commit of PROTOCOL.md that a run which starts now stands under
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from mambanorm.claims.hypotheses import CLAIMS, SMALLEST_EFFECT, Claim
 from mambanorm.study.experiments import DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, FURTHER_LR_FACTORS, LR_FACTORS
@@ -50,7 +54,12 @@ class Version:
 
 VERSIONS = (
     Version(1, "2026-11-20", "one rule for every claim, tuned on two seeds of their own"),
-    Version(2, "2026-11-22", "hypotheses that say what the paper says; tuning inside the interval; not testable"),
+    Version(
+        2,
+        "2026-11-22",
+        "hypotheses that say what the paper says; tuning inside the interval; not testable",
+        "8613a70c81ba0ead",
+    ),
 )
 VERSION = VERSIONS[-1].number
 
@@ -61,3 +70,55 @@ def fingerprint() -> str:
     numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS]
     told = json.dumps([numbers, [asdict(claim) for claim in CLAIMS.values()]], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
+MARKS = ("<!-- hypotheses: written by python -m mambanorm.claims.protocol -->\n", "<!-- end -->\n")
+
+
+def hypotheses_text() -> str:
+    """Every hypothesis as Markdown: the paper's sentence and its place, what is measured, and what it takes to hold."""
+    return "\n".join(_hypothesis(claim) for claim in CLAIMS.values())
+
+
+def _hypothesis(claim: Claim) -> str:
+    deciding = {c.group or c.name: claim.threshold_of(c) for c in claim.comparisons if c.decides}
+    beside = [c.name for c in claim.comparisons if not c.decides]
+    need = f"at least {claim.at_least} of" if claim.at_least else "all"
+    thresholds = " / ".join(f"{threshold:+g}" for threshold in dict.fromkeys(deciding.values()))
+    what = (
+        "the cells of depth × learning rate" if claim.runs == "failure" else f"{len(deciding)}: {'; '.join(deciding)}"
+    )
+    what = f"{need} {what}" if len(deciding) > 1 or claim.at_least else claim.comparisons[0].name
+    lines = [f"**{claim.id}** {claim.words}", "", f"> {claim.quote} ({claim.where})", ""]
+    lines.append(f"- Measured: {claim.quantity}.")
+    lines.append(f"- Needs above {thresholds} {claim.unit}: {what}.")
+    if beside:
+        lines.append(f"- Beside it, without a part in the decision: {'; '.join(beside)}.")
+    lines.append(f"- The paper's numbers: {claim.paper}.")
+    if claim.note:
+        lines.append(f"- Note: {claim.note}.")
+    return "\n".join(lines) + "\n"
+
+
+def with_hypotheses(document: str) -> str:
+    """PROTOCOL.md with the hypotheses as they are now."""
+    start, end = document.index(MARKS[0]) + len(MARKS[0]), document.index(MARKS[1])
+    return f"{document[:start]}\n{hypotheses_text()}\n{document[end:]}"
+
+
+def commit_in_force() -> str:
+    """The commit that last changed PROTOCOL.md, "unknown" outside a git checkout; ", changed since" where it was edited."""
+    git = ["git", "-C", str(PROTOCOL.parent)]
+    try:
+        log = subprocess.run([*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True)
+        dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", PROTOCOL.name], capture_output=True)
+    except OSError:
+        return "unknown"
+    commit = log.stdout.strip()
+    return f"{commit}, changed since" if commit and dirty.returncode else commit or "unknown"
+
+
+if __name__ == "__main__":
+    PROTOCOL.write_text(with_hypotheses(PROTOCOL.read_text("utf-8")), "utf-8")
+    print(f"{PROTOCOL}: version {VERSION}, fingerprint {fingerprint()}")

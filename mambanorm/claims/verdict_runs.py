@@ -1,13 +1,13 @@
-"""All runs of the verdicts: tune, choose the learning rates, train the rest, add the summaries.
+"""All runs of the verdicts: train, let the grids of learning rates grow, train again, add the summaries.
 
 verdict_runs    the configs of several claims, once each
-train_verdicts  trains what is missing → the run frame; in two sweeps, because the second needs the tuned rates
+train_verdicts  trains what is missing → the run frame, until no arm asks for a further learning rate
 recorded_configs, record_results    the same with the runs of the study → data/results
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pandas as pd
 from mambanorm.atomic import writable_folder
 from mambanorm.claims.hypotheses import CLAIMS, Claim
 from mambanorm.claims.needed import needed
+from mambanorm.claims.protocol import VERSION, commit_in_force
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.settings import default_scale
 from mambanorm.study.experiments import STUDY_TASKS, leaves_grid_out, study
@@ -39,21 +40,22 @@ def verdict_runs(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
     runs_dir: str | Path | None = None,
-    tuned: pd.DataFrame | None = None,
+    frame: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
-    """The configs that the claims need (None = all claims, 8 seeds, VERDICT_TASKS), tuning first.
+    """The configs that the claims need (None = all claims, 8 seeds, VERDICT_TASKS).
 
-    Test and select runs use the learning rates that the tune runs of `tuned` (None = those of the store) choose. An arm
-    that is not tuned yet uses the scale's own, so that the number of runs is known before anything is trained.
+    The results of `frame` (None = those of the store) may ask for learning rates beyond the three of every arm.
     """
     scale = default_scale() if scale is None else scale
-    seeds, tasks = (
-        check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale),
-        VERDICT_TASKS if tasks is None else tasks,
-    )
-    tuned = load_runs(runs_dir, scale=scale, role="tune") if tuned is None else tuned
-    configs = [c for claim in _listed(claims) for c in needed(claim, seeds, tasks, scale, tuned)]
-    return sorted(unique(configs), key=lambda c: c.role != "tune")
+    seeds = check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
+    tasks = VERDICT_TASKS if tasks is None else tasks
+    frame = load_runs(runs_dir, scale=scale) if frame is None else frame
+    return unique(c for claim in _listed(claims) for c in needed(claim, seeds, tasks, scale, _of(frame, seeds)))
+
+
+def _of(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
+    """The runs of these seeds: others do not make their grids grow."""
+    return frame[frame.seed.isin(list(seeds))] if len(frame) else frame
 
 
 def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:
@@ -79,8 +81,18 @@ def train_verdicts(
     scale = default_scale() if scale is None else scale
     claims, seeds = _listed(claims), check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
-    sweep([c for c in verdict_runs(claims, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
-    return with_summaries(sweep(verdict_runs(claims, **asked), runs_dir=runs_dir, **engine), runs_dir)
+    frame, _ = _until_grown(lambda: verdict_runs(claims, **asked), runs_dir, **engine)
+    return with_summaries(frame, runs_dir)
+
+
+def _until_grown(
+    ask: Callable[[], list[RunConfig]], runs_dir: str | Path | None, **engine: Any
+) -> tuple[pd.DataFrame, list[RunConfig]]:
+    """Trains what is asked for, again and again until its results ask for no more; each round adds a rate to some arms."""
+    configs: list[RunConfig] = []
+    while (more := ask()) != configs:
+        configs, frame = more, sweep(more, runs_dir=runs_dir, **engine)
+    return frame, configs
 
 
 def recorded_configs(
@@ -89,35 +101,35 @@ def recorded_configs(
     seeds: int | Iterable[int] | None = None,
     tasks: Iterable[str] | None = None,
     runs_dir: str | Path | None = None,
-    tuned: pd.DataFrame | None = None,
+    frame: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
     """What recorded results hold (None = the environment's scale, 8 seeds, the study's tasks): the runs of the study
-    and of the verdicts, tuning first. A task that is left out of the grid at that scale is not asked for claims that
-    need the grid."""
+    and of the verdicts. A task that is left out of the grid at that scale is not asked for claims that need the grid.
+    """
     scale = default_scale() if scale is None else scale
     seeds = check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
     tasks = check_names("tasks", STUDY_TASKS if tasks is None else tasks)
-    configs = []
+    frame, configs = load_runs(runs_dir, scale=scale) if frame is None else frame, []
     for task in tasks:
         claims = [name for name, claim in CLAIMS.items() if not (claim.needs_grid and leaves_grid_out(task, scale))]
-        configs += verdict_runs(claims, seeds=seeds, tasks=[task], scale=scale, runs_dir=runs_dir, tuned=tuned)
+        configs += verdict_runs(claims, seeds=seeds, tasks=[task], scale=scale, frame=frame)
     configs += [config for runs in study(scale, tasks, seeds).values() for config in runs]
-    return sorted(unique(configs), key=lambda c: c.role != "tune")
+    return unique(configs)
 
 
 def record_results(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
     """Trains `recorded_configs` and writes the recorded results of a scale; returns their path. `asked`: its keywords
-    and sweep's scheduler, workers, client, progress. RuntimeError if a run could not be trained; nothing is then
-    written. OSError, before anything is trained, if the file's folder cannot be written to.
+    and sweep's scheduler, workers, client, progress. The frame says under which protocol it was trained: the commit that
+    was in force before its first run. RuntimeError if a run could not be trained; nothing is then written. OSError,
+    before anything is trained, if the file's folder cannot be written to.
     """
     engine = {name: asked.pop(name) for name in ("scheduler", "workers", "client", "progress") if name in asked}
-    runs_dir = asked.get("runs_dir")
+    runs_dir, protocol = asked.get("runs_dir"), commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
     writable_folder(path.parent, "the recorded results")
-    sweep([c for c in recorded_configs(scale, **asked) if c.role == "tune"], runs_dir=runs_dir, **engine)
-    configs = recorded_configs(scale, **asked)
-    frame = with_summaries(sweep(configs, runs_dir=runs_dir, **engine), runs_dir)
+    frame, configs = _until_grown(lambda: recorded_configs(scale, **asked), runs_dir, **engine)
+    frame = with_summaries(frame, runs_dir)
     if failed := int((frame.status == "failed").sum()):
         raise RuntimeError(f"{plural(failed, 'run')} could not be trained: nothing is recorded")
-    write_recorded(frame, configs, path)
+    write_recorded(frame.assign(protocol=VERSION, protocol_commit=protocol), configs, path)
     return path
