@@ -1,16 +1,22 @@
 """The paper's claims as hypotheses, and a verdict for each from a run frame.
 
-comparisons.py     what is compared: weighted sums of arms
-hypotheses.py      CLAIMS: each claim as data, its thresholds written before any run
-evidence.py        the runs that a claim rests on, looked up in a run frame; the tuned learning rates
+PROTOCOL.md        the rule, every hypothesis and every version of both, in words
+protocol.py        the versions and their numbers
+hypotheses.py      CLAIMS: each claim as data;   comparisons.py: what is compared, weighted sums of arms
+evidence.py        the runs that a claim rests on, looked up in a run frame;   needed.py: which those are
+tuning.py          each seed's learning rate, chosen on the other seeds
 summaries.py       what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
-effects.py        claim and evidence → effects with intervals
+effects.py         claim and evidence → comparisons with intervals and states
 verdict.py         claim and run frame → a Verdict
+calibrate.py       how often the rule is wrong, by made-up studies;   calibration.py: its results as small tables
 verdict_runs.py    trains what the claims lack, and the recorded results
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
+version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
+from mambanorm.claims.calibration import false_verdicts, power
+from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed
 from mambanorm.claims.ranking import against_chosen, ranking
@@ -29,16 +35,21 @@ __all__ = [
     "against_chosen",
     "chosen_lr",
     "describe",
+    "false_verdicts",
     "find_claim",
+    "first_verdicts",
     "judge",
     "missing",
     "needed",
     "one_line",
+    "power",
     "ranking",
     "record_results",
     "recorded_configs",
+    "recorded_under",
     "runs_behind",
     "train_verdicts",
+    "verdict_changes",
     "verdict_html",
     "verdict_runs",
     "verdict_table",

@@ -21,16 +21,28 @@ def verdict_table(
     scale: str | None = None,
     tasks: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """One row a claim: id, claim, verdict, effect, low, high, unit, threshold, decided_by, paper, seeds, fidelity,
-    caveats. None = every claim."""
+    """One row a claim: id, claim, verdict, effect, low, high, unit, threshold, decided_by, paper, seeds, seeds_to_tell,
+    protocol, fidelity, caveats. None = every claim."""
     tasks = None if tasks is None else list(tasks)
     rows = []
     for claim_id in CLAIMS if claims is None else claims:
         v = judge(claim_id, frame, scale=scale, tasks=tasks)
         facts = dict(id=v.claim.id, claim=v.claim.words, verdict=v.verdict, effect=v.effect, low=v.ci[0], high=v.ci[1])
         facts |= dict(unit=v.unit, threshold=v.threshold, decided_by=v.decided_by, paper=v.paper, seeds=v.n_seeds)
+        facts |= dict(seeds_to_tell=v.seeds_to_tell, protocol=v.protocol)
         rows.append(facts | dict(fidelity=v.fidelity, caveats="; ".join(v.caveats)))
     return pd.DataFrame(rows)
+
+
+def reason(verdict: Verdict) -> str:
+    """What a reader asks next: why a claim is not testable, and what an inconclusive one lacks. "" for other verdicts."""
+    if verdict.seeds_to_tell:
+        return f"about {verdict.seeds_to_tell} seeds would tell"
+    if verdict.verdict not in ("inconclusive", "not testable"):
+        return ""
+    names = (f"{row['comparison']} on {row['task']}" for row in verdict.records)
+    of = dict(zip(names, (row["why"] for row in verdict.records), strict=True))
+    return of.get(verdict.decided_by) or of.get(f"{verdict.decided_by} on {verdict.tasks[0]}", "")
 
 
 def describe(verdict: Verdict) -> str:
@@ -45,6 +57,8 @@ def describe(verdict: Verdict) -> str:
 
 
 def one_line(verdict: Verdict) -> str:
-    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what decided it."""
+    """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what decided it, and
+    what it lacks."""
     found = f"{verdict.amount:<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
-    return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}".rstrip()
+    lacks = f" ({lack})" if (lack := reason(verdict)) else ""
+    return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}{lacks}".rstrip()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 from mambanorm.settings import SCALES, check_scale, default_scale
@@ -133,15 +134,26 @@ def scale(text: str) -> str:
 
 
 def seeds(text: str) -> int | list[int]:
-    """`8` → 8, which stands for 0…7; `0,3,200` → those."""
+    """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
     from mambanorm.training.config import check_seeds
 
-    parts = [part.strip() for part in text.removesuffix(",").split(",")]
-    if not all(map(WHOLE.fullmatch, parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200")
-    seeds = [int(part) for part in parts] if "," in text else int(text)
-    _said(check_seeds, seeds, "smoke")
-    return seeds
+    if WHOLE.fullmatch(text):
+        _said(check_seeds, int(text), "smoke")
+        return int(text)
+    parts = [_span(part.strip(), text) for part in text.removesuffix(",").split(",")]
+    return _said(check_seeds, chain.from_iterable(parts), "smoke")
+
+
+def _span(part: str, text: str) -> Iterable[int]:
+    """`3` → 3; `8-15` → 8…15."""
+    if WHOLE.fullmatch(part):
+        return [int(part)]
+    if not (ends := re.fullmatch("([0-9]+)-([0-9]+)", part)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200 or 8-15")
+    first, last = map(int, ends.groups())
+    if last < first:
+        raise argparse.ArgumentTypeError(f"{part!r} counts backwards: write {last}-{first}")
+    return range(first, last + 1)
 
 
 def seed(text: str) -> int:
@@ -205,11 +217,18 @@ def address(text: str) -> str:
 SCALE_HELP = f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: MAMBANORM_SCALE, else quick)"
 
 
-def add_common(command: Parser, *, several: bool = True) -> None:
+SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
+JUDGED_SEEDS_HELP = (
+    f"{SEEDS_HELP} (default: 8). Only these are judged: seeds that are added because a verdict was inconclusive are "
+    "judged alone, as in 8-15"
+)
+
+
+def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP) -> None:
     command.add_argument("--scale", type=scale, help=SCALE_HELP)
     if several:
         command.add_argument("--tasks", type=names, metavar="A,B", help="tasks, separated by commas")
-        command.add_argument("--seeds", type=seeds, metavar="N", help="8 stands for 0…7; or a list: 0,3,200")
+        command.add_argument("--seeds", type=seeds, metavar="N", help=seeds_help)
     command.add_argument(
         "--runs-dir", type=folder, metavar="DIR", help="the run store (default: MAMBANORM_RUNS_DIR, else runs/)"
     )

@@ -19,7 +19,7 @@ def add(command: Parser) -> None:
     command.add_argument(
         "--out", type=arg.file, metavar="FILE", help="where the frame goes (default: data/results/<scale>.parquet)"
     )
-    arg.add_common(command)
+    arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
     arg.add_training(command)
 
 
@@ -40,5 +40,6 @@ def run(options: argparse.Namespace) -> int:
     except RuntimeError as error:  # some runs could not be trained; the others are kept
         say(str(error))
         return 1
-    print(f"{path}: {describe_recorded(read_results(path))}")
+    frame = read_results(path)
+    print(f"{path}: {describe_recorded(frame)}; {claims.recorded_under(frame)}")
     return 0

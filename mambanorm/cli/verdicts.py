@@ -13,17 +13,19 @@ EXAMPLES = [
     "--seeds 8 --tasks digits",
     "--seeds 3 --dry-run",
     "--claims H1s,H3s --tasks digits,listops",
+    "--claims H1s --seeds 8-15",
 ]
 
 
 def add(command: Parser) -> None:
     command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H3s (default: all)")
-    arg.add_common(command)
+    arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
     arg.add_training(command)
 
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm import claims
+    from mambanorm.claims.protocol import PROTOCOL, VERSIONS
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
@@ -34,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     frame = claims.train_verdicts(ids, **asked, **engine)
     verdicts = [claims.judge(name, frame, scale=scale) for name in ids]
+    print(f"Protocol {VERSIONS[-1].number} of {VERSIONS[-1].date}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(claims.describe, verdicts)))
     print("\n" + "\n".join(map(claims.one_line, verdicts)))
     return report_failed(frame)
