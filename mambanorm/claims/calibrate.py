@@ -1,33 +1,45 @@
 """How often the rule is wrong, and how often it finds what is there: whole made-up studies through the real `judge`.
 
-A study is the frame of all runs that a claim needs, with accuracies that are made up: what the arms' means are, is
-known. It has all that a real one has: a level that a seed gives to every arm, noise of each run, validation accuracies
-that differ from the test's, three learning rates to choose from, and what the scenario adds.
+A study is the frame of all runs that a claim needs, with results that are made up: what the arms' means are, is known.
+It has what a real one has: a level that a seed gives to every arm, noise of each run, validation accuracies that differ
+from the test's, three learning rates to choose from, and what its scenario adds.
 
-    SCENARIOS      what a study may have besides
-    TRUTHS         what the arms' means are: at the boundary, from either side, or 1, 2 or 4 × the threshold
-    simulate       so many studies → how often each verdict comes out
-    calibration    claims × scenarios and claims × effects × seeds → a table
-    controls       the paper's own numbers planted (positive), all arms equal (negative)
+    SCENARIOS       what a study may have besides
+    means           the truth: at the boundary from either side, k × the threshold, all arms equal, or the paper's numbers
+    simulate        so many studies → how often each verdict comes out
+    calibrate       claims × scenarios, effects and seeds → one row each
+    calibration_text, recorded_calibration      the table of the repository
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import get_context
 
 import numpy as np
 import pandas as pd
+from tqdm.auto import tqdm
 
 from mambanorm.claims.comparisons import NONE, Comparison
 from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
 from mambanorm.claims.needed import needed
+from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.verdict import VERDICTS, judge
+from mambanorm.study.paper import paper_values
+from mambanorm.training.recorded_results import RESULTS
 
 TASK = {"sequence": "digits", "vision": "digits_images"}
 CHANCE = 10.0  # per cent
+BOUNDARY = {"not above": "reproduced", "not below": "contradicted"}
+"""Truths at the boundary (a claim just fails to hold; it just holds) and the verdict that would be wrong."""
+EFFECTS = (1.0, 2.0, 4.0)  # × the threshold
+SEEDS = (6, 8, 12, 16, 32)
+STUDIES = 1_000
+PAPER_SD = 0.5  # points, of the paper's own numbers planted: its Table 2 has 0.15 to 0.75
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,12 @@ class Scenario:
     """What a made-up study has, in points of accuracy (per cent).
 
     sd: noise of a run, of test and of validation; shared: what a seed gives to every arm; curve: what the three rates
-    give; mixed: each arm has the curve in an order of its own. tails: degrees of freedom of Student's t instead of normal
-    noise; unequal: the arms' sd run from 1/3 of it to 3 × it; rows: accuracies are counts of so many test
-    rows; luck: share of the variance of an arm's noise that is the same for every seed, because their test rows overlap.
-    diverges: share of the runs of the side that could win by luck which diverge; its other runs are better by as much,
-    so that its mean, a diverged run scored as chance, stays where it is. base: where the arms are, far: how far those lie
-    off that are not at the boundary.
+    give; mixed: each arm has the curve in an order of its own. tails: degrees of freedom of Student's t, 0 = normal
+    noise; unequal: the arms' sd run from 1/3 of it to 3 × it; rows: accuracies are counts of so many test rows. luck:
+    share of the variance of an arm's noise that is the same for every seed, because their test rows overlap.
+    diverges: share of the runs that diverge of the side that could win by luck; its other runs are better by as much,
+    so that its mean stays where it is, a diverged run scored as chance. base: where the arms are, far: how far those
+    lie off that are not at the boundary.
     """
 
     what: str
@@ -60,22 +72,21 @@ class Scenario:
 SCENARIOS = {
     "plain": Scenario("normal noise, one rate clearly best"),
     "flat": Scenario("all three rates equal: chosen by noise", curve=(0.0, 0.0, 0.0)),
-    "rates": Scenario("rates 1.4 points apart, another order in each arm", curve=(-1.4, 0.0, -2.8), mixed=True),
+    "rates": Scenario("rates 1.4 points apart, in another order in each arm", curve=(-1.4, 0.0, -2.8), mixed=True),
     "tails": Scenario("heavy tails: Student's t with 3 degrees of freedom", tails=3),
     "unequal": Scenario("arms whose noise differs up to ninefold", unequal=True),
-    "ties": Scenario(
-        "few test rows: accuracies in steps of 2 points, many ties", sd=0.0, rows=50, curve=(-4.0, 0.0, -4.0)
-    ),
-    "overlap": Scenario("a quarter of the noise's variance is the same for all seeds: their splits overlap", luck=0.25),
-    "ceiling": Scenario(
-        "arms at 97 to 100 %", sd=0.0, shared=0.2, rows=359, curve=(-1.0, 0.0, -1.0), base=97.0, far=2.5
-    ),
-    "diverges 5 %": Scenario("the side ahead diverges in 5 % of its runs", diverges=0.05),
-    "diverges 10 %": Scenario("the side ahead diverges in 10 % of its runs", diverges=0.10),
+    "ties": Scenario("50 test rows: accuracies in steps of 2 points, many ties", sd=0.0, rows=50),
+    "overlap": Scenario("a quarter of the noise's variance is the same for all seeds: splits that overlap", luck=0.25),
+    "ceiling": Scenario("arms at 97 to 100 %", 0.0, 0.2, curve=(-1.0, 0.0, -1.0), rows=359, base=97.0, far=2.5),
+    "diverges 5 %": Scenario("the side that could win by luck diverges in 5 % of its runs", diverges=0.05),
+    "diverges 10 %": Scenario("the side that could win by luck diverges in 10 % of its runs", diverges=0.10),
 }
-
-BOUNDARY = {"not above": "reproduced", "not below": "contradicted"}
-"""Truths at the boundary, and the verdict that would be wrong: the claim just fails to hold, or just holds."""
+INSIDE = ("plain", "tails")
+"""Scenarios that mean something for the claims of §4.6, which do not look at accuracies."""
+CONTROLS = {
+    "paper": Scenario("the paper's printed numbers", PAPER_SD, PAPER_SD, (0.0, 0.0, 0.0), base=0.0),
+    "equal": Scenario("all arms equal"),
+}
 
 
 @lru_cache(maxsize=128)
@@ -98,21 +109,23 @@ def deciding(claim: Claim) -> list[list[Comparison]]:
 
 
 def targets(claim: Claim, truth: str | float, far: float) -> np.ndarray:
-    """What each deciding comparison truly is, in units of the thresholds above them: 0 = at the threshold.
-
-    "not above": one more would have to hold; "not below": just enough hold; a number k: every one is k thresholds.
-    """
+    """What each deciding comparison truly is, beyond its threshold: "not above", one more would have to hold; "not
+    below", just enough hold; a number k, every one is k thresholds."""
     m = len(deciding(claim))
     u = claim.at_least or m
     if truth == "not above":
         return np.array([far] * (u - 1) + [0.0] * (m - u + 1))
     if truth == "not below":
         return np.array([0.0] * u + [-far] * (m - u))
-    return np.full(m, float(truth) - 1)
+    return np.full(m, (float(truth) - 1) * abs(claim.threshold))
 
 
-def means(claim: Claim, truth: str | float, far: float) -> dict[str, float]:
-    """Arm → points off the base, such that the comparisons are what `targets` says."""
+def means(claim: Claim, truth: str | float, far: float = 20.0) -> dict[str, float]:
+    """Arm → points off the base: the comparisons are what `targets` says; "equal", none; "paper", the paper's numbers."""
+    if truth == "equal":
+        return {}
+    if truth == "paper":
+        return _paper_means(claim)
     groups, arms = deciding(claim), claim.arms
     above = targets(claim, truth, far)
     if claim.comparisons[0].column == "spread":
@@ -123,6 +136,21 @@ def means(claim: Claim, truth: str | float, far: float) -> dict[str, float]:
             weights.append([comparison.weights.get(arm, 0.0) for arm in arms])
             wanted.append(claim.threshold_of(comparison) + value)
     return dict(zip(arms, np.linalg.pinv(np.array(weights)) @ np.array(wanted), strict=True))
+
+
+def printed_arms(claim: Claim) -> dict[str, float]:
+    """The claim's arms whose accuracies the paper prints, per cent."""
+    values = paper_values(claim.kind)
+    values = values[(values.task == claim.printed_on) & values.arm.isin(claim.arms)]
+    return dict(zip(values.arm, 100 * values.accuracy, strict=True))
+
+
+def _paper_means(claim: Claim) -> dict[str, float]:
+    """What the paper prints; the arms that it does not print, in its favour."""
+    known = printed_arms(claim)
+    better, worse = min(max(known.values()) + 5, 95.0), max(min(known.values()) - 5, 5.0)
+    weight = {arm: sum(c.weights.get(arm, 0.0) for c in claim.comparisons if c.decides) for arm in claim.arms}
+    return {arm: known.get(arm, better if weight[arm] > 0 else worse) for arm in claim.arms}
 
 
 def _spread_means(claim: Claim, above: np.ndarray) -> dict[str, float]:
@@ -137,7 +165,6 @@ def _spread_means(claim: Claim, above: np.ndarray) -> dict[str, float]:
 
 
 def study(
-    claim: Claim,
     frame: pd.DataFrame,
     effects: Mapping[str, float],
     rng: np.random.Generator,
@@ -181,23 +208,21 @@ def simulate(
     scenario: str | Scenario = "plain",
     *,
     seeds: int = 8,
-    studies: int = 1000,
+    studies: int = STUDIES,
     seed: int = 0,
     scale: str = "quick",
 ) -> dict[str, float]:
     """How often each verdict comes out of made-up studies whose truth is known; only the verdicts that came out."""
     claim = find_claim(claim_id)
-    setting = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
+    setting = (SCENARIOS | CONTROLS)[scenario] if isinstance(scenario, str) else scenario
     rng, frame = np.random.default_rng(seed), skeleton(claim.id, seeds, scale)
-    if claim.runs != "tuned":
-        frames = (_inside(claim, frame, truth, rng, setting) for _ in range(studies))
+    if claim.runs == "tuned":
+        effects, side = means(claim, truth, setting.far), -1 if truth == "not below" else 1
+        weight = {arm: sum(c.weights.get(arm, 0.0) for c in claim.comparisons if c.decides) for arm in claim.arms}
+        lucky = [arm for arm in claim.arms if side * weight[arm] > 0]
+        frames = (study(frame, effects, rng, setting, lucky) for _ in range(studies))
     else:
-        effects = means(claim, truth, setting.far)
-        side = -1 if truth == "not below" else 1
-        lucky = [
-            arm for arm in claim.arms if side * sum(c.weights.get(arm, 0.0) for c in claim.comparisons if c.decides) > 0
-        ]
-        frames = (study(claim, frame, effects, rng, setting, lucky) for _ in range(studies))
+        frames = (_inside(claim, frame, truth, rng, setting) for _ in range(studies))
     found = Counter(judge(claim, made_up, scale=scale).verdict for made_up in frames)
     return {name: found[name] / studies for name in VERDICTS if found[name]}
 
@@ -250,3 +275,78 @@ def _failures(claim: Claim, frame: pd.DataFrame, truth, rng: np.random.Generator
         p = dict.fromkeys(cells, min(half * (1 + 0.33 * (float(truth) - 1)), 1.0))
     chance = np.array([p[cell] for cell in zip(frame.n_layers, frame.lr, strict=True)]) * (frame.arm != CONTROL)
     return frame.assign(status=np.where(rng.random(len(frame)) < chance, "diverged", "ok"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the table
+
+WHO = [name for name in CLAIMS if name.endswith("s")] + ["H2v"]
+"""The claims that are simulated: the others about images are judged as those about sequences are, norm for norm."""
+
+
+def jobs(
+    claims: Iterable[str] | None = None,
+    scenarios: Iterable[str] | None = None,
+    seeds: Iterable[int] = SEEDS,
+    studies: int = STUDIES,
+) -> list[dict]:
+    """The cells of the table: errors at the boundary in every scenario (8 seeds), power without one, and the controls."""
+    return [
+        {"claim": name, "studies": studies} | cell
+        for name in (WHO if claims is None else claims)
+        for cell in _cells(find_claim(name), list(scenarios or SCENARIOS), list(seeds))
+    ]
+
+
+def _cells(claim: Claim, scenarios: list[str], seeds: list[int]) -> list[dict]:
+    tuned = claim.runs == "tuned"
+    mine = [name for name in scenarios if tuned or name in INSIDE]
+    cells = [dict(truth=truth, scenario=name, seeds=8) for name in mine for truth in BOUNDARY]
+    cells += [dict(truth=effect, scenario="plain", seeds=n) for n in seeds for effect in EFFECTS]
+    cells += [dict(truth="equal", scenario="equal", seeds=8)] if tuned else []
+    printed = tuned and not claim.paper.startswith("no ") and printed_arms(claim)
+    return cells + [dict(truth="paper", scenario="paper", seeds=n) for n in (8, 16) if printed]
+
+
+def _run(cell: dict) -> dict:
+    asked = {name: cell[name] for name in ("seeds", "studies")}
+    return cell | simulate(cell["claim"], cell["truth"], cell["scenario"], **asked)
+
+
+def calibrate(cells: list[dict], workers: int = 1, progress: bool = True) -> pd.DataFrame:
+    """One row a cell of `jobs`: claim, scenario, truth, seeds, studies, and the share of each verdict."""
+    if workers > 1:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            found = list(tqdm(pool.map(_run, cells), total=len(cells), unit="cell", disable=not progress))
+    else:
+        found = [_run(cell) for cell in tqdm(cells, unit="cell", disable=not progress)]
+    frame = pd.DataFrame(found).reindex(columns=[*COLUMNS, *VERDICTS]).fillna(dict.fromkeys(VERDICTS, 0.0))
+    return frame.assign(truth=frame.truth.map(lambda truth: truth if isinstance(truth, str) else f"{truth:g} ×"))
+
+
+COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
+RECORDED = RESULTS / f"calibration-{VERSION}.csv"
+
+
+def recorded_calibration() -> pd.DataFrame:
+    """The table of the repository, of the version in force; empty if it was not made."""
+    return pd.read_csv(RECORDED) if RECORDED.is_file() else pd.DataFrame(columns=[*COLUMNS, *VERDICTS])
+
+
+def errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """claim × scenario: the wrong verdict at the boundary, per cent, "reproduced / contradicted"."""
+    rows = frame[frame.truth.isin(BOUNDARY)]
+    share = [row[BOUNDARY[row["truth"]]] for row in rows.to_dict("records")]
+    table = rows.assign(share=np.round(100 * np.array(share, float), 1))
+    table = table.pivot_table(index="claim", columns=["scenario", "truth"], values="share", sort=False)
+    both = {
+        s: table[s]["not above"].map("{:g}".format) + " / " + table[s]["not below"].map("{:g}".format)
+        for s in dict.fromkeys(rows.scenario)
+    }
+    return pd.DataFrame(both).replace("nan / nan", "")
+
+
+def power(frame: pd.DataFrame) -> pd.DataFrame:
+    """claim × effect and seeds: how often "reproduced", per cent."""
+    rows = frame[frame.truth.str.endswith("×")].assign(share=lambda f: (100 * f.reproduced).round(1))
+    return rows.pivot_table(index="claim", columns=["truth", "seeds"], values="share", sort=False)

@@ -4,7 +4,7 @@ types_against_none, type_against_each                 §4.2
 after_against_before                                  §4.3
 combinations_against_type, marginal_means, spreads    §4.4
 normvary_steps                                        §4.5
-growth, spectra                                       §4.6
+growth, spectra, evenness                             §4.6
 """
 
 from __future__ import annotations
@@ -145,3 +145,10 @@ def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
         Comparison("rise of the variance across blocks, against the control", own, column="sigma_rise"),
         Comparison("more growth in deeper blocks, against the control", own, column="sigma_trend"),
     )
+
+
+def evenness() -> tuple[Comparison, ...]:
+    """Three quarters of the unevenness without a norm, minus that with one after the SSM: above 0, it took a quarter."""
+    after = [pair("None", n) for n in NORM_CHOICES]
+    names = {arm: f"¾ {Arm.parse(NONE).label} − {Arm.parse(arm).label}" for arm in after}
+    return tuple(Comparison(names[arm], {NONE: 0.75, arm: -1.0}, column="unevenness") for arm in after)

@@ -58,7 +58,7 @@ VERSIONS = (
         2,
         "2026-11-22",
         "hypotheses that say what the paper says; tuning inside the interval; not testable",
-        "8613a70c81ba0ead",
+        "849a08a83462bbcf",
     ),
 )
 VERSION = VERSIONS[-1].number

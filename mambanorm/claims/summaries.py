@@ -4,7 +4,7 @@ values (H11) and on weight norms (H12) rest on them.
 Nothing is trained or run: the arrays that every run keeps are read (`diagnostics.WeightLog`). A column is NaN for a run
 that its claim does not look at.
 
-    growth, law         of the median token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
+    growth, law         of the largest token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
                         decades in 8 blocks; AIC of the best other law minus that of the exponential (above 0 =
                         exponential)
     sigma_rise          log₁₀ of the variance over the blocks of out_proj's singular value of each rank, mean over ranks

@@ -139,10 +139,10 @@ class WeightLog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Sees every block's output while open, of the last micro-batch: the median over tokens of ‖y‖₂.
+        """Sees every block's output while open, of the last micro-batch: the largest token's ‖y‖₂.
 
-        Of an even number of tokens it is the lower of the two middle ones. Padding counts as tokens. A token that is
-        not finite counts as infinitely large, NaN as well. Nothing here waits for the device.
+        Padding counts as tokens. A token that is not finite counts as infinitely large, NaN as well. Nothing here waits
+        for the device.
         """
         norms: dict[nn.Module, Tensor] = {}
 
@@ -155,7 +155,7 @@ class WeightLog:
         finally:
             for hook in hooks:
                 hook.remove()
-        self.outputs = torch.stack([norms[block].nan_to_num_(math.inf, math.inf).median() for block in self.blocks])
+        self.outputs = torch.stack([norms[block].nan_to_num_(math.inf, math.inf).amax() for block in self.blocks])
 
     def turn(self, step: int) -> None:
         """Remembers out_proj as it is after this step, and the outputs that the step saw, dropping the oldest."""
@@ -176,7 +176,7 @@ class WeightLog:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), mixture (T, norms, 2, 5) if any;
-        ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the median token's ‖y‖₂ after
+        ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the largest token's ‖y‖₂ after
         each block, residual stream included; NaN where a checkpoint of an earlier version did not keep it."""
         arrays = {key: np.stack([shot[key] for shot in self.snapshots]) for key in self.snapshots[0]}
         if self.ring:
