@@ -8,14 +8,13 @@ tuning.py          each seed's learning rate, chosen on the other seeds
 summaries.py       what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
 effects.py         claim and evidence → comparisons with intervals and states
 verdict.py         claim and run frame → a Verdict
-calibrate.py       how often the rule is wrong, by made-up studies;   calibration.py: its results as small tables
+calibrate.py       how often the rule is wrong, by made-up studies
 verdict_runs.py    trains what the claims lack, and the recorded results
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
-from mambanorm.claims.calibration import false_verdicts, power
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed
@@ -35,14 +34,12 @@ __all__ = [
     "against_chosen",
     "chosen_lr",
     "describe",
-    "false_verdicts",
     "find_claim",
     "first_verdicts",
     "judge",
     "missing",
     "needed",
     "one_line",
-    "power",
     "ranking",
     "record_results",
     "recorded_configs",

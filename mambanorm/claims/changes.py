@@ -1,8 +1,8 @@
 """Version 1 of the protocol beside the one in force: which verdicts differ, and what changed in between.
 
-    first_verdicts    what version 1 said, judged anew on the runs that were recorded under it
-    verdict_changes   claim → version 1 → the version in force → why they differ
-    recorded_under    by which protocol a frame was recorded
+first_verdicts    what version 1 said, judged anew on the runs that were recorded under it
+verdict_changes   claim → version 1 → the version in force → why they differ
+recorded_under    by which protocol a frame was recorded
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mambanorm.settings import default_scale
 from mambanorm.study.tables import points
 from mambanorm.training.recorded_results import recorded, recorded_path
 
-TUNING = "the splits' overlap, tuning and unseen divergence are now in the interval"
-SAME_RIVALS = f"the same hypothesis, but no seeds of their own name a single rival: every one decides; {TUNING}"
+TUNING = "tuning, overlap of splits and unseen divergence now widen its interval"
+SAME_RIVALS = f"the same hypothesis, but every rival decides, not one that two more seeds named; {TUNING}"
 
 WHY = {
     "H1": "it now asks for one norm (“an appropriate”), not for each of the five",
@@ -28,14 +28,14 @@ WHY = {
     "H2v": "it now asks for a place among the best two: the paper's own lead over the next is 0.3 points",
     "H3": "it now asks for the mean over the norms (“generally”), not for each of them",
     "H4": "it now asks for GN alone: that GN gains most is nowhere in the paper",
-    "H5": f"the same hypothesis; the best partner is chosen on the other seeds instead of two of their own; {TUNING}",
+    "H5": f"the same hypothesis; the best partner is chosen on the other seeds, not on two more; {TUNING}",
     "H6": SAME_RIVALS,
     "H7": "it now compares variances of means with the seeds' noise taken out, not spreads within a seed",
     "H8": f"the same step, but the comparisons beside it no longer decide or widen its interval; {TUNING}",
-    "H9": "it now asks for one setting where most runs fail and those of a normalized control do not, not for all settings",
-    "H10": "it now looks where training fails, not at 24 steps in which nothing grows",
-    "H11": "it now takes the variance across the blocks, not within each, and growth over all depths, not last minus first",
-    "H12": "it now asks for one norm, relative to initialisation and at 8 blocks or more",
+    "H9": "it now asks for one setting where most runs fail and a normalized control's do not, not for all settings",
+    "H10": "it now looks where training fails and at the largest token, not at 24 steps in which nothing grows",
+    "H11": "it now takes the variance across the blocks, not within each, and growth over all of them, not last minus first",
+    "H12": "it now asks for one norm that takes away a quarter of the unevenness, relative to initialisation, in deep models",
 }
 """Claim, or its number if sequences and images share it → what changed from version 1 to version 2."""
 
@@ -60,15 +60,15 @@ def first_brief(first: FirstVerdict) -> str:
 
 
 def verdict_changes(verdicts: Sequence[Verdict], first: Mapping[str, FirstVerdict]) -> pd.DataFrame:
-    """One row a claim that has both: claim, version 1, version 2 (each with what decided it), differ (bool) and why they
-    differ, "" where they say the same word."""
+    """One row a claim that both judge: claim, version 1, version 2 (each with what decided it), differ (bool), and why
+    they differ, "" where they say the same word."""
     rows = []
     for verdict in verdicts:
         if (before := first.get(verdict.claim.id)) is None:
             continue
         differ = before.verdict != verdict.verdict
-        texts = {"version 1": first_brief(before), f"version {VERSION}": verdict.brief}
-        rows.append(dict(claim=verdict.claim.id) | texts | {"differ": differ, "why they differ": _why(verdict) * differ})
+        why = _why(verdict) if differ else ""
+        rows.append((verdict.claim.id, first_brief(before), verdict.brief, differ, why))
     return pd.DataFrame(rows, columns=["claim", "version 1", f"version {VERSION}", "differ", "why they differ"])
 
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from PIL import Image
 
-from mambanorm.claims.verdict import VERDICTS, Verdict
+from mambanorm.claims.changes import first_brief
+from mambanorm.claims.protocol import levels
+from mambanorm.claims.verdict import TOLD, VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
+from mambanorm.claims.verdict_table import reason
+from mambanorm.claims.version_1 import FirstVerdict
 from mambanorm.text import plural
 
 STYLE = """<style>
@@ -23,14 +28,13 @@ STYLE = """<style>
 .verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left;
   vertical-align: baseline; white-space: normal; background: none; }
 .verdicts thead th { padding-bottom: 4px; font-size: 12px; font-weight: 400; opacity: .75; }
-.verdicts thead th:first-child { width: 60px; } .verdicts thead th:nth-child(2) { width: 128px; }
+.verdicts thead th:first-child { width: 60px; } .verdicts thead th:nth-child(2) { width: 132px; }
 .verdicts tbody { border-top: 1px solid #8884; background: none; }
 .verdicts tbody:hover { background: #8881; }
 .verdicts tbody th { font-family: ui-monospace, Menlo, Consolas, monospace; }
 .verdicts i { padding: 1px 9px; border-radius: 9px; color: #fff; font-style: normal; font-weight: 600;
   font-size: 12.5px; white-space: nowrap; }
-.verdicts .reproduced { background: #2f6db5; } .verdicts .contradicted { background: #b9382f; }
-.verdicts .inconclusive { background: #946500; } .verdicts .sketch, .verdicts .none { background: #6d6d6d; }
+.verdicts .key { font-size: 12.5px; line-height: 2; opacity: .9; } .verdicts .key span { margin-right: 14px; }
 .verdicts .num { font-variant-numeric: tabular-nums; }
 .verdicts .fold { padding: 2px 10px 7px 192px; font-size: 13px; }
 .verdicts summary { cursor: pointer; opacity: .8; }
@@ -44,28 +48,48 @@ STYLE = """<style>
 </style>"""
 
 
-def verdict_html(verdicts: Sequence[Verdict], *, beside: dict[str, str] | None = None, caption: str = "") -> str:
-    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say."""
+def verdict_html(
+    verdicts: Sequence[Verdict],
+    *,
+    beside: Mapping[str, str] | None = None,
+    first: Mapping[str, FirstVerdict] | None = None,
+    caption: str = "",
+) -> str:
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. `first`: claim
+    id → the verdict of version 1, told in small print where its word differs."""
+    from mambanorm.figures.verdicts import WORDS
+
     counts = {name: sum(v.verdict == name for v in verdicts) for name in VERDICTS}
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     names = ["claim", "verdict", "what is tested", "effect [interval], threshold", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "\n".join(_rows(verdict, beside, len(names)) for verdict in verdicts)
+    rows = "\n".join(_rows(verdict, beside, (first or {}).get(verdict.claim.id), len(names)) for verdict in verdicts)
+    colours = "\n".join(f".verdicts .{_class(word)} {{ background: {colour}; }}" for word, (colour, _) in WORDS.items())
+    key = "".join(f"<span>{_pill(word)} {meaning}</span> " for word, (_, meaning) in WORDS.items())
     return (
-        f'{STYLE}\n<div class="verdicts">\n<p><strong>{said}.</strong> {html.escape(caption)}</p>\n'
-        f"<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n</div>"
+        f'{STYLE.replace("</style>", f"{colours}</style>")}\n<div class="verdicts">\n'
+        f"<p><strong>{said}.</strong> {html.escape(caption)}</p>\n"
+        f'<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n<p class="key">{key}</p>\n</div>'
     )
 
 
-def _rows(verdict: Verdict, beside: dict[str, str] | None, columns: int) -> str:
+def _class(word: str) -> str:
+    """`≈ threshold` → `threshold`, `not run` → `not-run`: the word as a class of the style."""
+    return re.sub(r"\W+", "-", word).strip("-")
+
+
+def _pill(word: str) -> str:
+    return f'<i class="{_class(word)}">{word}</i>'
+
+
+def _rows(verdict: Verdict, beside: Mapping[str, str] | None, first: FirstVerdict | None, columns: int) -> str:
     """Two rows: the claim, and below it what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
     effect = f"{verdict.amount}, {_number(verdict.threshold)}" if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
-    kind = "none" if verdict.verdict == "not run" else verdict.verdict
     row = (
-        f'<th scope="row">{claim.id}</th><td class="verdict"><i class="{kind}">{verdict.verdict}</i></td>'
-        f"<td>{html.escape(claim.words)}{_small_print(verdict)}</td>"
+        f'<th scope="row">{claim.id}</th><td class="verdict">{_pill(verdict.verdict)}</td>'
+        f"<td>{html.escape(claim.words)}{_small_print(verdict, first)}</td>"
         f'<td class="num" data-column="effect">{html.escape(effect)}</td>'
         f'<td class="num" data-column="{"your runs" if beside else "paper"}">{html.escape(last)}</td>'
     )
@@ -74,16 +98,16 @@ def _rows(verdict: Verdict, beside: dict[str, str] | None, columns: int) -> str:
     return f'<tbody>\n<tr>{row}</tr>\n<tr><td class="fold" colspan="{columns}">{fold}</td></tr>\n</tbody>'
 
 
-def _small_print(verdict: Verdict) -> str:
-    """What must not be missed beside the word of a verdict: each task's own, how many comparisons hold, models
-    that have learned nothing, other settings that say something else."""
-    lines = []
-    if len(verdict.by_task) > 1:
-        lines.append(", ".join(f"{task}: {said}" for task, said in verdict.by_task.items()))
-    elif verdict.n_seeds and len(verdict.rows) > 1 and not verdict.claim.main:
-        lines.append(f"{(verdict.rows.state == 'holds').sum()} of {len(verdict.rows)} comparisons hold")
+def _small_print(verdict: Verdict, first: FirstVerdict | None) -> str:
+    """What must not be missed beside the word of a verdict: why it is none, each task's own, how many comparisons hold,
+    other settings that say something else, and version 1 where it said something else."""
+    lines = [reason(verdict), ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())]
+    if len(verdict.by_task) < 2:
+        lines[1] = verdict.count
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
-    return "".join(f"<br><small>{html.escape(line)}</small>" for line in lines)
+    if first is not None and first.verdict != verdict.verdict:
+        lines.append(f"under protocol 1: {first_brief(first)}")
+    return "".join(f"<br><small>{html.escape(line)}</small>" for line in filter(None, lines))
 
 
 def _fold(verdict: Verdict) -> str:
@@ -91,8 +115,8 @@ def _fold(verdict: Verdict) -> str:
     lines = {
         "Decided by": f"{verdict.decided_by}; {plural(verdict.n_seeds, 'seed')}; {verdict.fidelity}",
         "Measured": claim.quantity,
-        "Test": f"{claim.test}. Holds if {claim.direction}, by more than {_number(verdict.threshold)} {verdict.unit}.",
-        "The paper": f"{claim.where}: {claim.paper}.",
+        "Holds if": f"{claim.direction}. Threshold: {_number(verdict.threshold)} {verdict.unit}.{_levels(verdict)}",
+        "The paper": f"“{claim.quote}” ({claim.where}). In numbers: {claim.paper}.",
     }
     if not verdict.n_seeds:
         del lines["Decided by"]
@@ -101,6 +125,17 @@ def _fold(verdict: Verdict) -> str:
     if verdict.n_seeds:
         parts.append(_picture(verdict))
     return "".join(parts) + f"<pre>{html.escape(command(verdict))}</pre>"
+
+
+def _levels(verdict: Verdict) -> str:
+    """How many comparisons it takes, and the levels of the ends of their intervals; "" for one that was not run."""
+    counted = max(sum(said in TOLD for said in verdict.by_task.values()), 1)
+    m = max((sum(row["decides"] for row in verdict.records if row["task"] == t) for t in verdict.tasks), default=0)
+    if not m:
+        return ""
+    needed = f"{verdict.claim.at_least or m} of {m} comparisons have to hold. " if m > 1 else ""
+    low, high = (f"{100 * level:.3g} %" for level in levels(verdict.claim, m, counted))
+    return f" {needed}One-sided levels of an interval's ends: lower {low}, upper {high}."
 
 
 def _picture(verdict: Verdict) -> str:

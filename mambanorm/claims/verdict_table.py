@@ -35,7 +35,7 @@ def verdict_table(
 
 
 def reason(verdict: Verdict) -> str:
-    """What a reader asks next: why a claim is not testable, and what an inconclusive one lacks. "" for other verdicts."""
+    """What a reader asks next: why a claim is not testable, what an inconclusive one lacks; "" for other verdicts."""
     if verdict.seeds_to_tell:
         return f"about {verdict.seeds_to_tell} seeds would tell"
     if verdict.verdict not in ("inconclusive", "not testable"):

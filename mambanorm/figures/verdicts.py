@@ -1,48 +1,71 @@
 """The verdicts as forest plots: all claims on one page, and the comparisons of one claim.
 
-Both are made from `mambanorm.claims.Verdict`; each claim keeps its own unit and threshold, written before any run.
+Both are made from `mambanorm.claims.Verdict`; each claim keeps its own unit and threshold. WORDS and STATES are the
+colours and the legend of every verdict, in figures and in the HTML table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mambanorm.figures.style import COMBINATION, GREY, INK, NO_NORM, SINGLE, finish, new_figure, styled
 from mambanorm.study.tables import seeds_text
 
-VERDICT_COLOURS = {
-    "reproduced": COMBINATION,
-    "contradicted": NO_NORM,
-    "inconclusive": "#946500",  # SINGLE is too light for words
-    "sketch": GREY,
-    "not run": GREY,
+WORDS = {
+    "reproduced": (COMBINATION, "enough of its comparisons lie above their threshold"),
+    "contradicted": (NO_NORM, "so many lie below it that the claim cannot hold"),
+    "≈ threshold": ("#6B4FA0", "told to lie near the threshold: hardly an effect"),
+    "inconclusive": ("#946500", "not told yet: more seeds could tell"),  # SINGLE is too light for words
+    "not testable": ("#3F4A54", "these runs cannot tell, for the reason given"),
+    "sketch": ("#7A6A58", "fewer than 6 seeds, or runs missing: no verdict"),
+    "not run": (GREY, "nothing to judge"),
 }
-STATE_COLOURS = {"holds": COMBINATION, "fails": NO_NORM, "open": SINGLE}
+"""The word of a verdict → its colour (readable on white, and under white), and what it means."""
+
+STATES = {
+    "holds": (COMBINATION, "wholly above the threshold"),
+    "fails": (NO_NORM, "wholly below"),
+    "near": ("#6B4FA0", "on both sides, and near it"),
+    "open": (SINGLE, "on both sides: more seeds could tell"),
+    "untestable": ("#3F4A54", "cannot tell"),
+}
+"""The state of a comparison → its colour, and where its interval lies."""
+
+ENDS = "its two ends have levels of their own, where it holds and where it fails"
 
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
     """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
-    its own. A claim may have a row for each task. A claim that was not run has an empty row."""
+    its own. A claim may have a row for each task; one that was not run has an empty row. ValueError for no verdict."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
     panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
     heights = [0.75 + 0.34 * len(panel) for panel in panels]
-    fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.7, height_ratios=heights)
+    fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], panels, strict=True):
         _verdict_panel(ax, panel)
     told = [v for v in verdicts if v.n_seeds]
     seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
-    scales = ", ".join(dict.fromkeys(v.scale for v in verdicts))
-    dots = "dot and line: the comparison that decides, with the interval that the verdict rests on"
+    where = [", ".join(dict.fromkeys(str(getattr(v, name)) for v in verdicts)) for name in ("protocol", "scale")]
+    dots = f"dot and line: the comparison that decides, with the interval that the verdict rests on; {ENDS}"
     keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
-    return finish(fig, "Every claim, every verdict", f"{scales} scale", seeds, dots, *keys)
+    basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
+    words = _legend(WORDS, [v.verdict for v in verdicts])
+    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, *words)
+
+
+def _legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
+    """What the words mean that stand beside the rows, each in its colour."""
+    return [f"{word}: {meaning}" for word, (_, meaning) in looks.items() if word in set(shown)]
 
 
 def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
@@ -53,14 +76,39 @@ def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
 
 def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
     for y, verdict in enumerate(verdicts):
-        colour = VERDICT_COLOURS[verdict.verdict]
+        colour = WORDS[verdict.verdict][0]
         if verdict.n_seeds:
-            seeds = verdict.per_seed if verdict.claim.measure != "failure" else ()
+            seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
-        ax.text(1.01, y, verdict.verdict, transform=ax.get_yaxis_transform(), va="center", color=colour, weight="bold")
+        _said(ax, y, verdict.verdict, _lacks(verdict), colour)
     ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
     ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=_spelled(verdicts[0].unit))
     _upright(ax)
+
+
+NOT_BY_SEED = ("% of runs", "pp²")
+"""Units of numbers that a seed alone does not have."""
+
+
+def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
+    """The word at the right of a row, and below it in small what to know of it."""
+    place = dict(transform=ax.get_yaxis_transform(), va="center")
+    ax.text(1.01, y - 0.15 * bool(note), word, color=colour, weight="bold", **place)
+    if note:
+        ax.text(1.01, y + 0.24, note, color=GREY, fontsize=7, **place)
+
+
+def _lacks(verdict) -> str:
+    """How many seeds would tell, or why the runs cannot."""
+    if verdict.seeds_to_tell:
+        return f"about {verdict.seeds_to_tell} seeds would tell"
+    whys = [row["why"] for row in verdict.records if row["comparison"] == verdict.decided_by.partition(" on ")[0]]
+    return _headline(whys[0]) if whys and verdict.verdict in ("not testable", "inconclusive") else ""
+
+
+def _headline(why: str) -> str:
+    """`at chance: neither side is told from guessing` → `at chance`"""
+    return re.split(r"[:,(]", why)[0].strip()
 
 
 def _label(verdict) -> str:
@@ -100,23 +148,24 @@ def fig_claim(verdict) -> Figure:
         raise ValueError(f"claim {verdict.claim.id} was not run: there is nothing to draw")
     panels = list(rows.groupby("unit", sort=False))
     heights = [0.7 + 0.3 * len(panel) for _, panel in panels]
-    fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.55, width=8.4, height_ratios=heights)
+    fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.75, width=8.4, height_ratios=heights)
     several = verdict.rows.task.nunique() > 1
     for ax, (unit, panel) in zip(axes[:, 0], panels, strict=True):
         for y, row in enumerate(panel.itertuples()):
-            low, high = (row.each_low, row.each_high) if verdict.claim.correction == "each" else (row.low, row.high)
-            seeds = row.per_seed if verdict.claim.measure != "failure" else ()
-            _row(ax, y, row.effect, low, high, row.threshold, row.paper, STATE_COLOURS[row.state], seeds)
-        names = [f"{row.comparison} · {row.task}" if several else row.comparison for row in panel.itertuples()]
-        ax.set_yticks(range(len(panel)), names)
+            colour = STATES[row.state][0]
+            seeds = row.per_seed if unit not in NOT_BY_SEED else ()
+            _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
+            known = pd.notna(row.seeds_to_tell)
+            note = f"about {row.seeds_to_tell:.0f} seeds would tell" if known else _headline(row.why)
+            _said(ax, y, row.state, note if row.state in ("open", "untestable") else "", colour)
+        ax.set_yticks(range(len(panel)), [_comparison(row, several) for row in panel.itertuples()])
         ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=_spelled(unit))
         _upright(ax)
-    colours = "blue: the interval lies above the threshold, red: below, yellow: on both sides"
-    return finish(
-        fig,
-        f"{verdict.claim.id}: {verdict.verdict}",
-        verdict.fidelity,
-        seeds_text(rows.n),
-        colours,
-        *_keys("threshold", [verdict] if np.isfinite(rows.paper).any() else []),
-    )
+    basis = verdict.fidelity, seeds_text(rows.n), f"line: interval; {ENDS}"
+    keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
+    return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *_legend(STATES, rows.state))
+
+
+def _comparison(row, several: bool) -> str:
+    """Its name, its task where there are several, and whether it decides."""
+    return row.comparison + f" · {row.task}" * several + ("" if row.decides else "  (beside)")
