@@ -34,8 +34,8 @@ WHY = {
     "H8": f"the same step, but the comparisons beside it no longer decide or widen its interval; {TUNING}",
     "H9": "it now asks for one setting where most runs fail and a normalized control's do not, not for all settings",
     "H10": "it now looks where training fails and at the largest token, not at 24 steps in which nothing grows",
-    "H11": "it now takes the variance across the blocks, not within each, and growth over all of them, not last minus first",
-    "H12": "it now asks for one norm that takes away a quarter of the unevenness, relative to initialisation, in deep models",
+    "H11": "it now takes the variance across the blocks, not within each, and growth over all, not last minus first",
+    "H12": "it now asks for one norm that takes a quarter off the unevenness since initialisation, in deep models",
 }
 """Claim, or its number if sequences and images share it → what changed from version 1 to version 2."""
 

@@ -39,6 +39,8 @@ Reader = Callable[[StoredRun], dict[str, float]]
 def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> pd.DataFrame:
     """The run frame with the columns of this module, read from the store. A run that did not keep them, or whose
     diagnostics were deleted, has NaN there, and a warning names it."""
+    if frame.empty:
+        return frame.assign(**dict.fromkeys(COLUMNS, np.nan))
     facts = {run_id: {} for run_id in frame.run_id}
     for scale, runs in frame[frame.role == "test"].groupby("scale"):
         for config, read in _readers(str(scale), sorted({int(seed) for seed in runs.seed}), runs_dir):

@@ -57,7 +57,7 @@ def verdict_html(
 ) -> str:
     """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. `first`: claim
     id → the verdict of version 1, told in small print where its word differs."""
-    from mambanorm.figures.verdicts import WORDS
+    from mambanorm.figures.verdicts import ENDS, STATES, WORDS
 
     counts = {name: sum(v.verdict == name for v in verdicts) for name in VERDICTS}
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
@@ -66,10 +66,15 @@ def verdict_html(
     rows = "\n".join(_rows(verdict, beside, (first or {}).get(verdict.claim.id), len(names)) for verdict in verdicts)
     colours = "\n".join(f".verdicts .{_class(word)} {{ background: {colour}; }}" for word, (colour, _) in WORDS.items())
     key = "".join(f"<span>{_pill(word)} {meaning}</span> " for word, (_, meaning) in WORDS.items())
+    states = "; ".join(f"<b>{state}</b>: {meaning}" for state, (_, meaning) in STATES.items())
+    marks = (
+        f"Line: the interval; {ENDS}. Grey tick: the threshold. Small dots: seeds. Hollow diamond: the paper's number."
+    )
     return (
         f'{STYLE.replace("</style>", f"{colours}</style>")}\n<div class="verdicts">\n'
         f"<p><strong>{said}.</strong> {html.escape(caption)}</p>\n"
-        f'<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n<p class="key">{key}</p>\n</div>'
+        f'<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n<p class="key">{key}</p>\n'
+        f'<p class="key">In the figures, a comparison {states}. {marks}</p>\n</div>'
     )
 
 
@@ -101,9 +106,8 @@ def _rows(verdict: Verdict, beside: Mapping[str, str] | None, first: FirstVerdic
 def _small_print(verdict: Verdict, first: FirstVerdict | None) -> str:
     """What must not be missed beside the word of a verdict: why it is none, each task's own, how many comparisons hold,
     other settings that say something else, and version 1 where it said something else."""
-    lines = [reason(verdict), ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())]
-    if len(verdict.by_task) < 2:
-        lines[1] = verdict.count
+    each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
+    lines = [reason(verdict), each if len(verdict.by_task) > 1 else "", verdict.count]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     if first is not None and first.verdict != verdict.verdict:
         lines.append(f"under protocol 1: {first_brief(first)}")
@@ -139,15 +143,17 @@ def _levels(verdict: Verdict) -> str:
 
 
 def _picture(verdict: Verdict) -> str:
+    """The claim's comparisons without their caption: that is the picture's alternative text, and what it says of all
+    pictures stands once below the table. Twenty pictures must leave a notebook small."""
     from mambanorm.figures import fig_claim
 
-    drawn, small = io.BytesIO(), io.BytesIO()
-    fig_claim(verdict).savefig(drawn, format="png", dpi=72)
-    # 24 colours are enough for lines and words, and twenty pictures must leave a notebook small
+    figure, drawn, small = fig_claim(verdict), io.BytesIO(), io.BytesIO()
+    figure.supxlabel("")
+    figure.savefig(drawn, format="png", dpi=72)
     few = Image.open(drawn).convert("RGB").quantize(24, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(small, format="png", optimize=True)
+    few.convert("RGB").save(small, format="webp", lossless=True, quality=100, method=6)
     content = base64.b64encode(small.getvalue()).decode()
-    return f"<img alt='the comparisons of {verdict.claim.id}' src='data:image/png;base64,{content}'>"
+    return f'<img alt="{html.escape(figure.get_label())}" src="data:image/webp;base64,{content}">'
 
 
 def command(verdict: Verdict) -> str:

@@ -14,14 +14,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.style import COMBINATION, GREY, INK, NO_NORM, SINGLE, finish, new_figure, styled
+from mambanorm.figures.style import COMBINATION, GREY, INK, NO_NORM, finish, new_figure, styled
 from mambanorm.study.tables import seeds_text
 
 WORDS = {
     "reproduced": (COMBINATION, "enough of its comparisons lie above their threshold"),
     "contradicted": (NO_NORM, "so many lie below it that the claim cannot hold"),
     "≈ threshold": ("#6B4FA0", "told to lie near the threshold: hardly an effect"),
-    "inconclusive": ("#946500", "not told yet: more seeds could tell"),  # SINGLE is too light for words
+    "inconclusive": ("#946500", "not told yet: more seeds could tell"),
     "not testable": ("#3F4A54", "these runs cannot tell, for the reason given"),
     "sketch": ("#7A6A58", "fewer than 6 seeds, or runs missing: no verdict"),
     "not run": (GREY, "nothing to judge"),
@@ -32,7 +32,7 @@ STATES = {
     "holds": (COMBINATION, "wholly above the threshold"),
     "fails": (NO_NORM, "wholly below"),
     "near": ("#6B4FA0", "on both sides, and near it"),
-    "open": (SINGLE, "on both sides: more seeds could tell"),
+    "open": ("#946500", "on both sides: more seeds could tell"),
     "untestable": ("#3F4A54", "cannot tell"),
 }
 """The state of a comparison → its colour, and where its interval lies."""
@@ -132,6 +132,7 @@ def _spelled(unit: str) -> str:
 
 def _upright(ax: Axes) -> None:
     ax.axvline(0, color="#CFCFCF", linewidth=1, zorder=0)
+    ax.locator_params(axis="x", nbins=7)
     ax.grid(axis="x")
     ax.grid(visible=False, axis="y")
 
