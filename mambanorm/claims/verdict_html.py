@@ -57,25 +57,34 @@ def verdict_html(
 ) -> str:
     """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. `first`: claim
     id → the verdict of version 1, told in small print where its word differs."""
-    from mambanorm.figures.verdicts import ENDS, STATES, WORDS
-
     counts = {name: sum(v.verdict == name for v in verdicts) for name in VERDICTS}
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     names = ["claim", "verdict", "what is tested", "effect [interval], threshold", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     rows = "\n".join(_rows(verdict, beside, (first or {}).get(verdict.claim.id), len(names)) for verdict in verdicts)
-    colours = "\n".join(f".verdicts .{_class(word)} {{ background: {colour}; }}" for word, (colour, _) in WORDS.items())
-    key = "".join(f"<span>{_pill(word)} {meaning}</span> " for word, (_, meaning) in WORDS.items())
-    states = "; ".join(f"<b>{state}</b>: {meaning}" for state, (_, meaning) in STATES.items())
-    marks = (
-        f"Line: the interval; {ENDS}. Grey tick: the threshold. Small dots: seeds. Hollow diamond: the paper's number."
-    )
     return (
-        f'{STYLE.replace("</style>", f"{colours}</style>")}\n<div class="verdicts">\n'
-        f"<p><strong>{said}.</strong> {html.escape(caption)}</p>\n"
-        f'<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n<p class="key">{key}</p>\n'
-        f'<p class="key">In the figures, a comparison {states}. {marks}</p>\n</div>'
+        f'{_style()}\n<div class="verdicts">\n<p><strong>{said}.</strong> {html.escape(caption)}</p>\n'
+        f"<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n{_key()}\n</div>"
     )
+
+
+def _style() -> str:
+    """The words have the colours of the figures."""
+    from mambanorm.figures.verdicts import WORDS
+
+    colours = "\n".join(f".verdicts .{_class(word)} {{ background: {colour}; }}" for word, (colour, _) in WORDS.items())
+    return STYLE.replace("</style>", f"{colours}\n</style>")
+
+
+def _key() -> str:
+    """What every word means, and what the folded figures show."""
+    from mambanorm.figures.verdicts import ENDS, STATES, WORDS
+
+    words = " ".join(f"<span>{_pill(word)} {meaning}</span>" for word, (_, meaning) in WORDS.items())
+    states = "; ".join(f"<b>{state}</b>: {meaning}" for state, (_, meaning) in STATES.items())
+    marks = "Grey tick: the threshold. Small dots: seeds. Hollow diamond: the paper's number."
+    figures = f"In the figures, a comparison {states}. Line: the interval; {ENDS}. {marks}"
+    return f'<p class="key">{words}</p>\n<p class="key">{figures}</p>'
 
 
 def _class(word: str) -> str:

@@ -1,0 +1,383 @@
+"""What a reader meets of the verdicts: the HTML table, the text, the figures, the notebook and the command."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+
+import mambanorm as mn
+from mambanorm import claims, figures
+from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge, version_1
+from mambanorm.claims.changes import WHY, first_brief
+from mambanorm.claims.effects import STATES
+from mambanorm.claims.protocol import VERSION, VERSIONS
+from mambanorm.claims.verdict_table import reason
+from mambanorm.cli.arguments import seeds as read_seeds
+from mambanorm.cli.main import main
+from mambanorm.figures.verdicts import STATES as STATE_LOOKS
+from mambanorm.figures.verdicts import WORDS
+from mambanorm.settings import ROOT
+from mambanorm.training import recorded_results as recorded
+
+NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
+TOLD = "".join(cell.source for cell in NOTEBOOK.cells)
+
+
+def made_up(claim_id: str, effects: dict[str, float], seeds: int = 8, **scenario) -> pd.DataFrame:
+    """The runs of a claim with arms at 50 % + their effect in points."""
+    rng = np.random.default_rng(7)
+    return calibrate.study(calibrate.skeleton(claim_id, seeds), effects, rng, calibrate.Scenario("", **scenario))
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, claims.Verdict]:
+    """One verdict of every word: word → verdict."""
+    gn, proposal = {"None>SSM>GN": 30.0}, "NormVary>SSM>GN"
+    found = [
+        judge("H4s", made_up("H4s", gn)),
+        judge("H4s", made_up("H4s", {"None>SSM>GN": -30.0})),
+        judge("H8s", made_up("H8s", {proposal: 1.0}, sd=0.02, base=12.0)),
+        judge("H4s", made_up("H4s", {"None>SSM>GN": 4.5})),
+        judge("H1s", made_up("H1s", {}, base=10.0)),
+        judge("H8s", made_up("H8s", {proposal: 30.0}, seeds=5)),
+        judge("H12s", pd.DataFrame(), scale="quick"),
+    ]
+    return {verdict.verdict: verdict for verdict in found}
+
+
+def test_every_word_and_every_state_has_a_colour_of_its_own_and_a_meaning(verdicts):
+    assert set(verdicts) == set(VERDICTS) == set(WORDS)
+    assert set(STATE_LOOKS) == set(STATES)
+    colours = [colour for colour, _ in WORDS.values()]
+    assert len(set(colours)) == len(VERDICTS)
+    for colour in colours + [colour for colour, _ in STATE_LOOKS.values()]:
+        assert contrast_with_white(colour) >= 4.5, colour  # words are read in it, and white on it
+    page = claims.verdict_html(list(verdicts.values()))
+    key = page[page.index('<p class="key">') :]
+    for word, (colour, meaning) in WORDS.items():
+        css, pill = re.search(rf'<i class="([\w-]+)">{word}</i>', key), f">{word}</i> {meaning}"
+        assert f".verdicts .{css[1]} {{ background: {colour}; }}" in page
+        assert pill in key
+        assert f"**{word}**" in TOLD  # the table of the notebook
+    assert all(f"<b>{state}</b>: {meaning}" in key for state, (_, meaning) in STATE_LOOKS.items())
+
+
+def contrast_with_white(colour: str) -> float:
+    """WCAG's ratio."""
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05)
+
+
+def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdicts):
+    texts = {word: reason(verdict) for word, verdict in verdicts.items()}
+    assert texts["inconclusive"] == f"about {verdicts['inconclusive'].seeds_to_tell} seeds would tell"
+    assert texts["not testable"].startswith("at chance: ")
+    assert not any(texts[word] for word in VERDICTS if word not in ("inconclusive", "not testable"))
+    for word in ("inconclusive", "not testable"):
+        before_the_fold = claims.verdict_html([verdicts[word]]).partition("<details>")[0]
+        assert f"<small>{html.escape(texts[word])}</small>" in before_the_fold
+        assert f"({texts[word]})" in claims.one_line(verdicts[word])
+        drawn = [text.get_text() for text in figures.fig_verdicts([verdicts[word]]).axes[0].texts]
+        assert drawn == [word, texts[word].partition(":")[0]]
+
+
+def test_a_comparison_that_cannot_tell_says_why_in_the_figure_and_in_the_table(verdicts):
+    verdict = verdicts["not testable"]
+    drawn = [text.get_text() for text in figures.fig_claim(verdict).axes[0].texts]
+    assert drawn == ["untestable", "at chance"] * 5
+    (why,) = {row["why"] for row in verdict.records}
+    assert html.escape(why) in claims.verdict_html([verdict])
+
+
+def test_figures_draw_the_interval_that_is_judged(verdicts):
+    verdict = verdicts["contradicted"]
+    (line,) = [c for c in figures.fig_claim(verdict).axes[0].collections if len(c.get_segments())]
+    (start, end) = line.get_segments()[0][:, 0]
+    assert (start, end) == pytest.approx(verdict.ci)
+    low, high = verdict.ci
+    assert verdict.effect - low != pytest.approx(high - verdict.effect)  # its ends have levels of their own
+
+
+def test_every_figure_says_protocol_scale_and_seeds(verdicts):
+    told = [verdict for verdict in verdicts.values() if verdict.n_seeds]
+    for figure in (figures.fig_verdicts(told[:4]), figures.fig_claim(told[0])):
+        caption = figure.get_label()
+        assert f"protocol {VERSION}" in caption
+        assert "quick scale" in caption
+        assert "8 seeds" in caption
+    words = figures.fig_verdicts(told).get_label()
+    assert all(f"{verdict.verdict}: {WORDS[verdict.verdict][1]}" in words for verdict in told)
+    assert "contradicted: " not in figures.fig_verdicts(told[:1]).get_label()  # only those that are drawn
+
+
+def test_what_is_shown_beside_a_decision_is_marked_in_the_figure(verdicts):
+    ticks = figures.fig_claim(verdicts["≈ threshold"]).axes[0].get_yticklabels()
+    beside = [text.get_text().endswith("(beside)") for text in ticks]
+    assert beside == [not row["decides"] for row in verdicts["≈ threshold"].records] == [False, True, True, True]
+
+
+def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(verdicts):
+    shown = [verdicts[word] for word in ("reproduced", "contradicted", "not run")]
+    figure = figures.fig_verdicts(shown)
+    assert [len(ax.get_yticks()) for ax in figure.axes] == [2, 1]
+    assert [text.get_text() for ax in figure.axes for text in ax.texts] == ["reproduced", "contradicted", "not run"]
+    with pytest.raises(ValueError, match="claim H12s was not run"):
+        figures.fig_claim(verdicts["not run"])
+    with pytest.raises(ValueError, match="no verdict to draw"):
+        figures.fig_verdicts([])
+
+
+def test_a_number_that_the_paper_prints_on_a_task_of_ours_names_that_task():
+    """H8s: 37.90 → 40.27 % is ListOps' row of Table 2."""
+    on_digits = judge("H8s", made_up("H8s", {}))
+    assert "diamond" not in figures.fig_verdicts([on_digits]).get_label()
+    assert "on Breakfast" in figures.fig_verdicts([judge("H4s", made_up("H4s", {}))]).get_label()
+
+
+# the table
+
+
+def test_the_table_folds_out_to_figure_caveats_and_command(verdicts):
+    shown = list(verdicts.values())
+    page = claims.verdict_html(shown, beside={"H1s": "sketch"}, caption="a < b")
+    assert page.count("<details>") == len(shown)
+    assert "a &lt; b" in page
+    assert "mambanorm verdicts --claims H8s --scale quick --tasks digits --seeds 8" in page
+    assert page.count("data:image/webp;base64,") == len(shown) - 1  # what was not run has no figure
+    for verdict in shown:
+        assert all(html.escape(text) in page for text in (verdict.claim.words, *verdict.caveats))
+        assert f">{verdict.verdict}</i>" in page
+    assert page.count(f"protocol {VERSION}, quick scale") >= len(shown) - 1
+
+
+class Cells(HTMLParser):
+    """The text of a page as one without styles shows it: rows of a table, " | " between their cells."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows, self.row, self.hidden = [], None, False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.hidden |= tag == "style"
+        if tag == "tr":
+            self.row = []
+        elif tag in ("td", "th"):
+            self.row.append("")
+        elif self.row and tag in ("br", "p", "li", "details", "summary"):
+            self.row[-1] += " "
+
+    def handle_endtag(self, tag):
+        self.hidden &= tag != "style"
+        if tag == "tr":
+            self.rows.append(" | ".join(" ".join(cell.split()) for cell in self.row))
+
+    def handle_data(self, text):
+        if self.row and not self.hidden:
+            self.row[-1] += text
+
+
+def test_the_table_reads_without_its_style(verdicts):
+    shown = [verdicts[word] for word in ("not testable", "reproduced", "not run")]
+    page = claims.verdict_html(shown)
+    bare = re.sub(r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL)
+    rows = Cells(bare).rows
+    assert rows[0] == "claim | verdict | what is tested | effect [interval], threshold | paper"
+    first = shown[0]
+    words = f"{first.claim.words} {reason(first)} 0 of 5 comparisons hold"
+    assert rows[1] == f"H1s | not testable | {words} | {first.amount}, +1 | {first.paper:+.3g}"
+    assert rows[2].startswith(f"{first.decided_by}, 8 seeds Decided by.")
+    assert rows[5].startswith("H12s | not run | ")
+    assert page.count('<th scope="col">') == 5
+    assert page.count('<th scope="row">') == len(shown)
+    assert page.count("<thead>") == 1
+
+
+def test_the_papers_sentence_is_quoted_and_our_sharper_one_is_not_put_into_its_mouth(verdicts):
+    claim, page = CLAIMS["H1s"], claims.verdict_html([verdicts["not testable"]])
+    assert f"<strong>The paper.</strong> “{html.escape(claim.quote)}” ({claim.where})." in page
+    assert f"<strong>Holds if.</strong> {html.escape(claim.direction)}. Threshold: +1 pp." in page
+    assert "1 of 5 comparisons have to hold. One-sided levels of an interval's ends: lower 0.5 %, upper 2.5 %" in (
+        html.unescape(page)
+    )
+
+
+# version 1 beside
+
+
+@pytest.fixture(scope="module")
+def first():
+    return claims.first_verdicts("quick")
+
+
+def test_version_1_stands_beside_where_its_word_differs_and_only_there(first, verdicts):
+    assert set(first) == set(CLAIMS)
+    contradicted, reproduced = verdicts["contradicted"], verdicts["reproduced"]  # both are H4s
+    assert first["H4s"].verdict == "contradicted"
+    assert "under protocol 1" not in claims.verdict_html([contradicted], first=first)
+    line = f"<small>under protocol 1: {html.escape(first_brief(first['H4s']))}</small>"
+    assert line.startswith(
+        "<small>under protocol 1: contradicted (effect of after: GN − RMSN on digits: −15.1 points ["
+    )
+    assert line in claims.verdict_html([reproduced], first=first)
+    assert "under protocol 1" not in claims.verdict_html([reproduced])
+    assert "under protocol 1" not in claims.verdict_html([reproduced], first={})
+
+
+def test_a_table_says_which_words_version_2_changed_and_why(first, verdicts):
+    table = claims.verdict_changes([verdicts["reproduced"], verdicts["contradicted"], verdicts["not testable"]], first)
+    assert list(table.columns) == ["claim", "version 1", "version 2", "differ", "why they differ"]
+    assert table.differ.tolist() == [True, False, True]
+    assert table["why they differ"].tolist() == [
+        WHY["H4"],
+        "",
+        f"{WHY['H1']}; {reason(verdicts['not testable'])}",
+    ]
+    assert table["version 2"][0] == verdicts["reproduced"].brief
+    (sketch,) = claims.verdict_changes([verdicts["sketch"]], first)["why they differ"]
+    assert "no verdict yet" in sketch
+    assert claims.verdict_changes([verdicts["reproduced"]], {}).empty
+
+
+def test_for_every_claim_it_is_said_what_changed():
+    known = {name if name in WHY else name[:-1] for name in CLAIMS}
+    assert known == set(WHY)
+    same_words = {n for n in CLAIMS if CLAIMS[n].words == version_1.HYPOTHESES[n].words}
+    for name in ("H1s", "H3s", "H4s", "H2v", "H12s"):  # whose sentence changed
+        assert name not in same_words
+    assert {name for name in CLAIMS if "same" in (WHY.get(name) or WHY[name[:-1]])} <= same_words
+
+
+def test_version_1_is_judged_on_its_own_runs_and_not_guessed_where_there_are_none(first, tmp_path, monkeypatch):
+    found = version_1.judge_version_1("H2s", recorded.recorded("quick", version=1))
+    assert first_brief(first["H2s"]) == first_brief(found)
+    assert first["H2s"].by_task.keys() == {"digits", "listops"}
+    assert claims.first_verdicts("quick", ["digits"])["H2s"].by_task.keys() == {"digits"}
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    assert claims.first_verdicts("quick") == {}
+
+
+def test_a_recorded_frame_says_under_which_protocol_it_was_trained():
+    frame = pd.DataFrame({"protocol": [2, 2], "protocol_commit": ["abc", "abc"]})
+    assert claims.recorded_under(frame) == "protocol 2, in force since commit abc"
+    assert claims.recorded_under(frame[["protocol"]]) == "no protocol is named in the frame"
+
+
+# the text and the command
+
+
+def test_no_line_about_a_verdict_is_without_its_protocol(verdicts):
+    table = claims.verdict_table(made_up("H4s", {"None>SSM>GN": 4.5}), ["H4s"])
+    assert table.protocol.tolist() == [VERSION]
+    assert table.seeds_to_tell.tolist() == [verdicts["inconclusive"].seeds_to_tell]
+    for verdict in verdicts.values():
+        assert not verdict.n_seeds or f"protocol {VERSION}, quick scale" in claims.describe(verdict)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8", 8),
+        ("8-15", list(range(8, 16))),
+        ("0,3,5", [0, 3, 5]),
+        ("0-2,8", [0, 1, 2, 8]),
+        ("7,", [7]),
+        ("3-3", [3]),
+        ("0-3,", [0, 1, 2, 3]),
+    ],
+)
+def test_seeds_are_a_number_a_range_or_a_list(text, expected):
+    assert read_seeds(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("15-8", "'15-8' counts backwards: write 8-15"),
+        ("8-", "'8-' is neither a number of seeds nor a list such as 0,3,200 or 8-15"),
+        ("8-15-20", "is neither a number of seeds"),
+        ("0-3,2", "seed 2 is given twice"),
+        ("0-10000000000000", "more than 1,000 seeds"),
+    ],
+)
+def test_ranges_that_make_no_sense_are_refused_in_a_line(text, message, capsys):
+    assert main(["verdicts", "--claims", "H8s", "--scale", "smoke", "--seeds", text, "--dry-run"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+
+
+def test_seeds_that_were_added_are_judged_alone_and_the_help_says_so(store, capsys):
+    asked = ["verdicts", "--claims", "H4v", "--scale", "smoke", "--workers", "0", "--seeds"]
+    assert main([*asked, "1"]) == 0
+    capsys.readouterr()
+    assert main([*asked, "8-9"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Protocol {VERSION} of {VERSIONS[-1].date}, scale smoke; the rule in words: ")
+    assert "H4v  sketch" in out
+    assert "2 seeds" in out  # not 3
+    assert main(["verdicts", "--help"]) == 0
+    assert "judged alone" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_trains_what_a_claim_lacks_and_prints_its_verdict(store, capsys):
+    asked = ["verdicts", "--claims", "H8s,H8v", "--seeds", "1", "--scale", "smoke", "--workers", "0"]
+    assert main([*asked, "--dry-run"]) == 0
+    told = "24 runs asked for, {} in the store"  # 5 arms on sequences and 3 on images × 3 rates
+    assert capsys.readouterr().out.startswith(told.format(0))
+    assert not store.exists()
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert "H8s  sketch" in out
+    assert "1 seed, fewer than 8" in out
+    assert "H8v  sketch" in out
+    assert set(mn.load_runs().task) == {"digits", "digits_images"}
+    assert main([*asked, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith(told.format(24))
+
+
+# the notebook
+
+
+def test_notebook_12_says_nothing_that_the_protocol_does_not():
+    for phrase in (
+        "a few epochs",
+        "Two claims say",
+        "at most 5 %",
+        "Two things were settled",
+        "written down before its",
+    ):
+        assert phrase not in TOLD, phrase
+    for phrase in ("213f961", "6318dc1", "bab3382", "H2s, H3s and H4s", "with the same seeds", "PROTOCOL.md"):
+        assert phrase in TOLD, phrase
+    assert f"version {VERSION}" in TOLD
+
+
+def test_the_notebook_shows_the_worst_claim_of_each_scenario_and_the_power():
+    cells = [cell.source for cell in NOTEBOOK.cells if "recorded_calibration" in cell.source]
+    rows = [
+        dict(claim="H1s", scenario="plain", truth="not above", reproduced=0.02, contradicted=0.5),
+        dict(claim="H2s", scenario="plain", truth="not above", reproduced=0.01, contradicted=0.0),
+        dict(claim="H1s", scenario="plain", truth="not below", reproduced=0.5, contradicted=0.003),
+        dict(claim="H1s", scenario="plain", truth="2 ×", reproduced=0.7, contradicted=0.0),
+    ]
+    frame = pd.DataFrame(rows).assign(seeds=8, studies=1000)
+    names = dict(calibrate=Calibrate(frame), pd=pd, protocol=VERSIONS[-1], display=lambda shown: None, print=print)
+    exec(cells[0], names)
+    assert names["wrong"].loc["plain"].to_dict() == {"falsely reproduced": 2.0, "falsely contradicted": 0.3}
+    exec(cells[0], names | dict(calibrate=Calibrate(frame.iloc[:0])))  # before there is a table
+
+
+class Calibrate:
+    """The module with another table."""
+
+    BOUNDARY, SCENARIOS = calibrate.BOUNDARY, calibrate.SCENARIOS
+
+    def __init__(self, frame: pd.DataFrame):
+        self.recorded_calibration = lambda: frame
