@@ -69,7 +69,8 @@ def verdict_changes(verdicts: Sequence[Verdict], first: Mapping[str, FirstVerdic
         differ = before.verdict != verdict.verdict
         why = _why(verdict) if differ else ""
         rows.append((verdict.claim.id, first_brief(before), verdict.brief, differ, why))
-    return pd.DataFrame(rows, columns=["claim", "version 1", f"version {VERSION}", "differ", "why they differ"])
+    columns = ["claim", "version 1", f"version {VERSION}", "differ", "why they differ"]
+    return pd.DataFrame(rows, columns=columns).astype({"differ": bool})
 
 
 def _why(verdict: Verdict) -> str:
