@@ -392,7 +392,7 @@ def test_a_claim_about_every_task_needs_all_to_be_reproduced_and_one_to_be_contr
     assert third.verdict == "contradicted"
     assert third.decided_by.endswith("on listops") or third.tasks == ("listops",)
     alone = judge("H8s", on("digits", 30.0)).records[0]
-    both = [r for r in agreed.records if r["task"] == "digits"][0]
+    both = next(r for r in agreed.records if r["task"] == "digits")
     assert both["low"] == alone["low"]  # each task has to reproduce it: no correction
     assert both["high"] > alone["high"]  # one may contradict it: shared
     few = pd.concat([on("digits", 30.0), on("listops", 30.0).query("seed < 3")], ignore_index=True)

@@ -67,7 +67,7 @@ def test_a_single_seed_takes_the_tasks_own_rate():
 
 
 def test_the_arm_of_each_group_is_chosen_by_the_other_seeds_too():
-    """All four candidates exactly at the boundary: chosen on the same numbers the best of them looks better than it is."""
+    """All four candidates at the boundary: chosen on the same numbers the best of them looks better than it is."""
     group = CLAIMS["H5s"].comparisons[0].group
     rng, honest, naive = np.random.default_rng(2), [], []
     frame, setting = calibrate.skeleton("H5s", 8, SCALE), calibrate.Scenario("noisy", sd=3.0)
