@@ -210,7 +210,7 @@ def half_width(error: float, n: int, one_sided: float, risks: tuple[tuple[float,
 def _by_rate(df: int, one_sided: float, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Rates beyond what was seen, k of n, and the quantile of t that goes with each."""
     rates = np.linspace(k / n, clopper_pearson(k, n, 1 - 2 * one_sided)[1], 32, endpoint=False)
-    level = np.minimum(one_sided / stats.binom.cdf(k, n, rates), 1.0)
+    level = np.minimum(one_sided / stats.binom.cdf(k, n, rates), 1 - 1e-9)
     return rates - k / n, stats.t.isf(level, df)
 
 
