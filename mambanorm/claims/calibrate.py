@@ -5,39 +5,31 @@ It has what a real one has: a level that a seed gives to every arm, noise of eac
 from the test's, three learning rates to choose from, and what its scenario adds.
 
     SCENARIOS       what a study may have besides
-    means           the truth: at the boundary from either side, k × the threshold, all arms equal, or the paper's numbers
-    simulate        so many studies → how often each verdict comes out
-    calibrate       claims × scenarios, effects and seeds → one row each
-    calibration_text, recorded_calibration      the table of the repository
+    means           the truth: at the boundary from either side, k × the threshold, all arms equal, the paper's numbers
+    study           one made-up study
+    simulate        so many of them → how often each verdict comes out; calibration.py makes a table of it
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from mambanorm.claims.comparisons import NONE, Comparison
 from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
 from mambanorm.claims.needed import needed
-from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.verdict import VERDICTS, judge
 from mambanorm.study.paper import paper_values
-from mambanorm.training.recorded_results import RESULTS
 
 TASK = {"sequence": "digits", "vision": "digits_images"}
 CHANCE = 10.0  # per cent
 BOUNDARY = {"not above": "reproduced", "not below": "contradicted"}
 """Truths at the boundary (a claim just fails to hold; it just holds) and the verdict that would be wrong."""
-EFFECTS = (1.0, 2.0, 4.0)  # × the threshold
-SEEDS = (6, 8, 12, 16, 32)
 STUDIES = 1_000
 PAPER_SD = 0.5  # points, of the paper's own numbers planted: its Table 2 has 0.15 to 0.75
 
@@ -121,7 +113,7 @@ def targets(claim: Claim, truth: str | float, far: float) -> np.ndarray:
 
 
 def means(claim: Claim, truth: str | float, far: float = 20.0) -> dict[str, float]:
-    """Arm → points off the base: the comparisons are what `targets` says; "equal", none; "paper", the paper's numbers."""
+    """Arm → points off the base: the comparisons are what `targets` says; "equal": none; "paper": its numbers."""
     if truth == "equal":
         return {}
     if truth == "paper":
@@ -228,7 +220,7 @@ def simulate(
 
 
 def _inside(claim: Claim, frame: pd.DataFrame, truth, rng: np.random.Generator, setting: Scenario) -> pd.DataFrame:
-    """Claims of §4.6: their numbers instead of accuracies, with noise of half a threshold; failures as they may happen."""
+    """Claims of §4.6: their numbers instead of accuracies, with noise; failures as they may happen."""
     frame = frame.assign(status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=CHANCE / 100)
     if claim.runs == "failure":
         return _failures(claim, frame, truth, rng)
@@ -275,78 +267,3 @@ def _failures(claim: Claim, frame: pd.DataFrame, truth, rng: np.random.Generator
         p = dict.fromkeys(cells, min(half * (1 + 0.33 * (float(truth) - 1)), 1.0))
     chance = np.array([p[cell] for cell in zip(frame.n_layers, frame.lr, strict=True)]) * (frame.arm != CONTROL)
     return frame.assign(status=np.where(rng.random(len(frame)) < chance, "diverged", "ok"))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the table
-
-WHO = [name for name in CLAIMS if name.endswith("s")] + ["H2v"]
-"""The claims that are simulated: the others about images are judged as those about sequences are, norm for norm."""
-
-
-def jobs(
-    claims: Iterable[str] | None = None,
-    scenarios: Iterable[str] | None = None,
-    seeds: Iterable[int] = SEEDS,
-    studies: int = STUDIES,
-) -> list[dict]:
-    """The cells of the table: errors at the boundary in every scenario (8 seeds), power without one, and the controls."""
-    return [
-        {"claim": name, "studies": studies} | cell
-        for name in (WHO if claims is None else claims)
-        for cell in _cells(find_claim(name), list(scenarios or SCENARIOS), list(seeds))
-    ]
-
-
-def _cells(claim: Claim, scenarios: list[str], seeds: list[int]) -> list[dict]:
-    tuned = claim.runs == "tuned"
-    mine = [name for name in scenarios if tuned or name in INSIDE]
-    cells = [dict(truth=truth, scenario=name, seeds=8) for name in mine for truth in BOUNDARY]
-    cells += [dict(truth=effect, scenario="plain", seeds=n) for n in seeds for effect in EFFECTS]
-    cells += [dict(truth="equal", scenario="equal", seeds=8)] if tuned else []
-    printed = tuned and not claim.paper.startswith("no ") and printed_arms(claim)
-    return cells + [dict(truth="paper", scenario="paper", seeds=n) for n in (8, 16) if printed]
-
-
-def _run(cell: dict) -> dict:
-    asked = {name: cell[name] for name in ("seeds", "studies")}
-    return cell | simulate(cell["claim"], cell["truth"], cell["scenario"], **asked)
-
-
-def calibrate(cells: list[dict], workers: int = 1, progress: bool = True) -> pd.DataFrame:
-    """One row a cell of `jobs`: claim, scenario, truth, seeds, studies, and the share of each verdict."""
-    if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            found = list(tqdm(pool.map(_run, cells), total=len(cells), unit="cell", disable=not progress))
-    else:
-        found = [_run(cell) for cell in tqdm(cells, unit="cell", disable=not progress)]
-    frame = pd.DataFrame(found).reindex(columns=[*COLUMNS, *VERDICTS]).fillna(dict.fromkeys(VERDICTS, 0.0))
-    return frame.assign(truth=frame.truth.map(lambda truth: truth if isinstance(truth, str) else f"{truth:g} ×"))
-
-
-COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
-RECORDED = RESULTS / f"calibration-{VERSION}.csv"
-
-
-def recorded_calibration() -> pd.DataFrame:
-    """The table of the repository, of the version in force; empty if it was not made."""
-    return pd.read_csv(RECORDED) if RECORDED.is_file() else pd.DataFrame(columns=[*COLUMNS, *VERDICTS])
-
-
-def errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """claim × scenario: the wrong verdict at the boundary, per cent, "reproduced / contradicted"."""
-    rows = frame[frame.truth.isin(BOUNDARY)]
-    share = [row[BOUNDARY[row["truth"]]] for row in rows.to_dict("records")]
-    table = rows.assign(share=np.round(100 * np.array(share, float), 1))
-    table = table.pivot_table(index="claim", columns=["scenario", "truth"], values="share", sort=False)
-    both = {
-        s: table[s]["not above"].map("{:g}".format) + " / " + table[s]["not below"].map("{:g}".format)
-        for s in dict.fromkeys(rows.scenario)
-    }
-    return pd.DataFrame(both).replace("nan / nan", "")
-
-
-def power(frame: pd.DataFrame) -> pd.DataFrame:
-    """claim × effect and seeds: how often "reproduced", per cent."""
-    rows = frame[frame.truth.str.endswith("×")].assign(share=lambda f: (100 * f.reproduced).round(1))
-    return rows.pivot_table(index="claim", columns=["truth", "seeds"], values="share", sort=False)

@@ -195,8 +195,8 @@ def _risks(paired: Paired, part: Part, sign: int) -> tuple[tuple[float, int, int
 def half_width(error: float, n: int, one_sided: float, risks: tuple[tuple[float, int, int], ...]) -> float:
     """How far one end of an interval lies from the mean of n seeds with this standard error.
 
-    An arm that diverges with probability p shows no more divergences than were seen with probability P(p), and costs its
-    comparison p times what a divergence costs. So that luck of this kind and of the mean come together in at most
+    An arm that diverges with probability p shows no more divergences than were seen with probability P(p), and costs
+    its comparison p times what a divergence costs. So that luck of this kind and of the mean come together in at most
     `one_sided` of studies, the mean is tested at the level one_sided/P(p), for every p.
     """
     width = t_quantile(n - 1, one_sided) * error
@@ -210,7 +210,7 @@ def half_width(error: float, n: int, one_sided: float, risks: tuple[tuple[float,
 def _by_rate(df: int, one_sided: float, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Rates beyond what was seen, k of n, and the quantile of t that goes with each."""
     rates = np.linspace(k / n, clopper_pearson(k, n, 1 - 2 * one_sided)[1], 32, endpoint=False)
-    level = np.minimum(one_sided / stats.binom.cdf(k, n, rates), 1.0)
+    level = np.minimum(one_sided / stats.binom.cdf(k, n, rates), 1 - 1e-9)
     return rates - k / n, stats.t.isf(level, df)
 
 
@@ -321,7 +321,7 @@ def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
 
 def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
     """One row an arm: how many of its runs diverged, at all its rates, the exact interval of the rate, and Fisher's p
-    against the claim's reference arm (NaN without one). Of the claim on failures (H9) the arms at the settings that fail.
+    against the claim's reference arm (NaN without one). Of the claim on failures (H9) the arms where models fail.
     """
     if claim.runs == "failure":
         ids = _failing_ids(evidence.scale, evidence.test_seeds or (0,))

@@ -59,7 +59,8 @@ def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...], variant: int) 
 def overlap(task: str, scale: str) -> float:
     """Test rows over training rows: by so much more than 1/n the variance of a mean over n seeds is taken to be.
 
-    The seeds' splits come from one pool and overlap, so their results are not independent (Nadeau & Bengio 2003, Eq. 9).
+    The seeds' splits come from one pool and overlap, so their results are not independent (Nadeau & Bengio 2003,
+    Eq. 9).
     """
     entry = TASKS[check_task(task)]
     if entry.shape is not None and (shape := entry.shape(scale)).train_rows:
@@ -73,7 +74,8 @@ class Paired:
     """Some arms with shared seeds. Arrays are (arms, seeds) or (arms,).
 
     `columns`: score, validation, chance (per cent; a diverged run scores chance), diverged, and those of §4.6.
-    `lr` the rate of each run, `chosen` that of all seeds together, `edge` ±1 where it is still an end of the arm's grid.
+    `lr` the rate of each run, `chosen` that of all seeds together, `edge` ±1 where the arm still improves at an end of
+    its grid.
     `tried`, `failed`: the arm's runs at all its rates, and how many of them diverged. `gaps`: what is missing, by name;
     arms without any run are NaN.
     """
@@ -259,8 +261,8 @@ def _check_protocol(runs: pd.DataFrame) -> None:
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
     if versions and versions != [VERSION]:
         raise ValueError(
-            f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge it "
-            f"with mambanorm.claims.version_{versions[0]}"
+            f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
+            f"it with mambanorm.claims.version_{versions[0]}"
         )
 
 

@@ -46,7 +46,10 @@ def missing_seeds(
 
 
 def missing_columns(arms: Sequence[str], seeds: Sequence[int], known: dict[str, np.ndarray]) -> tuple[list, list]:
-    """Of the claims of §4.6: the arms without any number, and the seeds that an arm lacks. known: column → (arms, seeds)."""
+    """Of the claims of §4.6: the arms without any number, and the seeds that an arm lacks.
+
+    known: column → (arms, seeds).
+    """
     gaps, lacking = [], []
     for name, there in known.items():
         what = "not run" if name == "score" else f"no {name}"

@@ -70,6 +70,6 @@ def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = N
     """
     paired = Evidence(frame, scale).tuned((str(Arm.parse(arm)),), check_task(task))
     if paired.gaps or not paired.seeds:
-        why = paired.gaps[0] if paired.gaps else f"no run of {arm} on {task}"
+        why = (*paired.gaps, *paired.left_out, "no test run")[0]
         raise ValueError(f"{arm} is not tuned on {task}: {why}. Train it first, see mambanorm.needed")
     return float(paired.chosen[0])

@@ -108,7 +108,7 @@ def with_hypotheses(document: str) -> str:
 
 
 def commit_in_force() -> str:
-    """The commit that last changed PROTOCOL.md, "unknown" outside a git checkout; ", changed since" where it was edited."""
+    """The commit that last changed PROTOCOL.md; with ", changed since" where it was edited; "unknown" without git."""
     git = ["git", "-C", str(PROTOCOL.parent)]
     try:
         log = subprocess.run([*git, "log", "-1", "--format=%h", "--", PROTOCOL.name], capture_output=True, text=True)

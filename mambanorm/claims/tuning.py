@@ -1,8 +1,8 @@
 """The learning rates of a verdict: cross-fitted, inside their grid, and judged by divergence as well.
 
-Tuning is part of what an arm's result is, so it is inside the interval: the rate of seed k is the one with the best mean
-validation accuracy over the *other* seeds, and no run chooses the rate that it is judged at. While the best rate of an
-arm is an end of its grid, and better than its neighbour by more than the smallest effect, the grid grows at that end.
+Tuning is part of what an arm's result is, so it is inside the interval. The rate of seed k is the one with the best
+mean validation accuracy over the *other* seeds, and no run chooses the rate that it is judged at. While the best rate
+of an arm is an end of its grid, and better than its neighbour by more than the smallest effect, the grid grows there.
 
     Rates           what is chosen for some arms
     crossfit        validation accuracies → Rates
@@ -10,7 +10,8 @@ arm is an end of its grid, and better than its neighbour by more than the smalle
     grow            further rates of one arm, one by one
     out_of_range    rates that are simply too high for an arm
 
-Arrays are (arms, rates, seeds), the smallest rate first; a rate that an arm does not have is not `usable`, (arms, rates).
+Arrays are (arms, rates, seeds), the smallest rate first. A rate that an arm does not have is not `usable`,
+(arms, rates).
 """
 
 from __future__ import annotations
@@ -72,8 +73,11 @@ def grow(validation: np.ndarray, usable: np.ndarray, look: Callable[[int], np.nd
 
 
 def out_of_range(diverged: np.ndarray, choice: np.ndarray) -> np.ndarray:
-    """(arms, rates): rates at which at least half of an arm's runs diverge and that none of its seeds chose. Such a rate
-    is simply too high for the arm; a divergence anywhere else counts. diverged: 0 or 1, NaN where there is no run."""
+    """(arms, rates): rates at which at least half of an arm's runs diverge and that none of its seeds chose.
+
+    Such a rate is simply too high for the arm; a divergence anywhere else counts. diverged: 0 or 1, NaN where there is
+    no run.
+    """
     often = np.nan_to_num(diverged).mean(axis=2) >= 0.5
     taken = (choice[:, None, :] == np.arange(diverged.shape[1])[None, :, None]).any(axis=2)
     return often & ~taken

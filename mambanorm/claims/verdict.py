@@ -181,14 +181,14 @@ def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> F
     found = [row for row in rows if row["n"]]
     gaps, left_out = missing_runs(claim, evidence, task)
     diverged = effects.divergence(claim, evidence, task)
-    if not found:
-        return Finding(task, "not run", [], None, gaps + left_out, diverged)
     deciding = [row for row in found if row["decides"]]
+    if not deciding:
+        return Finding(task, "not run", [], None, gaps + left_out, diverged)
     whole = all(row["n"] for row in rows if row["decides"]) and not gaps
     enough = min(row["n"] for row in found) >= SKETCH_BELOW
     verdict = decide(claim, deciding) if whole and enough else "sketch"
     caveats = gaps + left_out + _cautions(claim, evidence, task, rows, diverged, verdict)
-    return Finding(task, verdict, rows, decisive(claim, deciding or found, verdict), caveats, diverged)
+    return Finding(task, verdict, rows, decisive(claim, deciding, verdict), caveats, diverged)
 
 
 def decide(claim: Claim, rows: list[Row]) -> str:

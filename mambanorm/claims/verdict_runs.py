@@ -88,7 +88,7 @@ def train_verdicts(
 def _until_grown(
     ask: Callable[[], list[RunConfig]], runs_dir: str | Path | None, **engine: Any
 ) -> tuple[pd.DataFrame, list[RunConfig]]:
-    """Trains what is asked for, again and again until its results ask for no more; each round adds a rate to some arms."""
+    """Trains what is asked for, again and again until its results ask for no more; a round adds a rate to some arms."""
     configs: list[RunConfig] = []
     while (more := ask()) != configs:
         configs, frame = more, sweep(more, runs_dir=runs_dir, **engine)
@@ -118,10 +118,11 @@ def recorded_configs(
 
 
 def record_results(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
-    """Trains `recorded_configs` and writes the recorded results of a scale; returns their path. `asked`: its keywords
-    and sweep's scheduler, workers, client, progress. The frame says under which protocol it was trained: the commit that
-    was in force before its first run. RuntimeError if a run could not be trained; nothing is then written. OSError,
-    before anything is trained, if the file's folder cannot be written to.
+    """Trains `recorded_configs` and writes the recorded results of a scale; returns their path.
+
+    `asked`: its keywords and sweep's scheduler, workers, client, progress. The frame names the protocol that was in
+    force before its first run, and its commit. RuntimeError if a run could not be trained; nothing is then written.
+    OSError, before anything is trained, if the file's folder cannot be written to.
     """
     engine = {name: asked.pop(name) for name in ("scheduler", "workers", "client", "progress") if name in asked}
     runs_dir, protocol = asked.get("runs_dir"), commit_in_force()

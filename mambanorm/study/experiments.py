@@ -7,7 +7,7 @@ An experiment is a visible list built by plain Python from `RunConfig`s (`traini
     depth_runs, figure_9_runs           Figure 9: outputs over depth
     failure_runs, failing_runs          §4.6 and Figure 10: models that end non-finite
     growth_runs, deep_runs              Figure 9 where training fails; weights of deep models (Appendix B)
-    lr_grid, tune_runs                  the learning rates that every arm of a verdict may choose from
+    lr_grid, all_rates                  the learning rates that every arm of a verdict may choose from
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from mambanorm.model.arms import NORM_CHOICES, PAPER_NORMS, Arm, arms
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.training.config import TUNE_SEEDS, RunConfig, base_config, check_names, grid, unique
+from mambanorm.training.config import RunConfig, base_config, check_names, grid, unique
 from mambanorm.training.presets import VISION_TASKS
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
@@ -175,11 +175,6 @@ def all_rates(task: str, scale: str) -> tuple[float, ...]:
     """The learning rates of the grid and those by which it may grow, the smallest first."""
     below, above = FURTHER_LR_FACTORS
     return tuple(scaled_lr(task, scale, factor) for factor in (*below, *LR_FACTORS, *above))
-
-
-def tune_runs(arms: Sequence[Arm | str], task: str, scale: str) -> list[RunConfig]:
-    """Every arm at every learning rate of the grid, with the tune seeds."""
-    return [c for lr in lr_grid(task, scale) for c in grid(arms, [task], scale=scale, seeds=TUNE_SEEDS, lr=lr)]
 
 
 def scaled_lr(task: str, scale: str | None, factor: float) -> float:

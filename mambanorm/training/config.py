@@ -302,4 +302,5 @@ def grid(
 
 
 TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
-"""Seeds of the verdicts that no test uses: the learning rate is chosen on the first, "the best of" on the second."""
+"""Seeds that are no test seeds. Version 1 of the verdicts' protocol chose learning rates on the first, "the best of" on
+the second; version 2 needs neither, its test seeds choose for each other."""

@@ -1,0 +1,150 @@
+"""The table of how often the verdicts are wrong, and of what they find: claims × scenarios, effects and seeds.
+
+jobs, calibrate                    the cells, and the share of each verdict in them
+errors, power, controls            three views of it; calibration_text: all of them as Markdown
+recorded_calibration               the table of the repository
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas as pd
+from tqdm.auto import tqdm
+
+from mambanorm.atomic import replacing
+from mambanorm.claims.calibrate import BOUNDARY, CONTROLS, INSIDE, SCENARIOS, STUDIES, printed_arms, simulate
+from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
+from mambanorm.claims.protocol import PROTOCOL, VERSION
+from mambanorm.claims.verdict import VERDICTS
+from mambanorm.errors import unknown
+from mambanorm.training.recorded_results import RESULTS
+
+EFFECTS = (1.0, 2.0, 4.0)
+"""× the threshold, of every deciding comparison."""
+
+SEEDS = (6, 8, 12, 16, 32)
+
+WHO = [name for name in CLAIMS if name.endswith("s")] + ["H2v"]
+"""The claims that are simulated: the others about images are judged as those about sequences are, norm for norm."""
+
+
+def jobs(
+    claims: Iterable[str] | None = None,
+    scenarios: Iterable[str] | None = None,
+    seeds: Iterable[int] = SEEDS,
+    studies: int = STUDIES,
+) -> list[dict]:
+    """The cells of the table: errors at the boundary in every scenario (8 seeds), power, and the controls.
+
+    ValueError for an unknown claim or scenario."""
+    if wrong := [name for name in scenarios or () if name not in SCENARIOS]:
+        raise unknown("scenario", wrong[0], SCENARIOS)
+    return [
+        {"claim": name, "studies": studies} | cell
+        for name in (WHO if claims is None else claims)
+        for cell in _cells(find_claim(name), list(scenarios or SCENARIOS), list(seeds))
+    ]
+
+
+def _cells(claim: Claim, scenarios: list[str], seeds: list[int]) -> list[dict]:
+    tuned = claim.runs == "tuned"
+    mine = [name for name in scenarios if tuned or name in INSIDE]
+    cells = [dict(truth=truth, scenario=name, seeds=8) for name in mine for truth in BOUNDARY]
+    cells += [dict(truth=effect, scenario="plain", seeds=n) for n in seeds for effect in EFFECTS]
+    cells += [dict(truth="equal", scenario="equal", seeds=8)] if tuned else []
+    printed = tuned and not claim.paper.startswith("no ") and printed_arms(claim)
+    return cells + [dict(truth="paper", scenario="paper", seeds=n) for n in (8, 16) if printed]
+
+
+def _run(cell: dict) -> dict:
+    asked = {name: cell[name] for name in ("seeds", "studies")}
+    return cell | simulate(cell["claim"], cell["truth"], cell["scenario"], **asked)
+
+
+def calibrate(cells: list[dict], workers: int = 1, progress: bool = True) -> pd.DataFrame:
+    """One row a cell of `jobs`: claim, scenario, truth, seeds, studies, and the share of each verdict."""
+    if workers > 1:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            found = list(tqdm(pool.map(_run, cells), total=len(cells), unit="cell", disable=not progress))
+    else:
+        found = [_run(cell) for cell in tqdm(cells, unit="cell", disable=not progress)]
+    frame = pd.DataFrame(found).reindex(columns=[*COLUMNS, *VERDICTS]).fillna(dict.fromkeys(VERDICTS, 0.0))
+    return frame.assign(truth=frame.truth.map(lambda truth: truth if isinstance(truth, str) else f"{truth:g} ×"))
+
+
+COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
+RECORDED = RESULTS / f"calibration-{VERSION}.csv"
+READABLE = PROTOCOL.with_name("CALIBRATION.md")
+
+
+def recorded_calibration() -> pd.DataFrame:
+    """The table of the repository, of the version in force; empty if it was not made."""
+    return pd.read_csv(RECORDED) if RECORDED.is_file() else pd.DataFrame(columns=[*COLUMNS, *VERDICTS])
+
+
+def record_calibration(frame: pd.DataFrame) -> tuple[Path, Path]:
+    """Writes the table of the repository, as data and to read; returns where."""
+    for path, text in ((RECORDED, frame.to_csv(index=False)), (READABLE, calibration_text(frame))):
+        with replacing(path) as temporary:
+            temporary.write_text(text, "utf-8")
+    return RECORDED, READABLE
+
+
+def errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """claim × scenario: how often a verdict at the boundary is wrong, per cent, "reproduced / contradicted"."""
+    found: dict[str, dict[str, str]] = {}
+    for (claim, scenario), rows in frame[frame.truth.isin(BOUNDARY)].groupby(["claim", "scenario"], sort=False):
+        share = {row["truth"]: 100 * row[BOUNDARY[row["truth"]]] for row in rows.to_dict("records")}
+        found.setdefault(claim, {})[scenario] = " / ".join(
+            f"{share[truth]:.1f}" for truth in BOUNDARY if truth in share
+        )
+    return pd.DataFrame.from_dict(found, orient="index").fillna("")
+
+
+def power(frame: pd.DataFrame) -> pd.DataFrame:
+    """claim × seeds: how often a claim is reproduced, per cent, whose every comparison is 1 / 2 / 4 × its threshold."""
+    found: dict[str, dict[int, str]] = {}
+    for (claim, seeds), rows in frame[frame.truth.str.endswith("×")].groupby(["claim", "seeds"], sort=False):
+        found.setdefault(claim, {})[seeds] = " / ".join(f"{100 * share:.0f}" for share in rows.reproduced)
+    return pd.DataFrame.from_dict(found, orient="index").fillna("")
+
+
+def controls(frame: pd.DataFrame) -> pd.DataFrame:
+    """claim × control: how often it is reproduced / contradicted, per cent, with the paper's numbers and equal arms."""
+    found: dict[str, dict[str, str]] = {}
+    for row in frame[frame.scenario.isin(CONTROLS)].to_dict("records"):
+        name = f"the paper's numbers, {row['seeds']} seeds" if row["truth"] == "paper" else "all arms equal"
+        share = [f"{100 * row[word]:.1f}" for word in ("reproduced", "contradicted")]
+        found.setdefault(row["claim"], {})[name] = " / ".join(share)
+    return pd.DataFrame.from_dict(found, orient="index").fillna("")
+
+
+def calibration_text(frame: pd.DataFrame) -> str:
+    """All of it as Markdown."""
+    studies = ", ".join(f"{n:,}" for n in dict.fromkeys(frame.studies))
+    parts = [
+        f"# How often the verdicts are wrong, protocol {VERSION}",
+        f"Whole made-up studies through the same code as real ones, {studies} a cell: `mambanorm calibrate`. "
+        "The claims about images are judged as those about sequences; H2v alone is another.",
+    ]
+    tables = {
+        "Wrong at the boundary: reproduced / contradicted, per cent, 8 seeds": errors(frame),
+        "Found: reproduced, per cent, where every comparison is 1 / 2 / 4 × its threshold, by seeds": power(frame),
+        "Controls: reproduced / contradicted, per cent": controls(frame),
+    }
+    parts += [f"## {title}\n\n{as_table(table)}" for title, table in tables.items() if len(table)]
+    asked = [f"- {name}: {SCENARIOS[name].what}" for name in dict.fromkeys(frame.scenario) if name in SCENARIOS]
+    plain = SCENARIOS["plain"]
+    noise = f"Noise of a run {plain.sd} points, of a seed {plain.shared}; arms at 50 %, chance 10 %."
+    return "\n\n".join([*parts, "## Scenarios\n\n" + "\n".join(asked), noise]) + "\n"
+
+
+def as_table(table: pd.DataFrame) -> str:
+    """A Markdown table with its index as the first column."""
+    head = [["claim", *map(str, table.columns)], ["---"] * (1 + len(table.columns))]
+    rows = [[index, *map(str, row)] for index, *row in table.itertuples()]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [*head, *rows])

@@ -1,0 +1,34 @@
+"""`mambanorm calibrate`: how often the verdicts' rule is wrong, by whole made-up studies through the same code."""
+
+from __future__ import annotations
+
+import argparse
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Parser
+
+SUMMARY = "simulate whole studies and print how often the verdicts are wrong, and what they find"
+EXAMPLES = [
+    "--claims H8s --studies 200",
+    "--claims H1s,H8s --scenarios flat,tails --studies 1000",
+    "--workers 2 --record",
+]
+
+
+def add(command: Parser) -> None:
+    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H8s (default: all)")
+    command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
+    command.add_argument("--studies", type=arg.positive, default=1_000, metavar="N", help="a cell (default: 1000)")
+    command.add_argument("--workers", type=arg.positive, default=1, metavar="N", help="processes (default: 1)")
+    command.add_argument("--record", action="store_true", help="write the table of the repository")
+
+
+def run(options: argparse.Namespace) -> int:
+    from mambanorm.claims import calibration
+
+    cells = calibration.jobs(options.claims, options.scenarios, studies=options.studies)
+    frame = calibration.calibrate(cells, options.workers)
+    print(calibration.calibration_text(frame))
+    if options.record:
+        print("\n".join(map(str, calibration.record_calibration(frame))))
+    return 0
