@@ -8,7 +8,7 @@ tuning.py          each seed's learning rate, chosen on the other seeds
 summaries.py       what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
 effects.py         claim and evidence → comparisons with intervals and states
 verdict.py         claim and run frame → a Verdict
-calibrate.py       how often the rule is wrong, by made-up studies
+calibrate.py       how often the rule is wrong, by made-up studies;   calibration.py: the table of it
 verdict_runs.py    trains what the claims lack, and the recorded results
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
