@@ -3,7 +3,7 @@
     Evidence    a run frame, looked up by run_id: the order of its rows makes no difference, nor do other runs in it
                 (of notebooks, of other depths)
     Paired      the numbers of some arms with shared seeds
-    overlap     how far the splits of a task's seeds overlap
+    splits_of   what the splits of a task's seeds share
 
 Every arm starts with the same three learning rates, each with every test seed; tuning.py chooses among them.
 """
@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.comparisons import NONE
@@ -29,6 +31,8 @@ from mambanorm.tasks import TASKS, check_task, load_task
 from mambanorm.training.config import base_config
 
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role", "lr")
+FACTS = ("status", "test_accuracy", "best_val_accuracy", "chance")
+STATUS = ("ok", "diverged", "failed")
 STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness")
 
 
@@ -55,18 +59,29 @@ def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...], variant: int) 
     return [[ids[arm, seed] for seed in seeds] for arm in claim.arms]
 
 
-@lru_cache(maxsize=64)
-def overlap(task: str, scale: str) -> float:
-    """Test rows over training rows: by so much more than 1/n the variance of a mean over n seeds is taken to be.
+class Splits(NamedTuple):
+    """What the seeds' splits share.
 
-    The seeds' splits come from one pool and overlap, so their results are not independent (Nadeau & Bengio 2003,
-    Eq. 9).
+    ratio: test rows / training rows, where every seed draws them from one pool (Nadeau & Bengio 2003, Eq. 9). fixed:
+    every seed has the same rows.
     """
+
+    test_rows: int
+    ratio: float
+    fixed: bool
+
+
+@lru_cache(maxsize=64)
+def splits_of(task: str, scale: str) -> Splits:
+    """As the task's shape tells it, else by looking at two seeds."""
     entry = TASKS[check_task(task)]
-    if entry.shape is not None and (shape := entry.shape(scale)).train_rows:
-        return shape.held_out[1] / shape.train_rows
-    data = load_task(task, scale, 0)
-    return len(data.test) / len(data.train)
+    shape = entry.shape(scale) if entry.shape is not None else None
+    if shape is not None and shape.train_rows:
+        test, train, fixed = shape.held_out[1], shape.train_rows, not shape.reshuffled
+    else:
+        data, other = (load_task(task, scale, seed) for seed in (0, 1))
+        test, train, fixed = len(data.test), len(data.train), torch.equal(data.test.labels, other.test.labels)
+    return Splits(test, 0.0 if fixed else test / train, fixed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +91,9 @@ class Paired:
     `columns`: score, validation, chance (per cent; a diverged run scores chance), diverged, and those of §4.6.
     `lr` the rate of each run, `chosen` that of all seeds together, `edge` ±1 where the arm still improves at an end of
     its grid.
-    `tried`, `failed`: the arm's runs at all its rates, and how many of them diverged. `gaps`: what is missing, by name;
-    arms without any run are NaN.
+    `diverged` (arms, 2): how many runs diverged, of how many, at all rates. `failed`, `tried` (arms,): the same of the
+    rates that count (tuning.py). `gaps`: what is missing, by name; arms without any run are NaN. `calm`: no seed failed
+    where it is asked what precedes a failure.
     """
 
     arms: tuple[str, ...]
@@ -91,8 +107,10 @@ class Paired:
     promise: np.ndarray | None = None  # mean validation at the run's rate over the other seeds
     edge: np.ndarray | None = None
     grids: tuple[tuple[float, ...], ...] = ()  # of each arm
+    diverged: np.ndarray | None = None
     tried: np.ndarray | None = None
     failed: np.ndarray | None = None
+    calm: bool = False
 
 
 class Evidence:
@@ -107,9 +125,7 @@ class Evidence:
         if len(frame):
             check_frame(frame, LOOKED_AT)
         self.scale, self.variant = self._scale(frame, scale), variant
-        status = frame.status.to_numpy(object)
-        used = (frame.scale.to_numpy(object) == self.scale) & ((status == "ok") | (status == "diverged"))
-        runs = _once(frame[used] if not used.all() else frame)
+        runs = _once(_usable(frame, self.scale))
         _check_protocol(runs)
         self.index = pd.Index(runs.run_id.to_numpy(object))
         self.columns = _columns(runs)
@@ -138,11 +154,9 @@ class Evidence:
         places = self.index.get_indexer(ids)
         return np.where(places < 0, len(self.index), places)
 
-    def counts(self, run_ids: Sequence[str]) -> tuple[int, int]:
-        """How many of these runs diverged, and how many of them there are."""
-        found = self.columns["diverged"][self._places(run_ids)]
-        found = found[np.isfinite(found)]
-        return int(found.sum()), len(found)
+    def diverged(self, run_ids: Sequence[str]) -> np.ndarray:
+        """1 or 0 of each of these runs; NaN where there is no such run."""
+        return self.columns["diverged"][self._places(run_ids)]
 
     def paired(self, claim: Claim, task: str) -> Paired:
         """The numbers of the claim's arms on a task, at their tuned rates if the claim tunes."""
@@ -192,7 +206,8 @@ class Evidence:
         names = ("score", "validation", "chance", "diverged")
         if not seeds:
             empty = {name: np.empty((len(arms), 0)) for name in names}
-            return Paired(arms, (), empty, np.empty((len(arms), 0), object), missing, left_out)
+            none = np.zeros((len(arms), 2))
+            return Paired(arms, (), empty, np.empty((len(arms), 0), object), missing, left_out, diverged=none)
         validation, usable = self.columns["validation"][at], (at < absent).all(axis=2)
         for i, arm in enumerate(arms):
 
@@ -203,8 +218,8 @@ class Evidence:
             tuning.grow(validation[i], usable[i], look)
         chosen = tuning.crossfit(validation, usable, rates.index(base_config(task, self.scale).lr))
         found = np.take_along_axis(at, chosen.choice[:, None], axis=1)[:, 0]
-        diverged = np.where(usable[..., None], self.columns["diverged"][at], np.nan)
-        counted = usable & ~tuning.out_of_range(diverged, chosen.choice)
+        diverged = np.where(usable[..., None], self.columns["diverged"][at], 0.0).sum(axis=2)  # (arms, rates)
+        counted = tuning.rates_that_count(diverged, usable, chosen.choice)
         return Paired(
             arms,
             seeds,
@@ -217,8 +232,9 @@ class Evidence:
             promise=chosen.promise,
             edge=np.array([tuning.edge(*one) for one in zip(validation, usable, strict=True)]),
             grids=tuple(tuple(rates[j] for j in np.flatnonzero(ok)) for ok in usable),
-            tried=counted.sum(axis=1) * len(seeds),
-            failed=np.where(counted[..., None], diverged, 0.0).sum(axis=(1, 2)),
+            diverged=np.stack([diverged.sum(axis=1), usable.sum(axis=1) * len(seeds)], axis=1),
+            tried=len(seeds) * counted.sum(axis=1),
+            failed=np.where(counted, diverged, 0.0).sum(axis=1),
         )
 
     # ------------------------------------------------------------------------------------------------- claims of §4.6
@@ -240,22 +256,62 @@ class Evidence:
         kept = np.flatnonzero(asked)[np.logical_and.reduce(there).all(axis=0)]
         columns = {name: self.columns[name][at[:, kept]] for name in (*names, "chance", "diverged")}
         left_out = (*([calm_text] if calm.any() else []), *lacking)
-        return Paired(claim.arms, tuple(seeds[kept].tolist()), columns, self.ids[at[:, kept]], tuple(missing), left_out)
+        alone = bool(calm.any() and not asked.any())  # every seed was run, and none of them failed
+        runs = self.columns["diverged"][at]
+        counts = np.stack([np.nansum(runs, axis=1), np.isfinite(runs).sum(axis=1)], axis=1)
+        return Paired(
+            claim.arms,
+            tuple(seeds[kept].tolist()),
+            columns,
+            self.ids[at[:, kept]],
+            () if alone else tuple(missing),
+            left_out[:1] if alone else left_out,
+            diverged=counts,
+            calm=alone,
+        )
+
+
+def _usable(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
+    """The runs of the scale that ended, with finite numbers: one without them is a run that is not there, and named so.
+
+    ValueError for what no run can have: another status, a seed that is no whole number, an accuracy beyond 0…1."""
+    status = frame.status.to_numpy(object)
+    if unknown_status := sorted({str(word) for word in status} - set(STATUS)):
+        raise ValueError(f"status of a run is one of {', '.join(STATUS)}, got {unknown_status[0]!r}")
+    ended = (frame.scale.to_numpy(object) == scale) & ((status == "ok") | (status == "diverged"))
+    runs = frame if ended.all() else frame[ended]
+    seeds = pd.to_numeric(runs.seed, errors="coerce").to_numpy(float)
+    if len(wrong := np.flatnonzero(~(seeds == np.round(seeds)))):
+        raise ValueError(
+            f"a seed is a whole number, got {runs.seed.iloc[wrong[0]]!r} in run {runs.run_id.iloc[wrong[0]]}"
+        )
+    diverged, finite = runs.status.to_numpy(object) == "diverged", np.ones(len(runs), bool)
+    for name in ("chance", "test_accuracy", "best_val_accuracy"):
+        values = runs[name].to_numpy(float)
+        if len(wrong := np.flatnonzero((values < 0) | (values > 1) & np.isfinite(values))):
+            told = f"{name} is a fraction from 0 to 1, got {values[wrong[0]]:g} in run {runs.run_id.iloc[wrong[0]]}"
+            raise ValueError(told + (": divide per cent by 100" if values[wrong[0]] > 1 else ""))
+        finite &= np.isfinite(values) | (diverged & (name != "chance"))
+    return runs if finite.all() else runs[finite]
 
 
 def _once(runs: pd.DataFrame) -> pd.DataFrame:
-    """Each run once. ValueError for two results of one run."""
-    if runs.run_id.duplicated().any():
-        runs = runs.drop_duplicates(["run_id", "status", "test_accuracy", "best_val_accuracy"])
-        if (twice := runs.run_id.duplicated()).any():
-            raise ValueError(f"the frame holds two different results of run {runs.run_id[twice].iloc[0]}: keep one")
+    """Each run once, with the summaries that any of its rows has. ValueError for two results of one run."""
+    if not runs.run_id.duplicated().any():
+        return runs
+    stored = [name for name in STORED if name in runs]
+    order = runs[stored].notna().sum(axis=1).to_numpy().argsort(kind="stable")[::-1]
+    runs = runs.iloc[order].drop_duplicates(["run_id", *FACTS])
+    for twice, both in runs[runs.run_id.duplicated(keep=False)].groupby("run_id"):
+        raise ValueError(f"the frame holds two different results of run {twice} ({len(both)} rows): keep one")
     return runs
 
 
 def _check_protocol(runs: pd.DataFrame) -> None:
+    """Runs that name no protocol are the reader's own, and stand beside recorded ones."""
     if "protocol" not in runs:
         return
-    versions = sorted({int(version) for version in runs.protocol.dropna()})
+    versions = sorted(set(runs.protocol.dropna()), key=str)
     if len(versions) > 1:
         named = " and ".join(map(str, versions))
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")

@@ -42,6 +42,10 @@ SMALLEST_EFFECT = 1.0
 """The smallest effect of interest of every accuracy claim, in percentage points."""
 
 
+UNEVEN = 0.021
+"""log₁₀ 1.05: blocks whose weight norms moved apart by less are even (H12)."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """One claim of the paper; its sentences, its comparisons, and how they are judged (see the top of the file)."""
@@ -149,6 +153,7 @@ def _h3(claim_id: str, kind: str) -> Claim:
         direction="the mean above zero by the threshold; for how many norms stands beside",
         paper=f"mean {mean} points; three of five norms by more than one point ({own})",
         comparisons=after_against_before(),
+        note={"sequence": "the paper's mean rests on GN: without it, it is 0.0"}.get(kind, ""),
     )
 
 
@@ -304,7 +309,8 @@ def _h11() -> Claim:
         comparisons=spectra(),
         threshold=0.041,
         runs="failing",
-        note="threshold: log₁₀ 1.1, one tenth more; only seeds whose no-norm run failed can tell",
+        note="threshold of both: log₁₀ 1.1, one tenth more variance, one tenth more growth of the deepest than of the "
+        "first block; only seeds whose no-norm run failed can tell",
     )
 
 
@@ -324,7 +330,8 @@ def _h12() -> Claim:
         threshold=0.0,
         runs="deep",
         at_least=1,
-        note="a quarter less than what there is: such a threshold can be reached however little there is",
+        note="a quarter less than what there is; out of reach where that is below 5 %. The paper's “higher weight "
+        "norms in deeper layers” says a direction as well, which is not asked for",
     )
 
 

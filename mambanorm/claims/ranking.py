@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.evidence import Evidence, overlap
+from mambanorm.claims.evidence import Evidence, splits_of
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.protocol import ONE_SIDED
 from mambanorm.study.intervals import t_quantile
@@ -43,7 +43,7 @@ def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.D
         raise ValueError(f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: see mambanorm.needed")
     score, validation = paired.columns["score"], paired.columns["validation"].mean(axis=1)
     best = np.round(paired.promise, 9).argmax(axis=0)  # by seed, on the others
-    chosen, ratio = int(validation.argmax()), overlap(task, evidence.scale)
+    chosen, ratio = int(validation.argmax()), splits_of(task, evidence.scale).ratio
     rows = []
     for i in np.argsort(-validation, kind="stable"):
         gap = score[best, np.arange(n)] - score[i]
@@ -51,7 +51,7 @@ def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.D
         low, high = (np.nan, np.nan) if i == chosen else (gap.mean() - half, gap.mean() + half)
         told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else "not told apart"
         facts = dict(arm=arms[i], who=NAMED[kind].get(arms[i], ""), lr=paired.chosen[i], validation=validation[i])
-        facts |= dict(mean=score[i].mean(), sd=score[i].std(ddof=1), n=n, diverged=int(paired.failed[i]))
+        facts |= dict(mean=score[i].mean(), sd=score[i].std(ddof=1), n=n, diverged=int(paired.diverged[i, 0]))
         rows.append(facts | dict(behind=gap.mean(), low=low, high=high, per_seed=gap.tolist(), told=told))
     return pd.DataFrame(rows)
 

@@ -8,7 +8,7 @@ of an arm is an end of its grid, and better than its neighbour by more than the 
     crossfit        validation accuracies → Rates
     edge            which end of an arm's grid is still rising
     grow            further rates of one arm, one by one
-    out_of_range    rates that are simply too high for an arm
+    rates_that_count    whose divergence is held against an arm, or speaks for it
 
 Arrays are (arms, rates, seeds), the smallest rate first. A rate that an arm does not have is not `usable`,
 (arms, rates).
@@ -72,12 +72,13 @@ def grow(validation: np.ndarray, usable: np.ndarray, look: Callable[[int], np.nd
         validation[step], usable[step] = found, True
 
 
-def out_of_range(diverged: np.ndarray, choice: np.ndarray) -> np.ndarray:
-    """(arms, rates): rates at which at least half of an arm's runs diverge and that none of its seeds chose.
+def rates_that_count(diverged: np.ndarray, usable: np.ndarray, choice: np.ndarray) -> np.ndarray:
+    """(arms, rates): the rates whose divergence is held against an arm, or speaks for it: up to the highest that a seed
+    chose, and above it as long as no run diverged. diverged: (arms, rates) how many runs did.
 
-    Such a rate is simply too high for the arm; a divergence anywhere else counts. diverged: 0 or 1, NaN where there is
-    no run.
+    A rate at which the arm diverges and that nobody chose is simply too high for it. Leaving it out can only lower the
+    number of runs that speak for the arm, so more divergence never helps.
     """
-    often = np.nan_to_num(diverged).mean(axis=2) >= 0.5
-    taken = (choice[:, None, :] == np.arange(diverged.shape[1])[None, :, None]).any(axis=2)
-    return often & ~taken
+    above = np.arange(usable.shape[1]) > choice.max(axis=1)[:, None]
+    calm = usable & (diverged == 0)
+    return usable & np.cumprod(calm | ~above, axis=1).astype(bool)

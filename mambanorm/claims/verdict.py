@@ -9,13 +9,13 @@ threshold (effects.py). Of the m comparisons that decide, at least u have to hol
     inconclusive    neither; more seeds could tell, and how many is said
     ≈ threshold     neither; the effect is told to lie at the threshold, so more seeds would tell nothing else
     not testable    neither; these runs cannot tell: at a ceiling or at chance, no variance, a learning rate at the edge
-                    of its grid, out of reach
+                    of its grid, out of reach, or too imprecise for any number of seeds
     sketch          the same picture from fewer than 6 seeds, or with a run of the protocol missing: no verdict
     not run         nothing to compare
 
 A diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks a claim is
-reproduced if it is reproduced on each task, contradicted if it is contradicted on one and reproduced on none. A task on
-which it is not testable says nothing.
+reproduced if it is reproduced on each task, contradicted if it is contradicted on one and reproduced on none. A task
+that cannot tell for another reason than imprecision says nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims import effects
+from mambanorm.claims import effects, failures
 from mambanorm.claims.effects import STATES, Row
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.gaps import label
@@ -42,7 +42,7 @@ TOLD = VERDICTS[:4]
 """Those that count where several tasks make one verdict."""
 FULL_SEEDS = 8
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
-COLUMNS += ["seeds_to_tell", "per_seed"]
+COLUMNS += ["seeds_to_tell", "plain", "per_seed"]
 
 __all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind"]
 
@@ -156,11 +156,11 @@ def judge(
 
 
 def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
-    """One verdict from the tasks; those that count share the level at which a claim is contradicted."""
+    """One verdict from the tasks; those that were run share the level at which a claim is contradicted."""
     findings = [judge_task(claim, evidence, task) for task in tasks]
-    counted = sum(finding.verdict in TOLD for finding in findings)
-    if counted > 1:
-        findings = [judge_task(claim, evidence, task, counted) for task in tasks]
+    run = sum(finding.verdict not in ("sketch", "not run") for finding in findings)
+    if run > 1:
+        findings = [judge_task(claim, evidence, task, run) for task in tasks]
     return combine(claim, evidence, findings)
 
 
@@ -175,6 +175,13 @@ class Finding:
     caveats: list[str]
     divergence: list[Row]
 
+    @property
+    def counts(self) -> bool:
+        """Whether it takes part where several tasks make one verdict. A task that cannot tell, whatever the seeds, says
+        nothing; one that is only too imprecise has not reproduced the claim."""
+        imprecise = any(row["state"] == "imprecise" and row["decides"] for row in self.rows)
+        return self.verdict in TOLD or (self.verdict == "not testable" and imprecise)
+
 
 def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> Finding:
     rows = effects.rows_of(claim, evidence, task, tasks)
@@ -182,6 +189,8 @@ def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> F
     gaps, left_out = missing_runs(claim, evidence, task)
     diverged = effects.divergence(claim, evidence, task)
     deciding = [row for row in found if row["decides"]]
+    if claim.runs in ("growth", "failing") and evidence.paired(claim, task).calm:
+        return Finding(task, "not testable", [], None, [*left_out, "the failure did not occur in any seed"], diverged)
     if not deciding:
         return Finding(task, "not run", [], None, gaps + left_out, diverged)
     whole = all(row["n"] for row in rows if row["decides"]) and not gaps
@@ -201,22 +210,22 @@ def decide(claim: Claim, rows: list[Row]) -> str:
     if states["fails"] >= fail_at_least:
         return "contradicted"
 
-    def could_be_told(state: str) -> bool:
-        """Whether the claim could still be decided if every row of that state were told."""
-        return states["holds"] + states[state] >= hold_at_least or states["fails"] + states[state] >= fail_at_least
+    def could_be_told(*unsettled: str) -> bool:
+        """Whether the claim could still be decided if every row in these states were told."""
+        more = sum(states[state] for state in unsettled)
+        return states["holds"] + more >= hold_at_least or states["fails"] + more >= fail_at_least
 
     if could_be_told("open"):
         return "inconclusive"
-    return "not testable" if could_be_told("untestable") else "≈ threshold"
+    return "not testable" if could_be_told("open", "imprecise", "untestable") else "≈ threshold"
 
 
 def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
     """The row on which the verdict turns: of those that hold (or fail) the last one that it took, else the nearest."""
     ranked = sorted(rows, key=_strength, reverse=True)
     u = claim.at_least or len(rows)
-    state = {"reproduced": "holds", "contradicted": "fails", "≈ threshold": "near", "inconclusive": "open"}.get(verdict)
-    state = "untestable" if verdict == "not testable" else state
-    mine = [row for row in ranked if row["state"] == state]
+    states = {"reproduced": ("holds",), "contradicted": ("fails",), "≈ threshold": ("near",), "inconclusive": ("open",)}
+    mine = [row for row in ranked if row["state"] in states.get(verdict, ("untestable", "imprecise"))]
     if verdict == "reproduced":
         return mine[u - 1]
     if verdict == "contradicted":
@@ -231,8 +240,8 @@ def _strength(row: Row) -> tuple[int, float]:
 
 def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdict:
     """One verdict from the tasks: those that were told something decide; without one, the others in this order."""
-    ranks = [[f for f in findings if f.verdict in names] for names in (TOLD, ("not testable",), ("sketch",))]
-    counted = next((rank for rank in ranks if rank), [])
+    ranks = [[f for f in findings if f.verdict == word] for word in ("not testable", "sketch")]
+    counted = next((rank for rank in ([f for f in findings if f.counts], *ranks) if rank), [])
     verdicts = list(dict.fromkeys(f.verdict for f in counted))
     verdict = _together(verdicts)
     disagree = f"the tasks disagree: {', '.join(f'{f.task} {f.verdict}' for f in counted)}"
@@ -242,8 +251,11 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
     caveats += [f"{f.task}: {text}" if several else text for f in counted for text in f.caveats]
     if not counted:
         caveats += [text for f in findings for text in f.caveats] or [_why_not_run(claim, evidence)]
-    agreeing = [f.decisive for f in counted if f.verdict == verdict] or [f.decisive for f in counted]
-    deciding = min(agreeing, key=_strength, default=None)
+    agreeing = [f for f in counted if f.verdict == verdict] or counted
+    deciding = min((f.decisive for f in agreeing if f.decisive), key=_strength, default=None)
+    seeds = deciding["seeds_to_tell"] if verdict == "inconclusive" and deciding else None
+    if seeds:
+        caveats.append(f"about {seeds} new seeds would tell, had they the same effect and spread")
     name = "" if deciding is None else deciding["comparison"] + (f" on {deciding['task']}" if several else "")
     return Verdict(
         claim=claim,
@@ -262,7 +274,7 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
         by_task={f.task: f.verdict for f in findings},
         records=tuple(row for f in findings for row in f.rows),
         diverged=tuple(row for f in findings for row in f.divergence),
-        seeds_to_tell=deciding["seeds_to_tell"] if verdict == "inconclusive" and deciding else None,
+        seeds_to_tell=seeds,
     )
 
 
@@ -290,7 +302,8 @@ def _why_not_run(claim: Claim, evidence: Evidence) -> str:
 def missing_runs(claim: Claim, evidence: Evidence, task: str) -> tuple[list[str], list[str]]:
     """What keeps the claim from a verdict (arms and rates without runs), and the seeds that are left out."""
     if claim.runs == "failure":
-        return [], []
+        counts = failures.count(evidence)
+        return counts.gaps, counts.left_out
     paired = evidence.paired(claim, task)
     return list(paired.gaps), list(paired.left_out)
 
@@ -307,13 +320,12 @@ def _cautions(
         made = [row for row in rows if row["n"]]
         if len(made) > 1:
             texts.append(f"{sum(row['state'] == 'holds' for row in made)} of {len(made)} comparisons hold")
-        reasons = {row["why"]: None for row in made if row["why"] and row["state"] in ("untestable", "open")}
+        reasons = {
+            row["why"]: None for row in made if row["why"] and row["state"] in ("untestable", "imprecise", "open")
+        }
         for why in reasons:
             names = ", ".join(row["comparison"] for row in made if row["why"] == why)
             texts.append(f"{names}: {why}")
-        seeds = [row["seeds_to_tell"] for row in made if row["decides"] and row["seeds_to_tell"]]
-        if verdict == "inconclusive" and seeds:
-            texts.append(f"about {max(seeds)} seeds would tell, had they the same effect and spread")
     if claim.runs == "tuned" and (edge := _at_an_edge(claim, evidence, task)):
         texts.append(f"learning rate still rising at the edge of its grid: {edge}")
     return texts

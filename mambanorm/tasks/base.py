@@ -178,8 +178,8 @@ class Shape:
     """What a task's data look like at a scale, told without loading them; `mambanorm plan` counts with it.
 
     length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
-    held_out: rows of the validation and the test split; train_rows: of the training split, 0 = not told. The other
-    fields are those of TaskData.
+    held_out: rows of the validation and the test split; train_rows: of the training split, 0 = not told.
+    reshuffled: the run's seed decides which rows these are. The other fields are those of TaskData.
     """
 
     n_classes: int
@@ -191,6 +191,7 @@ class Shape:
     tokens: int = 0
     held_out: tuple[int, int] = (0, 0)
     train_rows: int = 0
+    reshuffled: bool = False
 
     @property
     def positions(self) -> tuple[int, ...]:

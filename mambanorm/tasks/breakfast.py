@@ -229,7 +229,14 @@ def shape(split: int, scale: str) -> Shape:
     settings, (train, test) = SETTINGS[scale], VIDEOS[split]
     held_out = settings.most[1:] if settings.most else (round(HELD_OUT * train), test)
     rows = settings.most[0] if settings.most else train - held_out[0]
-    return Shape(len(ACTIVITIES), settings.positions, in_features=FEATURES, held_out=held_out, train_rows=rows)
+    return Shape(
+        len(ACTIVITIES),
+        settings.positions,
+        in_features=FEATURES,
+        held_out=held_out,
+        train_rows=rows,
+        reshuffled=scale in ("smoke", "quick"),
+    )
 
 
 for _split in VIDEOS:

@@ -192,7 +192,15 @@ def shape(name: str, scale: str) -> Shape:
     settings, (n_classes, *rows) = SETTINGS[scale], ROWS[name]
     length, held_out = (settings.edge // settings.patch) ** 2, rows_held_out(tuple(rows), settings.sizes, HELD_OUT)
     train = rows_trained(tuple(rows), settings.sizes, HELD_OUT)
-    return Shape(n_classes, length, in_channels=3, patch=settings.patch, held_out=held_out, train_rows=train)
+    return Shape(
+        n_classes,
+        length,
+        in_channels=3,
+        patch=settings.patch,
+        held_out=held_out,
+        train_rows=train,
+        reshuffled=settings.sizes.reshuffle,
+    )
 
 
 register_task(

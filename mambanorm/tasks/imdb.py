@@ -136,7 +136,13 @@ def shape(scale: str) -> Shape:
     held_out = (ROWS[1], ROWS[1]) if settings.val_is_test else rows_held_out(ROWS, settings.sizes)
     train = rows_trained(ROWS, settings.sizes, 0.0 if settings.val_is_test else 0.1)
     return Shape(
-        2, settings.l_max, vocab_size=135, tokens=min(1_300, settings.l_max), held_out=held_out, train_rows=train
+        2,
+        settings.l_max,
+        vocab_size=135,
+        tokens=min(1_300, settings.l_max),
+        held_out=held_out,
+        train_rows=train,
+        reshuffled=settings.sizes.reshuffle,
     )
 
 

@@ -310,6 +310,7 @@ def shape(scale: str) -> Shape:
     """`TOKENS` and their `<eos>`; nothing is generated for it."""
     settings = SETTINGS[scale]
     sizes = dict(tokens=TOKENS[scale] + 1, held_out=(settings.val, settings.test), train_rows=settings.train)
+    sizes |= dict(reshuffled=settings.reshuffle)
     return Shape(10, settings.shorter_than, vocab_size=len(VOCABULARY), **sizes)
 
 

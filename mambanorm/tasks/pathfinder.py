@@ -228,7 +228,12 @@ def shape(window: int, scale: str) -> Shape:
     settings = SETTINGS[scale]
     held_out = settings.sizes.val, settings.sizes.test
     return Shape(
-        2, (settings.edge or window) ** 2, in_features=1, held_out=held_out, train_rows=settings.sizes.train or 0
+        2,
+        (settings.edge or window) ** 2,
+        in_features=1,
+        held_out=held_out,
+        train_rows=settings.sizes.train or 0,
+        reshuffled=settings.sizes.reshuffle,
     )
 
 

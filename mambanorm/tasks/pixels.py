@@ -289,7 +289,9 @@ def pictures_shape(name: str, scale: str) -> Shape:
 
 def _rows(one: PictureSet, scale: str) -> dict:
     sizes = SCALE_SIZES[scale]
-    return dict(held_out=rows_held_out(one.rows, sizes), train_rows=rows_trained(one.rows, sizes))
+    return dict(
+        held_out=rows_held_out(one.rows, sizes), train_rows=rows_trained(one.rows, sizes), reshuffled=sizes.reshuffle
+    )
 
 
 for _name, _set in SETS.items():

@@ -44,7 +44,8 @@ def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFra
     left it. ValueError if there is none."""
     path = recorded_path(scale, version)
     if path.is_file():
-        return read_results(path)
+        frame = read_results(path)
+        return frame if version is None else frame.assign(protocol=version)
     scale = default_scale() if scale is None else scale
     there = ", ".join(name for name in SCALES if recorded_path(name, version).is_file()) or "none at all"
     if version is not None:
