@@ -45,7 +45,7 @@ def verdicts() -> dict[str, claims.Verdict]:
         judge("H4s", made_up("H4s", {"None>SSM>GN": -30.0})),
         judge("H8s", made_up("H8s", {proposal: 1.0}, sd=0.02, base=12.0)),
         judge("H4s", made_up("H4s", {"None>SSM>GN": 4.5})),
-        judge("H1s", made_up("H1s", {}, base=10.0)),
+        judge("H1s", made_up("H1s", {}, base=10.0, sd=0.5, shared=0.3)),
         judge("H8s", made_up("H8s", {proposal: 30.0}, seeds=5)),
         judge("H12s", pd.DataFrame(), scale="quick"),
     ]
@@ -78,7 +78,7 @@ def contrast_with_white(colour: str) -> float:
 
 def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdicts):
     texts = {word: reason(verdict) for word, verdict in verdicts.items()}
-    assert texts["inconclusive"] == f"about {verdicts['inconclusive'].seeds_to_tell} seeds would tell"
+    assert texts["inconclusive"] == f"about {verdicts['inconclusive'].seeds_to_tell} new seeds would tell"
     assert texts["not testable"].startswith("at chance: ")
     assert not any(texts[word] for word in VERDICTS if word not in ("inconclusive", "not testable"))
     for word in ("inconclusive", "not testable"):
@@ -190,7 +190,7 @@ def test_the_table_reads_without_its_style(verdicts):
     page = claims.verdict_html(shown)
     bare = re.sub(r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL)
     rows = Cells(bare).rows
-    assert rows[0] == "claim | verdict | what is tested | effect [interval], threshold | paper"
+    assert rows[0] == "claim | verdict | what is tested | effect [bounds], threshold | paper"
     first = shown[0]
     words = f"{first.claim.words} {reason(first)} 0 of 5 comparisons hold"
     assert rows[1] == f"H1s | not testable | {words} | {first.amount}, +1 | {first.paper:+.3g}"
@@ -205,7 +205,7 @@ def test_the_papers_sentence_is_quoted_and_our_sharper_one_is_not_put_into_its_m
     claim, page = CLAIMS["H1s"], claims.verdict_html([verdicts["not testable"]])
     assert f"<strong>The paper.</strong> “{html.escape(claim.quote)}” ({claim.where})." in page
     assert f"<strong>Holds if.</strong> {html.escape(claim.direction)}. Threshold: +1 pp." in page
-    assert "1 of 5 comparisons have to hold. One-sided levels of an interval's ends: lower 0.5 %, upper 2.5 %" in (
+    assert "1 of 5 comparisons have to hold. One-sided levels of the bounds: lower 0.5 %, upper 2.5 %" in (
         html.unescape(page)
     )
 
@@ -371,7 +371,7 @@ def test_the_notebook_shows_the_worst_claim_of_each_scenario():
         dict(claim="H1s", scenario="plain", truth="2 ×", reproduced=0.7, contradicted=0.0),
     ]
     frame = pd.DataFrame(rows).assign(seeds=8, studies=1000)
-    names = dict(BOUNDARY=BOUNDARY, SCENARIOS=calibrate.SCENARIOS, pd=pd, protocol=VERSIONS[-1], display=shown.append)
+    names = dict(BOUNDARY=BOUNDARY, BROKEN=calibrate.BROKEN, SCENARIOS=calibrate.SCENARIOS, pd=pd, protocol=VERSIONS[-1], display=shown.append)
     exec(cells[0], names | dict(calibration=Table(frame)))
     assert shown[0].loc["plain", ["falsely reproduced", "falsely contradicted"]].tolist() == [2.0, 0.3]
     exec(cells[0], names | dict(calibration=Table(frame.iloc[:0])))  # before there is a table

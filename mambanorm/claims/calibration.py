@@ -109,7 +109,7 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def power(frame: pd.DataFrame) -> pd.DataFrame:
-    """claim × seeds: how often a claim is reproduced, per cent, if every comparison is 1 / 2 / 4 / 8 × its threshold."""
+    """claim × seeds: how often it is reproduced, per cent, if every comparison is 1 / 2 / 4 / 8 × its threshold."""
     found: dict[str, dict[int, str]] = {}
     for (claim, seeds), rows in frame[frame.truth.str.endswith("×")].groupby(["claim", "seeds"], sort=False):
         found.setdefault(claim, {})[seeds] = " / ".join(f"{100 * share:.0f}" for share in rows.reproduced)

@@ -49,7 +49,7 @@ __all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind"]
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What the runs say of a claim. `effect` and `ci` are those of the comparison that decides, in `unit`.
+    """What the runs say of a claim. `effect` and `ci`, its bounds, are those of the comparison that decides, in `unit`.
 
     rows: one a task and comparison, columns COLUMNS (state as in effects.py; paper = the same comparison in the paper's
     numbers, NaN if not printed; per_seed = list). divergence: one row a task and arm with diverged, n, rate, low, high
@@ -71,6 +71,7 @@ class Verdict:
     threshold: float
     unit: str
     per_seed: tuple[float, ...]
+    plain: tuple[float, float]  # the 95 % t-interval of the seeds, without what widens `ci`
     by_task: dict[str, str]
     records: tuple[Row, ...]
     diverged: tuple[Row, ...]
@@ -271,6 +272,7 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
         threshold=claim.threshold if deciding is None else deciding["threshold"],
         unit=claim.unit if deciding is None else deciding["unit"],
         per_seed=() if deciding is None else tuple(deciding["per_seed"]),
+        plain=(np.nan, np.nan) if deciding is None else deciding["plain"],
         by_task={f.task: f.verdict for f in findings},
         records=tuple(row for f in findings for row in f.rows),
         diverged=tuple(row for f in findings for row in f.divergence),

@@ -12,11 +12,12 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from PIL import Image
 
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.protocol import levels
-from mambanorm.claims.verdict import TOLD, VERDICTS, Verdict
+from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.verdict_table import reason
 from mambanorm.claims.version_1 import FirstVerdict
@@ -59,7 +60,7 @@ def verdict_html(
     id → the verdict of version 1, told in small print where its word differs."""
     counts = {name: sum(v.verdict == name for v in verdicts) for name in VERDICTS}
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    names = ["claim", "verdict", "what is tested", "effect [interval], threshold", "your runs" if beside else "paper"]
+    names = ["claim", "verdict", "what is tested", "effect [bounds], threshold", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     rows = "\n".join(_rows(verdict, beside, (first or {}).get(verdict.claim.id), len(names)) for verdict in verdicts)
     return (
@@ -133,6 +134,11 @@ def _fold(verdict: Verdict) -> str:
     }
     if not verdict.n_seeds:
         del lines["Decided by"]
+    elif np.isfinite(verdict.plain[0]):
+        low, high = (_number(end) for end in verdict.plain)
+        lines["Decided by"] += (
+            f". The plain 95 % interval of its mean is [{low}, {high}]: the bounds are wider by design"
+        )
     parts = [f"<p><strong>{name}.</strong> {html.escape(text)}</p>" for name, text in lines.items()]
     parts.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in verdict.caveats) + "</ul>")
     if verdict.n_seeds:
@@ -142,13 +148,13 @@ def _fold(verdict: Verdict) -> str:
 
 def _levels(verdict: Verdict) -> str:
     """How many comparisons it takes, and the levels of the ends of their intervals; "" for one that was not run."""
-    counted = max(sum(said in TOLD for said in verdict.by_task.values()), 1)
+    counted = max(sum(said not in ("sketch", "not run") for said in verdict.by_task.values()), 1)
     m = max((sum(row["decides"] for row in verdict.records if row["task"] == t) for t in verdict.tasks), default=0)
     if not m:
         return ""
     needed = f"{verdict.claim.at_least or m} of {m} comparisons have to hold. " if m > 1 else ""
     low, high = (f"{100 * level:.3g} %" for level in levels(verdict.claim, m, counted))
-    return f" {needed}One-sided levels of an interval's ends: lower {low}, upper {high}."
+    return f" {needed}One-sided levels of the bounds: lower {low}, upper {high}."
 
 
 def _picture(verdict: Verdict) -> str:

@@ -37,9 +37,11 @@ def verdict_table(
 def reason(verdict: Verdict) -> str:
     """What a reader asks next: why a claim is not testable, what an inconclusive one lacks; "" for other verdicts."""
     if verdict.seeds_to_tell:
-        return f"about {verdict.seeds_to_tell} seeds would tell"
+        return f"about {verdict.seeds_to_tell} new seeds would tell"
     if verdict.verdict not in ("inconclusive", "not testable"):
         return ""
+    if not verdict.decided_by:
+        return verdict.caveats[-1] if verdict.caveats else ""
     names = (f"{row['comparison']} on {row['task']}" for row in verdict.records)
     of = dict(zip(names, (row["why"] for row in verdict.records), strict=True))
     return of.get(verdict.decided_by) or of.get(f"{verdict.decided_by} on {verdict.tasks[0]}", "")

@@ -22,7 +22,7 @@ WORDS = {
     "contradicted": (NO_NORM, "so many lie below it that the claim cannot hold"),
     "≈ threshold": ("#6B4FA0", "told to lie near the threshold: hardly an effect"),
     "inconclusive": ("#946500", "not told yet: more seeds could tell"),
-    "not testable": ("#3F4A54", "these runs cannot tell, for the reason given"),
+    "not testable": ("#3F4A54", "such runs cannot tell, for the reason given"),
     "sketch": ("#7A6A58", "fewer than 6 seeds, or runs missing: no verdict"),
     "not run": (GREY, "nothing to judge"),
 }
@@ -33,11 +33,12 @@ STATES = {
     "fails": (NO_NORM, "wholly below"),
     "near": ("#6B4FA0", "on both sides, and near it"),
     "open": ("#946500", "on both sides: more seeds could tell"),
-    "untestable": ("#3F4A54", "cannot tell"),
+    "imprecise": ("#74653A", "on both sides, and not even 100 seeds would tell"),
+    "untestable": ("#3F4A54", "cannot tell, whatever the number of seeds"),
 }
 """The state of a comparison → its colour, and where its interval lies."""
 
-ENDS = "its two ends have levels of their own, where it holds and where it fails"
+ENDS = "its ends are bounds with levels of their own, where it holds and where it fails"
 
 
 @styled
@@ -158,7 +159,7 @@ def fig_claim(verdict) -> Figure:
             _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
             known = pd.notna(row.seeds_to_tell)
             note = f"about {row.seeds_to_tell:.0f} seeds would tell" if known else _headline(row.why)
-            _said(ax, y, row.state, note if row.state in ("open", "untestable") else "", colour)
+            _said(ax, y, row.state, note if row.state in ("open", "imprecise", "untestable") else "", colour)
         ax.set_yticks(range(len(panel)), [_comparison(row, several) for row in panel.itertuples()])
         ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=_spelled(unit))
         _upright(ax)
