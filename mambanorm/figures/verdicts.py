@@ -102,7 +102,7 @@ def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
 def _lacks(verdict) -> str:
     """How many seeds would tell, or why the runs cannot."""
     if verdict.seeds_to_tell:
-        return f"about {verdict.seeds_to_tell} seeds would tell"
+        return f"about {verdict.seeds_to_tell} new seeds would tell"
     whys = [row["why"] for row in verdict.records if row["comparison"] == verdict.decided_by.partition(" on ")[0]]
     return _headline(whys[0]) if whys and verdict.verdict in ("not testable", "inconclusive") else ""
 
@@ -158,7 +158,7 @@ def fig_claim(verdict) -> Figure:
             seeds = row.per_seed if unit not in NOT_BY_SEED else ()
             _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
             known = pd.notna(row.seeds_to_tell)
-            note = f"about {row.seeds_to_tell:.0f} seeds would tell" if known else _headline(row.why)
+            note = f"about {row.seeds_to_tell:.0f} new seeds would tell" if known else _headline(row.why)
             _said(ax, y, row.state, note if row.state in ("open", "imprecise", "untestable") else "", colour)
         ax.set_yticks(range(len(panel)), [_comparison(row, several) for row in panel.itertuples()])
         ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=_spelled(unit))
