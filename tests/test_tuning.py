@@ -369,6 +369,17 @@ def test_two_protocols_in_one_frame_are_refused():
     assert judge("H8s", frame.assign(protocol=2)).protocol == 2
 
 
+def test_summaries_of_version_1_are_not_read_as_those_of_today():
+    frame = calibrate.skeleton("H12s", 8, SCALE).assign(
+        status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1
+    )
+    told = frame.assign(
+        unevenness=frame.arm.map(lambda arm: 0.3 if arm == "None>SSM>None" else 0.1) + 0.001 * frame.seed
+    )
+    assert judge("H12s", told).verdict == "reproduced"
+    assert judge("H12s", told.assign(growth_train=0.0)).verdict == "not run"
+
+
 def test_test_seeds_from_100_on_are_refused():
     with pytest.raises(ValueError, match=r"test seeds are 0 to 99, got \[100\]"):
         needed("H1s", [0, 100], scale=SCALE)

@@ -371,7 +371,14 @@ def test_the_notebook_shows_the_worst_claim_of_each_scenario():
         dict(claim="H1s", scenario="plain", truth="2 ×", reproduced=0.7, contradicted=0.0),
     ]
     frame = pd.DataFrame(rows).assign(seeds=8, studies=1000)
-    names = dict(BOUNDARY=BOUNDARY, BROKEN=calibrate.BROKEN, SCENARIOS=calibrate.SCENARIOS, pd=pd, protocol=VERSIONS[-1], display=shown.append)
+    names = dict(
+        BOUNDARY=BOUNDARY,
+        BROKEN=calibrate.BROKEN,
+        SCENARIOS=calibrate.SCENARIOS,
+        pd=pd,
+        protocol=VERSIONS[-1],
+        display=shown.append,
+    )
     exec(cells[0], names | dict(calibration=Table(frame)))
     assert shown[0].loc["plain", ["falsely reproduced", "falsely contradicted"]].tolist() == [2.0, 0.3]
     exec(cells[0], names | dict(calibration=Table(frame.iloc[:0])))  # before there is a table

@@ -331,7 +331,8 @@ def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
         "score": 100 * np.where(diverged, chance, runs.test_accuracy.to_numpy(float)),
         "validation": 100 * np.where(diverged, chance, runs.best_val_accuracy.to_numpy(float)),
     }
+    older = "growth_train" in runs  # summaries of version 1, which has other quantities by the same names
     for name in STORED:
-        facts[name] = runs[name].to_numpy(float) if name in runs else np.full(len(runs), np.nan)
+        facts[name] = runs[name].to_numpy(float) if name in runs and not older else np.full(len(runs), np.nan)
     facts["steepness"] = np.abs(facts["growth"])
     return {name: np.append(values, np.nan) for name, values in facts.items()}
