@@ -337,6 +337,7 @@ def test_without_a_failure_there_is_no_growth_to_look_back_on():
     never = judge("H10s", frame.assign(status="ok"))
     assert never.verdict == "not testable"
     assert "the failure did not occur in any seed" in never.caveats
+    assert never.reason == "the failure did not occur in any seed"
 
 
 def test_a_rise_of_the_spectrum_counts_only_beyond_its_control():

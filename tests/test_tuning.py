@@ -131,6 +131,16 @@ def test_a_further_rate_counts_only_where_the_rule_asks_for_it():
     assert [c.seed for c in missing("H8s", lost, 8, ["digits"], SCALE) if (c.arm, c.lr) == (PROPOSAL, rate)] == [2]
 
 
+def test_a_recording_that_was_broken_off_is_asked_for_what_it_lacks():
+    """Some arms without a run, some with some of their rates."""
+    frame = made_up(sd=0.3)
+    begun = frame[(frame.arm == PROPOSAL) | ((frame.arm == ORIGINAL) & (frame.lr == RATES[0]))]
+    for part, lacks in ((begun, 2 * 8), (begun[begun.arm == PROPOSAL], 3 * 8)):
+        lacking = missing("H8s", part, 8, ["digits"], SCALE)
+        assert sum(c.arm == ORIGINAL for c in lacking) == lacks
+        assert not any(c.arm == PROPOSAL for c in lacking)
+
+
 def test_growing_ends_with_the_grid():
     validation = np.arange(5.0)[:, None] * 5 + np.random.default_rng(0).random((5, 6)) / 10
     usable, looked = np.array([True, True, True, False, False]), []

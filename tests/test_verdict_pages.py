@@ -18,7 +18,6 @@ from mambanorm.claims.calibrate import BOUNDARY
 from mambanorm.claims.changes import WHY, first_brief
 from mambanorm.claims.effects import STATES
 from mambanorm.claims.protocol import VERSION, VERSIONS
-from mambanorm.claims.verdict_table import reason
 from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
 from mambanorm.figures.verdicts import STATES as STATE_LOOKS
@@ -77,7 +76,7 @@ def contrast_with_white(colour: str) -> float:
 
 
 def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdicts):
-    texts = {word: reason(verdict) for word, verdict in verdicts.items()}
+    texts = {word: verdict.reason for word, verdict in verdicts.items()}
     assert texts["inconclusive"] == f"about {verdicts['inconclusive'].seeds_to_tell} new seeds would tell"
     assert texts["not testable"].startswith("at chance: ")
     assert not any(texts[word] for word in VERDICTS if word not in ("inconclusive", "not testable"))
@@ -192,7 +191,7 @@ def test_the_table_reads_without_its_style(verdicts):
     rows = Cells(bare).rows
     assert rows[0] == "claim | verdict | what is tested | effect [bounds], threshold | paper"
     first = shown[0]
-    words = f"{first.claim.words} {reason(first)} 0 of 5 comparisons hold"
+    words = f"{first.claim.words} {first.reason} 0 of 5 comparisons hold"
     assert rows[1] == f"H1s | not testable | {words} | {first.amount}, +1 | {first.paper:+.3g}"
     assert rows[2].startswith(f"{first.decided_by}, 8 seeds Decided by.")
     assert rows[5].startswith("H12s | not run | ")
@@ -239,7 +238,7 @@ def test_a_table_says_which_words_version_2_changed_and_why(first, verdicts):
     assert table["why they differ"].tolist() == [
         WHY["H4"],
         "",
-        f"{WHY['H1']}; {reason(verdicts['not testable'])}",
+        f"{WHY['H1']}; {verdicts['not testable'].reason}",
     ]
     assert table["version 2"][0] == verdicts["reproduced"].brief
     (sketch,) = claims.verdict_changes([verdicts["sketch"]], first)["why they differ"]

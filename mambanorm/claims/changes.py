@@ -13,7 +13,6 @@ import pandas as pd
 
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.verdict import Verdict
-from mambanorm.claims.verdict_table import reason
 from mambanorm.claims.version_1 import HYPOTHESES, FirstVerdict, judge_version_1
 from mambanorm.settings import default_scale
 from mambanorm.study.tables import points
@@ -78,7 +77,7 @@ def _why(verdict: Verdict) -> str:
         return f"protocol {VERSION} has no verdict yet: runs or seeds are missing"
     name = verdict.claim.id
     why = WHY.get(name) or WHY[name[:-1]]
-    return f"{why}; {reason(verdict)}" if verdict.verdict == "not testable" else why
+    return f"{why}; {verdict.reason}" if verdict.verdict == "not testable" else why
 
 
 def recorded_under(frame: pd.DataFrame) -> str:

@@ -170,9 +170,9 @@ class Evidence:
             return found
         for arm, grid_of_arm, edge in zip(paired.arms, paired.grids, paired.edge, strict=True):
             steps = [rate for rate in grid_of_arm if rate not in own]
-            ahead = rates.index(grid_of_arm[-1 if edge > 0 else 0]) + int(edge)
-            if edge and 0 <= ahead < len(rates):
-                steps.append(rates[ahead])
+            if edge:
+                ahead = rates.index(grid_of_arm[-1 if edge > 0 else 0]) + int(edge)
+                steps += rates[ahead : ahead + 1] if ahead >= 0 else []
             found += [(arm, rate) for rate in steps]
         return found
 

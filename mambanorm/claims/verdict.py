@@ -102,6 +102,19 @@ class Verdict:
         return f"{self.verdict} ({self.decided_by}: {self.amount})" if self.n_seeds else self.verdict
 
     @property
+    def reason(self) -> str:
+        """What a reader asks next: how many seeds would tell, or why these runs cannot; "" for other verdicts."""
+        if self.seeds_to_tell:
+            return f"about {self.seeds_to_tell} new seeds would tell"
+        if self.verdict not in ("inconclusive", "not testable"):
+            return ""
+        if not self.decided_by:
+            return self.caveats[0]
+        names = (f"{row['comparison']} on {row['task']}" for row in self.records)
+        of = dict(zip(names, (row["why"] for row in self.records), strict=True))
+        return of.get(self.decided_by) or of.get(f"{self.decided_by} on {self.tasks[0]}", "")
+
+    @property
     def count(self) -> str:
         """`3 of 5 comparisons hold`, task by task; "" where only one is made."""
         texts = []
@@ -191,7 +204,7 @@ def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> F
     diverged = effects.divergence(claim, evidence, task)
     deciding = [row for row in found if row["decides"]]
     if claim.runs in ("growth", "failing") and evidence.paired(claim, task).calm:
-        return Finding(task, "not testable", [], None, [*left_out, "the failure did not occur in any seed"], diverged)
+        return Finding(task, "not testable", [], None, ["the failure did not occur in any seed", *left_out], diverged)
     if not deciding:
         return Finding(task, "not run", [], None, gaps + left_out, diverged)
     whole = all(row["n"] for row in rows if row["decides"]) and not gaps

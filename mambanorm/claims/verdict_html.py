@@ -19,7 +19,6 @@ from mambanorm.claims.changes import first_brief
 from mambanorm.claims.protocol import levels
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
-from mambanorm.claims.verdict_table import reason
 from mambanorm.claims.version_1 import FirstVerdict
 from mambanorm.text import plural
 
@@ -117,7 +116,7 @@ def _small_print(verdict: Verdict, first: FirstVerdict | None) -> str:
     """What must not be missed beside the word of a verdict: why it is none, each task's own, how many comparisons hold,
     other settings that say something else, and version 1 where it said something else."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
-    lines = [reason(verdict), each if len(verdict.by_task) > 1 else "", verdict.count]
+    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.count]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     if first is not None and first.verdict != verdict.verdict:
         lines.append(f"under protocol 1: {first_brief(first)}")

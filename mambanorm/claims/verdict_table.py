@@ -34,19 +34,6 @@ def verdict_table(
     return pd.DataFrame(rows)
 
 
-def reason(verdict: Verdict) -> str:
-    """What a reader asks next: why a claim is not testable, what an inconclusive one lacks; "" for other verdicts."""
-    if verdict.seeds_to_tell:
-        return f"about {verdict.seeds_to_tell} new seeds would tell"
-    if verdict.verdict not in ("inconclusive", "not testable"):
-        return ""
-    if not verdict.decided_by:
-        return verdict.caveats[-1] if verdict.caveats else ""
-    names = (f"{row['comparison']} on {row['task']}" for row in verdict.records)
-    of = dict(zip(names, (row["why"] for row in verdict.records), strict=True))
-    return of.get(verdict.decided_by) or of.get(f"{verdict.decided_by} on {verdict.tasks[0]}", "")
-
-
 def describe(verdict: Verdict) -> str:
     """The verdict, its number and what to know of it, a few lines."""
     claim = verdict.claim
@@ -62,5 +49,5 @@ def one_line(verdict: Verdict) -> str:
     """A row of the table that the command line prints: id, verdict, effect with interval, seeds, what decided it, and
     what it lacks."""
     found = f"{verdict.amount:<46}{plural(verdict.n_seeds, 'seed'):<9}{verdict.decided_by}" if verdict.n_seeds else ""
-    lacks = f" ({lack})" if (lack := reason(verdict)) else ""
+    lacks = f" ({lack})" if (lack := verdict.reason) else ""
     return f"{verdict.claim.id:<5}{verdict.verdict:<14}{found}{lacks}".rstrip()

@@ -81,7 +81,7 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
         if verdict.n_seeds:
             seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
-        _said(ax, y, verdict.verdict, _lacks(verdict), colour)
+        _said(ax, y, verdict.verdict, _headline(verdict.reason), colour)
     ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
     ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=_spelled(verdicts[0].unit))
     _upright(ax)
@@ -97,14 +97,6 @@ def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
     ax.text(1.01, y - 0.15 * bool(note), word, color=colour, weight="bold", **place)
     if note:
         ax.text(1.01, y + 0.24, note, color=GREY, fontsize=7, **place)
-
-
-def _lacks(verdict) -> str:
-    """How many seeds would tell, or why the runs cannot."""
-    if verdict.seeds_to_tell:
-        return f"about {verdict.seeds_to_tell} new seeds would tell"
-    whys = [row["why"] for row in verdict.records if row["comparison"] == verdict.decided_by.partition(" on ")[0]]
-    return _headline(whys[0]) if whys and verdict.verdict in ("not testable", "inconclusive") else ""
 
 
 def _headline(why: str) -> str:
