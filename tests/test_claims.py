@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import mambanorm as mn
 from mambanorm import claims
@@ -518,6 +519,15 @@ def test_exact_intervals_and_tests_between_groups():
     assert intervals.fisher_above(8, 8, 0, 8) == pytest.approx(1 / 12870)
     with pytest.raises(ValueError, match="3 of 2"):
         intervals.clopper_pearson(3, 2)
+
+
+@pytest.mark.parametrize("n", [1, 8, 96])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.9998])
+def test_quantiles_are_those_of_scipys_slow_and_readable_functions(n, level):
+    for k in range(n + 1):
+        twin = stats.binomtest(k, n).proportion_ci(level, method="exact")
+        assert intervals.clopper_pearson(k, n, level) == pytest.approx((twin.low, twin.high), abs=1e-9)
+    assert intervals.t_quantile(n, (1 - level) / 2) == pytest.approx(stats.t.isf((1 - level) / 2, n))
 
 
 # choosing an arm

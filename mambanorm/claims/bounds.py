@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from mambanorm.claims.protocol import MOST_SEEDS, ONE_SIDED, STABLE
 from mambanorm.study.intervals import clopper_pearson, t_quantile
@@ -68,8 +68,8 @@ def _by_rate(df: int, one_sided: float, k: int, n: int) -> tuple[np.ndarray, np.
     if k == 0:
         most = 0.0 if (1 - STABLE) ** n <= ONE_SIDED else min(most, STABLE)
     rates = np.linspace(k / n, most, 32) if most else np.empty(0)
-    level = np.minimum(one_sided / stats.binom.cdf(k, n, rates), 1 - 1e-9)
-    return rates - k / n, stats.t.isf(level, df)
+    level = np.minimum(one_sided / special.bdtr(k, n, rates), 1 - 1e-9)
+    return rates - k / n, -special.stdtrit(df, level)
 
 
 def state_of(low: float, high: float, threshold: float) -> str:
@@ -98,7 +98,7 @@ def seeds_to_tell(
             tuple(r._replace(failed=r.failed * more // n, tried=r.tried * more // n) for r in side) for side in risks
         ]
         low, high = (half_width(noise, more, *side) for side in zip(one_sided, grown, strict=True))
-        luck = stats.norm.ppf(POWER) * noise.sd / np.sqrt(more)
+        luck = special.ndtri(POWER) * noise.sd / np.sqrt(more)
         near = margin - low - luck > -reach and margin + high + luck < reach
         return margin - luck > low or margin + luck < -high or near
 

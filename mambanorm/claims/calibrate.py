@@ -202,7 +202,7 @@ def study(
         lost &= np.array(scenario.curve)[place[arm, rate]] == max(scenario.curve)
     elif scenario.how == "collapse":
         accuracy, lost = np.where(lost, CHANCE / 100, accuracy), np.zeros(len(frame), bool)
-    status = np.where(lost, "diverged", "ok").astype(object)
+    status = pd.Series(np.where(lost, "diverged", "ok"), dtype=object)
     return frame.assign(status=status, test_accuracy=accuracy[0], best_val_accuracy=accuracy[1], chance=CHANCE / 100)
 
 

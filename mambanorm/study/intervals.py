@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 LEVEL = 0.95
 
@@ -26,14 +26,14 @@ def t_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, flo
     values = np.asarray(list(values), float)
     if len(values) < 2:
         return float("nan"), float("nan")
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    half = t_quantile(len(values) - 1, (1 - level) / 2) * values.std(ddof=1) / np.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
 
 
 @lru_cache(maxsize=8192)
 def t_quantile(df: int, one_sided: float = 0.025) -> float:
     """The quantile of Student's t that is exceeded with this probability; infinite without a degree of freedom."""
-    return float(stats.t.isf(one_sided, df)) if df > 0 else float("inf")
+    return float(-special.stdtrit(df, one_sided)) if df > 0 else float("inf")
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
@@ -48,8 +48,9 @@ def clopper_pearson(k: int, n: int, level: float = LEVEL) -> tuple[float, float]
     """The exact interval of a rate of which k of n were seen. ValueError for k outside 0…n or no trial."""
     if not 0 <= k <= n or n < 1:
         raise ValueError(f"k of n events needs 0 ≤ k ≤ n and n ≥ 1, got {k} of {n}")
-    interval = stats.binomtest(int(k), int(n)).proportion_ci(level, method="exact")
-    return float(interval.low), float(interval.high)
+    tail = (1 - level) / 2  # quantiles of the beta distribution
+    low = float(special.betaincinv(k, n - k + 1, tail)) if k else 0.0
+    return low, float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
 @lru_cache(maxsize=4096)
