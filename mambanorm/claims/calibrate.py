@@ -98,7 +98,8 @@ def skeleton(claim_id: str, seeds: int = 8, scale: str = "quick", task: str = ""
     names = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role")
     configs = needed(claim, seeds, [task or TASK[claim.kind]], scale)
     frame = pd.DataFrame([{name: getattr(config, name) for name in names} for config in configs])
-    return frame.astype({name: object for name in ("run_id", "task", "arm", "scale", "role")})  # plain text is faster
+    frame = frame.astype({name: object for name in ("run_id", "task", "arm", "scale", "role")})  # plain text is faster
+    return frame.set_axis(frame.columns.astype(object), axis=1)
 
 
 def deciding(claim: Claim) -> list[list[Comparison]]:
@@ -174,8 +175,8 @@ def study(
     diverging: Iterable[str] = (),
 ) -> pd.DataFrame:
     """The frame with results: arms at `base` + their effect (points), as the scenario says."""
-    seed, rate, arm = (pd.factorize(frame[name], sort=name == "lr")[0] for name in ("seed", "lr", "arm"))
-    arms = pd.unique(frame.arm)
+    seed, rate = (np.unique(frame[name].to_numpy(), return_inverse=True)[1] for name in ("seed", "lr"))
+    arm, arms = pd.factorize(frame.arm.to_numpy(object))
     place = np.tile(np.arange(3), (len(arms), 1))
     if scenario.mixed:
         place = rng.permuted(place, axis=1)

@@ -127,7 +127,7 @@ class Evidence:
         self.scale, self.variant = self._scale(frame, scale), variant
         runs = _once(_usable(frame, self.scale))
         _check_protocol(runs)
-        self.index = pd.Index(runs.run_id.to_numpy(object))
+        self.index = pd.Index(runs.run_id.to_numpy(object), dtype=object)  # pandas' own text is slower
         self.columns = _columns(runs)
         task = runs.task.to_numpy(object)
         self.tasks = sorted(set(task))
@@ -151,7 +151,7 @@ class Evidence:
 
     def _places(self, ids: Sequence[str]) -> np.ndarray:
         """Where these runs stand; the last place, which is NaN in every column, where there is no such run."""
-        places = self.index.get_indexer(ids)
+        places = self.index.get_indexer(pd.Index(ids, dtype=object))
         return np.where(places < 0, len(self.index), places)
 
     def diverged(self, run_ids: Sequence[str]) -> np.ndarray:
