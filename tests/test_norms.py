@@ -69,6 +69,27 @@ EQUATIONS = {
     "NormVary-fixed": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
 }
 
+def selected(x, norm):
+    """w₀·DyT(x) + w₁·LN(x), token by token."""
+    first, _, last = norm.selector
+    w = torch.softmax(F.gelu(x @ first.weight.T + first.bias) @ last.weight.T + last.bias, -1)
+    dyt = torch.tanh(norm.dyt.alpha * x) * norm.dyt.weight + norm.dyt.bias
+    ln = standardize(x, *mean_var(x, (2,))) * norm.ln.weight + norm.ln.bias
+    return w[..., :1] * dyt + w[..., 1:] * ln
+
+
+EQUATIONS |= {  # those of S2, whose parameters stand inside
+    "DyT": lambda x, norm: torch.tanh(norm.alpha * x),
+    "Derf": lambda x, norm: torch.erf(norm.alpha * x + norm.shift),
+    "NormSelector": selected,
+}
+INSIDE = ("DyT", "Derf", "NormSelector")
+
+
+def equation(name, x, norm):
+    return EQUATIONS[name](x, norm) if name in INSIDE else EQUATIONS[name](x)
+
+
 TORCH = {
     "BN": (lambda: nn.BatchNorm1d(D), True),
     "IN": (lambda: nn.InstanceNorm1d(D, affine=True), True),
@@ -105,10 +126,9 @@ def test_norm_equals_its_equation_forward_and_gradient(name):
     norm = randomise(mn.create_norm(name, D).double())
     gamma, beta = affine_of(norm)
     x, weight = sample(B, L, D, mean=3.0).requires_grad_(), sample(B, L, D, seed=2)
-    y, expected = norm(x), EQUATIONS[name](x) * gamma + beta
+    y, expected = norm(x), equation(name, x, norm) * gamma + beta
     torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
-    inputs = [x, *(p for p in norm.parameters() if p.requires_grad and p.dim() and "logit" not in name)]
-    inputs = [p for p in inputs if p is x or p is gamma or p is beta]
+    inputs = [x, *(p for p in norm.parameters() if p is gamma or p is beta or name in INSIDE)]
     ours = torch.autograd.grad((y * weight).sum(), inputs)
     theirs = torch.autograd.grad((expected * weight).sum(), inputs)
     for a, b in zip(ours, theirs, strict=True):
@@ -118,8 +138,8 @@ def test_norm_equals_its_equation_forward_and_gradient(name):
 @pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 8), (2, 63, 12), (4, 65, 4)])
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_float32_agrees_with_float64_at_odd_sizes(name, shape):
-    x = sample(*shape)
-    low, high = mn.create_norm(name, shape[-1])(x.float()), mn.create_norm(name, shape[-1]).double()(x)
+    x, norm = sample(*shape), mn.create_norm(name, shape[-1])
+    low, high = copy.deepcopy(norm)(x.float()), norm.double()(x)
     torch.testing.assert_close(low.double(), high, rtol=2e-5, atol=2e-5)
 
 
@@ -272,8 +292,9 @@ def test_causal_says_whether_an_output_sees_the_future(name):
 @pytest.mark.parametrize("length", [64, 2048])
 def test_a_mean_far_above_the_spread_costs_no_accuracy(name, length):
     x = (sample(2, length, 64) + 3000).float()
-    exact = mn.create_norm(name, 64).double()(x.double())
-    torch.testing.assert_close(mn.create_norm(name, 64)(x).double(), exact, rtol=0, atol=1e-3)
+    norm = mn.create_norm(name, 64)
+    exact = copy.deepcopy(norm).double()(x.double())
+    torch.testing.assert_close(norm(x).double(), exact, rtol=0, atol=1e-3)
 
 
 def test_rmsnorm_is_scale_invariant():
@@ -463,9 +484,11 @@ def test_table_3_made_from_the_registry_is_the_papers():
     assert table.NAP[["LN", "RMSN"]].tolist() == ["m·L × D"] * 2  # per token: not what Table 3 prints
     assert table.loc["None"].tolist() == ["–", "–", "nothing"]
     assert table.NAP["NormVary"] == "a mixture: BN, GN, IN, LN-DL, RMSN-DL"
+    assert table.NAP["NormSelector"] == "a mixture: DyT, LN"
+    assert table.loc["DyT"].tolist() == ["–", "a function of each value", "γ, β ∈ ℝᴰ, α"]
 
 
-@pytest.mark.parametrize("name", [n for n in mn.NORMS if n != "None" and not n.startswith("NormVary")])
+@pytest.mark.parametrize("name", [n for n in mn.NORMS if n not in ("None", *INSIDE) and not n.startswith("NormVary")])
 def test_a_norm_is_its_operation_on_each_row_of_its_partition(name):
     row, sizes = taxonomy_table().loc[name], {"m": 3, "L": 5, "g_D": 4, "s_D": 2}
     apart, within = ([s for part in side.split("·") for s in ("g_D", "s_D") if s == part or part == "D"]
@@ -491,3 +514,81 @@ def test_the_cost_table_has_a_row_a_norm_with_measured_times_and_what_each_keeps
     assert (table.parameters["RMSN"], table.parameters["LN"], table.buffers["BN"]) == (64, 128, 128)
     assert table.loc["None", "overhead"] == 0
     assert table.claimed["RMSN"].startswith("+2–3 %")
+
+
+# the norms of S2
+
+
+@pytest.mark.parametrize("options", [{}, {"linear": True}])
+def test_a_selector_that_is_switched_off_is_layer_norm_bit_for_bit(options):
+    norm, twin = mn.create_norm("NormSelector", D, mode="disable", **options), mn.create_norm("LN", D)
+    assert {p.shape for p in norm.parameters()} == {p.shape for p in twin.parameters()}
+    norm.ln.load_state_dict(randomise(twin).state_dict())
+    x = sample(B, L, D, dtype=torch.float32)
+    for lengths in (None, torch.tensor([7, 3, 1, 5, 6])):
+        assert torch.equal(norm(x, lengths), twin(x, lengths))
+
+
+def test_the_selectors_weights_sum_to_one_and_depend_on_the_token():
+    norm, x, seen = randomise(mn.create_norm("NormSelector", D)), sample(B, L, D, dtype=torch.float32), []
+    norm.observer = lambda site, w: seen.append((site, w))
+    norm(x)
+    (site, w), expected = seen[0], norm.selector(x).softmax(-1)
+    assert site == "selector"
+    assert w.shape == (B, L, 2)
+    torch.testing.assert_close(w, expected)
+    torch.testing.assert_close(w.sum(-1), torch.ones(B, L))
+    assert w[..., 0].std() > 0.01
+    assert not torch.equal(w[:, 0], norm.weights(x.flip(1))[:, 0])
+    x = x.requires_grad_()
+    norm(x).square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in norm.parameters())  # also those of the MLP
+
+
+def test_random_weights_are_drawn_anew_each_training_step_and_come_again_with_the_seed():
+    def made(seed):
+        torch.manual_seed(seed)
+        return mn.create_norm("NormSelector", D, mode="random")
+
+    def drawn(norm, n=400):
+        return [float(norm.weights(x)[0, 0, 0]) for _ in range(n)]
+
+    x = sample(1, 1, D, dtype=torch.float32)
+    first = drawn(made(3))
+    assert first == drawn(made(3))
+    assert first != drawn(made(4))
+    assert len(set(first)) == len(first)
+    assert abs(sum(first) / len(first) - 0.5) < 0.05
+    assert min(first) < 0.05 < 0.95 < max(first)
+    begun, resumed = made(3), made(9)
+    drawn(begun, 7)
+    resumed.load_state_dict(begun.state_dict())
+    assert drawn(resumed, 5) == first[7:12]
+    assert drawn(begun.eval(), 3) == [0.5] * 3
+    state = torch.get_rng_state()
+    begun.train()(x)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing else's random numbers move
+
+
+def test_dyt_as_the_source_states_it_is_a_scale_a_channel():
+    norm, x = mn.create_norm("DyT", D, linear=True), sample(B, L, D, dtype=torch.float32)
+    assert torch.equal(norm(x), x)  # where it starts
+    assert [tuple(p.shape) for p in norm.parameters()] == [(D,)]
+    with torch.no_grad():
+        norm.alpha.copy_(torch.arange(D))
+    assert torch.equal(norm(x), x * torch.arange(D))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
+        ("NormSelector", {"hidden": 0}, "hidden must be a positive whole number, got 0"),
+        ("DyT", {"alpha": float("inf")}, "alpha must be finite"),
+        ("DyT", {"linear": "no"}, "linear must be True or False"),
+        ("Derf", {"shift": "0"}, "shift must be a number"),
+    ],
+)
+def test_options_of_these_norms_are_checked(name, options, told):
+    with pytest.raises(ValueError, match=told):
+        mn.create_norm(name, D, **options)

@@ -5,6 +5,7 @@
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
     classic.py          None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
     adaptive.py         NormVary (Appendix D)
+    selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
 
 The same norms as fused loops on the CPU are kernels/norm_token.py, norm_sequence.py and norm_mixture.py. The registry
 as tables is study/norm_catalog.py.
@@ -12,7 +13,7 @@ as tables is study/norm_catalog.py.
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """
 
-from mambanorm.norms import adaptive, classic  # noqa: F401  (importing them fills the registry, in this order)
+from mambanorm.norms import classic  # noqa: F401  (importing them fills the registry, in this order)
 from mambanorm.norms.adaptive import NormVary
 from mambanorm.norms.registry import (
     NORMS,
@@ -24,10 +25,12 @@ from mambanorm.norms.registry import (
     norm_name,
     register_norm,
 )
+from mambanorm.norms.selector import NormSelector
 
 __all__ = [
     "NORMS",
     "NormEntry",
+    "NormSelector",
     "NormVary",
     "check_causal",
     "check_options",

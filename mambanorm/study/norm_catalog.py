@@ -36,8 +36,9 @@ def taxonomy_table() -> pd.DataFrame:
     for name, entry in NORMS.items():
         norm = create_norm(name, 8)
         row = dict(norm=name, NAP=partition(entry.axes), NOP=_operation(entry, norm))
-        if members := getattr(norm, "members", ()):  # each with its statistics over D·L, where there are two scopes
-            mixed = ", ".join(f"{member}-DL" if f"{member}-DL" in NORMS else member for member in members)
+        if members := getattr(norm, "members", ()):  # those of a norm along L with their statistics over D·L
+            wide = [f"{member}-DL" if "L" in entry.axes else member for member in members]
+            mixed = ", ".join(name if name in NORMS else member for name, member in zip(wide, members, strict=True))
             row |= dict(NAP=f"a mixture: {mixed}", NOP="a mixture of both")
         rows.append(row | dict(NRR=re.sub("^γ(, β)?", r"\g<0> ∈ ℝᴰ", entry.learnable)))
     return pd.DataFrame(rows).set_index("norm")
@@ -56,7 +57,7 @@ def partition(axes: Sequence[str]) -> str:
 def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
     """Found by trying the norm: one that subtracts the mean gives the same for x and x + 1."""
     if not entry.axes:
-        return "–"
+        return "–" if entry.learnable == "nothing" else "a function of each value"
     x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)

@@ -1,0 +1,156 @@
+"""Norms of AutoNorm (study source S2) and what it is made of: functions of one token, learned, without its statistics.
+
+    DyT            γ·tanh(αx) + β, or the source's x ⊙ α
+    Derf           γ·erf(αx + s) + β
+    NormSelector   w₀·DyT(x) + w₁·LN(x), w from a small MLP on the token
+
+The source writes DyT(x) = x ⊙ α, and calls it "Dynamic Transformer Normalization". The published DyT is Dynamic Tanh
+(Zhu et al. 2025, Transformers without Normalization), which is the default; `linear=True` is the source's (I8). The
+source's public code applies its selector once and blends even where it is called frozen; its text is built here.
+
+All three look at one token only. They are causal, and padding cannot matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.checks import check_flag, check_size
+from mambanorm.errors import unknown
+from mambanorm.norms.base import Norm, check_values
+from mambanorm.norms.classic import LayerNorm
+from mambanorm.norms.masked_moments import blank_padding, finish
+from mambanorm.norms.registry import register_norm
+
+MODES = ("learned", "disable", "random")
+
+
+@register_norm(
+    "DyT",
+    equation=r"y = \gamma_c \tanh(\alpha x) + \beta_c",
+    source="Zhu et al. 2025; x ⊙ α, as S2 has it, is `linear=True`",
+    axes=(),
+    causal=True,
+    learnable="γ, β, α",
+)
+class DyT(Norm):
+    """Dynamic Tanh: every number for itself, no statistic. α is one number; with `linear=True` it is one a channel, and
+    the norm is x ⊙ α without γ and β. `alpha`: where α starts, None = 0.5, and 1 with `linear` (the identity)."""
+
+    def __init__(self, d: int, *, affine: bool = True, alpha: float | None = None, linear: bool = False):
+        check_flag("linear", linear)
+        alpha = (1.0 if linear else 0.5) if alpha is None else alpha
+        check_values(affine=affine, alpha=alpha)
+        super().__init__(d, eps=0.0, affine=affine and not linear)
+        self.linear = linear
+        self.alpha = nn.Parameter(torch.full((d if linear else 1,), float(alpha)))
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        return finish(self.bounded(blank_padding(x, lengths)), x, gate, fork)
+
+    def bounded(self, x: Tensor) -> Tensor:
+        y = x * self.alpha if self.linear else torch.tanh(self.alpha * x)
+        return y if self.weight is None else y * self.weight + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, linear={self.linear}"
+
+
+@register_norm(
+    "Derf",
+    equation=r"y = \gamma_c\,\mathrm{erf}(\alpha x + s) + \beta_c",
+    source="Chen et al. 2025, Stronger Normalization-Free Transformers",
+    axes=(),
+    causal=True,
+    learnable="γ, β, α, s",
+)
+class Derf(Norm):
+    """The error function in DyT's place, with a learned shift s of its argument. `alpha`, `shift`: where they start."""
+
+    def __init__(self, d: int, *, affine: bool = True, alpha: float = 0.5, shift: float = 0.0):
+        check_values(affine=affine, alpha=alpha, shift=shift)
+        super().__init__(d, eps=0.0, affine=affine)
+        self.alpha = nn.Parameter(torch.tensor([float(alpha)]))
+        self.shift = nn.Parameter(torch.tensor([float(shift)]))
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        y = torch.erf(self.alpha * blank_padding(x, lengths) + self.shift)
+        return finish(y if self.weight is None else y * self.weight + self.bias, x, gate, fork)
+
+    def extra_repr(self) -> str:
+        return f"{self.d}"
+
+
+@register_norm(
+    "NormSelector",
+    equation=r"y = w_0\,\mathrm{DyT}(x) + w_1\,\mathrm{LN}(x),\quad w = \mathrm{softmax}(\mathrm{MLP}(x_{nl}))",
+    source="S2, AutoNorm, §IV.A",
+    axes=("D",),
+    causal=True,
+    learnable="those of DyT and LN, an MLP",
+)
+class NormSelector(Norm):
+    """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).
+
+    mode: "learned"; "disable", LN alone, bit for bit; "random", one draw w₀ ~ U(0, 1) for each forward pass in
+    training and its mean ½ in eval. `hidden`: width of the MLP, None = D/4, at least 4. `linear`: DyT as the source
+    states it. The draws depend on the torch seed at construction and on their number alone, and go on after a
+    checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of each forward pass.
+    """
+
+    members = ("DyT", "LN")
+
+    def __init__(
+        self,
+        d: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        mode: str = "learned",
+        hidden: int | None = None,
+        linear: bool = False,
+    ):
+        if mode not in MODES:
+            raise unknown("mode of NormSelector", mode, MODES)
+        hidden = max(4, d // 4) if hidden is None else hidden
+        check_values(eps=eps, affine=affine), check_size("hidden", hidden)
+        super().__init__(d, eps=eps, affine=False)
+        self.mode = mode
+        self.observer: Callable[[str, Tensor], None] | None = None
+        self.ln = LayerNorm(d, eps=eps, affine=affine)
+        if mode != "disable":
+            self.dyt = DyT(d, affine=affine, linear=linear)
+        if mode == "learned":
+            self.selector = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, 2))
+        if mode == "random":
+            self.register_buffer("seed", torch.randint(2**62, ()))
+            self.register_buffer("draws", torch.tensor(0))
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        blank = blank_padding(x, lengths)
+        w = self.weights(blank)
+        if self.observer is not None:
+            self.observer("selector", w)
+        if self.mode == "disable":
+            return self.ln.normalize(x, lengths, gate, fork)
+        y = torch.addcmul(self.ln.normalize(blank, None, None, False) * w[..., 1:], self.dyt.bounded(blank), w[..., :1])
+        return finish(y, x, gate, fork)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """w₀ of DyT and w₁ of LN, (B, L, 2)."""
+        if self.mode == "learned":
+            return self.selector(x).softmax(-1)
+        first = 0.0 if self.mode == "disable" else self._draw() if self.training else 0.5
+        return x.new_tensor([first, 1 - first]).expand(*x.shape[:2], 2)
+
+    def _draw(self) -> float:
+        """The next of the draws, from a generator of its own: nothing else's random numbers move."""
+        own = torch.Generator().manual_seed((int(self.seed) + int(self.draws)) % 2**62)
+        self.draws += 1
+        return float(torch.rand((), generator=own))
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, eps={self.eps}, mode={self.mode!r}"
