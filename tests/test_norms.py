@@ -69,6 +69,7 @@ EQUATIONS = {
     "NormVary-fixed": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
 }
 
+
 def selected(x, norm):
     """w₀·DyT(x) + w₁·LN(x), token by token."""
     first, _, last = norm.selector

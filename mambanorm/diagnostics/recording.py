@@ -1,10 +1,11 @@
 """Looking into a model: hooks in, data out.
 
-    record_sites(model)     every site of every block (SITES in model/block.py) while it is open: a frame, or tensors
+    record_sites(model)     every site of every block while it is open: a frame, or tensors
     left_as_found(model)    restores a model's mode and buffers
-    blocks_of(model)        the Mamba and VSS blocks of any model, by depth
+    blocks_of(model)        the Mamba, VSS and Transformer blocks of any model, by depth
 
-A model of your own works too, if it is made of MambaBlocks or VSSBlocks.
+The sites are those of SITES (model/block.py), of a Transformer those of TRANSFORMER_SITES (model/transformer.py); a
+NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
 """
 
 from __future__ import annotations
@@ -18,12 +19,23 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.model.block import SITES, MambaBlock
+from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.model.vision import VSSBlock
+from mambanorm.norms import NormSelector
+
+Block = MambaBlock | VSSBlock | TransformerBlock
+ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
 
 
-def blocks_of(model: nn.Module) -> list[tuple[str, MambaBlock | VSSBlock]]:
+def blocks_of(model: nn.Module) -> list[tuple[str, Block]]:
     """Names and blocks in order of depth."""
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, MambaBlock | VSSBlock)]
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, Block)]
+
+
+def _observed(name: str, block: Block) -> list[tuple[str, nn.Module]]:
+    """A block and the NormSelectors in it, each with its name."""
+    inside = [(f"{name}.{site}", getattr(block, site)) for site in ("n1", "n2")]
+    return [(name, block), *(pair for pair in inside if isinstance(pair[1], NormSelector))]
 
 
 class Recorder:
@@ -63,30 +75,31 @@ class Recorder:
 
 
 @contextmanager
-def record_sites(model: nn.Module, sites: Iterable[str] = SITES) -> Iterator[Recorder]:
+def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator[Recorder]:
     """Records the named sites of every block while open. Meanwhile the blocks run their readable twin.
 
-    Raises ValueError if the model has no Mamba or VSS block or a site is unknown.
+    Raises ValueError if the model has no Mamba, VSS or Transformer block, or a site is unknown.
     """
     sites = tuple(sites)
-    unknown_sites = set(sites) - set(SITES)
+    unknown_sites = set(sites) - set(ALL_SITES)
     if unknown_sites:
-        raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(SITES)}")
+        raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(ALL_SITES)}")
     blocks = blocks_of(model)
     if not blocks:
         raise ValueError(
-            f"{type(model).__name__} holds no MambaBlock or VSSBlock, so there is nothing to record: a Mamba language "
+            f"{type(model).__name__} holds no MambaBlock, VSSBlock or TransformerBlock, so there is nothing to record: a Mamba language "
             "model of mamba-ssm or transformers becomes one of this kit by load_mamba_checkpoint(model.state_dict())"
         )
     recorder = Recorder(sites)
-    before = [block.observer for _, block in blocks]
-    for depth, (name, block) in enumerate(blocks, start=1):
-        block.observer = recorder.watch(name, depth)
+    observed = [(depth, *one) for depth, pair in enumerate(blocks, start=1) for one in _observed(*pair)]
+    before = [module.observer for _, _, module in observed]
+    for depth, name, module in observed:
+        module.observer = recorder.watch(name, depth)
     try:
         yield recorder
     finally:
-        for (_, block), observer in zip(blocks, before, strict=True):
-            block.observer = observer
+        for (_, _, module), observer in zip(observed, before, strict=True):
+            module.observer = observer
 
 
 def describe(value: Tensor) -> dict[str, float]:

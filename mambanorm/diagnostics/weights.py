@@ -20,8 +20,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.diagnostics.recording import blocks_of
-from mambanorm.model.block import MambaBlock
+from mambanorm.diagnostics.recording import Block, blocks_of
+from mambanorm.model.transformer import TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormVary
 
@@ -38,6 +38,14 @@ IMAGE_BLOCK_PARTS = BLOCK_PARTS | {
     "SSM": ("x_proj_weight", "dt_projs_weight", "dt_projs_bias", "A_logs", "Ds"),
 }
 """The same parts of a VSS block."""
+
+TRANSFORMER_PARTS = {
+    "in_proj": ("attention.qkv.weight", "attention.qkv.bias"),
+    "feed_forward in": ("feed_forward.0.weight", "feed_forward.0.bias"),
+    "feed_forward out": ("feed_forward.2.weight", "feed_forward.2.bias"),
+    "out_proj": ("attention.out_proj.weight", "attention.out_proj.bias"),
+}
+"""The four parts of a Transformer block."""
 
 
 def singular_values(weight: Tensor) -> np.ndarray:
@@ -116,9 +124,11 @@ def weight_table(model: nn.Module, before: dict[str, Tensor] | None = None) -> p
     return pd.DataFrame(rows)
 
 
-def part_norms(block: MambaBlock | VSSBlock) -> list[float]:
-    """L2 norms of in_proj, convolution, SSM and out_proj (Appendix B), each over all the part's weights."""
-    parts = IMAGE_BLOCK_PARTS if isinstance(block, VSSBlock) else BLOCK_PARTS
+def part_norms(block: Block) -> list[float]:
+    """L2 norms of in_proj, convolution, SSM and out_proj (Appendix B), each over all the part's weights; of a
+    Transformer block those of TRANSFORMER_PARTS."""
+    own = {VSSBlock: IMAGE_BLOCK_PARTS, TransformerBlock: TRANSFORMER_PARTS}
+    parts = next((found for kind, found in own.items() if isinstance(block, kind)), BLOCK_PARTS)
     parameters = dict(block.named_parameters())
     return [float(torch.stack([parameters[name].detach().norm() for name in names]).norm()) for names in parts.values()]
 

@@ -4,6 +4,9 @@
 accepted for `>`. `"preset:VMamba"` names a published variant instead: PRESETS is the paper's survey (§2.3, §3.2) as a
 table, variant → arm.
 
+A Transformer's block has two norms as well, one at its attention and one at its feed-forward: `"LN>MHA>LN"`, or the
+name of one of AUTONORM, the models of source S2.
+
 This file holds only names. The registry of norms, and torch with it, is imported when an arm is parsed.
 """
 
@@ -25,7 +28,8 @@ class Arm(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
-        """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"` or `"preset:VMamba"` → Arm. ValueError for anything else."""
+        """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or `"AutoNorm"` → AttentionArm.
+        ValueError for anything else."""
         from mambanorm.norms import NORMS, norm_name
 
         if isinstance(text, Arm):
@@ -34,15 +38,18 @@ class Arm(NamedTuple):
             raise ValueError(f"an arm is text such as 'RMSN>SSM>GN', got {text!r}")
         if text.startswith("preset:"):
             return preset(text.removeprefix("preset:").strip())
+        if text in AUTONORM:
+            return AttentionArm.named(text)
         parts = [part.strip() for part in text.replace("→", ">").split(">")]
-        if len(parts) != 3 or parts[1] != "SSM":
-            guess = nearest(text, [f"{a}>SSM>{b}" for a in NORMS for b in NORMS])
+        if len(parts) != 3 or parts[1] not in ("SSM", "MHA"):
+            guess = nearest(text, [*AUTONORM, *(f"{a}>SSM>{b}" for a in NORMS for b in NORMS)])
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise ValueError(
                 f"unknown arm {text!r}: an arm is written N1>SSM>N2 with N1 and N2 among {', '.join(NORMS)}, "
-                f"or preset:NAME{hint}"
+                f"or preset:NAME; of a Transformer N1>MHA>N2, or one of {', '.join(AUTONORM)}{hint}"
             )
-        return cls(norm_name(parts[0]), norm_name(parts[2]))
+        kind = AttentionArm if parts[1] == "MHA" else Arm
+        return kind(norm_name(parts[0]), norm_name(parts[2]))
 
     def __str__(self) -> str:
         return f"{self.n1}>SSM>{self.n2}"
@@ -51,6 +58,49 @@ class Arm(NamedTuple):
     def label(self) -> str:
         """For figures: `RMSN→GN`."""
         return f"{self.n1}→{self.n2}"
+
+
+class AttentionArm(Arm):
+    """The norms of a Transformer's block, at its attention and at its feed-forward. `name`: that of AUTONORM, or ""."""
+
+    name = ""
+
+    @classmethod
+    def named(cls, name: str) -> AttentionArm:
+        arm = cls(AUTONORM[name].norm, AUTONORM[name].norm)
+        arm.name = name
+        return arm
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The norm options that the name stands for."""
+        return AUTONORM[self.name].options if self.name else {}
+
+    def __str__(self) -> str:
+        return self.name or f"{self.n1}>MHA>{self.n2}"
+
+    @property
+    def label(self) -> str:
+        return self.name or super().label
+
+
+class Variant(NamedTuple):
+    """One of S2's models: its norm at both places, with these options."""
+
+    norm: str
+    options: dict[str, object]
+    what: str
+
+
+AUTONORM: dict[str, Variant] = {
+    "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
+    "AutoNorm_DisableSelector": Variant("NormSelector", {"mode": "disable"}, "the selector switched off: LN alone"),
+    "AutoNorm_RandomSelector": Variant("NormSelector", {"mode": "random"}, "random weights, new ones each step"),
+    "FrozenDyT": Variant("DyT", {}, "DyT alone"),
+    "FrozenLN": Variant("LN", {}, "LN alone"),
+    "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
+}
+"""S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business of its config."""
 
 
 class Preset(NamedTuple):

@@ -1,0 +1,232 @@
+"""A Transformer with any norm of the registry: S2's TransformerWithAutoNorm, built from its text (S2, §IV.B).
+
+    h = N1(x + DropPath(MHA(x)))            norms "after" the sum, as in S2 and in Vaswani et al. 2017
+    y = N2(h + DropPath(SE(FF(h))))
+    h = x + DropPath(MHA(N1(x)))            norms "before" (pre-norm)
+    y = h + DropPath(SE(FF(N2(h))))
+
+S2 says that the NormSelector stands "after the multi-head attention and feed-forward network layers", and no more. It
+is read as post-norm, behind the residual sum. Where SE stands it does not say: here it scales the channels of the
+feed-forward branch.
+
+Glossary: B rows, L positions, D = d_model, H heads, MHA attention, FF feed-forward (D → expand·D → D), SE squeeze and
+excitation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.checks import REAL, check_beside, check_flag, check_ids, check_lengths, check_size, check_tensor
+from mambanorm.errors import unknown
+from mambanorm.model.arms import Arm, AttentionArm
+from mambanorm.model.classifier import mean_pool
+from mambanorm.model.drop_path import DropPath, drop_rates
+from mambanorm.model.positional import EMBEDDING_STD
+from mambanorm.model.positional import positional as encoding
+from mambanorm.norms import check_options, create_norm, known_options
+from mambanorm.norms.masked_moments import valid_positions
+
+NORM_POSITIONS = ("after", "before")
+TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
+"""What diagnostics can see of a block, in the order in which a post-norm block computes them."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention of all positions on all, (B, L, D) → (B, L, D), by torch's fused kernel. ValueError
+    unless the heads divide the width."""
+
+    def __init__(self, d_model: int, n_heads: int):
+        super().__init__()
+        check_size("d_model", d_model), check_size("n_heads", n_heads)
+        if d_model % n_heads:
+            fits = [h for h in range(1, d_model + 1) if d_model % h == 0]
+            raise ValueError(f"{n_heads} heads do not divide d_model={d_model}: n_heads may be one of {fits}")
+        self.n_heads = n_heads
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        B, L, D = x.shape
+        q, k, v = self.qkv(x).view(B, L, 3, self.n_heads, D // self.n_heads).permute(2, 0, 3, 1, 4)  # (B, H, L, D/H)
+        mask = None if lengths is None else valid_positions(lengths, L).view(B, 1, 1, L)  # no one looks at padding
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out_proj(y.transpose(1, 2).reshape(B, L, D))
+
+
+class SqueezeExcite(nn.Module):
+    """x·σ(MLP(mean of x over its valid positions)), channel by channel (Hu et al. 2018), (B, L, D) → (B, L, D)."""
+
+    def __init__(self, d_model: int, hidden: int | None = None):
+        super().__init__()
+        hidden = max(4, d_model // 4) if hidden is None else hidden
+        self.excite = nn.Sequential(nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model), nn.Sigmoid())
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return x * self.excite(mean_pool(x, lengths))[:, None]
+
+
+class TransformerBlock(nn.Module):
+    """One block, residuals included: x (B, L, D) → (B, L, D). n1 and n2 are names of norms; `norm_options` go to
+    whichever of the two knows them. ValueError for an unknown norm, position or size."""
+
+    def __init__(
+        self,
+        d_model: int,
+        n1: str | None = "LN",
+        n2: str | None = "LN",
+        *,
+        n_heads: int = 4,
+        expand: int = 2,
+        norm_position: str = "after",
+        drop_path: float = 0.0,
+        squeeze_excite: bool = False,
+        norm_options: dict[str, Any] | None = None,
+    ):
+        super().__init__()
+        if norm_position not in NORM_POSITIONS:
+            raise unknown("norm_position", norm_position, NORM_POSITIONS)
+        check_size("expand", expand), check_flag("squeeze_excite", squeeze_excite)
+        check_options((n1, n2), norm_options)
+        self.d_model, self.norm_position = d_model, norm_position
+        self.observer: Callable[[str, Tensor], None] | None = None
+        self.attention = Attention(d_model, n_heads)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(d_model, expand * d_model), nn.GELU(), nn.Linear(expand * d_model, d_model)
+        )
+        self.drop_path = DropPath(drop_path)
+        with torch.random.fork_rng(devices=[]):  # all arms start equal, with SE and without
+            self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
+            self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
+            self.n2 = create_norm(n2, d_model, **known_options([n2], norm_options))
+
+    @property
+    def out_proj(self) -> nn.Linear:
+        """The projection at the end of the attention: what diagnostics take the spectrum of, as a Mamba block's."""
+        return self.attention.out_proj
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        x = self._branch("attention", self.attention, "n1", self.n1, self._see("x", x), lengths)
+        x = self._branch("feed_forward", self._feed, "n2", self.n2, x, lengths)
+        return self._see("residual", x)
+
+    def _branch(self, name: str, function: Callable, site: str, norm: nn.Module, x: Tensor, lengths) -> Tensor:
+        """x + DropPath(f(x)), with the norm after the sum or before f."""
+        if self.norm_position == "after":
+            return self._see(site, norm(x + self.drop_path(self._see(name, function(x, lengths))), lengths))
+        return x + self.drop_path(self._see(name, function(self._see(site, norm(x, lengths)), lengths)))
+
+    def _feed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        y = self.feed_forward(x)
+        return y if self.squeeze is None else self.squeeze(y, lengths)
+
+    def _see(self, site: str, value: Tensor) -> Tensor:
+        if self.observer is not None:
+            self.observer(site, value)
+        return value
+
+
+class TransformerClassifier(nn.Module):
+    """Stem, n_layers Transformer blocks, mean over the valid positions, linear head.
+
+    Exactly one of `vocab_size` (token ids (B, L)), `in_features` (real values (B, L, in_features)) and `in_channels`
+    (images (B, H, W, in_channels), cut into squares of `patch`² pixels) is given; `forward(x, lengths=None)` → logits
+    (B, n_classes). For regression n_classes is the number of targets, and the logits are their values.
+
+    `arm`: `"N1>MHA>N2"` or one of AUTONORM. `drop_path`: rate of the deepest block, from 0 at the first (Huang et al.
+    2016). `positional` "learned" needs to know `positions`, (L,) or (H, W) in patches. Raises ValueError for an unknown
+    norm, arm or position, for heads that do not divide the width, and for inputs of another kind.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        vocab_size: int | None = None,
+        in_features: int | None = None,
+        in_channels: int | None = None,
+        patch: int = 1,
+        d_model: int,
+        n_layers: int,
+        arm: str | Arm = "AutoNorm",
+        n_heads: int = 4,
+        expand: int = 2,
+        norm_position: str = "after",
+        drop_path: float = 0.0,
+        squeeze_excite: bool = False,
+        stem_norm: str | None = "None",
+        final_norm: str | None = "None",
+        norm_options: dict[str, Any] | None = None,
+        positional: str = "sinusoidal",
+        positions: tuple[int, ...] | None = None,
+    ):
+        super().__init__()
+        stems = dict(vocab_size=vocab_size, in_features=in_features, in_channels=in_channels)
+        given = {name: size for name, size in stems.items() if size is not None}
+        if len(given) != 1:
+            told = ", ".join(f"{name}={size}" for name, size in stems.items())
+            raise ValueError(f"give exactly one of vocab_size, in_features and in_channels, got {told}")
+        sizes = dict(n_classes=n_classes, n_layers=n_layers, d_model=d_model, patch=patch)
+        for name, size in (sizes | given).items():
+            check_size(name, size)
+        self.arm = Arm.parse(arm)
+        if not isinstance(self.arm, AttentionArm):
+            raise ValueError(f"arm {self.arm} is a Mamba's: a Transformer's is written {self.arm.n1}>MHA>{self.arm.n2}")
+        self.vocab_size, self.in_features, self.in_channels, self.patch = vocab_size, in_features, in_channels, patch
+        self.stem = self._stem(d_model)
+        options = {**self.arm.options, **(norm_options or {})}
+        check_options((stem_norm, final_norm, *self.arm), options)
+        own = dict(norm_options=known_options(self.arm, options), norm_position=norm_position)
+        own |= dict(n_heads=n_heads, expand=expand, squeeze_excite=squeeze_excite)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(d_model, *self.arm, drop_path=rate, **own) for rate in drop_rates(drop_path, n_layers)
+        )
+        self.head = nn.Linear(d_model, n_classes)
+        with torch.random.fork_rng(devices=[]):
+            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
+            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
+        scale = EMBEDDING_STD if vocab_size else 1.0
+        self.positional = encoding(positional, d_model, 2 if in_channels else 1, positions, scale)
+
+    def _stem(self, d_model: int) -> nn.Module:
+        if self.vocab_size is not None:
+            embedding = nn.Embedding(self.vocab_size, d_model)
+            nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
+            return embedding
+        if self.in_features is not None:
+            return nn.Linear(self.in_features, d_model)
+        return nn.Conv2d(self.in_channels, d_model, self.patch, stride=self.patch)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self._check(x, lengths)
+        x = self.stem(x) if self.in_channels is None else self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x = self.positional(x)
+        x = self.stem_norm(x if self.in_channels is None else x.flatten(1, 2), lengths)  # (B, L, D)
+        for block in self.blocks:
+            x = block(x, lengths)
+        return self.head(mean_pool(self.final_norm(x, lengths), lengths))
+
+    def _check(self, x: Tensor, lengths: Tensor | None) -> None:
+        if self.vocab_size is not None:
+            check_ids(x, self.vocab_size)
+        else:
+            axes, last = (
+                ("(B, L, {})", self.in_features) if self.in_channels is None else ("(B, H, W, {})", self.in_channels)
+            )
+            form = axes.format(last)
+            check_tensor("x", x, f"of real values {form}")
+            if x.dim() != axes.count(",") + 1 or x.shape[-1] != last or x.dtype not in REAL or not x.numel():
+                raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
+        if self.in_channels is not None:
+            if lengths is not None:
+                raise ValueError("lengths are given: images have no padding, leave them out")
+            if x.shape[1] % self.patch or x.shape[2] % self.patch:
+                size = f"{x.shape[1]}×{x.shape[2]}"
+                raise ValueError(f"images of {size} pixels do not divide into patches of {self.patch}×{self.patch}")
+        check_beside("x", x, self.stem.weight, "this model")
+        check_lengths(lengths, x)

@@ -1,0 +1,247 @@
+"""The Transformer equals its equations in float64; its parts do what S2 says of them."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mambanorm as mn
+from mambanorm.diagnostics import WeightLog
+from mambanorm.model.arms import AUTONORM, AttentionArm
+from mambanorm.model.drop_path import DropPath, drop_rates
+from mambanorm.model.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
+
+B, L, D, H = 3, 7, 8, 2
+LENGTHS = torch.tensor([7, 3, 1])
+
+
+def sample(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def attention_by_hand(layer, x, length):
+    """One row (L, D), head by head and query by query: softmax(q·k/√d) v over the first `length` positions."""
+    q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).split(D, dim=-1)
+    out, d = torch.zeros_like(x), D // layer.n_heads
+    for head in range(layer.n_heads):
+        part = slice(head * d, (head + 1) * d)
+        for i in range(len(x)):
+            score = torch.stack([q[i, part] @ k[j, part] / math.sqrt(d) for j in range(length)])
+            out[i, part] = sum(w * v[j, part] for j, w in enumerate(score.softmax(0)))
+    return out @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_attention_equals_its_equation_forward_and_gradient(heads, lengths):
+    torch.manual_seed(0)
+    layer, x = Attention(D, heads).double(), sample(B, L, D).requires_grad_()
+    most = [L] * B if lengths is None else lengths.tolist()
+    expected = torch.stack([attention_by_hand(layer, row, n) for row, n in zip(x, most, strict=True)])
+    found, weight = layer(x, lengths), sample(B, L, D, seed=2)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    leaves = [x, *layer.parameters()]
+    for a, b in zip(*(torch.autograd.grad((y * weight).sum(), leaves) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("position", ["after", "before"])
+def test_a_block_is_its_equation(position):
+    torch.manual_seed(0)
+    block = TransformerBlock(D, "LN", "RMSN", n_heads=H, norm_position=position, squeeze_excite=True).double()
+    x = sample(B, L, D)
+    if position == "after":
+        h = block.n1(x + block.attention(x))
+        expected = block.n2(h + block.squeeze(block.feed_forward(h)))
+    else:
+        h = x + block.attention(block.n1(x))
+        expected = h + block.squeeze(block.feed_forward(block.n2(h)))
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_squeeze_and_excite_scales_each_channel_by_what_the_valid_positions_say():
+    torch.manual_seed(0)
+    layer, x = SqueezeExcite(D).double(), sample(B, L, D)
+    y, first, last = layer(x, LENGTHS), layer.excite[0], layer.excite[2]
+    for row, n in enumerate(LENGTHS):
+        hidden = torch.relu(x[row, :n].mean(0) @ first.weight.T + first.bias)
+        scale = torch.sigmoid(hidden @ last.weight.T + last.bias)
+        torch.testing.assert_close(y[row], x[row] * scale)
+
+
+@pytest.mark.parametrize("name", AUTONORM)
+@pytest.mark.parametrize("position", ["after", "before"])
+def test_a_padded_row_gives_what_it_gives_alone(name, position):
+    torch.manual_seed(1)
+    model = (
+        TransformerClassifier(
+            4, in_features=2, d_model=D, n_layers=2, n_heads=H, arm=name, norm_position=position, squeeze_excite=True
+        )
+        .double()
+        .eval()
+    )
+    x = sample(B, L, 2)
+    junk = torch.where(torch.arange(L)[None, :, None] < LENGTHS[:, None, None], x, 1e4)
+    together = model(junk, LENGTHS)
+    for row, n in enumerate(LENGTHS):
+        torch.testing.assert_close(together[row], model(x[row : row + 1, :n])[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("stem", "x", "lengths"),
+    [
+        (dict(vocab_size=5), torch.randint(0, 5, (B, L)), LENGTHS),
+        (dict(in_features=2), torch.randn(B, L, 2), LENGTHS),
+        (dict(in_channels=3, patch=2, positional="learned", positions=(2, 3)), torch.randn(B, 4, 6, 3), None),
+    ],
+)
+def test_tokens_features_and_patches_become_logits_with_gradients_everywhere(stem, x, lengths):
+    torch.manual_seed(0)
+    model = TransformerClassifier(4, d_model=32, n_layers=2, n_heads=H, squeeze_excite=True, **stem)
+    logits = model(x, lengths)
+    assert logits.shape == (B, 4)
+    F.cross_entropy(logits, torch.tensor([0, 1, 2])).backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+def test_the_named_models_are_what_s2_says():
+    torch.manual_seed(0)
+    norms = {}
+    for name in AUTONORM:
+        model = TransformerClassifier(4, in_features=2, d_model=D, n_layers=2, n_heads=H, arm=name)
+        norms[name] = {(type(n).__name__, getattr(n, "mode", "")) for b in model.blocks for n in (b.n1, b.n2)}
+    selector = {mode: {("NormSelector", mode)} for mode in ("learned", "disable", "random")}
+    assert norms == {
+        "AutoNorm": selector["learned"],
+        "AutoNorm_DisableSelector": selector["disable"],
+        "AutoNorm_RandomSelector": selector["random"],
+        "FrozenDyT": {("DyT", "")},
+        "FrozenLN": {("LayerNorm", "")},
+        "Teacher": {("LayerNorm", "")},
+    }
+
+
+def test_a_disabled_selector_is_the_model_with_frozen_layer_norm_bit_for_bit():
+    found = []
+    for arm in ("AutoNorm_DisableSelector", "FrozenLN"):
+        torch.manual_seed(0)
+        model = TransformerClassifier(4, in_features=2, d_model=D, n_layers=3, n_heads=H, arm=arm)
+        x = torch.randn(B, L, 2, generator=torch.Generator().manual_seed(5))
+        loss = F.cross_entropy(model(x), torch.tensor([0, 1, 2]))
+        loss.backward()
+        found.append((loss, model.stem.weight.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_all_named_models_start_with_the_same_weights():
+    weights = []
+    for arm in AUTONORM:
+        torch.manual_seed(0)
+        model = TransformerClassifier(4, in_features=2, d_model=D, n_layers=2, n_heads=H, arm=arm)
+        weights.append({n: p for n, p in model.named_parameters() if ".n1." not in n and ".n2." not in n})
+    for other in weights[1:]:
+        assert all(torch.equal(p, other[name]) for name, p in weights[0].items())
+
+
+# stochastic depth
+
+
+def test_the_expectation_of_drop_path_is_the_branch():
+    torch.manual_seed(0)
+    drop, branch = DropPath(0.3), torch.full((20_000, 2, 2), 5.0)
+    y = drop(branch)
+    kept = y[:, 0, 0] != 0
+    assert abs(kept.double().mean() - 0.7) < 0.01  # row by row: 0.7 ± 0.003
+    assert abs(y.mean() - 5.0) < 0.1
+    torch.testing.assert_close(y[kept], branch[kept] / 0.7)
+    assert (y[~kept] == 0).all()
+    assert drop.eval()(branch) is branch
+    assert DropPath(0.0)(branch) is branch
+
+
+def test_the_rate_grows_with_the_depth():
+    assert drop_rates(0.3, 4) == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert drop_rates(0.3, 1) == [0.3]
+
+
+# inside
+
+
+def test_diagnostics_see_a_transformer_and_its_selectors():
+    torch.manual_seed(0)
+    model = TransformerClassifier(4, in_features=2, d_model=D, n_layers=2, n_heads=H)
+    with mn.record_sites(model) as seen:
+        model(torch.randn(B, L, 2))
+    frame = seen.frame()
+    sites = ["x", "attention", "selector", "n1", "feed_forward", "selector", "n2", "residual"]
+    assert frame.site.tolist() == sites * 2
+    assert frame.depth.tolist() == [1] * 8 + [2] * 8
+    assert frame.block[frame.site == "selector"].tolist() == [f"blocks.{i}.{n}" for i in (0, 1) for n in ("n1", "n2")]
+    for w in seen.tensors("selector"):
+        torch.testing.assert_close(w.sum(-1), torch.ones(B, L))
+    assert all(block.observer is None and block.n1.observer is None for block in model.blocks)
+    log = WeightLog(model)
+    log.snapshot(0)
+    assert log.arrays()["part_norms"].shape == (1, 2, 4)
+
+
+def test_a_mamba_block_shows_its_selectors_too():
+    torch.manual_seed(0)
+    block = mn.MambaBlock(D, "NormSelector", "NormSelector")
+    with mn.record_sites(block, ["n1", "selector"]) as seen:
+        block(torch.randn(B, L, D))
+    assert [(site, tuple(value.shape)) for _, _, site, value in seen.seen] == [
+        ("selector", (B, L, 2)),
+        ("n1", (B, L, D)),
+        ("selector", (B, L, 2)),
+    ]
+
+
+# bad input
+
+
+def make(**changes):
+    return TransformerClassifier(4, **(dict(in_features=2, d_model=8, n_layers=2, n_heads=2) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (dict(n_heads=3), r"3 heads do not divide d_model=8: n_heads may be one of \[1, 2, 4, 8\]"),
+        (dict(n_heads=0), "n_heads must be a positive whole number"),
+        (dict(drop_path=1.0), "drop_path must be a number from 0 to below 1, got 1.0"),
+        (dict(drop_path=-0.1), "drop_path must be a number from 0 to below 1"),
+        (dict(norm_position="post"), "norm_position"),
+        (dict(arm="RMSN>SSM>GN"), "a Transformer's is written RMSN>MHA>GN"),
+        (dict(arm="Autonorm"), "did you mean 'AutoNorm'"),
+        (dict(vocab_size=5), "give exactly one of vocab_size, in_features and in_channels"),
+        (dict(squeeze_excite="yes"), "squeeze_excite must be True or False"),
+    ],
+)
+def test_impossible_models_are_named(changes, told):
+    with pytest.raises(ValueError, match=told):
+        make(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "x", "told"),
+    [
+        ({}, torch.randn(2, 3), "expected real values"),
+        ({}, torch.randn(2, 3, 4), r"expected real values \(B, L, 2\)"),
+        (dict(in_features=None, in_channels=1, patch=2), torch.randn(2, 5, 4, 1), "5×4 pixels do not divide"),
+        (dict(in_features=None, vocab_size=5), torch.tensor([[7]]), "token ids must lie in 0..4"),
+    ],
+)
+def test_inputs_of_another_kind_are_named(changes, x, told):
+    with pytest.raises(ValueError, match=told):
+        make(**changes)(x)
+
+
+def test_an_arm_of_attention_is_written_as_it_is_read():
+    for text in ("LN>MHA>RMSN", *AUTONORM):
+        assert str(mn.Arm.parse(text)) == text
+        assert isinstance(mn.Arm.parse(text), AttentionArm)
+    assert not isinstance(mn.Arm.parse("LN>SSM>LN"), AttentionArm)
+    assert mn.Arm.parse("LN→MHA→RMSN").label == "LN→RMSN"
