@@ -87,8 +87,9 @@ def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator
     blocks = blocks_of(model)
     if not blocks:
         raise ValueError(
-            f"{type(model).__name__} holds no MambaBlock, VSSBlock or TransformerBlock, so there is nothing to record: a Mamba language "
-            "model of mamba-ssm or transformers becomes one of this kit by load_mamba_checkpoint(model.state_dict())"
+            f"{type(model).__name__} holds no MambaBlock, VSSBlock or TransformerBlock, so there is nothing to record: "
+            "a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
+            "load_mamba_checkpoint(model.state_dict())"
         )
     recorder = Recorder(sites)
     observed = [(depth, *one) for depth, pair in enumerate(blocks, start=1) for one in _observed(*pair)]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import MambaBlock
+from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import EMBEDDING_STD
 from mambanorm.model.positional import positional as encoding
 from mambanorm.norms import check_options, create_norm, known_options
@@ -26,8 +27,8 @@ class SequenceClassifier(nn.Module):
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
     `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that the
     arm names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
-    a learned table needs to know the longest sequence, `positions=(L,)`. Raises ValueError for an unknown norm or arm
-    and for inputs of another kind.
+    a learned table needs to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is
+    left out in training (drop_path.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class SequenceClassifier(nn.Module):
         scan_backend: str = "auto",
         positional: str = "none",
         positions: tuple[int] | None = None,
+        drop_path: float = 0.0,
     ):
         super().__init__()
         if (vocab_size is None) == (in_features is None):
@@ -68,6 +70,7 @@ class SequenceClassifier(nn.Module):
         self.blocks = nn.ModuleList(
             MambaBlock(d_model, *self.arm, norm_options=own, **block_options) for _ in range(n_layers)
         )
+        self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         self.head = nn.Linear(d_model, n_classes)
         with torch.random.fork_rng(devices=[]):
             self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
@@ -92,8 +95,8 @@ class SequenceClassifier(nn.Module):
         self._check(x)
         check_lengths(lengths, x)
         x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)
-        for block in self.blocks:
-            x = block(x, lengths)
+        for block, drop_path in zip(self.blocks, self.drop_paths, strict=True):
+            x = drop_path.around(block(x, lengths), x)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
 
     def _check(self, x: Tensor) -> None:

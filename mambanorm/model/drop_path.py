@@ -32,5 +32,9 @@ class DropPath(nn.Module):
         kept = branch.new_empty(len(branch), *[1] * (branch.dim() - 1)).bernoulli_(1 - self.rate)
         return branch * (kept / (1 - self.rate))
 
+    def around(self, y: Tensor, x: Tensor) -> Tensor:
+        """The same for a block that adds its residual itself, y = x + branch."""
+        return x + self(y - x) if self.training and self.rate else y
+
     def extra_repr(self) -> str:
         return f"{self.rate}"

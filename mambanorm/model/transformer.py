@@ -215,12 +215,10 @@ class TransformerClassifier(nn.Module):
         if self.vocab_size is not None:
             check_ids(x, self.vocab_size)
         else:
-            axes, last = (
-                ("(B, L, {})", self.in_features) if self.in_channels is None else ("(B, H, W, {})", self.in_channels)
-            )
-            form = axes.format(last)
+            form = f"(B, L, {self.in_features})" if self.in_channels is None else f"(B, H, W, {self.in_channels})"
+            dims, last = form.count(",") + 1, self.in_features or self.in_channels
             check_tensor("x", x, f"of real values {form}")
-            if x.dim() != axes.count(",") + 1 or x.shape[-1] != last or x.dtype not in REAL or not x.numel():
+            if x.dim() != dims or x.shape[-1] != last or x.dtype not in REAL or not x.numel():
                 raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
         if self.in_channels is not None:
             if lengths is not None:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from mambanorm.checks import REAL, check_beside, check_real, check_shapes, check_size, check_tensor
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import can_fuse, check_sizes, init_dt, initial_A_log, takes
+from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import positional as encoding
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.ssm import selective_scan
@@ -235,8 +236,8 @@ class ImageClassifier(nn.Module):
     after which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (after the
     patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms; VMamba has LN
     at all three. `positional` adds "sinusoidal" or "learned" positions after the patches (positional.py); a learned
-    table needs to know the largest image in patches, `positions=(H, W)`. Raises ValueError for an unknown norm or arm,
-    and for images that do not divide into patches.
+    table needs to know the largest image in patches, `positions=(H, W)`. `drop_path`: how often the deepest block is
+    left out in training (drop_path.py). Raises ValueError for an unknown norm or arm, and for images that do not divide into patches.
     """
 
     def __init__(
@@ -260,6 +261,7 @@ class ImageClassifier(nn.Module):
         scan_backend: str = "auto",
         positional: str = "none",
         positions: tuple[int, int] | None = None,
+        drop_path: float = 0.0,
     ):
         super().__init__()
         sizes = dict(n_classes=n_classes, in_channels=in_channels, d_model=d_model, n_layers=n_layers, patch=patch)
@@ -280,6 +282,7 @@ class ImageClassifier(nn.Module):
             if depth in down_sample:
                 self.merging[str(depth)] = PatchMerging(width, down_norm, norm_options=norm_options)
                 width *= 2
+        self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         self.head = nn.Linear(width, n_classes)
         with torch.random.fork_rng(devices=[]):
             self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
@@ -293,8 +296,8 @@ class ImageClassifier(nn.Module):
         self._check(x, lengths)
         x = self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()  # (B, H, W, D)
         x = normed(self.stem_norm, self.positional(x))
-        for depth, block in enumerate(self.blocks, start=1):
-            x = block(x)
+        for depth, (block, drop_path) in enumerate(zip(self.blocks, self.drop_paths, strict=True), start=1):
+            x = drop_path.around(block(x), x)
             if depth in self.down_sample:
                 x = self.merging[str(depth)](x)
         return self.head(self.final_norm(x.flatten(1, 2)).mean(1))

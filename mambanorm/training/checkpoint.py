@@ -1,6 +1,6 @@
 """Checkpoints of a long run: its state on disk, so that a run that was killed continues where it stopped.
 
-    <folder>/step-<n>/state.safetensors   model, optimizer, best weights, the WeightLog's snapshots and ring
+    <folder>/step-<n>/state.safetensors   model, optimizer, average, best weights, the WeightLog's snapshots and ring
                       curve.parquet       the curve so far
                       progress.json       run_id, step, tokens, seconds, best accuracy and its step, checksums of
                                           the other files and, last, of these numbers themselves
@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from mambanorm.atomic import free_name, save_tensors, sha256
 from mambanorm.diagnostics.weights import WeightLog
+from mambanorm.training.averaging import Average
 from mambanorm.training.config import RunConfig
 
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError, pyarrow.ArrowException)
@@ -55,6 +56,11 @@ class Best:
             self.accuracy, self.step = accuracy, step
             self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
 
+    def is_old(self, curve: list[dict], patience: int) -> bool:
+        """Whether the last `patience` evaluations were no better; never with 0."""
+        later = (row for row in curve[self.step :] if not math.isnan(row.get("val_accuracy", math.nan)))
+        return patience > 0 and sum(1 for _ in later) >= patience
+
     def restore(self, model: nn.Module) -> None:
         if self.state is not None:
             model.load_state_dict(self.state)
@@ -75,6 +81,7 @@ class Checkpoint:
         *,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
+        average: Average,
         log: WeightLog,
         best: Best,
         curve: list[dict],
@@ -83,7 +90,8 @@ class Checkpoint:
             raise ValueError(f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}")
         self.folder = None if folder is None else Path(folder)
         self.every_s, self.config = every_s, config
-        self.model, self.optimizer, self.log, self.best, self.curve = model, optimizer, log, best, curve
+        self.model, self.optimizer, self.average = model, optimizer, average
+        self.log, self.best, self.curve = log, best, curve
         self.saved_at = time.monotonic()
 
     def load(self) -> tuple[int, float]:
@@ -143,6 +151,7 @@ class Checkpoint:
     def _take(self) -> dict[str, Tensor]:
         """Every tensor of the state; the first part of its name says which object it belongs to."""
         state = _named("model", self.model.state_dict()) | _named("best", self.best.state or {})
+        state |= _named("average", self.average.state_dict())
         for i, moments in self.optimizer.state_dict()["state"].items():  # some optimizers have none, or None among them
             state |= _named(f"optimizer.{i}", {key: value for key, value in moments.items() if value is not None})
         for i, shot in enumerate(self.log.snapshots):
@@ -177,6 +186,7 @@ class Checkpoint:
         """Fills model, optimizer, best and log in place."""
         device = next(self.model.parameters()).device
         self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state.get("average", {}))
         optimizer = self.optimizer.state_dict() | {"state": {int(i): v for i, v in _inner(state["optimizer"])}}
         self.optimizer.load_state_dict(optimizer)
         self.best.accuracy, self.best.step = progress["best_accuracy"], progress["best_step"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import operator
 import re
 from collections import Counter
@@ -23,11 +24,9 @@ from itertools import islice
 from typing import Any
 
 from mambanorm.errors import unknown
-from mambanorm.model.arms import (
-    Arm,
-)
+from mambanorm.model.arms import Arm, AttentionArm
 from mambanorm.settings import SCALES, check_scale, default_scale
-from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM
+from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
 from mambanorm.training.schedule import SCHEDULES
 
 SCHEMA = 1
@@ -41,11 +40,18 @@ PRECISIONS = ("float32", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-COUNTS = ("d_model", "n_layers", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads")
+MODELS = ("mamba", "transformer")
+
+COUNTS = (
+    "d_model", "n_layers", "n_heads", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads"
+)  # fmt: skip
 
 LATER: dict[str, Any] = dict(
-    micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1, optimizer="adamw"
-)
+    micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1, optimizer="adamw",
+    model="mamba", n_heads=4, norm_position="after", squeeze_excite=False,
+    drop_path=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0, ema=0.0, patience=0,
+    teacher="", teacher_weight=0.5, temperature=2.0, start="", head_steps=0,
+)  # fmt: skip
 """Fields added after the first runs were recorded. While such a field has its default, it is not part of the run_id, so
 that those runs keep their ids. `betas` is another such field: its default is the preset's."""
 
@@ -83,14 +89,31 @@ class RunConfig:
     down_sample: tuple[int, ...] = ()  # images: the blocks, from 1, after which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
     positional: str = "none"  # §2.1's encoding of positions, after the stem; off by default: the scan knows the order
+    model: str = "mamba"  # or "transformer", whose arm is written N1>MHA>N2 and whose d_state and d_conv do nothing
+    n_heads: int = 4  # of a Transformer's attention
+    norm_position: str = "after"  # of a Transformer: behind the residual sum as in S2, or "before" each branch
+    squeeze_excite: bool = False  # of a Transformer: SE on the feed-forward branch (S2)
+    # the regimen (S2, §IV.C.3; training/regimen.py), all of it off
+    drop_path: float = 0.0  # share of the rows that skip the deepest block's branch; grows from 0 at the first
+    mixup: float = 0.0  # α of the Beta that mixes two rows and their labels (Zhang et al. 2018)
+    cutmix: float = 0.0  # α of the Beta that says how much of a row is another's (Yun et al. 2019)
+    label_smoothing: float = 0.0  # share of a label that goes to all classes alike
+    ema: float = 0.0  # decay a step of the averaged weights that are then validated and tested
+    patience: int = 0  # stop after so many evaluations without a better one, 0 = never
+    teacher: str = ""  # run_id of a stored run whose outputs are learned as well (Hinton et al. 2015)
+    teacher_weight: float = 0.5  # share of the loss that the teacher has
+    temperature: float = 2.0  # at which both outputs are compared
+    start: str = ""  # run_id of a stored run whose weights are taken over, the head only if it fits the same task
+    head_steps: int = 0  # of these weights, train only the head so long, then all
 
     def __post_init__(self) -> None:
         # imported here, so that code that needs only the names above does not wait for torch
         from mambanorm.model.positional import POSITIONAL
+        from mambanorm.model.transformer import NORM_POSITIONS
         from mambanorm.norms import norm_name
         from mambanorm.training.optimizer import OPTIMIZERS
 
-        object.__setattr__(self, "arm", str(Arm.parse(self.arm)))
+        self._check_arm(Arm.parse(self.arm))
         for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
         if not isinstance(self.task, str) or not self.task:
@@ -101,6 +124,7 @@ class RunConfig:
             ("schedule", SCHEDULES),
             ("precision", PRECISIONS),
             ("positional", POSITIONAL),
+            ("norm_position", NORM_POSITIONS),
         ):
             if getattr(self, name) not in list(valid):
                 raise unknown(name, getattr(self, name), valid)
@@ -113,6 +137,16 @@ class RunConfig:
             if isinstance(getattr(self, name), list):  # as JSON has it
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_numbers()
+
+    def _check_arm(self, arm: Arm) -> None:
+        """The arm, as it is written; it must be one of the model."""
+        if self.model not in MODELS:
+            raise unknown("model", self.model, MODELS)
+        if (self.model == "transformer") != isinstance(arm, AttentionArm):
+            other = "mamba" if self.model == "transformer" else "transformer"
+            here = f"{arm.n1}>{'MHA' if self.model == 'transformer' else 'SSM'}>{arm.n2}"
+            raise ValueError(f"arm {arm} is of model={other!r}, this is a {self.model!r}: did you mean {here!r}?")
+        object.__setattr__(self, "arm", str(arm))
 
     def __hash__(self) -> int:
         return hash(self.run_id)
@@ -127,7 +161,7 @@ class RunConfig:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
             object.__setattr__(self, name, float(value))
-        for name in ("seed", "warmup_steps", "train_rows", "micro_batch"):
+        for name in ("seed", "warmup_steps", "train_rows", "micro_batch", "patience", "head_steps"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
@@ -135,11 +169,34 @@ class RunConfig:
         if not isinstance(self.betas, tuple) or len(self.betas) != 2 or not all(map(_is_beta, self.betas)):
             raise ValueError(f"betas must be two numbers from 0 to below 1 such as [0.9, 0.95], got {self.betas!r}")
         object.__setattr__(self, "betas", tuple(map(float, self.betas)))
+        self._check_regimen()
         blocks = self.down_sample
         if not isinstance(blocks, tuple) or not all(type(block) is int and block > 0 for block in blocks):
             raise ValueError(f"down_sample must be a list of blocks, counted from 1, such as [2, 4], got {blocks!r}")
         if self.down_norm != "None" and not blocks:
             raise ValueError(f"down_norm={self.down_norm!r} without down_sample: say behind which blocks to halve")
+
+    def _check_regimen(self) -> None:
+        """Rates and shares, and that each part has what it needs."""
+        from mambanorm.checks import check_flag
+
+        for name, low, high, allowed in (
+            *((rate, 0, 1, "from 0 to below 1") for rate in ("drop_path", "label_smoothing", "ema")),
+            *((alpha, 0, math.inf, "of at least 0") for alpha in ("mixup", "cutmix")),
+            ("teacher_weight", 0, math.nextafter(1, 2), "from 0 to 1"),
+            ("temperature", math.ulp(0), math.inf, "above 0"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
+                raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        check_flag("squeeze_excite", self.squeeze_excite)
+        for name in ("teacher", "start"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not re.fullmatch("([0-9a-f]{16})?", value):
+                raise ValueError(f"{name} must be the run_id of a stored run, 16 digits of 0…f, got {value!r}")
+        if self.head_steps and not self.start:
+            raise ValueError(f"head_steps={self.head_steps} without start: say which run's weights are to be kept")
 
     @property
     def run_id(self) -> str:
@@ -266,6 +323,10 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
         **DIFFERENCES[scale].get("*", {}),
         **(DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}),
     }
+    if "model" not in changes and _is_attention(changes.get("arm")):
+        changes["model"] = "transformer"
+    if changes.get("model") == "transformer":
+        differences = transformer_differences(scale, task, differences)
     config = RunConfig.from_dict({"task": task, "scale": scale, **differences, **changes})
     parts = (("warmup_steps", "steps"), ("micro_batch", "batch_size"), ("batch_size", "train_rows"))
     for part, whole in parts:
@@ -273,6 +334,10 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
         if size > limit > 0 and {part, whole} & set(changes):
             raise ValueError(f"{part}={size} is beyond {whole}={limit}: change one of the two")
     return config
+
+
+def _is_attention(arm: object) -> bool:
+    return isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm)
 
 
 def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:

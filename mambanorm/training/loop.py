@@ -18,28 +18,41 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.model.classifier import SequenceClassifier
+from mambanorm.model.transformer import TransformerClassifier
 from mambanorm.model.vision import ImageClassifier
 from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Shape, TaskData, load_task
 from mambanorm.training import machine
+from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best, Checkpoint
 from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import accuracy, autocast, evaluate, predict, to_device
 from mambanorm.training.optimizer import build_optimizer
+from mambanorm.training.regimen import (
+    NOTHING_ELSE,
+    HeadFirst,
+    Lesson,
+    loss_of,
+    mixed,
+    step_randomness,
+    take_over,
+    taught,
+    teacher_of,
+)
 from mambanorm.training.result import RunResult
 from mambanorm.training.schedule import schedule
 
-MODEL_FIELDS = (
-    "d_model", "n_layers", "arm", "stem_norm", "final_norm", "d_state", "d_conv", "expand", "norm_options",
-    "positional",
+COMMON_FIELDS = (
+    "d_model", "n_layers", "arm", "stem_norm", "final_norm", "expand", "norm_options", "positional", "drop_path",
 )  # fmt: skip
 """The fields of a config that every model takes as they are."""
+MODEL_FIELDS = (*COMMON_FIELDS, "d_state", "d_conv")
+TRANSFORMER_FIELDS = (*COMMON_FIELDS, "n_heads", "norm_position", "squeeze_excite")
 IMAGE_FIELDS = ("down_sample", "down_norm")
 """Those that models of images take in addition."""
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
@@ -51,6 +64,7 @@ def train(
     on_step: Callable[[int, nn.Module, float], None] | None = None,
     checkpoint_dir: str | Path | None = None,
     checkpoint_every_s: float = 300.0,
+    runs_dir: str | Path | None = None,
 ) -> RunResult:
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
@@ -58,10 +72,10 @@ def train(
     saves one every `checkpoint_every_s` seconds (training/checkpoint.py). `wall_s` leaves out work that a kill lost.
     It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
     be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
-    divergence.
+    divergence. `runs_dir`: where the runs lie that a config names as its teacher or start (None = the run store).
     """
     with exactly_threads(config.threads):
-        return _train(config, on_step, checkpoint_dir, checkpoint_every_s)
+        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
 
 
 def _train(
@@ -69,16 +83,21 @@ def _train(
     on_step: Callable[[int, nn.Module, float], None] | None,
     checkpoint_dir: str | Path | None,
     checkpoint_every_s: float,
+    runs_dir: str | Path | None,
 ) -> RunResult:
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
     data = load_task(config.task, config.scale, config.seed)
     rows_used = check_rows(config, len(data.train))
-    model = build_model(config, data).to(device)
+    model = build_model(config, data)
+    take_over(model, config, runs_dir)
+    teacher = teacher_of(config, lambda other: build_model(other, data).to(device), runs_dir)
+    model = model.to(device)
     optimizer = build_optimizer(model, config)
+    average, head_first = Average(model, config.ema), HeadFirst(model, config)
     log, curve, best = WeightLog(model), [], Best()
     nonfinite_step = nonfinite_site = None
-    parts = dict(model=model, optimizer=optimizer, log=log, best=best, curve=curve)
+    parts = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve)
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
     tokens, earlier_s = checkpoint.load()
     start, done = time.perf_counter() - earlier_s, len(curve)
@@ -86,13 +105,19 @@ def _train(
     if not done:
         log.snapshot(0)
     for step, rows in enumerate(islice(batch_order(config, rows_used), done, None), start=done + 1):
+        if best.is_old(curve, config.patience):
+            break
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
+        inputs, lesson = mixed(inputs, labels, config, step)
+        lesson = taught(lesson, teacher, inputs, lengths, config)
         factor = schedule(config.schedule, step, steps=config.steps, warmup_steps=config.warmup_steps)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * factor
         optimizer.zero_grad()
-        with log.watching():
-            loss = backward(model, inputs, lengths, labels, config)
+        model.train()
+        head_first.at(step)
+        with log.watching(), step_randomness(config, step):
+            loss = backward(model, inputs, lengths, labels, config, lesson)
         grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
         if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
@@ -100,21 +125,23 @@ def _train(
                 nonfinite_step, nonfinite_site = step, find_nonfinite(model, inputs, lengths, config.micro_batch)
             break
         optimizer.step()
+        average.update()
         log.turn(step)
         tokens += positions(inputs, lengths, data.patch)
         if on_step is not None:
             on_step(step, model, curve[-1]["train_loss"])
         if step % config.eval_every == 0 or step == config.steps:
-            curve[-1] |= evaluate(model, data.val, config, device)
-            best.offer(step, curve[-1]["val_accuracy"], model)
+            curve[-1] |= evaluate(average.judged, data.val, config, device)
+            best.offer(step, curve[-1]["val_accuracy"], average.judged)
             log.snapshot(step)
             memory.sample()
         checkpoint.offer(tokens, time.perf_counter() - start)
     wall_s = time.perf_counter() - start
 
     diverged = nonfinite_step is not None
-    best.restore(model)
-    predictions = predict(model, data.test, config, device)
+    judged = average.judged
+    best.restore(judged)
+    predictions = predict(judged, data.test, config, device)
     return RunResult(
         config=config,
         status="diverged" if diverged else "ok",
@@ -140,7 +167,7 @@ def _train(
         ),
         predictions=predictions,
         diagnostics=log.arrays(),
-        checkpoint={name: value.cpu() for name, value in model.state_dict().items()},
+        checkpoint={name: value.cpu() for name, value in judged.state_dict().items()},
     )
 
 
@@ -158,14 +185,20 @@ def check_rows(config: RunConfig, n: int) -> int:
     return used
 
 
-def backward(model: nn.Module, inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig) -> float:
+def backward(
+    model: nn.Module,
+    inputs: Tensor,
+    lengths: Tensor | None,
+    labels: Tensor,
+    config: RunConfig,
+    lesson: Lesson = NOTHING_ELSE,
+) -> float:
     """The mean loss of a batch. Gradients are summed over micro-batches; a norm sees one micro-batch at a time."""
     total = 0.0
-    model.train()
     for part in micro_batches(len(labels), config.micro_batch):
         with autocast(config, labels.device):
             logits = model(inputs[part], None if lengths is None else lengths[part])
-            loss = F.cross_entropy(logits, labels[part]) * (len(labels[part]) / len(labels))
+            loss = loss_of(logits, labels[part], config, lesson.of(part)) * (len(labels[part]) / len(labels))
         loss.backward()
         total += loss.item()
     return total
@@ -176,12 +209,18 @@ def micro_batches(rows: int, size: int) -> list[slice]:
     return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]
 
 
-def build_model(config: RunConfig, data: TaskData | Shape) -> SequenceClassifier | ImageClassifier:
+def build_model(
+    config: RunConfig, data: TaskData | Shape
+) -> SequenceClassifier | ImageClassifier | TransformerClassifier:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
-    options = {name: getattr(config, name) for name in MODEL_FIELDS}
+    names = TRANSFORMER_FIELDS if config.model == "transformer" else MODEL_FIELDS
+    options = {name: getattr(config, name) for name in names}
     options["positions"] = data.positions if config.positional == "learned" else None
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
+        if config.model == "transformer":
+            stem = {name: getattr(data, name) for name in ("vocab_size", "in_features", "in_channels", "patch")}
+            return TransformerClassifier(data.n_classes, **stem, **options)
         if data.in_channels is not None:
             options |= {name: getattr(config, name) for name in IMAGE_FIELDS}
             return ImageClassifier(data.n_classes, in_channels=data.in_channels, patch=data.patch, **options)

@@ -16,6 +16,7 @@ Map
     SEEDS_PER_ARM   how many seeds an arm has at each scale; PAPER_SEED is the one that the paper names
     VISION_TASKS    the tasks of images
     epochs          epochs → batch size, steps and evaluations
+    transformer_differences     those of a Mamba → those of a Transformer
 """
 
 from __future__ import annotations
@@ -196,5 +197,21 @@ DIFFERENCES: dict[str, dict[str, dict[str, Any]]] = {
     "lab": LAB,
     "paper": PAPER,
 }
+TRANSFORMER = dict(
+    arm="AutoNorm", positional="learned", squeeze_excite=True,  # S2, §IV.B
+    d_conv=4,                                                   # does nothing; the same for images and sequences
+)  # fmt: skip
+"""What a Transformer differs in from the Mamba of the same task and scale. S2 states no size, rate or number of steps:
+those are the task's, and a learning rate at which post-norm Transformers train."""
+
+TRANSFORMER_LR = {"smoke": 2e-3, "quick": 3e-3, "lab": 1e-3, "paper": 5e-4}
+
+
+def transformer_differences(scale: str, task: str, differences: dict[str, Any]) -> dict[str, Any]:
+    """Those of a Mamba made into those of a Transformer."""
+    own = {name: value for name, value in differences.items() if name not in ("arm", "d_state", "down_sample")}
+    return own | TRANSFORMER | dict(lr=TRANSFORMER_LR[scale], down_norm="None")
+
+
 SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
 """Seeds per arm at each scale, unless asked otherwise; Table 2 has 3."""

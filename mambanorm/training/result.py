@@ -75,7 +75,8 @@ def check_facts(facts: dict[str, Any], config: RunConfig) -> None:
         raise ValueError(f"result.json has status {facts['status']!r} and step {facts['first_nonfinite_step']!r}")
     if diverged and facts["test_accuracy"] != facts["chance"]:
         raise ValueError(f"result.json has accuracy {facts['test_accuracy']} where a diverged run has chance")
-    if facts["steps"] > config.steps or (not diverged and facts["steps"] != config.steps):
+    stopped = diverged or config.patience  # before the last step
+    if facts["steps"] > config.steps or (not stopped and facts["steps"] != config.steps):
         raise ValueError(f"result.json has {facts['steps']} steps, the config asks for {config.steps}")
     if facts["threads"] != config.threads and facts["backend"] == "cpu":
         raise ValueError(

@@ -85,7 +85,7 @@ def _train_and_store(config: RunConfig, store: Path, stale: str, **options: Any)
         stored = find_run(config, store)
         if stored is not None:
             return stored.path
-        return save_run(train(config, checkpoint_dir=resume_dir(config, store), **options), store)
+        return save_run(train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options), store)
 
 
 def _worker_address() -> str:

@@ -1,0 +1,199 @@
+"""The regimen of S2 (§IV.C.3), each part a field of RunConfig and off by default.
+
+    mixed              MixUp and CutMix: rows mixed with other rows of the batch, and how much of the labels is theirs
+    Lesson             what a batch teaches besides its labels
+    loss_of            the loss of a batch: smoothed labels, mixed ones, a teacher's outputs
+    take_over          fine-tuning: the weights of a stored run;   HeadFirst: the phase in which the body stays as it is
+    teacher_of         distillation: the model of a stored run
+    step_randomness    the random numbers of one step
+
+What is random depends on the seed and the step alone, so a run that continues from a checkpoint is the same run.
+
+Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing); Hinton et al. 2015
+(distillation). Averaged weights are in averaging.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.training.config import RunConfig
+from mambanorm.training.evaluation import autocast
+from mambanorm.training.store import stored_run
+from mambanorm.training.stored_run import StoredRun
+
+
+class Lesson(NamedTuple):
+    """What a batch teaches besides its labels. other: the labels of the rows mixed in, `share` of the loss is the own
+    labels'. soft: the teacher's outputs."""
+
+    other: Tensor | None = None
+    share: float = 1.0
+    soft: Tensor | None = None
+
+    def of(self, rows: slice) -> Lesson:
+        return Lesson(*(part[rows] if isinstance(part, Tensor) else part for part in self))
+
+
+NOTHING_ELSE = Lesson()
+
+
+@torch.no_grad()
+def taught(
+    lesson: Lesson, teacher: nn.Module | None, inputs: Tensor, lengths: Tensor | None, config: RunConfig
+) -> Lesson:
+    """The lesson with the teacher's outputs on these inputs."""
+    if teacher is None:
+        return lesson
+    with autocast(config, inputs.device):
+        return lesson._replace(soft=teacher(inputs, lengths).float())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# mixing
+
+
+def mixed(inputs: Tensor, labels: Tensor, config: RunConfig, step: int) -> tuple[Tensor, Lesson]:
+    """The inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another one; where both ways are on, one of
+    them by a coin. ValueError for token ids, which are no numbers."""
+    if not (config.mixup or config.cutmix):
+        return inputs, NOTHING_ELSE
+    if not inputs.is_floating_point():
+        raise ValueError(f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0")
+    rng = np.random.default_rng([config.seed, step])
+    other = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
+    cut = config.cutmix and (not config.mixup or rng.random() < 0.5)
+    share = float(rng.beta(*[config.cutmix if cut else config.mixup] * 2))
+    if cut:
+        inputs, share = _cut(inputs, inputs[other], share, rng)
+    else:
+        inputs = share * inputs + (1 - share) * inputs[other]
+    return inputs, Lesson(labels[other], share)
+
+
+def _cut(inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """A box of about 1 − share of the positions is the other row's; returns the share that stays. The box is placed by
+    its centre and cut off at the border, as in the paper."""
+    sizes = inputs.shape[1:-1]
+    place = [slice(None)]
+    for size in sizes:
+        length, centre = size * (1 - share) ** (1 / len(sizes)), rng.integers(size)
+        place.append(slice(max(round(centre - length / 2), 0), min(round(centre + length / 2), size)))
+    pasted = inputs.clone()
+    pasted[tuple(place)] = others[tuple(place)]
+    return pasted, 1 - float(np.prod([(s.stop - s.start) / n for s, n in zip(place[1:], sizes, strict=True)]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loss
+
+
+def loss_of(outputs: Tensor, labels: Tensor, config: RunConfig, lesson: Lesson) -> Tensor:
+    """The mean loss: cross-entropy of logits with classes, squared error of values with targets (float labels)."""
+
+    def hard(wanted: Tensor) -> Tensor:
+        if wanted.is_floating_point():
+            return F.mse_loss(outputs.float(), wanted)
+        return F.cross_entropy(outputs, wanted, label_smoothing=config.label_smoothing)
+
+    loss = hard(labels)
+    if lesson.other is not None:
+        loss = lesson.share * loss + (1 - lesson.share) * hard(lesson.other)
+    if lesson.soft is None:
+        return loss
+    return (1 - config.teacher_weight) * loss + config.teacher_weight * distance(outputs, lesson.soft, labels, config)
+
+
+def distance(outputs: Tensor, soft: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
+    """T²·KL(teacher/T ‖ student/T), mean over the rows (Hinton et al. 2015); of values their squared error."""
+    if labels.is_floating_point():
+        return F.mse_loss(outputs.float(), soft.float())
+    student, teacher = ((logits.float() / config.temperature).log_softmax(-1) for logits in (outputs, soft))
+    return config.temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what other runs give
+
+
+def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
+    """Fills the model with the weights of the run `start`; its head too if that run is of the same task.
+
+    ValueError where there is no such run, or a weight is missing, too many or of another shape."""
+    if not config.start:
+        return
+    run = _run("start", config.start, runs_dir)
+    theirs, ours = run.checkpoint, model.state_dict()
+    if run.config.task != config.task:
+        theirs = {name: value for name, value in theirs.items() if not name.startswith("head.")}
+        theirs |= {name: value for name, value in ours.items() if name.startswith("head.")}
+    _check_fit("start", run, theirs, ours)
+    model.load_state_dict(theirs)
+
+
+def teacher_of(
+    config: RunConfig, build: Callable[[RunConfig], nn.Module], runs_dir: str | Path | None
+) -> nn.Module | None:
+    """The model of the run `teacher`, ready to be asked; None without one. `build` makes it for this run's data.
+
+    ValueError where there is no such run, or its weights do not fit this run's inputs and classes."""
+    if not config.teacher:
+        return None
+    run = _run("teacher", config.teacher, runs_dir)
+    model, weights = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed)), run.checkpoint
+    _check_fit("teacher", run, weights, model.state_dict())
+    model.load_state_dict(weights)
+    return model.eval().requires_grad_(False)
+
+
+def _run(what: str, run_id: str, runs_dir: str | Path | None) -> StoredRun:
+    run = stored_run(run_id, runs_dir)
+    if run is None:
+        raise ValueError(f"{what}={run_id!r}: the store holds no such run, train it first (mambanorm runs lists them)")
+    return run
+
+
+def _check_fit(what: str, run: StoredRun, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
+    """ValueError that names the first weight of a run that the model has not, lacks or has in another shape."""
+    for name in [*ours, *theirs]:
+        shapes = [tuple(state[name].shape) if name in state else None for state in (theirs, ours)]
+        if shapes[0] != shapes[1]:
+            told = ["has no such weight" if shape is None else f"has shape {shape}" for shape in shapes]
+            who = f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
+            raise ValueError(f"{what}: {who} does not fit: of {name} it {told[0]}, this model {told[1]}")
+
+
+class HeadFirst:
+    """Phase 1 of fine-tuning, steps 1…head_steps: the body does not learn, and gives what it gives in a test."""
+
+    def __init__(self, model: nn.Module, config: RunConfig):
+        self.steps = config.head_steps
+        self.body = [child for name, child in model.named_children() if name != "head"]
+        self.learning = [p for child in self.body for p in child.parameters() if p.requires_grad]
+
+    def at(self, step: int) -> None:
+        """Freezes the body, or frees it; to be called after `model.train()`."""
+        if not self.steps:
+            return
+        frozen = step <= self.steps
+        for child in self.body:
+            child.train(not frozen)
+        for parameter in self.learning:
+            parameter.requires_grad_(not frozen)
+
+
+@contextmanager
+def step_randomness(config: RunConfig, step: int) -> Iterator[None]:
+    """torch's random numbers of this step, where the model draws any; the caller's are left alone."""
+    with torch.random.fork_rng(devices=[]) if config.drop_path else nullcontext():
+        if config.drop_path:
+            torch.manual_seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0] >> 1))
+        yield

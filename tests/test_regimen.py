@@ -1,0 +1,316 @@
+"""Each part of the regimen (S2, §IV.C.3) does what its paper says, and a run with all of it is one run."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mambanorm as mn
+from mambanorm.tasks import load_task
+from mambanorm.training.averaging import Average
+from mambanorm.training.checkpoint import Best
+from mambanorm.training.config import RunConfig, base_config
+from mambanorm.training.evaluation import accuracy
+from mambanorm.training.loop import build_model, train
+from mambanorm.training.regimen import Lesson, loss_of, mixed
+from mambanorm.training.store import save_run, stored_run
+
+DIGITS = base_config("digits", "smoke", arm="LN>SSM>None")
+EVERYTHING = dict(drop_path=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, ema=0.5)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store with one Mamba and one Transformer of the digits."""
+    folder = tmp_path_factory.mktemp("runs")
+    for config in (DIGITS, base_config("digits", "smoke", arm="Teacher", n_heads=2)):
+        save_run(train(config), folder)
+    return folder
+
+
+def random_batch(*shape):
+    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    return rows, torch.arange(len(rows)) % 5
+
+
+# mixing
+
+
+@pytest.mark.parametrize("shape", [(16, 7, 3), (16, 8, 8, 1)])
+def test_mixup_mixes_each_row_and_its_label_by_the_same_share(shape):
+    inputs, labels = random_batch(*shape)
+    shares = []
+    for step in range(200):
+        found, lesson = mixed(inputs, labels, DIGITS.but(mixup=0.4), step)
+        other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
+        torch.testing.assert_close(found, lesson.share * inputs + (1 - lesson.share) * inputs[other])
+        assert torch.equal(lesson.other, labels[other])
+        shares.append(lesson.share)
+    assert abs(np.mean(shares) - 0.5) < 0.1
+    assert abs(np.var(shares) - 1 / (4 * (2 * 0.4 + 1))) < 0.03  # of Beta(α, α)
+
+
+@pytest.mark.parametrize("shape", [(16, 40, 3), (16, 12, 10, 1)])
+def test_cutmix_pastes_one_box_of_another_row_and_counts_its_positions(shape):
+    inputs, labels = random_batch(*shape)
+    for step in range(100):
+        found, lesson = mixed(inputs, labels, DIGITS.but(cutmix=1.0), step)
+        other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
+        moved = other != torch.arange(16)
+        pasted = (found != inputs).any(-1)[moved]
+        assert torch.equal(pasted, pasted[:1].expand_as(pasted))  # the same place in every row
+        own = 1 - pasted[0].double().mean()
+        assert lesson.share == pytest.approx(float(own))
+        for axis in range(pasted.dim() - 1):  # a box: full along each axis where it has any
+            along = (
+                pasted[0].any(dim=tuple(a for a in range(pasted.dim() - 1) if a != axis))
+                if pasted.dim() > 2
+                else pasted[0]
+            )
+            assert int(along.long().diff().abs().sum()) <= 2
+        expected = torch.where((found == inputs).all(-1, keepdim=True), inputs, inputs[other])
+        assert torch.equal(found, expected)
+
+
+def test_with_both_one_of_the_two_is_drawn_for_each_step():
+    inputs, labels = random_batch(16, 40, 3)
+    config = DIGITS.but(mixup=0.4, cutmix=1.0)
+    whole = [float((mixed(inputs, labels, config, step)[0] == inputs).double().mean()) for step in range(200)]
+    assert 70 < sum(share > 0.2 for share in whole) < 130  # what is pasted leaves the rest as it is
+    again = [mixed(inputs, labels, config, 7)[0] for _ in range(2)]
+    assert torch.equal(*again)
+
+
+def test_token_ids_cannot_be_mixed():
+    with pytest.raises(ValueError, match="listops has token ids: set both to 0"):
+        train(base_config("listops", "smoke", mixup=0.2))
+
+
+# the loss
+
+
+def test_the_loss_is_that_of_smoothed_and_mixed_labels():
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).double()
+    labels, other = torch.arange(6) % 5, torch.tensor([4, 3, 2, 1, 0, 0])
+    smooth = {t: F.one_hot(t_, 5).double() * 0.9 + 0.1 / 5 for t, t_ in (("a", labels), ("b", other))}
+    target = 0.7 * smooth["a"] + 0.3 * smooth["b"]
+    expected = -(target * logits.log_softmax(-1)).sum(-1).mean()
+    found = loss_of(logits, labels, DIGITS.but(label_smoothing=0.1), Lesson(other, 0.7))
+    torch.testing.assert_close(found, expected)
+    assert loss_of(logits, labels, DIGITS, Lesson()) == F.cross_entropy(logits, labels)
+
+
+def test_the_gradient_of_distillation_is_the_difference_of_the_softened_outputs():
+    student = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    teacher = torch.randn(6, 5, generator=torch.Generator().manual_seed(2))
+    config = DIGITS.but(teacher_weight=1.0, temperature=3.0)
+    loss_of(student, torch.zeros(6, dtype=torch.long), config, Lesson(soft=teacher)).backward()
+    expected = 3.0 * ((student / 3).softmax(-1) - (teacher / 3).softmax(-1)) / 6
+    torch.testing.assert_close(student.grad, expected.detach())
+    half = loss_of(student, torch.zeros(6, dtype=torch.long), DIGITS, Lesson(soft=teacher))
+    whole = loss_of(student, torch.zeros(6, dtype=torch.long), DIGITS.but(teacher_weight=1.0), Lesson(soft=teacher))
+    plain = F.cross_entropy(student, torch.zeros(6, dtype=torch.long))
+    torch.testing.assert_close(half, (plain + whole) / 2)
+
+
+# averaged weights, early stopping
+
+
+def test_the_average_follows_its_recursion():
+    model = torch.nn.Linear(3, 2)
+    average, expected, rng = Average(model, 0.9), None, np.random.default_rng(0)
+    for _ in range(5):
+        with torch.no_grad():
+            model.weight.copy_(torch.as_tensor(rng.standard_normal((2, 3))))
+        average.update()
+        now = model.weight.detach().double()
+        expected = now.clone() if expected is None else 0.9 * expected + 0.1 * now
+        torch.testing.assert_close(average.judged.weight.double(), expected, rtol=1e-5, atol=1e-6)
+    assert Average(model, 0.0).judged is model
+
+
+def test_the_averaged_weights_are_what_is_tested():
+    seen = []
+    result = train(
+        DIGITS.but(ema=0.5, eval_every=4), on_step=lambda step, model, _: seen.append(model.head.weight.clone())
+    )
+    expected = seen[0]
+    for weight in seen[1:]:
+        expected = 0.5 * expected + 0.5 * weight
+    torch.testing.assert_close(result.checkpoint["head.weight"], expected.detach())
+    assert not torch.allclose(result.checkpoint["head.weight"], seen[-1])
+
+
+def test_early_stopping_stops_and_restores_the_best():
+    config = DIGITS.but(steps=40, eval_every=1, lr=0.2, seed=1, warmup_steps=1)
+    whole, early = train(config), train(config.but(patience=3))
+    val = whole.curves.val_accuracy.to_numpy()
+    best, last = 0, len(val)
+    for step, value in enumerate(val):  # by hand: the first step after three that were no better
+        best = step if value > val[best] else best
+        if step - best == 3:
+            last = step + 1
+            break
+    assert last < 40, "this run must be one that stops"
+    assert (early.steps, early.best_step, early.status) == (last, best + 1, "ok")
+    np.testing.assert_array_equal(early.curves.train_loss, whole.curves.train_loss[:last])
+    stopped_at_best = train(config.but(patience=0, seed=1), on_step=_keep(kept := {}))
+    assert stopped_at_best.steps == 40
+    for name, value in kept[best + 1].items():
+        torch.testing.assert_close(early.checkpoint[name], value)
+    assert early.test_accuracy == accuracy(early.predictions)
+
+
+def _keep(kept):
+    return lambda step, model, _: kept.update({step: {k: v.clone() for k, v in model.state_dict().items()}})
+
+
+def test_patience_counts_evaluations_not_steps():
+    best = Best()
+    best.offer(2, 0.5, torch.nn.Linear(1, 1))
+    curve = [{"step": s} | ({"val_accuracy": 0.4} if s % 2 == 0 else {}) for s in range(1, 7)]
+    assert [best.is_old(curve[:n], 2) for n in range(7)] == [False] * 6 + [True]
+    assert not best.is_old(curve, 0)
+    assert best.is_old(pd.DataFrame(curve).to_dict("records"), 2)  # as a checkpoint gives it back, with NaN between
+
+
+# other runs' weights
+
+
+def test_fine_tuning_begins_with_the_runs_weights_and_phase_1_changes_the_head_only(store):
+    config = DIGITS.but(start=DIGITS.run_id, head_steps=2, seed=1, arm="LN>SSM>None")
+    before = stored_run(DIGITS.run_id, store).checkpoint
+    seen = {}
+    train(config, on_step=_keep(seen), runs_dir=store)
+    for step, same in ((1, True), (2, True), (3, False), (4, False)):
+        body = all(
+            torch.equal(before[name], value) for name, value in seen[step].items() if not name.startswith("head.")
+        )
+        assert body == same, step
+        assert not torch.equal(before["head.weight"], seen[step]["head.weight"])
+    without = {}
+    train(config.but(head_steps=0), on_step=_keep(without), runs_dir=store)
+    assert not torch.equal(before["blocks.0.in_proj.weight"], without[1]["blocks.0.in_proj.weight"])
+
+
+@pytest.mark.parametrize("arm", ["BN>SSM>NormVary-fixed", "AutoNorm_RandomSelector"])
+def test_phase_1_leaves_running_statistics_and_draws_alone_and_phase_2_learns_only_what_learns(tmp_path, arm):
+    first = base_config("digits", "smoke", arm=arm, n_heads=2)
+    save_run(train(first), tmp_path)
+    before, seen = stored_run(first.run_id, tmp_path).checkpoint, {}
+    train(first.but(start=first.run_id, head_steps=2, seed=1), on_step=_keep(seen), runs_dir=tmp_path)
+    assert all(torch.equal(before[name], value) for name, value in seen[2].items() if not name.startswith("head."))
+    changed = {name for name, value in seen[4].items() if not torch.equal(before[name], value)}
+    fixed = {name for name in before if "_logits" in name}
+    assert changed
+    assert not changed & fixed
+
+
+def test_another_tasks_head_is_left_where_it_starts(store):
+    other = base_config("digits_images", "smoke", arm="LN>SSM>None", start=DIGITS.run_id)
+    with pytest.raises(ValueError, match=f"start: run {DIGITS.run_id} .*does not fit: of stem.weight"):
+        train(other, runs_dir=store)
+    base = base_config("digits_images", "smoke")
+    save_run(train(base), store)
+    from mambanorm.tasks import TASKS, register_task
+
+    @register_task("twice", title="digits again", source="this test", kind="image")
+    def twice(scale, seed):
+        return TASKS["digits_images"].load(scale, seed)
+
+    try:
+        config = base.but(task="twice", start=base.run_id, head_steps=1)
+        seen, fresh = {}, build_model(config, load_task("twice", "smoke", 0)).head.weight
+        train(config.but(lr=1e-12), on_step=_keep(seen), runs_dir=store)
+        torch.testing.assert_close(seen[1]["head.weight"], fresh)
+    finally:
+        del TASKS["twice"]
+
+
+def test_a_student_learns_its_teachers_outputs(store):
+    """With the teacher's outputs alone to learn from, T²·KL falls; the teacher itself is at 0."""
+    teacher = base_config("digits", "smoke", arm="Teacher", n_heads=2)
+    taught = dict(teacher=teacher.run_id, teacher_weight=1.0, batch_size=64)
+    loss = train(DIGITS.but(**taught, steps=60, lr=1e-2), runs_dir=store).curves.train_loss
+    assert loss[-5:].mean() < 0.5 * loss[:5].mean()
+    itself = train(teacher.but(**taught, start=teacher.run_id, lr=0.0), runs_dir=store).curves.train_loss
+    assert itself.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("what", ["teacher", "start"])
+def test_a_run_that_is_not_there_or_does_not_fit_is_named(store, what):
+    with pytest.raises(ValueError, match=f"{what}='0123456789abcdef': the store holds no such run, train it first"):
+        train(DIGITS.but(**{what: "0123456789abcdef"}), runs_dir=store)
+    wide = DIGITS.but(d_model=16)
+    save_run(train(wide), store)
+    if what == "start":
+        with pytest.raises(ValueError, match=r"of stem.weight it has shape \(16, 1\), this model has shape \(8, 1\)"):
+            train(DIGITS.but(start=wide.run_id), runs_dir=store)
+    else:
+        with pytest.raises(ValueError, match="teacher: run .* does not fit: of stem.weight"):
+            train(base_config("listops", "smoke", teacher=DIGITS.run_id), runs_dir=store)
+
+
+# one run
+
+
+@pytest.mark.parametrize("arm", ["LN>SSM>None", "AutoNorm_RandomSelector"])
+def test_a_run_with_all_of_it_goes_on_from_its_checkpoint_bit_for_bit(tmp_path, store, arm):
+    teacher = base_config("digits", "smoke", arm="Teacher", n_heads=2)
+    config = base_config("digits", "smoke", arm=arm, n_heads=2, teacher=teacher.run_id, steps=6, **EVERYTHING)
+    whole = train(config, runs_dir=store)
+
+    def stop(step, *_):
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, on_step=stop, checkpoint_dir=tmp_path, checkpoint_every_s=0, runs_dir=store)
+    assert list(tmp_path.glob("step-*"))
+    resumed = train(config, checkpoint_dir=tmp_path, checkpoint_every_s=0, runs_dir=store)
+    np.testing.assert_array_equal(resumed.curves.train_loss, whole.curves.train_loss)
+    assert all(torch.equal(resumed.checkpoint[name], value) for name, value in whole.checkpoint.items())
+
+
+def test_the_regimen_leaves_the_callers_random_state_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train(DIGITS.but(**EVERYTHING))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_fields_of_the_regimen_enter_no_run_id_at_their_default():
+    assert RunConfig().run_id == RunConfig(mixup=0, ema=0.0, teacher="", patience=0).run_id
+    for change in (dict(mixup=0.1), dict(ema=0.9), dict(patience=1), dict(n_heads=8), dict(teacher="0" * 16)):
+        assert RunConfig(**change).run_id != RunConfig().run_id
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (dict(mixup=-0.1), "mixup must be a number of at least 0, got -0.1"),
+        (dict(cutmix=float("nan")), "cutmix must be a number of at least 0"),
+        (dict(drop_path=1), "drop_path must be a number from 0 to below 1, got 1"),
+        (dict(label_smoothing=1.0), "label_smoothing must be a number from 0 to below 1"),
+        (dict(ema=True), "ema must be a number"),
+        (dict(temperature=0), "temperature must be a number above 0"),
+        (dict(teacher_weight=1.1), "teacher_weight must be a number from 0 to 1"),
+        (dict(patience=-1), "patience must be a whole number of at least 0"),
+        (dict(teacher="best"), "teacher must be the run_id of a stored run"),
+        (dict(head_steps=3), "head_steps=3 without start"),
+        (dict(model="transformer"), "did you mean 'RMSN>MHA>None'"),
+        (dict(arm="AutoNorm"), "is of model='transformer'"),
+        (dict(model="lstm"), "model"),
+    ],
+)
+def test_an_impossible_regimen_is_refused_when_it_is_written(change, told):
+    with pytest.raises(ValueError, match=told):
+        RunConfig(**change)
+
+
+def test_a_transformer_trains_through_the_same_path(tmp_path):
+    configs = [base_config(task, "smoke", arm="AutoNorm", n_heads=2) for task in ("digits", "digits_images", "listops")]
+    frame = mn.sweep(configs, runs_dir=tmp_path, workers=1, progress=False)
+    assert frame.status.tolist() == ["ok"] * 3
+    assert frame.arm.tolist() == ["AutoNorm"] * 3
