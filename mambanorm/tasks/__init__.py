@@ -17,7 +17,7 @@ from mambanorm.settings import SCALES
 from mambanorm.tasks import digits, listops  # importing a task registers it: these two first
 
 # isort: split
-from mambanorm.tasks import breakfast, imagenet, imdb, pathfinder, pixels
+from mambanorm.tasks import breakfast, imagenet, imdb, pathfinder, pixels, tabular
 from mambanorm.tasks.base import BadData, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
@@ -40,4 +40,5 @@ __all__ = [
     "pixels",
     "prepare_task",
     "register_task",
+    "tabular",
 ]

@@ -3,6 +3,7 @@
 Map
     Split           inputs, labels and lengths of one split, whole in memory; `batch` hands out padded batches
     TaskData        three splits and what a model must know about them (classes, vocabulary or features, chance)
+    Units           how the targets of a regression are scaled
     Shape           what the data look like at a scale, told without them
 
 Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,7 +32,7 @@ class Split:
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
     bytes 0…255, which `batch` returns as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
-    labels: (n,) int64.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
+    labels: (n,) int64, or targets (n, T) float32, which are real values.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
     Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
 
@@ -51,8 +53,10 @@ class Split:
         if self.inputs.dim() == 4 and self.lengths is not None:
             raise BadData(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
         n, positions = self.inputs.shape[:2]
+        if self.is_regression:
+            self._check_targets(n)
         for name in ("labels", "lengths"):
-            if (tensor := getattr(self, name)) is None:
+            if (tensor := getattr(self, name)) is None or (name == "labels" and self.is_regression):
                 continue
             if tensor.shape != (n,):
                 raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
@@ -62,6 +66,18 @@ class Split:
         if self.lengths is not None and n and not 1 <= self.lengths.min() <= self.lengths.max() <= positions:
             low, high = int(self.lengths.min()), int(self.lengths.max())
             raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
+
+    @property
+    def is_regression(self) -> bool:
+        return self.labels.dtype == torch.float32
+
+    def _check_targets(self, n: int) -> None:
+        if self.labels.dim() != 2 or self.labels.shape[0] != n or not self.labels.shape[1]:
+            shape = tuple(self.labels.shape)
+            raise BadData(f"labels have shape {shape}: {n} rows with real-valued targets need ({n}, targets)")
+        if not self.labels.isfinite().all():
+            row, column = (~self.labels.isfinite()).nonzero()[0].tolist()
+            raise BadData(f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -85,10 +101,25 @@ class Split:
         return inputs, lengths, labels
 
 
+class Units(NamedTuple):
+    """Mean and standard deviation of each target over the training rows, (T,): a model learns what is left."""
+
+    mean: Tensor
+    std: Tensor
+
+    def scaled(self, targets: Tensor) -> Tensor:
+        return (targets - self.mean.to(targets)) / self.std.to(targets)
+
+    def back(self, values: Tensor) -> Tensor:
+        return values * self.std.to(values) + self.mean.to(values)
+
+
 @dataclass(frozen=True, eq=False)
 class TaskData:
     """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
     `in_channels` for images; an image is cut into squares of `patch`² pixels.
+
+    `targets`: for a regression, the name of each target with its unit; n_classes is then their number.
 
     BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs of another kind than said,
     and inputs that are not finite: a run would only be counted as diverged.
@@ -102,6 +133,7 @@ class TaskData:
     in_features: int | None = None
     in_channels: int | None = None
     patch: int = 1
+    targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
@@ -114,15 +146,20 @@ class TaskData:
         given = {name: way for name, way in ways.items() if way is not None}
         for name, size in {"n_classes": self.n_classes, "patch": self.patch, **given}.items():
             check_size(name, size)
+        if self.targets and self.n_classes != len(self.targets):
+            raise BadData(f"n_classes={self.n_classes} and {len(self.targets)} targets: of a regression both are one")
         for name in SPLITS:
             self._check_split(name, getattr(self, name))
+        if self.targets and len(self.train) and not (self.units.std > 0).all():
+            constant = self.targets[int((self.units.std <= 0).nonzero()[0])]
+            raise BadData(f"target {constant!r} is the same in all training rows: there is nothing to learn")
 
     def _check_split(self, name: str, split: Split) -> None:
         if not isinstance(split, Split):
             raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
         if not len(split):
             return  # load_task says so
-        _check_range(f"labels of the {name} split", split.labels, self.n_classes)
+        self._check_labels(name, split)
         inputs, (way, size, dims) = split.inputs, self._kind()
         if inputs.dim() != dims or (dims > 2 and inputs.shape[-1] != size):
             raise BadData(f"inputs of the {name} split have shape {tuple(inputs.shape)}, which is not {way}={size}")
@@ -135,6 +172,15 @@ class TaskData:
         elif inputs.is_floating_point() and not (inputs.sum().isfinite() or inputs.isfinite().all()):  # the sum is fast
             row = int((~inputs.flatten(1).isfinite()).any(1).nonzero()[0])
             raise BadData(f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data")
+
+    def _check_labels(self, name: str, split: Split) -> None:
+        if not split.is_regression and not self.targets:
+            _check_range(f"labels of the {name} split", split.labels, self.n_classes)
+        elif not self.targets:
+            raise BadData(f"labels of the {name} split are real values: name them, targets=('load in kWh/m²', …)")
+        elif not split.is_regression or split.labels.shape[1] != len(self.targets):
+            found = f"{split.labels.dtype} of shape {tuple(split.labels.shape)}"
+            raise BadData(f"labels of the {name} split are {found}: {len(self.targets)} real-valued targets are named")
 
     def _kind(self) -> tuple[str, int, int]:
         """What the inputs are said to be, its size, and how many axes such inputs have."""
@@ -153,12 +199,22 @@ class TaskData:
         return tuple(max(shape[axis] for shape in splits) // self.patch for axis in (1, 2))
 
     @property
+    def units(self) -> Units | None:
+        """How a regression's targets are scaled; None for classes."""
+        if not self.targets:
+            return None
+        return Units(self.train.labels.mean(0), self.train.labels.std(0, correction=0))
+
+    @property
     def chance(self) -> float:
-        """Accuracy on test (a fraction) of always guessing the training split's most common class.
+        """Accuracy on test (a fraction) of always guessing the training split's most common class; of a regression 0,
+        which is what predicting the training mean explains.
 
         The guess is made without the test labels. So this is what a model would get that learned only the class counts.
         Of equally common classes the smallest label is guessed.
         """
+        if self.targets:
+            return 0.0
         guess = torch.bincount(self.train.labels).argmax()
         return float((self.test.labels == guess).double().mean())
 

@@ -1,4 +1,8 @@
-"""A model on a split, without gradients: its predictions, their accuracy and loss."""
+"""A model on a split, without gradients: its predictions, their accuracy and loss.
+
+Of a regression the accuracy is R² against the training mean, the mean over its targets, at least 0: the share of the
+squared error that a model takes away from predicting the training mean. RMSE and MAE are in the targets' units.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.tasks import Split
+from mambanorm.tasks.base import Units
 from mambanorm.training.config import RunConfig
 
 EVAL_BATCH = 64  # fits into the second-level cache beside the weights: a quarter faster than 256
@@ -24,24 +29,48 @@ def to_device(
 
 
 @torch.no_grad()
-def predict(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, np.ndarray]:
-    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row."""
+def predict(
+    model: nn.Module, split: Split, config: RunConfig, device: torch.device, units: Units | None = None
+) -> dict[str, np.ndarray]:
+    """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row. Of a
+    regression, label and predicted (n, T) in the targets' units, and `baseline` (T,), the training mean."""
     model.eval()
     found: dict[str, list[Tensor]] = {"label": [], "predicted": [], "loss": []}
     for rows in torch.arange(len(split)).split(EVAL_BATCH):
         inputs, lengths, labels = to_device(split.batch(rows), device)
         with autocast(config, device):
             logits = model(inputs, lengths).float()
-        guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
-        for key, value in zip(found, (labels, guess, F.cross_entropy(logits, labels, reduction="none")), strict=True):
+        if units is None:
+            guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+            loss = F.cross_entropy(logits, labels, reduction="none")
+        else:
+            guess, loss = units.back(logits), (logits - units.scaled(labels)).square().mean(-1)
+        for key, value in zip(found, (labels, guess, loss), strict=True):
             found[key].append(value.cpu())
-    return {key: torch.cat(parts).numpy() for key, parts in found.items()}
+    arrays = {key: torch.cat(parts).numpy() for key, parts in found.items()}
+    return arrays if units is None else arrays | {"baseline": units.mean.numpy()}
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:
-    return float(np.mean(predictions["label"] == predictions["predicted"]))
+    if "baseline" not in predictions:
+        return float(np.mean(predictions["label"] == predictions["predicted"]))
+    label, predicted, baseline = (predictions[name].astype(float) for name in ("label", "predicted", "baseline"))
+    left = ((label - predicted) ** 2).sum(0) / ((label - baseline) ** 2).sum(0)
+    return max(float(1 - left.mean()), 0.0) if np.isfinite(left).all() else 0.0
 
 
-def evaluate(model: nn.Module, split: Split, config: RunConfig, device: torch.device) -> dict[str, float]:
-    predictions = predict(model, split, config, device)
+def errors(predictions: dict[str, np.ndarray]) -> dict[str, float | None]:
+    """rmse and mae in the targets' units, and chance_rmse, that of the training mean; the mean over several targets.
+    None for classes."""
+    if "baseline" not in predictions:
+        return dict(rmse=None, mae=None, chance_rmse=None)
+    off, by_mean = (predictions["label"].astype(float) - predictions[name] for name in ("predicted", "baseline"))
+    rmse = {name: float(np.sqrt((d**2).mean(0)).mean()) for name, d in (("rmse", off), ("chance_rmse", by_mean))}
+    return rmse | dict(mae=float(abs(off).mean()))  # not finite where the model is not
+
+
+def evaluate(
+    model: nn.Module, split: Split, config: RunConfig, device: torch.device, units: Units | None = None
+) -> dict[str, float]:
+    predictions = predict(model, split, config, device, units)
     return {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}

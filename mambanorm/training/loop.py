@@ -31,7 +31,7 @@ from mambanorm.training import machine
 from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best, Checkpoint
 from mambanorm.training.config import RunConfig
-from mambanorm.training.evaluation import accuracy, autocast, evaluate, predict, to_device
+from mambanorm.training.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.regimen import (
     NOTHING_ELSE,
@@ -88,7 +88,7 @@ def _train(
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
     data = load_task(config.task, config.scale, config.seed)
-    rows_used = check_rows(config, len(data.train))
+    rows_used, units = check_rows(config, len(data.train)), data.units
     model = build_model(config, data)
     take_over(model, config, runs_dir)
     teacher = teacher_of(config, lambda other: build_model(other, data).to(device), runs_dir)
@@ -108,6 +108,7 @@ def _train(
         if best.is_old(curve, config.patience):
             break
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
+        labels = labels if units is None else units.scaled(labels)
         inputs, lesson = mixed(inputs, labels, config, step)
         lesson = taught(lesson, teacher, inputs, lengths, config)
         factor = schedule(config.schedule, step, steps=config.steps, warmup_steps=config.warmup_steps)
@@ -131,7 +132,7 @@ def _train(
         if on_step is not None:
             on_step(step, model, curve[-1]["train_loss"])
         if step % config.eval_every == 0 or step == config.steps:
-            curve[-1] |= evaluate(average.judged, data.val, config, device)
+            curve[-1] |= evaluate(average.judged, data.val, config, device, units)
             best.offer(step, curve[-1]["val_accuracy"], average.judged)
             log.snapshot(step)
             memory.sample()
@@ -141,7 +142,7 @@ def _train(
     diverged = nonfinite_step is not None
     judged = average.judged
     best.restore(judged)
-    predictions = predict(judged, data.test, config, device)
+    predictions = predict(judged, data.test, config, device, units)
     return RunResult(
         config=config,
         status="diverged" if diverged else "ok",
@@ -165,6 +166,8 @@ def _train(
         curves=pd.DataFrame(curve).reindex(
             columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
         ),
+        test_loss=float(predictions["loss"].mean()),
+        **errors(predictions),
         predictions=predictions,
         diagnostics=log.arrays(),
         checkpoint={name: value.cpu() for name, value in judged.state_dict().items()},

@@ -19,7 +19,8 @@ from mambanorm.training.config import RunConfig
 
 @dataclass
 class RunResult:
-    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance."""
+    """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance. Of a
+    regression they are R² against the training mean (training/evaluation.py), and chance is 0."""
 
     config: RunConfig
     status: str  # ok | diverged
@@ -40,15 +41,21 @@ class RunResult:
     versions: str
     git_commit: str
     machine: str
+    test_loss: float | None  # cross-entropy, or squared error of the scaled targets
+    rmse: float | None  # of a regression, on test, in the targets' units; the mean over several
+    mae: float | None
+    chance_rmse: float | None  # of predicting the training mean
     curves: pd.DataFrame  # step, train_loss, grad_norm, lr, val_loss, val_accuracy
     predictions: dict[str, np.ndarray]  # of the test split: label, predicted (−1: logits not finite), loss
     diagnostics: dict[str, np.ndarray]  # WeightLog.arrays()
     checkpoint: dict[str, Tensor]  # state_dict of the best validation step
 
     def facts(self) -> dict[str, Any]:
-        """The scalars, as they stand in result.json and in a row of the run frame; None for a NaN, as JSON has none."""
+        """The scalars, as they stand in result.json and in a row of the run frame; None for what is not finite, which
+        JSON does not have."""
         facts = {name: getattr(self, name) for name in FACTS}
-        return {name: None if value != value else value for name, value in facts.items()}
+        odd = {name for name, value in facts.items() if isinstance(value, float) and not math.isfinite(value)}
+        return {name: None if name in odd else value for name, value in facts.items()}
 
 
 ARRAYS = ("curves", "predictions", "diagnostics", "checkpoint")
@@ -58,12 +65,15 @@ FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARR
 
 FRACTIONS = ("test_accuracy", "val_accuracy", "chance", "best_val_accuracy")
 COUNTS = ("steps", "best_step", "parameters", "threads", "first_nonfinite_step")
-MEASURES = ("wall_s", "tokens_per_s", "peak_memory_mb")
-MAY_BE_NONE = ("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site")
+MEASURES = ("wall_s", "tokens_per_s", "peak_memory_mb", "test_loss", "rmse", "mae", "chance_rmse")
+ADDED = ("test_loss", "rmse", "mae", "chance_rmse")  # later than the first runs: those have none
+MAY_BE_NONE = ("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site", *ADDED)
 
 
-def check_facts(facts: dict[str, Any], config: RunConfig) -> None:
-    """Raises ValueError unless the facts are those of a run of this config, each of its type and within its bounds."""
+def check_facts(facts: dict[str, Any], config: RunConfig) -> dict[str, Any]:
+    """The facts, with None for those that a run of an earlier version has not. Raises ValueError unless they are those
+    of a run of this config, each of its type and within its bounds."""
+    facts = dict.fromkeys(ADDED) | facts if isinstance(facts, dict) else facts
     if not isinstance(facts, dict) or sorted(facts) != sorted(FACTS):
         odd = sorted(set(facts) ^ set(FACTS)) if isinstance(facts, dict) else ["no object of JSON"]
         raise ValueError(f"result.json does not hold the facts of a run: {', '.join(odd)}")
@@ -82,6 +92,7 @@ def check_facts(facts: dict[str, Any], config: RunConfig) -> None:
         raise ValueError(
             f"it was trained on {facts['threads']} threads by an earlier version, its config says {config.threads}"
         )
+    return facts
 
 
 def _is_fact(name: str, value: object) -> bool:

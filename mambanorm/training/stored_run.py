@@ -156,7 +156,7 @@ def read_run(folder: Path) -> StoredRun | None:
         _check_sizes(folder, manifest)
         if config.run_id != folder.name:
             raise ValueError(f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA")
-        check_facts(facts, config)
+        facts = check_facts(facts, config)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DamagedRun(folder, f"{Path(error.filename or folder).name} is missing") from error
     except OSError as error:
