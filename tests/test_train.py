@@ -294,13 +294,13 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
     """Against a twin of the model before each step, whose sites are recorded."""
     expected = []
 
-    def spy(model, inputs, lengths, labels, config):
+    def spy(model, inputs, lengths, labels, config, lesson):
         twin, part = deepcopy(model).train(), micro_batches(len(labels), config.micro_batch)[-1]
         with torch.no_grad(), record_sites(twin, ["residual"]) as seen:
             twin(inputs[part], None if lengths is None else lengths[part])
         norms = [value.double().square().sum(-1).sqrt().flatten().tolist() for value in seen.tensors("residual")]
         expected.append([max(tokens) for tokens in norms])
-        return backward(model, inputs, lengths, labels, config)
+        return backward(model, inputs, lengths, labels, config, lesson)
 
     monkeypatch.setattr("mambanorm.training.loop.backward", spy)
     result = train(config)

@@ -237,7 +237,8 @@ class ImageClassifier(nn.Module):
     patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms; VMamba has LN
     at all three. `positional` adds "sinusoidal" or "learned" positions after the patches (positional.py); a learned
     table needs to know the largest image in patches, `positions=(H, W)`. `drop_path`: how often the deepest block is
-    left out in training (drop_path.py). Raises ValueError for an unknown norm or arm, and for images that do not divide into patches.
+    left out in training (drop_path.py). Raises ValueError for an unknown norm or arm, and for images that do not divide
+    into patches.
     """
 
     def __init__(

@@ -32,7 +32,8 @@ class Split:
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
     bytes 0…255, which `batch` returns as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
-    labels: (n,) int64, or targets (n, T) float32, which are real values.  lengths: (n,) int64, or None where every row has all L positions, as images always have.
+    labels: (n,) int64, or real-valued targets (n, T) float32.  lengths: (n,) int64, or None where every row has all L
+    positions, as images always have.
     Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
 
