@@ -1,0 +1,177 @@
+"""Tables with real-valued targets: read as published, scaled by the training rows, scored in the targets' units."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mambanorm.tasks import BadData, Split, TaskData, load_task
+from mambanorm.tasks.tabular import SLOTS, table_splits
+from mambanorm.training.config import base_config
+from mambanorm.training.evaluation import accuracy, errors
+from mambanorm.training.loop import build_model, train
+from mambanorm.training.store import load_runs, save_run, stored_run
+
+TARGETS = ("load, kWh/m²", "price, $")
+
+
+@pytest.fixture
+def real():
+    folder = os.environ.get("MAMBANORM_REAL_DATA")
+    if not folder:
+        pytest.skip("MAMBANORM_REAL_DATA is unset: it names the folder with real files")
+    return Path(folder)
+
+
+def values(split: Split) -> np.ndarray:
+    """The features of a split, from their slots."""
+    place = range(split.inputs.shape[1])
+    return split.inputs[:, place, place].numpy()
+
+
+def made(n=50, features=3, targets=2, seed=0):
+    rng = np.random.default_rng(seed)
+    x = pd.DataFrame(rng.normal(5, 2, (n, features)), columns=[f"x{i}" for i in range(features)])
+    y = pd.DataFrame(rng.normal(30, 10, (n, targets)), columns=[f"y{i}" for i in range(targets)])
+    return x, y
+
+
+# as published
+
+
+def test_energy_has_768_buildings_although_its_file_has_blank_rows_behind_them(real):
+    from openpyxl import load_workbook
+
+    sheet = load_workbook(real / "enb2012/ENB2012_data.xlsx", read_only=True).active
+    assert sheet.max_row > 769, "a file without blank rows would test nothing"
+    data = load_task("energy", "quick", 0)
+    assert [len(split) for split in (data.train, data.val, data.test)] == [460, 154, 154]
+    table = pd.read_csv(real / "enb2012/ENB2012_data.csv").dropna(how="all")
+    found = torch.cat([split.labels for split in (data.train, data.val, data.test)]).numpy()
+    np.testing.assert_allclose(sorted(found[:, 0]), sorted(table.Y1), rtol=1e-6)
+    assert data.targets == ("heating load, kWh/m²", "cooling load, kWh/m²")
+
+
+def test_a_missing_number_of_bedrooms_becomes_the_training_rows_median_and_is_told(real):
+    table = pd.read_csv(real / "california_housing/housing_ageron.csv")
+    assert int(table.total_bedrooms.isna().sum()) == 207
+    data = load_task("california_housing", "lab", 0)
+    splits = (data.train, data.val, data.test)
+    assert sum(map(len, splits)) == 20_640
+    flag = table.columns.get_loc("median_house_value")  # the first column behind the eight numbers
+    told = [values(split)[:, flag] > 0 for split in splits]
+    assert sum(int(rows.sum()) for rows in told) == 207
+    bedrooms = [values(split)[rows, 4] for split, rows in zip(splits, told, strict=True)]
+    assert len({round(float(value), 5) for part in bedrooms for value in part}) == 1
+    assert load_task("california_housing", "quick", 0).train.inputs.shape == (3_600, 14, 2 * SLOTS)
+
+
+def test_a_file_that_is_not_the_published_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAMBANORM_REAL_DATA", str(tmp_path))
+    monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path / "data"))
+    with pytest.raises(ValueError, match=r"energy.*mambanorm tasks --prepare energy"):
+        load_task("energy", "quick", 3)
+    (tmp_path / "enb2012").mkdir()
+    (tmp_path / "enb2012/ENB2012_data.xlsx").write_bytes(b"altered")
+    with pytest.raises(ValueError, match="ENB2012_data.xlsx"):
+        load_task("energy", "quick", 4)
+
+
+# what a model sees
+
+
+def test_a_feature_is_a_position_with_a_slot_of_its_own_and_scaled_by_the_training_rows():
+    x, y = made()
+    data = table_splits(x, y, TARGETS, "quick", 3)
+    order = np.random.default_rng(3).permutation(50)
+    test, val, train_rows = order[10:20], order[:10], order[20:]
+    mean, std = x.to_numpy()[train_rows].mean(0), x.to_numpy()[train_rows].std(0)
+    for split, rows in ((data.train, train_rows), (data.val, val), (data.test, test)):
+        np.testing.assert_allclose(values(split), (x.to_numpy()[rows] - mean) / std, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(split.labels, y.to_numpy()[rows], rtol=1e-6)
+        other = split.inputs.clone()
+        other[:, range(3), range(3)] = 0
+        assert torch.equal(other.nonzero()[:, 1:].unique(dim=0), torch.tensor([[j, SLOTS + j] for j in range(3)]))
+    np.testing.assert_allclose(data.units.mean, y.to_numpy()[train_rows].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(data.units.back(data.units.scaled(data.test.labels)), data.test.labels, rtol=1e-5)
+    assert data.chance == 0.0
+
+
+def test_a_linear_stem_gives_each_feature_its_own_weight_and_name():
+    data = table_splits(*made(), TARGETS, "quick", 0)
+    model = build_model(base_config("diabetes", "smoke", arm="FrozenLN", n_heads=2), data)
+    tokens, w, b = model.stem(data.test.inputs), model.stem.weight.T, model.stem.bias
+    for j, column in enumerate(values(data.test).T):
+        torch.testing.assert_close(tokens[:, j], torch.as_tensor(column)[:, None] * w[j] + w[SLOTS + j] + b)
+
+
+# scores
+
+
+def test_scores_of_a_regression_are_in_the_targets_units():
+    label = np.array([[10.0, 100.0], [20.0, 300.0], [30.0, 200.0]])
+    predicted, baseline = label + np.array([[1.0, -10.0], [-2.0, 0.0], [2.0, 10.0]]), np.array([20.0, 200.0])
+    predictions = dict(label=label, predicted=predicted, baseline=baseline)
+    found = errors(predictions)
+    assert found["rmse"] == pytest.approx((np.sqrt(9 / 3) + np.sqrt(200 / 3)) / 2)
+    assert found["mae"] == pytest.approx((5 + 20) / 6)
+    assert found["chance_rmse"] == pytest.approx((np.sqrt(200 / 3) + np.sqrt(20_000 / 3)) / 2)
+    assert accuracy(predictions) == pytest.approx(1 - (9 / 200 + 200 / 20_000) / 2)
+    assert accuracy(predictions | dict(predicted=np.tile(baseline, (3, 1)))) == 0.0
+    assert accuracy(predictions | dict(predicted=predicted * np.nan)) == 0.0
+    assert accuracy(predictions | dict(predicted=-predicted)) == 0.0
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "AutoNorm"])
+def test_a_regression_is_trained_stored_and_read_as_any_other_run(tmp_path, arm):
+    config = base_config("diabetes", "smoke", arm=arm, n_heads=2, steps=30, lr=1e-2, eval_every=5)
+    save_run(train(config), tmp_path)
+    run, row = stored_run(config.run_id, tmp_path), load_runs(tmp_path).iloc[0]
+    assert row.status == "ok"
+    assert row.test_accuracy == accuracy(run.predictions) > row.chance
+    assert row.rmse == pytest.approx(errors(run.predictions)["rmse"])
+    assert 0 < row.mae < row.rmse < row.chance_rmse
+    assert row.chance == 0
+    assert run.predictions["predicted"].shape == (40, 1)
+    data = load_task("diabetes", "smoke", 0)
+    assert row.chance_rmse == pytest.approx(
+        float((data.test.labels - data.train.labels.mean(0)).square().mean().sqrt())
+    )
+
+
+def test_pre_training_on_one_table_fits_another(tmp_path, real):
+    first = base_config("california_housing", "smoke", arm="FrozenLN", n_heads=2, positional="none")
+    save_run(train(first), tmp_path)
+    then = base_config(
+        "energy", "smoke", arm="FrozenLN", n_heads=2, positional="none", start=first.run_id, head_steps=2
+    )
+    assert train(then, runs_dir=tmp_path).status == "ok"
+
+
+# bad input
+
+
+def test_a_target_that_is_missing_is_named():
+    x, y = made()
+    y.iloc[7, 1] = np.nan
+    with pytest.raises(BadData, match=r"target 'price, \$' of row 7 is missing"):
+        table_splits(x, y, TARGETS, "quick", 0)
+    labels = torch.tensor([[1.0], [float("nan")]])
+    with pytest.raises(BadData, match="target 0 of row 1 is nan"):
+        Split(torch.zeros(2, 3, 1), labels)
+
+
+def test_classes_and_real_values_are_not_mixed_up():
+    inputs = torch.zeros(4, 3, 1)
+    classes, real_values = Split(inputs, torch.arange(4)), Split(inputs, torch.randn(4, 1))
+    with pytest.raises(BadData, match="labels of the train split are real values: name them, targets="):
+        TaskData(*[real_values] * 3, n_classes=1, in_features=1)
+    with pytest.raises(BadData, match="labels of the train split are torch.int64 .*1 real-valued targets are named"):
+        TaskData(*[classes] * 3, n_classes=1, in_features=1, targets=("load",))
+    with pytest.raises(BadData, match="n_classes=10 and 1 targets"):
+        TaskData(*[real_values] * 3, n_classes=10, in_features=1, targets=("load",))
+    with pytest.raises(BadData, match="target 'load' is the same in all training rows"):
+        TaskData(*[Split(inputs, torch.ones(4, 1))] * 3, n_classes=1, in_features=1, targets=("load",))
