@@ -5,12 +5,17 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
 from mambanorm.diagnostics import WeightLog
 from mambanorm.model.arms import AUTONORM, AttentionArm
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
+from mambanorm.study.plan import forward_flops, shape_of
+from mambanorm.training.config import base_config
+from mambanorm.training.loop import build_model
 
 B, L, D, H = 3, 7, 8, 2
 LENGTHS = torch.tensor([7, 3, 1])
@@ -245,3 +250,18 @@ def test_an_arm_of_attention_is_written_as_it_is_read():
         assert isinstance(mn.Arm.parse(text), AttentionArm)
     assert not isinstance(mn.Arm.parse("LN>SSM>LN"), AttentionArm)
     assert mn.Arm.parse("LN→MHA→RMSN").label == "LN→RMSN"
+
+
+# what it costs
+
+
+@pytest.mark.parametrize("arm", ["AutoNorm", "FrozenLN"])
+@pytest.mark.parametrize("task", ["digits", "digits_images", "diabetes", "listops"])
+def test_its_flops_are_those_that_torch_counts(task, arm):
+    config = base_config(task, "quick", arm=arm)
+    shape = shape_of(config)
+    model = build_model(config, shape).eval()
+    math_only = sdpa_kernel(SDPBackend.MATH)  # torch counts the products of no other attention on the CPU
+    with FlopCounterMode(display=False) as counter, math_only, torch.no_grad():
+        model(shape.batch(3))
+    assert sum(forward_flops(model, 3, shape.length).values()) == counter.get_total_flops()

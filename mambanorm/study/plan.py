@@ -19,12 +19,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
 from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
+from mambanorm.model.transformer import TransformerBlock
 from mambanorm.model.vision import PatchMerging
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.text import digits, prefixed
@@ -33,6 +33,7 @@ from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import autocast
 from mambanorm.training.loop import build_model
 from mambanorm.training.optimizer import build_optimizer
+from mambanorm.training.regimen import NOTHING_ELSE, loss_of
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 POSITIONS_TIMED = 8_192  # the most rows × positions of a timed step, so that the largest task takes seconds; then × B
@@ -111,6 +112,7 @@ def shape_of_data(data: TaskData) -> Shape:
         in_features=data.in_features,
         in_channels=inputs.shape[3] if images else None,
         patch=patch,
+        targets=data.targets,
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
         held_out=(len(data.val), len(data.test)),
     )
@@ -120,25 +122,28 @@ def shape_of_data(data: TaskData) -> Shape:
 
 
 def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
-    """FLOPs of a forward pass: linear, conv and scan, a multiply-add counted as two.
+    """FLOPs of a forward pass: linear, conv, scan and attention, a multiply-add counted as two.
 
     Every weight of a product is used once a position: a block's linear layers take 2·(D·2E + E·(R+2N) + R·E + E·D) a
     position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row).
     The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
     product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u.
-    Norms, SiLU, softplus and gate are not counted. A VSS block scans in several directions, each with its own weights;
+    Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
+    Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several directions, each with its own weights;
     after each halving of the image, a quarter of the positions is left.
     """
     stem = 0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem)
-    found = {"linear": 2 * rows * (stem + _weights(model.head)), "conv": 0, "scan": 0}
+    found = {"linear": 2 * rows * (stem + _weights(model.head)), "conv": 0, "scan": 0, "attention": 0}
     for block, positions in _blocks(model, length):
         if isinstance(block, PatchMerging):
             found["linear"] += 2 * rows * positions * _weights(block.reduction)
             continue
+        if isinstance(block, TransformerBlock):
+            found["attention"] += 4 * rows * positions**2 * block.d_model
         for name, parameter in block.named_parameters():
-            if name.startswith(("n1.", "n2.")):
+            if name.startswith(("n1.", "n2.")) and ".selector." not in name:
                 continue
-            size = rows * positions * parameter.numel()
+            size = rows * parameter.numel() * (1 if name.startswith("squeeze.") else positions)
             if name.startswith("A_log"):
                 found["scan"] += 7 * size
             elif name in ("D", "Ds"):
@@ -168,12 +173,17 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
 
     For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
     Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), and a state of the
-    scan now and then (about E). A VSS block also keeps u and y of every direction; a halving, its input and its result.
+    scan now and then (about E). A Transformer block keeps the input, both sums, both norms, q, k, v, what attention
+    and feed-forward gave (11·D) and the hidden layer before and after its GELU. A VSS block also keeps u and y of every direction; a halving, its input and its result.
     """
     floats = 0
     for block, positions in _blocks(model, length):
         if isinstance(block, PatchMerging):
             floats += positions * (block.reduction.in_features + block.reduction.out_features)
+            continue
+        if isinstance(block, TransformerBlock):
+            hidden = block.feed_forward[0].out_features
+            floats += positions * (11 * block.d_model + 2 * hidden)
             continue
         names = dict(block.named_parameters())
         logs = names.get("A_log", names.get("A_logs"))
@@ -203,11 +213,11 @@ def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
     model = build_model(config, shape).to(device)
     optimizer = build_optimizer(model, config)
     with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone
-        inputs, labels = shape.batch(rows).to(device), torch.randint(0, shape.n_classes, (rows,)).to(device)
+        inputs, labels = shape.batch(rows).to(device), shape.labels(rows).to(device)
 
     def step() -> None:
         with autocast(config, device):
-            loss = F.cross_entropy(model(inputs, None), labels)
+            loss = loss_of(model(inputs, None), labels, config, NOTHING_ELSE)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -249,6 +249,7 @@ class Shape:
     held_out: tuple[int, int] = (0, 0)
     train_rows: int = 0
     reshuffled: bool = False
+    targets: tuple[str, ...] = ()
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -263,3 +264,9 @@ class Shape:
             return torch.randn(rows, self.length, self.in_features)
         side = math.isqrt(self.length) * self.patch
         return torch.randn(rows, side, side, self.in_channels)
+
+    def labels(self, rows: int) -> Tensor:
+        """Random labels: (rows,) classes, or (rows, targets) values."""
+        if self.targets:
+            return torch.randn(rows, len(self.targets))
+        return torch.randint(0, self.n_classes, (rows,))

@@ -207,10 +207,15 @@ those are the task's, and a learning rate at which post-norm Transformers train.
 TRANSFORMER_LR = {"smoke": 2e-3, "quick": 3e-3, "lab": 1e-3, "paper": 5e-4}
 
 
+TABLES = ("energy", "california_housing", "diabetes")
+"""Tasks whose positions are the columns of a table, each with a slot of its own (tasks/tabular.py)."""
+
+
 def transformer_differences(scale: str, task: str, differences: dict[str, Any]) -> dict[str, Any]:
     """Those of a Mamba made into those of a Transformer."""
     own = {name: value for name, value in differences.items() if name not in ("arm", "d_state", "down_sample")}
-    return own | TRANSFORMER | dict(lr=TRANSFORMER_LR[scale], down_norm="None")
+    own |= TRANSFORMER | dict(lr=TRANSFORMER_LR[scale], down_norm="None")
+    return own | dict(positional="none") if task in TABLES else own
 
 
 SEEDS_PER_ARM: dict[str, int] = {"smoke": 1, "quick": 3, "lab": 8, "paper": 3}
