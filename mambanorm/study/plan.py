@@ -129,8 +129,8 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
     product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u.
     Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
-    Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several directions, each with its own weights;
-    after each halving of the image, a quarter of the positions is left.
+    Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several
+    directions, each with its own weights; after each halving of the image, a quarter of the positions is left.
     """
     stem = 0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem)
     found = {"linear": 2 * rows * (stem + _weights(model.head)), "conv": 0, "scan": 0, "attention": 0}
@@ -173,8 +173,9 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
 
     For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
     Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), and a state of the
-    scan now and then (about E). A Transformer block keeps the input, both sums, both norms, q, k, v, what attention
-    and feed-forward gave (11·D) and the hidden layer before and after its GELU. A VSS block also keeps u and y of every direction; a halving, its input and its result.
+    scan now and then (about E). A VSS block also keeps u and y of every direction; a halving, its input and its result.
+    A Transformer block keeps the input, both sums, both norms, q, k, v, what attention and feed-forward gave (11·D) and
+    the hidden layer before and after its GELU.
     """
     floats = 0
     for block, positions in _blocks(model, length):
