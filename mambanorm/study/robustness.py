@@ -1,0 +1,147 @@
+"""How well a trained model holds when its test rows are corrupted, and how fast it answers (S2, §IV.C.4).
+
+    CORRUPTIONS          noise and rotation, each with its severities
+    corrupted            a split, corrupted
+    robustness_table     stored runs → accuracy at every severity
+    held                 what corruption costs a run on average
+    latency_table        milliseconds for one row and for a batch
+
+Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.errors import unknown
+from mambanorm.kernels.threads import exactly_threads
+from mambanorm.tasks import Split, load_task
+from mambanorm.training import machine
+from mambanorm.training.config import RunConfig
+from mambanorm.training.evaluation import accuracy, errors, predict
+from mambanorm.training.loop import build_model
+from mambanorm.training.store import find_run
+
+CORRUPTIONS: dict[str, tuple[float, ...]] = {
+    "noise": (0.1, 0.2, 0.4, 0.8),  # × the standard deviation of the split's inputs, Gaussian
+    "rotation": (10.0, 20.0, 30.0, 45.0),  # degrees at most: each picture by its own angle, uniform in ±severity
+}
+"""Kind → severities."""
+
+
+def kinds_of(split: Split) -> list[str]:
+    """The corruptions that a split can have: token ids none, real values noise, images both."""
+    if not (split.inputs.is_floating_point() or split.inputs.dim() == 4):
+        return []
+    return ["noise", "rotation"] if split.inputs.dim() == 4 else ["noise"]
+
+
+def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
+    """The split with every row corrupted; the seed decides how. ValueError for an unknown kind, a severity that is no
+    number from 0 up, and for inputs that cannot be corrupted so."""
+    if kind not in CORRUPTIONS:
+        raise unknown("corruption", kind, CORRUPTIONS)
+    if isinstance(severity, bool) or not isinstance(severity, int | float) or not 0 <= severity < float("inf"):
+        raise ValueError(f"severity must be a finite number of at least 0, got {severity!r}")
+    if kind not in kinds_of(split):
+        shape = tuple(split.inputs.shape)
+        raise ValueError(
+            f"inputs {shape} of {split.inputs.dtype} cannot have {kind}: noise needs numbers, rotation images"
+        )
+    inputs, _, _ = split.batch(slice(None))
+    rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
+    if kind == "noise":
+        noise = torch.as_tensor(rng.standard_normal(inputs.shape), dtype=torch.float32)
+        inputs = inputs + severity * inputs.std() * noise
+    else:
+        inputs = rotated(inputs, torch.as_tensor(rng.uniform(-severity, severity, len(inputs))))
+    return Split(inputs, split.labels, split.lengths)
+
+
+def rotated(images: Tensor, degrees: Tensor) -> Tensor:
+    """Images (B, H, W, C), each turned by its angle (B,) about its centre, bilinear, the border continued."""
+    angle = torch.deg2rad(degrees).float()
+    H, W = images.shape[1:3]
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    turn = torch.stack([torch.stack([cos, -sin * H / W, zero], -1), torch.stack([sin * W / H, cos, zero], -1)], 1)
+    x = images.permute(0, 3, 1, 2)
+    grid = F.affine_grid(turn, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False).permute(0, 2, 3, 1).contiguous()
+
+
+def trained_model(config: RunConfig, runs_dir: str | Path | None = None) -> nn.Module:
+    """The tested weights of a stored run, in a model that is ready to be asked. ValueError if it is not stored."""
+    run = find_run(config, runs_dir)
+    if run is None:
+        raise ValueError(f"run {config.run_id} ({config.task}, {config.arm}) is not stored: train it first")
+    model = build_model(config, load_task(config.task, config.scale, config.seed))
+    model.load_state_dict(run.checkpoint)
+    return model.eval()
+
+
+def robustness_table(
+    configs: Iterable[RunConfig],
+    runs_dir: str | Path | None = None,
+    severities: dict[str, Sequence[float]] | None = None,
+) -> pd.DataFrame:
+    """One row a run, kind and severity, 0 = as it was tested: run_id, task, arm, seed, kind, severity, accuracy, rmse.
+
+    All runs of one task and seed see the same corrupted rows. Tasks of token ids have no row."""
+    rows = []
+    for config in configs:
+        data = load_task(config.task, config.scale, config.seed)
+        model, cpu = trained_model(config, runs_dir), torch.device("cpu")
+        facts = {name: getattr(config, name) for name in ("run_id", "task", "arm", "seed")}
+        for kind in kinds_of(data.test):
+            for severity in (0.0, *(severities or CORRUPTIONS)[kind]):
+                split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
+                with exactly_threads(config.threads):
+                    found = predict(model, split, config, cpu, data.units)
+                rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)) | errors(found))
+    return pd.DataFrame(rows)
+
+
+def held(table: pd.DataFrame) -> pd.DataFrame:
+    """run_id → clean, corrupted (mean accuracy over all kinds and severities above 0) and held, their difference."""
+    clean = table[table.severity == 0].groupby("run_id", sort=False).accuracy.mean()
+    dirty = table[table.severity > 0].groupby("run_id", sort=False).accuracy.mean()
+    return pd.DataFrame({"clean": clean, "corrupted": dirty, "held": dirty - clean})
+
+
+def latency_table(
+    configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64), repeats: int = 30, warm: int = 5
+) -> pd.DataFrame:
+    """Milliseconds of a forward pass in eval mode, with the run's threads: median, quartiles low and high, a row for
+    each config and number of rows. The weights do not matter: they are those at the start. All are timed in turn, so
+    that a busy moment slows all."""
+    work = []
+    for config in configs:
+        data = load_task(config.task, config.scale, config.seed)
+        device = machine.pick_device(config.device)
+        model = build_model(config, data).to(device).eval()
+        for n in rows:
+            inputs, lengths, _ = data.test.batch(torch.arange(n) % len(data.test))
+            inputs, lengths = inputs.to(device), None if lengths is None else lengths.to(device)
+            work.append((config, n, model, inputs, lengths, device))
+    rounds = [[_pass_ms(*one[2:], threads=one[0].threads) for one in work] for _ in range(warm + repeats)]
+    low, median, high = np.quantile(np.array(rounds[warm:]), [0.25, 0.5, 0.75], axis=0)
+    names = [dict(task=config.task, arm=config.arm, rows=n) for config, n, *_ in work]
+    return pd.DataFrame(names).assign(ms=median, low=low, high=high)
+
+
+@torch.no_grad()
+def _pass_ms(model: nn.Module, inputs: Tensor, lengths: Tensor | None, device: torch.device, *, threads: int) -> float:
+    with exactly_threads(threads):
+        start = time.perf_counter()
+        model(inputs, lengths)
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        return 1e3 * (time.perf_counter() - start)

@@ -1,0 +1,101 @@
+"""Corrupted test rows are what they say, the same for every arm; latencies are measured."""
+
+import numpy as np
+import pytest
+import torch
+
+from mambanorm.study.robustness import corrupted, held, kinds_of, latency_table, robustness_table, rotated
+from mambanorm.tasks import Split, load_task
+from mambanorm.training.config import base_config
+from mambanorm.training.loop import train
+from mambanorm.training.store import save_run
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 5, 1), (2, 6, 6, 3)])
+def test_a_quarter_turn_is_a_quarter_turn(shape):
+    images = torch.randn(shape)
+    found = rotated(images, torch.tensor([90.0, -90.0]))
+    torch.testing.assert_close(found[0], torch.rot90(images[0], 1, (0, 1)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[1], torch.rot90(images[1], -1, (0, 1)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rotated(images, torch.zeros(2)), images, rtol=1e-5, atol=1e-5)
+
+
+def test_half_a_turn_of_a_picture_that_is_no_square_is_a_flip_of_both_axes():
+    images = torch.randn(1, 4, 6, 2)
+    torch.testing.assert_close(rotated(images, torch.tensor([180.0])), images.flip(1, 2), rtol=1e-4, atol=1e-5)
+    spot = torch.zeros(1, 9, 21, 1)
+    spot[0, 4, 13] = 1.0  # three pixels to the right of the centre
+    turned = rotated(spot, torch.tensor([90.0]))[0, :, :, 0]
+    assert divmod(int(turned.argmax()), 21) == (1, 10)  # three above it: pixels stay pixels
+
+
+def test_noise_has_its_strength_and_is_the_same_for_every_arm():
+    split = load_task("digits", "smoke", 0).test
+    noisy = corrupted(split, "noise", 0.5, seed=3)
+    assert float((noisy.inputs - split.inputs).std()) == pytest.approx(0.5 * float(split.inputs.std()), rel=0.05)
+    assert torch.equal(noisy.inputs, corrupted(split, "noise", 0.5, seed=3).inputs)
+    assert not torch.equal(noisy.inputs, corrupted(split, "noise", 0.5, seed=4).inputs)
+    assert torch.equal(noisy.labels, split.labels)
+
+
+def test_each_kind_of_input_has_the_corruptions_that_mean_something():
+    kinds = {task: kinds_of(load_task(task, "smoke", 0).test) for task in ("digits", "digits_images", "listops")}
+    assert kinds == {"digits": ["noise"], "digits_images": ["noise", "rotation"], "listops": []}
+
+
+def test_bytes_are_corrupted_as_the_numbers_that_a_model_sees():
+    split = Split(torch.randint(0, 256, (3, 4, 4, 1), dtype=torch.uint8), torch.arange(3))
+    noisy = corrupted(split, "noise", 0.1)
+    assert noisy.inputs.dtype == torch.float32
+    assert float((noisy.inputs - split.batch(slice(None))[0]).abs().max()) < 0.5
+
+
+def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path):
+    configs = [
+        base_config("digits_images", "smoke", arm=arm, seed=s) for arm in ("AutoNorm", "FrozenLN") for s in (0, 1)
+    ]
+    configs = [config.but(n_heads=2, steps=20, lr=1e-2) for config in configs]
+    accuracies = {}
+    for config in configs:
+        result = train(config)
+        save_run(result, tmp_path)
+        accuracies[config.run_id] = result.test_accuracy
+    severities = {"noise": (0.5, 50.0), "rotation": (45.0,)}
+    table = robustness_table(configs, tmp_path, severities)
+    assert len(table) == 4 * (3 + 2)
+    clean = table[table.severity == 0].groupby("run_id").accuracy.agg(["min", "max"])
+    assert clean["min"].to_dict() == clean["max"].to_dict() == pytest.approx(accuracies)
+    worst = table[table.severity == 50.0]
+    assert worst.accuracy.mean() < clean["min"].mean()
+    summary = held(table)
+    by_hand = table[(table.run_id == configs[0].run_id) & (table.severity > 0)]
+    by_kind = by_hand.accuracy.mean() - accuracies[configs[0].run_id]
+    assert summary.held[configs[0].run_id] == pytest.approx(by_kind)
+
+
+def test_latency_is_measured_for_one_row_and_for_a_batch():
+    configs = [base_config("digits_images", "smoke", arm=arm, n_heads=2) for arm in ("AutoNorm", "FrozenLN")]
+    table = latency_table(configs, rows=(1, 32), repeats=4, warm=1)
+    assert table[["arm", "rows"]].to_numpy().tolist() == [[a, n] for a in ("AutoNorm", "FrozenLN") for n in (1, 32)]
+    assert (table.low > 0).all()
+    assert (table.low <= table.ms).all()
+    assert np.isfinite(table.high).all()
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "severity", "told"),
+    [
+        ("digits", "blur", 0.1, "unknown corruption 'blur'"),
+        ("digits", "rotation", 10.0, "cannot have rotation"),
+        ("listops", "noise", 0.1, "cannot have noise"),
+        ("digits", "noise", -1.0, "severity must be a finite number of at least 0, got -1.0"),
+    ],
+)
+def test_impossible_corruptions_are_named(task, kind, severity, told):
+    with pytest.raises(ValueError, match=told):
+        corrupted(load_task(task, "smoke", 0).test, kind, severity)
+
+
+def test_a_run_that_is_not_stored_is_named(tmp_path):
+    with pytest.raises(ValueError, match="is not stored: train it first"):
+        robustness_table([base_config("digits", "smoke")], tmp_path)
