@@ -9,11 +9,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
-from mambanorm.diagnostics import WeightLog
+from mambanorm.diagnostics import SelectorLog, WeightLog, selector_weights
 from mambanorm.model.arms import AUTONORM, AttentionArm
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
 from mambanorm.study.plan import forward_flops, shape_of
+from mambanorm.tasks import Split
 from mambanorm.training.config import base_config
 from mambanorm.training.loop import build_model
 
@@ -202,6 +203,31 @@ def test_a_mamba_block_shows_its_selectors_too():
         ("n1", (B, L, D)),
         ("selector", (B, L, 2)),
     ]
+
+
+def test_what_a_selector_chooses_is_told_by_class_and_by_position():
+    torch.manual_seed(0)
+    model = TransformerClassifier(3, in_features=2, d_model=D, n_layers=2, n_heads=H).train()
+    split = Split(torch.randn(6, L, 2), torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([7, 3, 7, 7, 1, 7]))
+    with mn.record_sites(model.eval(), ["selector"]) as seen:
+        model(split.inputs, split.lengths)
+    model.train()
+    w0 = seen.tensors("selector")[3][..., 0].detach()  # the second block's second norm
+    by_class = selector_weights(model, split)
+    assert len(by_class) == 4 * 3
+    last = by_class[by_class.block == "blocks.1.n2"].set_index("label").w0
+    assert last[0] == pytest.approx(float(torch.cat([w0[0, :7], w0[1, :3]]).mean()))
+    assert last[2] == pytest.approx(float(torch.cat([w0[4, :1], w0[5, :7]]).mean()))
+    by_place = selector_weights(model, split, by="position")
+    last = by_place[by_place.block == "blocks.1.n2"].set_index("position").w0
+    assert last[2] == pytest.approx(float(w0[[0, 1, 2, 3, 5], 2].mean()))
+    assert model.training
+    log = SelectorLog(split, every=2)
+    for step in (1, 2, 3, 4):
+        log(step, model, 0.0)
+    assert log.frame().step.unique().tolist() == [1, 2, 4]
+    with pytest.raises(ValueError, match="has no NormSelector"):
+        selector_weights(make(arm="FrozenLN"), split)
 
 
 # bad input

@@ -4,6 +4,7 @@
     l2_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
     weights.py             WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra,
                            weight norms, loss spikes
+    selectors.py           what a NormSelector chooses, by layer, class and position, and while it trains
 
 Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
 """
@@ -19,6 +20,7 @@ from mambanorm.diagnostics.l2_over_depth import (
     token_norms,
 )
 from mambanorm.diagnostics.recording import Recorder, blocks_of, left_as_found, record_sites
+from mambanorm.diagnostics.selectors import SelectorLog, selector_weights
 from mambanorm.diagnostics.weights import (
     BLOCK_PARTS,
     WeightLog,
@@ -42,6 +44,7 @@ __all__ = [
     "EXPONENTIAL",
     "FLAT",
     "Recorder",
+    "SelectorLog",
     "WeightLog",
     "blocks_of",
     "growth",
@@ -55,6 +58,7 @@ __all__ = [
     "part_norms",
     "record",
     "record_sites",
+    "selector_weights",
     "sigma_history",
     "singular_values",
     "spectra",
