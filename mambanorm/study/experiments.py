@@ -7,6 +7,7 @@ An experiment is a visible list built by plain Python from `RunConfig`s (`traini
     depth_runs, figure_9_runs           Figure 9: outputs over depth
     failure_runs, failing_runs          §4.6 and Figure 10: models that end non-finite
     growth_runs, deep_runs              Figure 9 where training fails; weights of deep models (Appendix B)
+    autonorm_runs, distilled, fine_tuned    S2: its named models, a student of its teacher, pre-training and fine-tuning
     lr_grid, all_rates                  the learning rates that every arm of a verdict may choose from
 """
 
@@ -16,10 +17,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mambanorm.model.arms import NORM_CHOICES, PAPER_NORMS, Arm, arms
+from mambanorm.errors import unknown
+from mambanorm.model.arms import AUTONORM, NORM_CHOICES, PAPER_NORMS, Arm, arms
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.training.config import RunConfig, base_config, check_names, grid, unique
-from mambanorm.training.presets import VISION_TASKS
+from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
+from mambanorm.training.presets import TABLES, VISION_TASKS
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""
@@ -157,6 +159,55 @@ def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **c
     return grid(arms, scale=scale, seeds=seeds, **steps | changes)
 
 
+AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "lab": 8, "paper": 5}
+AUTONORM_TASKS = ("digits_images", "diabetes")
+"""What S2's models are trained on where nothing else is asked for: neither needs a download."""
+
+CROSSING_ARMS = arms(
+    "NormSelector>SSM>None", "None>SSM>NormSelector", "NormVary>SSM>None", "None>SSM>NormVary", "RMSN>SSM>None",
+    "None>SSM>RMSN",
+)  # fmt: skip
+"""S2's adaptive norm at the two places of a Mamba block, beside the paper's and a fixed one."""
+
+PRE_TRAINED_ON = {
+    "energy": "california_housing", "diabetes": "california_housing",
+    "cifar10_images": "cifar100_images", "digits_images": "digits_images",
+}  # fmt: skip
+"""Small task → the task whose weights it starts from (S2, §IV.C.1). The digits start from digits: there S2's pair needs
+a download, and the two phases can be tried without."""
+
+
+def autonorm_runs(
+    tasks: Sequence[str] = AUTONORM_TASKS, scale: str | None = None, seeds: int | Iterable[int] | None = None
+) -> list[RunConfig]:
+    """S2's named models on these tasks, the Teacher with half the blocks, and AutoNorm once more as its student."""
+    scale = default_scale() if scale is None else check_scale(scale)
+    seeds = check_seeds(AUTONORM_SEEDS[scale] if seeds is None else seeds, scale)
+    named = grid([name for name in AUTONORM if name != "Teacher"], tasks, scale=scale, seeds=seeds)
+    pairs = [distilled(task, scale, seed) for task in tasks for seed in seeds]
+    return unique([*named, *(config for pair in pairs for config in pair)])
+
+
+def distilled(task: str, scale: str | None = None, seed: int = 0, **changes: Any) -> tuple[RunConfig, RunConfig]:
+    """A Teacher, which has half the blocks, and an AutoNorm that learns from it (S2, §IV.C.2)."""
+    layers = base_config(task, scale, arm="AutoNorm", **changes).n_layers
+    teacher = base_config(task, scale, arm="Teacher", seed=seed, **changes | dict(n_layers=max(1, layers // 2)))
+    return teacher, base_config(task, scale, arm="AutoNorm", seed=seed, teacher=teacher.run_id, **changes)
+
+
+def fine_tuned(
+    task: str, scale: str | None = None, seed: int = 0, arm: str = "AutoNorm", **changes: Any
+) -> tuple[RunConfig, RunConfig]:
+    """A run on PRE_TRAINED_ON's task, and one that starts from it: the head alone for a fifth of its steps, then all
+    (S2, §IV.C.3). ValueError for a task without a pre-training."""
+    if task not in PRE_TRAINED_ON:
+        raise unknown("task with a pre-training", task, PRE_TRAINED_ON)
+    own = base_config(task, scale, arm=arm, seed=seed, **changes)
+    sizes = {name: getattr(own, name) for name in ("d_model", "n_layers", "n_heads", "expand")}
+    first = base_config(PRE_TRAINED_ON[task], scale, arm=arm, seed=seed, **sizes)
+    return first, own.but(start=first.run_id, head_steps=max(1, own.steps // 5))
+
+
 LR_FACTORS = (0.4, 1.0, 2.5)
 """The learning rates that every arm of a verdict may choose from, as multiples of the task's own at its scale."""
 
@@ -216,4 +267,8 @@ def study(
         "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
         "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
+        "10_autonorm": autonorm_runs(
+            AUTONORM_TASKS if tasks is None else [t for t in asked if t in (*VISION_TASKS, *TABLES)], scale, seeds
+        )
+        + runs(CROSSING_ARMS, whole[:1]),
     }

@@ -5,6 +5,7 @@ for debugging. A run trains on as many threads as its config says, on any machin
 each run is claimed before it is trained (training/leases.py). A sweep waits last for the runs that others train.
 
     sweep           configs → run frame, a row each
+    waves           runs that learn from other runs come after them
     relative_cost   a run's share of the work: the longest run goes first, and the time left follows from it
 
 Where runs go is in training/cluster.py, what happens to one there in training/worker.py.
@@ -16,6 +17,7 @@ import socket
 import time
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -74,12 +76,23 @@ def sweep(
     if todo:
         store = ready_store(runs_dir)
         with open_engine(client, scheduler, workers, todo, store) as engine:
-            for config, error in _progress(_run_all(todo, engine, store), todo, progress):
+            done = chain.from_iterable(_run_all(wave, engine, store) for wave in waves(todo))
+            for config, error in _progress(done, todo, progress):
                 if error is not None:
                     failed[config.run_id] = _failed(config, error)
     for row in failed.values():
         warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
     return _frame(configs, failed, runs_dir)
+
+
+def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
+    """The runs in groups: one that learns from another of them (teacher, start) comes in a later group."""
+    left, found = list(todo), []
+    while left:
+        ids = {config.run_id for config in left}
+        found.append([config for config in left if not ids & {config.teacher, config.start}])
+        left = [config for config in left if ids & {config.teacher, config.start}]
+    return found
 
 
 def _failed(config: RunConfig, error: str) -> dict:
