@@ -5,6 +5,7 @@
     comparisons.py   the 6×6 grid, curves, paired differences: from the run frame and its tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
+    autonorm.py      S2: what the selectors choose, robustness, latency
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
     style.py         colours, sizes, captions: the palette is keyed by the names of the registry
@@ -20,6 +21,7 @@ from mambanorm.figures.accuracy import (
     fig_type,
     fig_validation,
 )
+from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
 from mambanorm.figures.diagnostics import (
     fig_mixture,
@@ -46,6 +48,7 @@ __all__ = [
     "fig_effect",
     "fig_grid",
     "fig_headline",
+    "fig_latency",
     "fig_memory",
     "fig_mixture",
     "fig_n2_box",
@@ -53,7 +56,9 @@ __all__ = [
     "fig_part_norms",
     "fig_patterns",
     "fig_position",
+    "fig_robustness",
     "fig_scaling",
+    "fig_selector",
     "fig_sigma1",
     "fig_single_vs_best",
     "fig_singular_values",

@@ -34,6 +34,9 @@ PALETTE = {
     "RMSN-DL": "#F2CC78",
     "GN-token": "#EBAA7C",
     "NormVary-fixed": "#DBAFD0",
+    "DyT": "#9A7B2F",
+    "Derf": "#C9B27C",
+    "NormSelector": "#4B4FA8",
 }
 """Registry name → colour."""
 MARKERS = {"None": "X", "BN": "o", "IN": "s", "LN": "^", "RMSN": "v", "GN": "P", "NormVary": "*"}

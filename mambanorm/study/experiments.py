@@ -171,10 +171,9 @@ CROSSING_ARMS = arms(
 
 PRE_TRAINED_ON = {
     "energy": "california_housing", "diabetes": "california_housing",
-    "cifar10_images": "cifar100_images", "digits_images": "digits_images",
+    "cifar10_images": "cifar100_images",
 }  # fmt: skip
-"""Small task → the task whose weights it starts from (S2, §IV.C.1). The digits start from digits: there S2's pair needs
-a download, and the two phases can be tried without."""
+"""Small task → the task whose weights it starts from (S2, §IV.C.1)."""
 
 
 def autonorm_runs(
