@@ -139,8 +139,8 @@ PAPER: dict[str, dict[str, Any]] = {
     "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
     # nor are these: S2 states no setting for them
-    **dict.fromkeys(TABLES, dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=20_000, eval_every=500,
-                                 warmup_steps=500)),
+    **{name: dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500)
+       for name in TABLES},
 }
 
 # ---------------------------------------------------------------------------------------------- our scale-downs
@@ -166,7 +166,7 @@ LAB: dict[str, dict[str, Any]] = {
     "mnist": HOURS,
     "fashion_mnist": HOURS,
     "svhn": HOURS,
-    **dict.fromkeys(TABLES, dict(d_model=64, n_layers=4, lr=2e-3, steps=5_000, eval_every=250, warmup_steps=100)),
+    **{name: dict(d_model=64, n_layers=4, lr=2e-3, steps=5_000, eval_every=250, warmup_steps=100) for name in TABLES},
 }
 
 MINUTES = dict(n_layers=2, batch_size=16, steps=200, eval_every=50)  # scaled down to minutes a run, not tuned
