@@ -131,3 +131,24 @@ def test_the_command_prints_the_table_and_names_what_it_does_not_know(capsys):
     ):
         assert main(["calibrate", *asked, "--studies", "1"]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_calibration_that_was_broken_off_goes_on(tmp_path, monkeypatch):
+    keep = tmp_path / "cells"
+    cells = calibration.jobs(["H8s"], ["plain"], seeds=(6,), studies=2)
+    whole = calibration.calibrate(cells, progress=False)
+    assert calibration.calibrate(cells[:2], progress=False, keep=keep).equals(whole[:2])
+    keep.write_text(keep.read_text() + '["half a li')
+    made = []
+    run = calibration._run
+    monkeypatch.setattr(calibration, "_run", lambda cell: made.append(cell) or run(cell))
+    pd.testing.assert_frame_equal(calibration.calibrate(cells, progress=False, keep=keep), whole)
+    assert made == cells[2:]
+    monkeypatch.setattr(calibration, "fingerprint", lambda: "another rule")
+    calibration.calibrate(cells[:1], progress=False, keep=keep)
+    assert made[-1] == cells[0]
+
+
+def test_a_part_does_not_become_the_table_of_the_repository(capsys):
+    assert main(["calibrate", "--claims", "H4s", "--record"]) == 2
+    assert "--record writes the whole table" in capsys.readouterr().err

@@ -7,8 +7,10 @@ recorded_calibration               the table of the repository
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.calibrate import BOUNDARY, BROKEN, CONTROLS, INSIDE, SCENARIOS, STUDIES, printed_arms, simulate
 from mambanorm.claims.evidence import splits_of
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, VERSION
+from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, VERSION, fingerprint
 from mambanorm.claims.verdict import VERDICTS
 from mambanorm.errors import unknown
 from mambanorm.training.recorded_results import RESULTS
@@ -68,19 +70,50 @@ def _run(cell: dict) -> dict:
     return cell | simulate(cell["claim"], cell["truth"], cell["scenario"], **asked)
 
 
-def calibrate(cells: list[dict], workers: int = 1, progress: bool = True) -> pd.DataFrame:
-    """One row a cell of `jobs`: claim, scenario, truth, seeds, studies, and the share of each verdict."""
-    if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            found = list(tqdm(pool.map(_run, cells), total=len(cells), unit="cell", disable=not progress))
-    else:
-        found = [_run(cell) for cell in tqdm(cells, unit="cell", disable=not progress)]
-    frame = pd.DataFrame(found).reindex(columns=[*COLUMNS, *VERDICTS]).fillna(dict.fromkeys(VERDICTS, 0.0))
+def calibrate(cells: list[dict], workers: int = 1, progress: bool = True, keep: Path | None = None) -> pd.DataFrame:
+    """One row a cell of `jobs`: claim, scenario, truth, seeds, studies, and the share of each verdict.
+
+    `keep`: a file in which every finished cell is noted, so that the same call goes on where it was broken off."""
+    noted = _noted(keep)
+    todo = [cell for cell in cells if _key(cell) not in noted]
+    with ExitStack() as stack:
+        made = map(_run, todo)
+        if workers > 1:
+            made = stack.enter_context(ProcessPoolExecutor(workers, mp_context=get_context("spawn"))).map(_run, todo)
+        file = stack.enter_context(keep.open("a", encoding="utf-8")) if keep else None
+        bar = tqdm(made, initial=len(cells) - len(todo), total=len(cells), unit="cell", disable=not progress)
+        for cell, row in zip(todo, bar, strict=True):
+            noted[_key(cell)] = row
+            if file is not None:
+                print("\n" + json.dumps([_key(cell), row]), file=file, flush=True)  # behind a line that was broken off
+    frame = (
+        pd.DataFrame([noted[_key(cell)] for cell in cells])
+        .reindex(columns=[*COLUMNS, *VERDICTS])
+        .fillna(dict.fromkeys(VERDICTS, 0.0))
+    )
     return frame.assign(truth=frame.truth.map(lambda truth: truth if isinstance(truth, str) else f"{truth:g} ×"))
+
+
+def _key(cell: dict) -> str:
+    """A cell, and the rule it was simulated with."""
+    return json.dumps([fingerprint(), cell], sort_keys=True)
+
+
+def _noted(keep: Path | None) -> dict[str, dict]:
+    """The cells noted in a file; a last line that was broken off does not count."""
+    if keep is None or not keep.is_file():
+        return {}
+    found = {}
+    for line in keep.read_text("utf-8").splitlines():
+        with suppress(ValueError):
+            key, row = json.loads(line)
+            found[key] = row
+    return found
 
 
 COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
 RECORDED = RESULTS / f"calibration-{VERSION}.csv"
+UNFINISHED = RECORDED.with_suffix(".unfinished")
 READABLE = PROTOCOL.with_name("CALIBRATION.md")
 
 
@@ -94,6 +127,7 @@ def record_calibration(frame: pd.DataFrame) -> tuple[Path, Path]:
     for path, text in ((RECORDED, frame.to_csv(index=False)), (READABLE, calibration_text(frame))):
         with replacing(path) as temporary:
             temporary.write_text(text, "utf-8")
+    UNFINISHED.unlink(missing_ok=True)
     return RECORDED, READABLE
 
 

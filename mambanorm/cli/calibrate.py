@@ -20,14 +20,18 @@ def add(command: Parser) -> None:
     command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
     command.add_argument("--studies", type=arg.positive, default=1_000, metavar="N", help="a cell (default: 1000)")
     command.add_argument("--workers", type=arg.positive, default=1, metavar="N", help="processes (default: 1)")
-    command.add_argument("--record", action="store_true", help="write the table of the repository")
+    command.add_argument(
+        "--record", action="store_true", help="write the table of the repository; broken off, it goes on"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.claims import calibration
 
+    if options.record and (options.claims or options.scenarios):
+        raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
     cells = calibration.jobs(options.claims, options.scenarios, studies=options.studies)
-    frame = calibration.calibrate(cells, options.workers)
+    frame = calibration.calibrate(cells, options.workers, keep=calibration.UNFINISHED if options.record else None)
     print(calibration.calibration_text(frame))
     if options.record:
         print("\n".join(map(str, calibration.record_calibration(frame))))
