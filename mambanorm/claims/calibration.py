@@ -22,7 +22,7 @@ from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.calibrate import BOUNDARY, BROKEN, CONTROLS, INSIDE, SCENARIOS, STUDIES, printed_arms, simulate
 from mambanorm.claims.evidence import splits_of
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, VERSION, fingerprint
+from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, RULE, fingerprint
 from mambanorm.claims.verdict import VERDICTS
 from mambanorm.errors import unknown
 from mambanorm.training.recorded_results import RESULTS
@@ -33,7 +33,8 @@ EFFECTS = (1.0, 2.0, 4.0, 8.0)
 SEEDS = (6, 8, 12, 16, 32)
 
 WHO = [name for name in CLAIMS if name.endswith("s")] + ["H2v"]
-"""The claims that are simulated: the others about images are judged as those about sequences are, norm for norm."""
+"""The claims that are simulated: the others about images are judged as those about sequences are, norm for norm, and
+A1v to A3v as H8s is, A3v twice."""
 
 
 def jobs(
@@ -96,7 +97,7 @@ def calibrate(cells: list[dict], workers: int = 1, progress: bool = True, keep: 
 
 def _key(cell: dict) -> str:
     """A cell, and the rule it was simulated with."""
-    return json.dumps([fingerprint(), cell], sort_keys=True)
+    return json.dumps([fingerprint([find_claim(cell["claim"])]), cell], sort_keys=True)
 
 
 def _noted(keep: Path | None) -> dict[str, dict]:
@@ -112,7 +113,7 @@ def _noted(keep: Path | None) -> dict[str, dict]:
 
 
 COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
-RECORDED = RESULTS / f"calibration-{VERSION}.csv"
+RECORDED = RESULTS / f"calibration-{RULE}.csv"
 UNFINISHED = RECORDED.with_suffix(".unfinished")
 READABLE = PROTOCOL.with_name("CALIBRATION.md")
 
@@ -181,7 +182,7 @@ def calibration_text(frame: pd.DataFrame) -> str:
     broken = frame.scenario.isin(BROKEN)
     studies = ", ".join(f"{n:,}" for n in dict.fromkeys(frame.studies))
     parts = [
-        f"# How often the verdicts are wrong, protocol {VERSION}",
+        f"# How often the verdicts are wrong, protocol {RULE}",
         f"Whole made-up studies through the same code as real ones, {studies} a cell: `mambanorm calibrate`. "
         "The claims about images are judged as those about sequences; H2v alone is another.",
     ]

@@ -19,6 +19,8 @@ NONE = "None>SSM>None"
 
 UNITS = {
     "score": "pp",
+    "noise": "pp",
+    "rotation": "pp",
     "spread": "pp²",
     "growth": "decades in 8 blocks",
     "steepness": "decades in 8 blocks",
@@ -28,6 +30,10 @@ UNITS = {
     "unevenness": "log₁₀ of the ratio",
 }
 """Column of the evidence → unit of a comparison in it; pp are percentage points."""
+
+ACCURACIES = ("score", "noise", "rotation")
+"""Columns that are accuracies on test rows: the test rows themselves, or corrupted."""
+ON_TEST_ROWS = (*ACCURACIES, "spread")
 
 
 @dataclass(frozen=True)

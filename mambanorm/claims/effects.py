@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 
 from mambanorm.claims.bounds import Noise, Risk, half_width, seeds_to_tell, state_of
-from mambanorm.claims.comparisons import Comparison
+from mambanorm.claims.comparisons import ACCURACIES, ON_TEST_ROWS, Comparison
 from mambanorm.claims.evidence import Evidence, Paired, Splits, splits_of
 from mambanorm.claims.failures import failing_ids, failure_cells, failure_rows
 from mambanorm.claims.hypotheses import Claim
@@ -81,12 +81,13 @@ def _noise(paired: Paired, part: Part, values: np.ndarray, splits: Splits) -> No
     """Numbers on the inside are not measured on test rows. Where all seeds give the same difference, their spread is
     taken to be that of counting test rows."""
     column = part.comparison.column
-    if column not in ("score", "spread"):
+    if column not in ON_TEST_ROWS:
         return Noise(values.std(ddof=1), 0.0, 0.0)
     counting = _counting(paired, part) / splits.test_rows
     sd = values.std(ddof=1)
-    sd = np.sqrt(counting) if sd < 1e-9 and column == "score" else sd
-    return Noise(sd, 0.0, counting if column == "score" else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
+    accuracy = column in ACCURACIES
+    sd = np.sqrt(counting) if sd < 1e-9 and accuracy else sd
+    return Noise(sd, 0.0, counting if accuracy else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
 
 
 def _counting(paired: Paired, part: Part) -> float:
@@ -95,16 +96,20 @@ def _counting(paired: Paired, part: Part) -> float:
     total = 0.0
     for sign in (1, -1):
         weight = np.maximum(sign * part.weights, 0.0).sum(axis=0).mean()
-        p = np.clip(part.side(sign, paired.columns["score"]).mean() / 100, 0.01, 0.99) if weight else 0.5
+        column = part.comparison.column
+        accuracy = paired.columns[column if column in ACCURACIES else "score"]
+        p = np.clip(part.side(sign, accuracy).mean() / 100, 0.01, 0.99) if weight else 0.5
         total += 1e4 * weight**2 * p * (1 - p)
     return float(total)
 
 
 def _risks(paired: Paired, part: Part, sign: int) -> tuple[Risk, ...]:
     """What unseen divergence may cost the arms on one side, arm by arm and for all of them at once."""
-    if paired.tried is None or part.comparison.column not in ("score", "spread"):
+    column = part.comparison.column
+    if paired.tried is None or column not in ON_TEST_ROWS:
         return ()
-    lost = np.maximum((paired.columns["score"] - paired.columns["chance"]).mean(axis=1), 0.0)
+    accuracy = paired.columns[column if column in ACCURACIES else "score"]
+    lost = np.maximum((accuracy - paired.columns["chance"]).mean(axis=1), 0.0)
     if part.comparison.column == "spread":
         return _risks_of_spread(paired, part, sign, lost)
     mean = sign * part.weights.mean(axis=1)

@@ -20,12 +20,12 @@ import pandas as pd
 import torch
 
 from mambanorm.claims import gaps, tuning
-from mambanorm.claims.comparisons import NONE
-from mambanorm.claims.hypotheses import Claim, find_claim
+from mambanorm.claims.comparisons import ACCURACIES, NONE
+from mambanorm.claims.hypotheses import CORRUPTED, Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs
-from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.protocol import SAME_RULE, VERSION
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.study.experiments import all_rates, lr_grid
+from mambanorm.study.experiments import all_rates, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
 from mambanorm.tasks import TASKS, check_task, load_task
 from mambanorm.training.config import base_config
@@ -164,8 +164,8 @@ class Evidence:
 
     def further_rates(self, arms: Sequence[str], task: str) -> list[tuple[str, float]]:
         """The rates beyond the three that all have, by which an arm's grid grows; the next one is not trained yet."""
-        paired, rates = self.tuned(tuple(arms), task), all_rates(task, self.scale)
-        own, found = lr_grid(task, self.scale), []
+        paired, rates = self.tuned(tuple(arms), task), all_rates(task, self.scale, model_of(arms))
+        own, found = lr_grid(task, self.scale, model_of(arms)), []
         if paired.chosen is None:
             return found
         for arm, grid_of_arm, edge in zip(paired.arms, paired.grids, paired.edge, strict=True):
@@ -185,7 +185,8 @@ class Evidence:
         return self._tuned[task, arms]
 
     def _tune(self, arms: tuple[str, ...], task: str) -> Paired:
-        seeds, rates, base = self.seeds.get(task, ()), all_rates(task, self.scale), lr_grid(task, self.scale)
+        seeds, model = self.seeds.get(task, ()), model_of(arms)
+        rates, base = all_rates(task, self.scale, model), lr_grid(task, self.scale, model)
         at = np.full((len(arms), len(rates), len(seeds)), len(self.index))
         first = rates.index(base[0])
         three = at[:, first : first + len(base)]
@@ -202,8 +203,9 @@ class Evidence:
 
     def _choose(self, arms, task, seeds, at, missing, left_out) -> Paired:
         """The rates of every arm, each seed's by the others. at: (arms, rates, seeds), where the runs stand."""
-        rates, absent = all_rates(task, self.scale), len(self.index)
-        names = ("score", "validation", "chance", "diverged")
+        model, absent = model_of(arms), len(self.index)
+        rates = all_rates(task, self.scale, model)
+        names = ("validation", "chance", "diverged", *ACCURACIES)
         if not seeds:
             empty = {name: np.empty((len(arms), 0)) for name in names}
             none = np.zeros((len(arms), 2))
@@ -216,7 +218,7 @@ class Evidence:
                 return None if (at[i, j] == absent).any() else self.columns["validation"][at[i, j]]
 
             tuning.grow(validation[i], usable[i], look)
-        chosen = tuning.crossfit(validation, usable, rates.index(base_config(task, self.scale).lr))
+        chosen = tuning.crossfit(validation, usable, rates.index(scaled_lr(task, self.scale, 1.0, model)))
         found = np.take_along_axis(at, chosen.choice[:, None], axis=1)[:, 0]
         diverged = np.where(usable[..., None], self.columns["diverged"][at], 0.0).sum(axis=2)  # (arms, rates)
         counted = tuning.rates_that_count(diverged, usable, chosen.choice)
@@ -312,10 +314,10 @@ def _check_protocol(runs: pd.DataFrame) -> None:
     if "protocol" not in runs:
         return
     versions = sorted(set(runs.protocol.dropna()), key=str)
-    if len(versions) > 1:
+    if len(versions) > 1 and not set(versions) <= SAME_RULE:
         named = " and ".join(map(str, versions))
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
-    if versions and versions != [VERSION]:
+    if versions and not set(versions) <= SAME_RULE:
         raise ValueError(
             f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
             f"it with mambanorm.claims.version_{versions[0]}"
@@ -329,10 +331,16 @@ def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
         "diverged": diverged.astype(float),
         "chance": 100 * chance,
         "score": 100 * np.where(diverged, chance, runs.test_accuracy.to_numpy(float)),
+        **{name: 100 * np.where(diverged, chance, _numbers(runs, name)) for name in CORRUPTED},
         "validation": 100 * np.where(diverged, chance, runs.best_val_accuracy.to_numpy(float)),
     }
     older = "growth_train" in runs  # summaries of version 1, which has other quantities by the same names
     for name in STORED:
-        facts[name] = runs[name].to_numpy(float) if name in runs and not older else np.full(len(runs), np.nan)
+        facts[name] = np.full(len(runs), np.nan) if older else _numbers(runs, name)
     facts["steepness"] = np.abs(facts["growth"])
     return {name: np.append(values, np.nan) for name, values in facts.items()}
+
+
+def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
+    """A column that not every frame has: NaN without it."""
+    return runs[name].to_numpy(float) if name in runs else np.full(len(runs), np.nan)

@@ -1,7 +1,8 @@
-"""The paper's claims as data: what each says, where, and what would have to be seen for it to hold.
+"""The sources' claims as data: what each says, where, and what would have to be seen for it to hold.
 
 A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only). protocol.py has the
+`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only), A1v…A3v about the
+Transformers of the study's second source. protocol.py has the
 rule by which they are judged, and its versions: whoever changes a hypothesis here writes a new one. effects.py computes
 the intervals, and `judge` in verdict.py counts.
 
@@ -335,6 +336,67 @@ def _h12() -> Claim:
     )
 
 
+# A1…A3, source S2, on images: its text asks these questions and prints no number
+
+
+def _a(number: int, words: str, quote: str, quantity: str, comparisons: tuple[Comparison, ...], note: str) -> Claim:
+    return Claim(
+        id=f"A{number}v",
+        words=words,
+        quote=quote,
+        where="S2, §IV",
+        quantity=quantity,
+        direction="above",
+        paper="S2 prints no number",
+        comparisons=comparisons,
+        note=f"S2 asks the question and gives no answer{note}",
+    )
+
+
+def _a1() -> Claim:
+    return _a(
+        1,
+        "In a Transformer a learned selector between DyT and LN beats LN alone.",
+        "`disable_selector`: In this mode, the `NormSelector` is effectively bypassed, and the model exclusively "
+        "utilizes Layer Normalization. This allows us to evaluate the baseline performance",
+        "test accuracy of AutoNorm minus FrozenLN",
+        (minus("AutoNorm", "FrozenLN"),),
+        "",
+    )
+
+
+def _a2() -> Claim:
+    return _a(
+        2,
+        "In a Transformer a learned selector between DyT and LN beats random weights.",
+        "`random_selector`: […] providing a stochastic baseline to assess whether the learned adaptive weighting by "
+        "the MLP offers a significant advantage over arbitrary combinations.",
+        "test accuracy of AutoNorm minus AutoNorm_RandomSelector",
+        (minus("AutoNorm", "AutoNorm_RandomSelector"),),
+        "",
+    )
+
+
+def _a3() -> Claim:
+    return _a(
+        3,
+        "In a Transformer a learned selector is more accurate than LN alone on noisy and on rotated test rows.",
+        "Robustness to noise and rotation: Evaluated using corrupted test loaders (e.g., Gaussian noise, random "
+        "rotations) to assess model stability under perturbed inputs.",
+        "accuracy on the test rows with Gaussian noise (mean of 0.1, 0.2, 0.4 and 0.8 of the inputs' standard "
+        "deviation), and turned by a random angle (mean of at most 10, 20, 30 and 45°), of AutoNorm minus FrozenLN",
+        tuple(
+            Comparison(f"AutoNorm − FrozenLN, {kind}", {"AutoNorm": 1.0, "FrozenLN": -1.0}, column=kind)
+            for kind in CORRUPTED
+        ),
+        "; a run that diverged has chance on corrupted rows as well",
+    )
+
+
+CORRUPTED = ("noise", "rotation")
+"""Columns of the run frame: accuracy on corrupted test rows (summaries.py)."""
+
+
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 """(id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the paper's numbers."""
 
@@ -344,5 +406,6 @@ CLAIMS: dict[str, Claim] = {
         *(make(f"H{i}s", "sequence") for i, make in enumerate(ACCURACY, start=1)),
         *(make() for make in (_h9, _h10, _h11, _h12)),
         *(make(f"H{i}v", "vision") for i, make in enumerate(ACCURACY, start=1)),
+        *(make() for make in (_a1, _a2, _a3)),
     ]
 }

@@ -16,7 +16,7 @@ from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs, tasks_of, variants
 from mambanorm.model.arms import Arm
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.study.experiments import lr_grid
+from mambanorm.study.experiments import lr_grid, model_of
 from mambanorm.tasks import check_task
 from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
 
@@ -43,7 +43,7 @@ def needed(
         return unique(config for variant in asked for config in fixed_runs(claim, scale, seeds, variant))
     evidence, configs = Evidence(frame, scale), []
     for task in tasks:
-        for rate in lr_grid(task, scale):
+        for rate in lr_grid(task, scale, model_of(claim.arms)):
             configs += grid(claim.arms, [task], scale=scale, seeds=seeds, lr=rate)
         for arm, rate in evidence.further_rates(claim.arms, task):
             configs += grid([arm], [task], scale=scale, seeds=seeds, lr=rate)

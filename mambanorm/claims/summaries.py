@@ -1,7 +1,7 @@
 """A few numbers on the inside of a stored run, as columns of the run frame: the claims on growth (H10), on singular
 values (H11) and on weight norms (H12) rest on them.
 
-Nothing is trained or run: the arrays that every run keeps are read (`diagnostics.WeightLog`). A column is NaN for a run
+Nothing is trained: the arrays that every run keeps are read (`diagnostics.WeightLog`). A column is NaN for a run
 that its claim does not look at.
 
     growth, law         of the largest token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
@@ -13,6 +13,8 @@ that its claim does not look at.
                         step of the no-norm run of the same seed
     unevenness          log₁₀ of the largest over the smallest block of `deep_runs`, each the L2 norm of all its weights
                         relative to what it was before training
+    noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3); for these
+                        alone a model is run
 """
 
 from __future__ import annotations
@@ -24,15 +26,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from mambanorm.claims.hypotheses import CLAIMS, CORRUPTED
 from mambanorm.diagnostics import growth, sigma_history
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
+from mambanorm.study.robustness import robustness_table
 from mambanorm.training.config import RunConfig
+from mambanorm.training.presets import VISION_TASKS
 from mambanorm.training.store import find_run, stored_run
 from mambanorm.training.stored_run import DamagedRun, StoredRun
 
 NONE = str(Arm("None", "None"))
-COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness")
+COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", *CORRUPTED)
 Reader = Callable[[StoredRun], dict[str, float]]
 
 
@@ -45,6 +50,9 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> p
     for scale, runs in frame[frame.role == "test"].groupby("scale"):
         for config, read in _readers(str(scale), sorted({int(seed) for seed in runs.seed}), runs_dir):
             _add(facts, config.run_id, runs_dir, read)
+    asked = (frame.role == "test") & frame.arm.isin(CLAIMS["A3v"].arms) & frame.task.isin(VISION_TASKS)
+    for run_id in frame.run_id[asked & (frame.status == "ok")]:
+        _add(facts, run_id, runs_dir, corrupted_facts)
     added = pd.DataFrame(list(facts.values()), index=list(facts), columns=COLUMNS, dtype=float)
     return frame.drop(columns=[name for name in COLUMNS if name in frame]).join(added, on="run_id")
 
@@ -110,6 +118,12 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
     return steps[finite], sigma[finite]
+
+
+def corrupted_facts(run: StoredRun) -> dict[str, float]:
+    """Accuracy with noise and with rotation, each the mean over its severities; the same rows for every arm."""
+    table = robustness_table([run.config], run.path.parent)
+    return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
 
 
 def weight_facts(run: StoredRun) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mambanorm.claims.comparisons import NONE
+from mambanorm.claims.comparisons import ACCURACIES, NONE
 from mambanorm.claims.evidence import Paired, Splits
 from mambanorm.claims.gaps import label
 from mambanorm.claims.hypotheses import UNEVEN, Claim
@@ -19,15 +19,15 @@ NO_VARIANCE = "no variance: every seed gives the same difference"
 
 
 def untestable(claim: Claim, paired: Paired, part: Part, facts: dict, splits: Splits) -> str:
-    column, threshold, score = part.comparison.column, facts["threshold"], paired.columns.get("score")
+    column, threshold = part.comparison.column, facts["threshold"]
     if column == "unevenness" and lower_end(paired.columns[column][paired.arms.index(NONE)]) <= UNEVEN:
         return "out of reach: without norms the blocks are not told to differ by 5 %, so there is nothing to even out"
     if claim.runs != "tuned":
         return ""
     if not any(_learned(part, paired, sign, splits) for sign in (1, -1)):
         return "at chance: neither side is told from guessing"
-    room = 100 - part.side(-1, score).mean()
-    if column == "score" and room <= threshold and facts["high"] >= -threshold:
+    room = 100 - part.side(-1, paired.columns[column]).mean() if column in ACCURACIES else np.inf
+    if room <= threshold and facts["high"] >= -threshold:
         return "at the ceiling: the other side leaves no room for the threshold"
     if column == "spread" and not any(_told_spread(paired, part, sign, threshold) for sign in (1, -1)):
         return "no spread: on neither side it is told to be larger than the threshold"

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from mambanorm.errors import unknown
-from mambanorm.model.arms import AUTONORM, NORM_CHOICES, PAPER_NORMS, Arm, arms
+from mambanorm.model.arms import AUTONORM, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
 from mambanorm.training.presets import TABLES, VISION_TASKS
@@ -214,22 +214,30 @@ FURTHER_LR_FACTORS = ((0.064, 0.16), (6.25, 15.6))
 """Those by which an arm's rates may grow, below and above, where the best lies at an end (claims/evidence.py)."""
 
 
-def lr_grid(task: str, scale: str | None = None) -> tuple[float, ...]:
-    """The learning rates tried for every arm, the smallest first; the scale's own is one of them."""
+def model_of(arms: Iterable[str]) -> str:
+    """What these arms are of: "mamba" or "transformer". ValueError for a mixture, which has no learning rate in common."""
+    kinds = {isinstance(Arm.parse(arm), AttentionArm) for arm in arms}
+    if len(kinds) > 1:
+        raise ValueError("arms of Mambas and of Transformers have learning rates of their own: compare one kind")
+    return "transformer" if kinds == {True} else "mamba"
+
+
+def lr_grid(task: str, scale: str | None = None, model: str = "mamba") -> tuple[float, ...]:
+    """The learning rates tried for every arm of a model, the smallest first; the scale's own is one of them."""
     below = len(FURTHER_LR_FACTORS[0])
-    return all_rates(task, default_scale() if scale is None else scale)[below : below + len(LR_FACTORS)]
+    return all_rates(task, default_scale() if scale is None else scale, model)[below : below + len(LR_FACTORS)]
 
 
 @lru_cache(maxsize=256)
-def all_rates(task: str, scale: str) -> tuple[float, ...]:
+def all_rates(task: str, scale: str, model: str = "mamba") -> tuple[float, ...]:
     """The learning rates of the grid and those by which it may grow, the smallest first."""
     below, above = FURTHER_LR_FACTORS
-    return tuple(scaled_lr(task, scale, factor) for factor in (*below, *LR_FACTORS, *above))
+    return tuple(scaled_lr(task, scale, factor, model) for factor in (*below, *LR_FACTORS, *above))
 
 
-def scaled_lr(task: str, scale: str | None, factor: float) -> float:
+def scaled_lr(task: str, scale: str | None, factor: float, model: str = "mamba") -> float:
     """A multiple of the task's learning rate, to three digits."""
-    return float(f"{factor * base_config(task, scale).lr:.3g}")
+    return float(f"{factor * base_config(task, scale, model=model).lr:.3g}")
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
