@@ -23,7 +23,7 @@ def test_hypotheses_and_numbers_are_those_of_the_version_in_force():
 def test_a_version_that_adds_hypotheses_leaves_those_of_its_rule_as_they_were():
     rule = VERSIONS[protocol.RULE - 1]
     assert fingerprint([claim for claim in CLAIMS.values() if claim.id.startswith("H")]) == rule.fingerprint
-    assert protocol.SAME_RULE == {2, 3}
+    assert {2, 3} == protocol.SAME_RULE
 
 
 @pytest.mark.parametrize("change", [{"threshold": 2.0}, {"at_least": 2}, {"quote": "…"}, {"words": "…"}])

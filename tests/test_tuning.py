@@ -347,7 +347,7 @@ def test_a_run_without_a_finite_number_is_a_missing_run(lost):
         (dict(status="OK"), "status of a run is one of ok, diverged, failed, got 'OK'"),
         (dict(seed=0.5), "a seed is a whole number, got 0.5"),
         (dict(seed=None), "a seed is a whole number, got"),
-        (dict(protocol="v2"), "recorded under protocol v2, this is protocol 2"),
+        (dict(protocol="v2"), "recorded under protocol v2, this is protocol 3"),
     ],
 )
 def test_a_frame_that_says_what_no_run_can_have_is_refused(change, said):

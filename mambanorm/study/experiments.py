@@ -215,7 +215,7 @@ FURTHER_LR_FACTORS = ((0.064, 0.16), (6.25, 15.6))
 
 
 def model_of(arms: Iterable[str]) -> str:
-    """What these arms are of: "mamba" or "transformer". ValueError for a mixture, which has no learning rate in common."""
+    """What these arms are of: "mamba" or "transformer". ValueError for a mixture, which shares no learning rate."""
     kinds = {isinstance(Arm.parse(arm), AttentionArm) for arm in arms}
     if len(kinds) > 1:
         raise ValueError("arms of Mambas and of Transformers have learning rates of their own: compare one kind")
