@@ -95,8 +95,8 @@ def calibrate(cells: list[dict], workers: int = 1, progress: bool = True, keep: 
 
 
 def _key(cell: dict) -> str:
-    """A cell, and the rule it was simulated with."""
-    return json.dumps([fingerprint(), cell], sort_keys=True)
+    """A cell, the rule it was simulated with, and what its scenario was."""
+    return json.dumps([fingerprint(), repr((SCENARIOS | CONTROLS)[cell["scenario"]]), cell], sort_keys=True)
 
 
 def _noted(keep: Path | None) -> dict[str, dict]:
