@@ -55,8 +55,6 @@ def test_recorded_results_name_the_protocol_that_was_in_force():
         if "-version-" in path.stem:
             continue
         frame = recorded(path.stem)
-        if "protocol" not in frame:
-            pytest.skip(f"scale {path.stem} is recorded under version 1 of the protocol: record it anew")
         assert set(frame.protocol) <= protocol.SAME_RULE
         assert len(set(frame.protocol_commit)) == 1
         assert re.fullmatch("[0-9a-f]{7,40}", frame.protocol_commit.iloc[0])  # and not changed since

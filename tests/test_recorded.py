@@ -46,21 +46,13 @@ def test_every_row_carries_its_config_and_where_it_comes_from(frame):
     assert recorded.recorded_path("quick").stat().st_size < 600_000
 
 
-@pytest.fixture
-def judged(frame) -> pd.DataFrame:
-    """The frame, if its runs were trained under the protocol in force."""
-    if "protocol" not in frame:
-        pytest.skip("scale quick is recorded under version 1 of the protocol: mambanorm record --scale quick --seeds 8")
-    return frame
+def test_the_recorded_results_are_a_whole_study_with_8_seeds(frame):
+    asked = {config.run_id for config in claims.recorded_configs("quick", seeds=8, frame=frame)}
+    assert asked == set(frame.run_id)
 
 
-def test_the_recorded_results_are_a_whole_study_with_8_seeds(judged):
-    asked = {config.run_id for config in claims.recorded_configs("quick", seeds=8, frame=judged)}
-    assert asked == set(judged.run_id)
-
-
-def test_each_hypothesis_about_sequences_has_a_verdict_in_the_recorded_results(judged):
-    table = mn.verdict_table(judged).set_index("id")
+def test_each_hypothesis_about_sequences_has_a_verdict_in_the_recorded_results(frame):
+    table = mn.verdict_table(frame).set_index("id")
     sequences = [name for name in mn.CLAIMS if name.endswith("s")]
     assert set(table.verdict[sequences]) <= set(claims.VERDICTS[:5])
     assert (table.seeds[sequences] >= 6).all()
@@ -132,10 +124,10 @@ def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     assert {"unevenness", "growth"} <= set(frame.columns)
 
 
-def test_the_verdicts_say_how_long_the_runs_behind_them_trained(judged):
+def test_the_verdicts_say_how_long_the_runs_behind_them_trained(frame):
     """Notebook 12 prints what the configs say, and its prose no number of its own."""
-    verdicts = [mn.judge(name, judged) for name in ("H8s", "H10s")]  # tuned runs; the shortest ones
-    behind = pd.concat([claims.runs_behind(verdict, judged) for verdict in verdicts])
+    verdicts = [mn.judge(name, frame) for name in ("H8s", "H10s")]  # tuned runs; the shortest ones
+    behind = pd.concat([claims.runs_behind(verdict, frame) for verdict in verdicts])
     notebook = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", 4)
     said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     for task, runs in behind[behind.status == "ok"].groupby("task"):

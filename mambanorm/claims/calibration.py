@@ -96,8 +96,9 @@ def calibrate(cells: list[dict], workers: int = 1, progress: bool = True, keep: 
 
 
 def _key(cell: dict) -> str:
-    """A cell, and the rule it was simulated with."""
-    return json.dumps([fingerprint([find_claim(cell["claim"])]), cell], sort_keys=True)
+    """A cell, the rule it was simulated with, and what its scenario was."""
+    rule, scenario = fingerprint([find_claim(cell["claim"])]), (SCENARIOS | CONTROLS)[cell["scenario"]]
+    return json.dumps([rule, repr(scenario), cell], sort_keys=True)
 
 
 def _noted(keep: Path | None) -> dict[str, dict]:
