@@ -151,7 +151,7 @@ def test_a_calibration_that_was_broken_off_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "_run", lambda cell: made.append(cell) or run(cell))
     pd.testing.assert_frame_equal(calibration.calibrate(cells, progress=False, keep=keep), whole)
     assert made == cells[2:]
-    monkeypatch.setattr(calibration, "fingerprint", lambda: "another rule")
+    monkeypatch.setattr(calibration, "fingerprint", lambda claims: "another rule")
     calibration.calibrate(cells[:1], progress=False, keep=keep)
     assert made[-1] == cells[0]
 

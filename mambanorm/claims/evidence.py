@@ -20,8 +20,9 @@ import pandas as pd
 import torch
 
 from mambanorm.claims import gaps, tuning
+from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.comparisons import ACCURACIES, NONE
-from mambanorm.claims.hypotheses import CORRUPTED, Claim, find_claim
+from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs
 from mambanorm.claims.protocol import SAME_RULE, VERSION
 from mambanorm.settings import check_scale, default_scale

@@ -1,10 +1,10 @@
 """The sources' claims as data: what each says, where, and what would have to be seen for it to hold.
 
 A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only), A1v…A3v about the
-Transformers of the study's second source. protocol.py has the
-rule by which they are judged, and its versions: whoever changes a hypothesis here writes a new one. effects.py computes
-the intervals, and `judge` in verdict.py counts.
+`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); A1v…A3v, about the
+Transformers of the study's second source, stand in autonorm.py. protocol.py has the rule by which they are judged, and
+its versions: whoever changes a hypothesis here writes a new one. effects.py computes the intervals, and `judge` in
+verdict.py counts.
 
     runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the settings
                 that fail ("failing", Figure 10; "growth", Figure 9), depth × rate ("failure"), deep models ("deep")
@@ -16,8 +16,8 @@ Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mambanorm.claims.autonorm import AUTONORM_CLAIMS
+from mambanorm.claims.claim import SMALLEST_EFFECT, Claim
 from mambanorm.claims.comparisons import (
     FLAT,
     NONE,
@@ -37,57 +37,9 @@ from mambanorm.claims.comparisons import (
 )
 from mambanorm.errors import unknown
 from mambanorm.model.arms import Arm
-from mambanorm.study.paper import MAIN_TASKS
-
-SMALLEST_EFFECT = 1.0
-"""The smallest effect of interest of every accuracy claim, in percentage points."""
-
 
 UNEVEN = 0.021
 """log₁₀ 1.05: blocks whose weight norms moved apart by less are even (H12)."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One claim of the paper; its sentences, its comparisons, and how they are judged (see the top of the file)."""
-
-    id: str
-    words: str  # what the paper claims, in our words
-    quote: str  # the paper's own sentence
-    where: str  # and its place
-    quantity: str
-    direction: str
-    paper: str  # the numbers that the paper prints
-    comparisons: tuple[Comparison, ...]
-    threshold: float = SMALLEST_EFFECT
-    runs: str = "tuned"
-    at_least: int | None = None
-    select: str = ""
-    reference: str = ""  # the arm that Fisher's test compares the divergence of the others with
-    needs_grid: bool = False  # every pair of norms, not only single ones and types
-    paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
-    note: str = ""
-
-    @property
-    def kind(self) -> str:
-        return "sequence" if self.id.endswith("s") else "vision"
-
-    @property
-    def unit(self) -> str:
-        """The unit of its first comparison; the claim on growth (H10) has comparisons in two units."""
-        return "% of runs" if self.runs == "failure" else self.comparisons[0].unit
-
-    @property
-    def printed_on(self) -> str:
-        return self.paper_task or MAIN_TASKS[self.kind]
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """Every arm the claim compares, once each."""
-        return tuple(dict.fromkeys(arm for comparison in self.comparisons for arm in comparison.weights))
-
-    def threshold_of(self, comparison: Comparison) -> float:
-        return self.threshold if comparison.threshold is None else comparison.threshold
 
 
 def find_claim(claim_id: str | Claim) -> Claim:
@@ -336,67 +288,6 @@ def _h12() -> Claim:
     )
 
 
-# A1…A3, source S2, on images: its text asks these questions and prints no number
-
-
-def _a(number: int, words: str, quote: str, quantity: str, comparisons: tuple[Comparison, ...], note: str) -> Claim:
-    return Claim(
-        id=f"A{number}v",
-        words=words,
-        quote=quote,
-        where="S2, §IV",
-        quantity=quantity,
-        direction="above",
-        paper="S2 prints no number",
-        comparisons=comparisons,
-        note=f"S2 asks the question and gives no answer{note}",
-    )
-
-
-def _a1() -> Claim:
-    return _a(
-        1,
-        "In a Transformer a learned selector between DyT and LN beats LN alone.",
-        "`disable_selector`: In this mode, the `NormSelector` is effectively bypassed, and the model exclusively "
-        "utilizes Layer Normalization. This allows us to evaluate the baseline performance",
-        "test accuracy of AutoNorm minus FrozenLN",
-        (minus("AutoNorm", "FrozenLN"),),
-        "",
-    )
-
-
-def _a2() -> Claim:
-    return _a(
-        2,
-        "In a Transformer a learned selector between DyT and LN beats random weights.",
-        "`random_selector`: […] providing a stochastic baseline to assess whether the learned adaptive weighting by "
-        "the MLP offers a significant advantage over arbitrary combinations.",
-        "test accuracy of AutoNorm minus AutoNorm_RandomSelector",
-        (minus("AutoNorm", "AutoNorm_RandomSelector"),),
-        "",
-    )
-
-
-def _a3() -> Claim:
-    return _a(
-        3,
-        "In a Transformer a learned selector is more accurate than LN alone on noisy and on rotated test rows.",
-        "Robustness to noise and rotation: Evaluated using corrupted test loaders (e.g., Gaussian noise, random "
-        "rotations) to assess model stability under perturbed inputs.",
-        "accuracy on the test rows with Gaussian noise (mean of 0.1, 0.2, 0.4 and 0.8 of the inputs' standard "
-        "deviation), and turned by a random angle (mean of at most 10, 20, 30 and 45°), of AutoNorm minus FrozenLN",
-        tuple(
-            Comparison(f"AutoNorm − FrozenLN, {kind}", {"AutoNorm": 1.0, "FrozenLN": -1.0}, column=kind)
-            for kind in CORRUPTED
-        ),
-        "; a run that diverged has chance on corrupted rows as well",
-    )
-
-
-CORRUPTED = ("noise", "rotation")
-"""Columns of the run frame: accuracy on corrupted test rows (summaries.py)."""
-
-
 ACCURACY = (_h1, _h2, _h3, _h4, _h5, _h6, _h7, _h8)
 """(id, kind) → Claim: those of sequences and of vision differ in the norm of BEST_AFTER and in the paper's numbers."""
 
@@ -406,6 +297,6 @@ CLAIMS: dict[str, Claim] = {
         *(make(f"H{i}s", "sequence") for i, make in enumerate(ACCURACY, start=1)),
         *(make() for make in (_h9, _h10, _h11, _h12)),
         *(make(f"H{i}v", "vision") for i, make in enumerate(ACCURACY, start=1)),
-        *(make() for make in (_a1, _a2, _a3)),
+        *AUTONORM_CLAIMS,
     ]
 }

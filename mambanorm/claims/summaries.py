@@ -26,7 +26,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.hypotheses import CLAIMS, CORRUPTED
+from mambanorm.claims.autonorm import CORRUPTED
+from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.diagnostics import growth, sigma_history
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
