@@ -130,7 +130,7 @@ def test_the_recorded_table_keeps_its_limits():
 def test_the_command_prints_the_table_and_names_what_it_does_not_know(capsys):
     assert main(["calibrate", "--claims", "H4s", "--scenarios", "plain", "--studies", "2"]) == 0
     out = capsys.readouterr().out
-    assert f"# How often the verdicts are wrong, protocol {VERSION}" in out
+    assert f"# How often the verdicts are wrong, protocol {protocol.RULE}" in out
     assert "| H4s | 0.0 / 0.0 |" in out
     for asked, said in (
         (["--claims", "H4"], "unknown claim 'H4'"),

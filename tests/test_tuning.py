@@ -13,7 +13,7 @@ from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.evidence import Evidence, splits_of
 from mambanorm.claims.needed import chosen_lr, missing, needed
 from mambanorm.claims.parts import parts_of
-from mambanorm.claims.protocol import STABLE
+from mambanorm.claims.protocol import STABLE, VERSION
 from mambanorm.claims.tuning import crossfit, edge, grow, rates_that_count
 from mambanorm.study.experiments import all_rates, lr_grid
 from mambanorm.study.intervals import t_interval, t_quantile
@@ -374,7 +374,7 @@ def test_two_protocols_in_one_frame_are_refused():
     frame = made_up()
     with pytest.raises(ValueError, match="runs of the protocols 1 and 2: judge one at a time"):
         judge("H8s", frame.assign(protocol=np.where(frame.seed < 4, 1, 2)))
-    with pytest.raises(ValueError, match=r"recorded under protocol 1, this is protocol 2.*version_1"):
+    with pytest.raises(ValueError, match=rf"recorded under protocol 1, this is protocol {VERSION}.*version_1"):
         judge("H8s", frame.assign(protocol=1))
     assert judge("H8s", frame.assign(protocol=2)).protocol == 2
 

@@ -20,7 +20,7 @@ def _a(number: int, words: str, quote: str, quantity: str, comparisons: tuple[Co
         where="S2, §IV",
         quantity=quantity,
         direction="above",
-        paper="S2 prints no number",
+        paper="no number printed",
         comparisons=comparisons,
         note=f"S2 asks the question and gives no answer{note}",
     )

@@ -59,8 +59,8 @@ def first_brief(first: FirstVerdict) -> str:
 
 
 def verdict_changes(verdicts: Sequence[Verdict], first: Mapping[str, FirstVerdict]) -> pd.DataFrame:
-    """One row a claim that both judge: claim, version 1, version 2 (each with what decided it), differ (bool), and why
-    they differ, "" where they say the same word."""
+    """One row a claim that both judge: claim, version 1, the version in force (each with what decided it), differ
+    (bool), and why they differ, "" where they say the same word."""
     rows = []
     for verdict in verdicts:
         if (before := first.get(verdict.claim.id)) is None:

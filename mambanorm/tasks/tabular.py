@@ -18,18 +18,19 @@ Map: load_energy, load_california_housing, load_diabetes(scale, seed) -> TaskDat
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
-from mambanorm.tasks.base import BadData, Split, TaskData
+from mambanorm.tasks.base import BadData, Shape, Split, TaskData
 from mambanorm.tasks.files import Remote, data_folder, fetch, missing, verify
 from mambanorm.tasks.registry import register_task
 
 SLOTS = 16
-SMOKE_ROWS = 200
+MOST_ROWS = {"smoke": 200, "quick": 6_000}
 HELD_OUT = 0.2  # validation 20 %, test 20 %, train the rest
 
 ENERGY = Remote(
@@ -44,9 +45,24 @@ HOUSING = Remote(
     "housing.csv",
     "sha256:8a3727f4cf54ac1a327f69b1d5b4db54c5834ea81c6e4efc0d163300022a685e",
 )
-ENERGY_ROWS = 768
+ENERGY_ROWS, HOUSING_ROWS, DIABETES_ROWS = 768, 20_640, 442
+LOADS = ("heating load, kWh/m²", "cooling load, kWh/m²")
+HOUSE_VALUE = ("median house value, $",)
+PROGRESSION = ("progression, points",)
 PROXIMITY = ("<1H OCEAN", "INLAND", "ISLAND", "NEAR BAY", "NEAR OCEAN")
 COUNTED = ("total_rooms", "total_bedrooms", "population", "households")  # long tails: their logarithm is learned
+
+
+def used_rows(rows: int, scale: str) -> int:
+    """How many of a table's rows a scale uses."""
+    return min(rows, MOST_ROWS.get(scale, rows))
+
+
+def _shape(rows: int, features: int, targets: tuple[str, ...], scale: str) -> Shape:
+    rows = used_rows(rows, scale)
+    held_out = round(HELD_OUT * rows)
+    sizes = dict(held_out=(held_out, held_out), train_rows=rows - 2 * held_out, reshuffled=True)
+    return Shape(len(targets), features, in_features=2 * SLOTS, targets=targets, **sizes)
 
 
 def _prepare_energy(scale: str) -> None:
@@ -62,6 +78,7 @@ def _prepare_housing(scale: str) -> None:
     title="Energy Efficiency: heating and cooling load of buildings",
     source="Tsanas & Xifara (2012), UCI, doi:10.24432/C51307",
     prepare=_prepare_energy,
+    shape=partial(_shape, ENERGY_ROWS, 8, LOADS),
 )
 def load_energy(scale: str, seed: int) -> TaskData:
     """The 768 buildings (smoke: 200), 8 features, two targets; blank trailing rows of the file are left out."""
@@ -69,8 +86,7 @@ def load_energy(scale: str, seed: int) -> TaskData:
     table = pd.read_excel(path).dropna(how="all").dropna(axis=1, how="all")
     if len(table) != ENERGY_ROWS or table.shape[1] != 10:
         raise ValueError(f"{path} has {table.shape[0]} rows of {table.shape[1]} columns: published are 768 of 10")
-    targets = ("heating load, kWh/m²", "cooling load, kWh/m²")
-    return table_splits(table.iloc[:, :8], table.iloc[:, 8:], targets, scale, seed)
+    return table_splits(table.iloc[:, :8], table.iloc[:, 8:], LOADS, scale, seed)
 
 
 @register_task(
@@ -78,6 +94,7 @@ def load_energy(scale: str, seed: int) -> TaskData:
     title="California Housing: the median value of a district's houses",
     source="Pace & Barry (1997), in the edition of Géron (2019)",
     prepare=_prepare_housing,
+    shape=partial(_shape, HOUSING_ROWS, 14, HOUSE_VALUE),
 )
 def load_california_housing(scale: str, seed: int) -> TaskData:
     """The 20,640 districts (smoke: 200, quick: 6,000). 207 of them have no number of bedrooms: it becomes the training
@@ -89,22 +106,21 @@ def load_california_housing(scale: str, seed: int) -> TaskData:
     features = features.assign(**{name: np.log1p(features[name]) for name in COUNTED})
     features = features.assign(no_bedrooms=features.total_bedrooms.isna().astype(float))
     features = features.assign(**{name: (table.ocean_proximity == name).astype(float) for name in PROXIMITY})
-    rows = 6_000 if scale == "quick" else None
-    targets = table[["median_house_value"]]
-    return table_splits(features, targets, ("median house value, $",), scale, seed, rows)
+    return table_splits(features, table[["median_house_value"]], HOUSE_VALUE, scale, seed)
 
 
 @register_task(
     "diabetes",
     title="Diabetes: progression after one year",
     source="Efron et al. (2004); scikit-learn load_diabetes",
+    shape=partial(_shape, DIABETES_ROWS, 10, PROGRESSION),
 )
 def load_diabetes_task(scale: str, seed: int) -> TaskData:
     """The 442 patients (smoke: 200), 10 features, one target."""
     from sklearn.datasets import load_diabetes
 
     features, target = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
-    return table_splits(features, target.to_frame(), ("progression, points",), scale, seed)
+    return table_splits(features, target.to_frame(), PROGRESSION, scale, seed)
 
 
 def _file(task: str, remote: Remote, real: str, download: bool = False) -> Path:
@@ -122,12 +138,7 @@ def _file(task: str, remote: Remote, real: str, download: bool = False) -> Path:
 
 
 def table_splits(
-    features: pd.DataFrame,
-    targets: pd.DataFrame,
-    names: tuple[str, ...],
-    scale: str,
-    seed: int,
-    rows: int | None = None,
+    features: pd.DataFrame, targets: pd.DataFrame, names: tuple[str, ...], scale: str, seed: int
 ) -> TaskData:
     """The rows in an order that the seed decides, 60 % to train on, 20 % each to validate and test.
 
@@ -136,7 +147,7 @@ def table_splits(
     if np.isnan(y).any():
         row, column = np.argwhere(np.isnan(y))[0]
         raise BadData(f"target {names[column]!r} of row {row} is missing: mend the data, or leave the row out")
-    order = np.random.default_rng(seed).permutation(len(x))[: SMOKE_ROWS if scale == "smoke" else rows]
+    order = np.random.default_rng(seed).permutation(len(x))[: used_rows(len(x), scale)]
     held_out = round(HELD_OUT * len(order))
     parts = order[2 * held_out :], order[:held_out], order[held_out : 2 * held_out]
     known = x[parts[0]]
