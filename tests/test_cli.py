@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -146,6 +148,20 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
     _, out, _ = call(capsys, "train", "--arm", "LN>SSM>LN", "--dry-run", *common)
     assert "1 run asked for, 1 in the store" in out
     assert "about" not in out
+
+
+def test_a_dry_run_times_the_model_that_is_asked_for(capsys):
+    for arms in ("AutoNorm,RMSN>MHA>None", "AutoNorm,RMSN>SSM>None"):
+        assert main(["sweep", "--arms", arms, "--seeds", "1", "--dry-run"]) == 0
+        assert "2 missing" in capsys.readouterr().out
+
+
+def test_a_regression_is_told_in_the_units_of_its_target(capsys, store):
+    assert main(["train", "--arm", "AutoNorm", "--task", "diabetes"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"test R² .* test RMSE \d+\.\d+ \(of predicting the training mean: \d+", out)
+    assert main(["sweep", "--arms", "AutoNorm", "--tasks", "diabetes", "--seeds", "1", "--workers", "0"]) == 0
+    assert re.search(r"diabetes: R² on test.*\(RMSE \d+\.\d+, 1 run", " ".join(capsys.readouterr().out.split()))
 
 
 def test_a_dry_run_needs_no_data(capsys):

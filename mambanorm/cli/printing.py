@@ -44,6 +44,9 @@ def print_dry_run(configs: list, options: argparse.Namespace) -> None:
     print(dry_run(configs, runs_dir=options.runs_dir, workers=options.workers, scheduler=options.scheduler))
 
 
+REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the target's units"
+
+
 def print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
     from mambanorm.study.tables import describe_frame, percent, summarize
@@ -52,11 +55,14 @@ def print_arms(frame) -> None:
     table = summarize(frame)
     width = max(map(len, table["arm"]))
     for task, rows in table.groupby("task", sort=False):
-        print(f"{task}: test accuracy, chance is {percent(rows['chance'].iloc[0])}")
+        errors = frame[frame["task"] == task].groupby("arm")["rmse"].mean().dropna() if "rmse" in frame else {}
+        chance = percent(rows["chance"].iloc[0])
+        print(f"{task}: {REGRESSION if len(errors) else f'test accuracy, chance is {chance}'}")
         for row in rows.itertuples():
             note = f", {row.diverged} diverged" if row.diverged else ""
+            error = f"RMSE {errors[row.arm]:.4g}, " if row.arm in errors else ""
             mean = f"{100 * row.mean:.1f} ± {100 * row.sd:.1f} %" if row.n > 1 else percent(row.mean)
-            print(f"  {row.arm:<{width}}  {mean:<14} ({plural(row.n, 'run')}{note})")
+            print(f"  {row.arm:<{width}}  {mean:<14} ({error}{plural(row.n, 'run')}{note})")
     print(describe_frame(frame))
 
 
@@ -66,7 +72,11 @@ def print_run(run) -> None:
 
     config, facts = run.config, run.facts
     print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")
-    print(f"  test accuracy   {percent(facts['test_accuracy'])} (chance is {percent(facts['chance'])})")
+    if facts.get("rmse") is None:
+        print(f"  test accuracy   {percent(facts['test_accuracy'])} (chance is {percent(facts['chance'])})")
+    else:
+        print(f"  test R²         {percent(facts['test_accuracy'])} (of predicting the training mean: 0)")
+        print(f"  test RMSE       {facts['rmse']:.4g} (of predicting the training mean: {facts['chance_rmse']:.4g})")
     if facts["status"] == "diverged":
         where = f"at step {facts['first_nonfinite_step']}, first in {facts['first_nonfinite_site']}"
         print(f"  diverged        {where}: scored as chance")

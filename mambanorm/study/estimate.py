@@ -57,13 +57,13 @@ def estimate(
     `anywhere`: stored runs of other machines count too.
     """
     frame, seconds, like, tried = load_runs(runs_dir, status="ok"), 0.0, 0, []
-    for task, threads in dict.fromkeys((config.task, config.threads) for config in missing):
-        mine = [config for config in missing if (config.task, config.threads) == (task, threads)]
+    for kind in dict.fromkeys((config.task, config.threads, config.model) for config in missing):
+        mine = [config for config in missing if (config.task, config.threads, config.model) == kind]
         rate, n = _stored_rate(frame, mine[0], anywhere=anywhere)
         like += n
         if rate is None:
             rate = measured_rate(mine[0])
-            tried.append(task)
+            tried.append(kind[0])
         seconds += rate * sum(map(relative_cost, mine))
     sources = [f"the times of {plural(like, 'like run')} in the store"] if like else []
     if tried:
@@ -72,22 +72,23 @@ def estimate(
 
 
 def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
-    """Seconds per unit of `relative_cost`, the median over the stored runs with this task, scale and number of threads;
-    and the number of these runs."""
-    like = frame
+    """Seconds per unit of `relative_cost`, the median over the stored runs of such a model with this task, scale and
+    number of threads; and the number of these runs."""
+    like = frame[frame["arm"].astype(str).str.contains(">SSM>", regex=False) == (config.model == "mamba")]
     for name in ("task", "scale", "threads"):
         like = like[like[name] == getattr(config, name)]
     if not anywhere:
         like = like[like["machine"] == machine.machine()]
     if not len(like):
         return None, 0
-    batch = base_config(config.task, config.scale).batch_size  # the frame does not have it: the scale's own
-    work = like["steps"] * like["n_layers"] * (like["d_model"] + 16) * batch
+    own = base_config(config.task, config.scale, model=config.model)  # the frame has no batch_size: the scale's own
+    work = like["steps"] * like["n_layers"] * (like["d_model"] + 16) * own.batch_size
     return float((like["wall_s"] / work).median()), len(like)
 
 
 def measured_rate(config: RunConfig) -> float:
-    """Seconds per unit of `relative_cost`, from a few steps of the original arm on random data of the task's shape,
+    """Seconds per unit of `relative_cost`, from a few steps of a usual arm on random data of the task's shape,
     with the run's threads, or as many of them as this process was started with."""
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
-    return plan(config.but(arm="RMSN>SSM>None", threads=threads))["hours"] * 3600 / relative_cost(config)
+    usual = {"mamba": "RMSN>SSM>None", "transformer": "LN>MHA>LN"}[config.model]
+    return plan(config.but(arm=usual, threads=threads))["hours"] * 3600 / relative_cost(config)
