@@ -12,6 +12,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import claims
+from mambanorm.claims import protocol
 from mambanorm.cli.main import main
 from mambanorm.settings import ROOT
 from mambanorm.training import recorded_results as recorded
@@ -122,6 +123,20 @@ def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     frame = recorded.recorded("smoke")
     assert {json.loads(text)["arm"] for text in frame.config} == {"GN>SSM>GN", "None>SSM>BN"}
     assert {"unevenness", "growth"} <= set(frame.columns)
+
+
+def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_under(results, store, monkeypatch):
+    few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0])
+    monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
+    path = claims.record_results("smoke", workers=0)
+    first = min(protocol.SAME_RULE)
+    recorded.read_results(path).assign(protocol=first, protocol_commit="abc1234").to_parquet(path)
+    few.append(few[0].but(seed=1))
+    frame = recorded.read_results(claims.record_results("smoke", workers=0)).set_index("seed")
+    assert frame.protocol.tolist() == [first, protocol.VERSION]
+    assert frame.protocol_commit[0] == "abc1234" != frame.protocol_commit[1]
+    recorded.read_results(path).assign(git_commit="of other code").to_parquet(path)
+    assert recorded.read_results(claims.record_results("smoke", workers=0)).protocol.tolist() == [protocol.VERSION] * 2
 
 
 def test_the_verdicts_say_how_long_the_runs_behind_them_trained(frame):

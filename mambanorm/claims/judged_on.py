@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mambanorm.claims.hypotheses import Claim
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs
 from mambanorm.training.config import RunConfig
-from mambanorm.training.presets import VISION_TASKS
+from mambanorm.training.presets import TABLES, VISION_TASKS
 
 FIXED_TASK = "digits"  # the task of the runs of §4.6 (study/experiments.py)
 
@@ -16,7 +16,12 @@ def tasks_of(claim: Claim, tasks: Iterable[str]) -> list[str]:
     """Those of the tasks that the claim is about."""
     if claim.runs != "tuned":
         return [task for task in dict.fromkeys(tasks) if task == FIXED_TASK]
-    return [task for task in dict.fromkeys(tasks) if (task in VISION_TASKS) == (claim.kind == "vision")]
+    return [task for task in dict.fromkeys(tasks) if kind_of(task) == claim.kind]
+
+
+def kind_of(task: str) -> str:
+    """ "vision", "table" (a regression, of which no claim speaks) or "sequence"."""
+    return "vision" if task in VISION_TASKS else "table" if task in TABLES else "sequence"
 
 
 def variants(claim: Claim, scale: str) -> tuple[str, ...]:

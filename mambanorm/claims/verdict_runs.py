@@ -16,13 +16,14 @@ import pandas as pd
 from mambanorm.atomic import writable_folder
 from mambanorm.claims.hypotheses import CLAIMS, Claim
 from mambanorm.claims.needed import needed
-from mambanorm.claims.protocol import VERSION, commit_in_force
+from mambanorm.claims.protocol import SAME_RULE, VERSION, commit_in_force
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.settings import default_scale
 from mambanorm.study.experiments import STUDY_TASKS, leaves_grid_out, study
 from mambanorm.text import plural
 from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
-from mambanorm.training.recorded_results import recorded_path, write_recorded
+from mambanorm.training.presets import TABLES
+from mambanorm.training.recorded_results import read_results, recorded_path, write_recorded
 from mambanorm.training.store import load_runs
 from mambanorm.training.sweep import sweep
 
@@ -110,7 +111,7 @@ def recorded_configs(
     seeds = check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
     tasks = check_names("tasks", STUDY_TASKS if tasks is None else tasks)
     frame, configs = load_runs(runs_dir, scale=scale) if frame is None else frame, []
-    for task in tasks:
+    for task in (task for task in tasks if task not in TABLES):  # no claim is about a regression
         claims = [name for name, claim in CLAIMS.items() if not (claim.needs_grid and leaves_grid_out(task, scale))]
         configs += verdict_runs(claims, seeds=seeds, tasks=[task], scale=scale, frame=frame)
     configs += [config for runs in study(scale, tasks, seeds).values() for config in runs]
@@ -120,9 +121,10 @@ def recorded_configs(
 def record_results(scale: str | None = None, *, path: str | Path | None = None, **asked: Any) -> Path:
     """Trains `recorded_configs` and writes the recorded results of a scale; returns their path.
 
-    `asked`: its keywords and sweep's scheduler, workers, client, progress. The frame names the protocol that was in
-    force before its first run, and its commit. RuntimeError if a run could not be trained; nothing is then written.
-    OSError, before anything is trained, if the file's folder cannot be written to.
+    `asked`: its keywords and sweep's scheduler, workers, client, progress. Each row names the protocol that was in
+    force before this recording began, and its commit; a run that was recorded before keeps its own. RuntimeError if a
+    run could not be trained; nothing is then written. OSError, before anything is trained, if the file's folder cannot
+    be written to.
     """
     engine = {name: asked.pop(name) for name in ("scheduler", "workers", "client", "progress") if name in asked}
     runs_dir, protocol = asked.get("runs_dir"), commit_in_force()
@@ -132,5 +134,17 @@ def record_results(scale: str | None = None, *, path: str | Path | None = None, 
     frame = with_summaries(frame, runs_dir)
     if failed := int((frame.status == "failed").sum()):
         raise RuntimeError(f"{plural(failed, 'run')} could not be trained: nothing is recorded")
-    write_recorded(frame.assign(protocol=VERSION, protocol_commit=protocol), configs, path)
+    write_recorded(_named(frame.assign(protocol=VERSION, protocol_commit=protocol), path), configs, path)
     return path
+
+
+def _named(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The frame with the protocols that the file at `path` names for the runs that it has as they are now."""
+    names = ["protocol", "protocol_commit"]
+    before = read_results(path) if path.is_file() else pd.DataFrame(columns=["run_id", "git_commit", *names])
+    if not {*names} <= {*before.columns}:
+        return frame
+    known = frame[["run_id", "git_commit"]].merge(before[["run_id", "git_commit", *names]], how="left")
+    known.index = frame.index
+    kept = known.protocol.isin(SAME_RULE)
+    return frame.assign(**{name: known[name].where(kept, frame[name]).astype(frame[name].dtype) for name in names})

@@ -55,7 +55,7 @@ NORMVARY_ARMS = list(
 VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
 """Table 2: the original, both proposals, and the three arms between them that tell N1's share from N2's (I7)."""
 
-STUDY_TASKS = ("digits", "listops", "digits_images")
+STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 """The rows of Table 2."""
 
@@ -160,9 +160,6 @@ def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **c
 
 
 AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "lab": 8, "paper": 5}
-AUTONORM_TASKS = ("digits_images", "diabetes")
-"""What S2's models are trained on where nothing else is asked for: neither needs a download."""
-
 CROSSING_ARMS = arms(
     "NormSelector>SSM>None", "None>SSM>NormSelector", "NormVary>SSM>None", "None>SSM>NormVary", "RMSN>SSM>None",
     "None>SSM>RMSN",
@@ -177,7 +174,7 @@ PRE_TRAINED_ON = {
 
 
 def autonorm_runs(
-    tasks: Sequence[str] = AUTONORM_TASKS, scale: str | None = None, seeds: int | Iterable[int] | None = None
+    tasks: Sequence[str], scale: str | None = None, seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
     """S2's named models on these tasks, the Teacher with half the blocks, and AutoNorm once more as its student."""
     scale = default_scale() if scale is None else check_scale(scale)
@@ -259,7 +256,8 @@ def study(
     scale = default_scale() if scale is None else check_scale(scale)
     asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
     images = [task for task in asked if task in VISION_TASKS]
-    sequences = [task for task in asked if task not in VISION_TASKS]
+    tables = [task for task in asked if task in TABLES]
+    sequences = [task for task in asked if task not in images + tables]
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]
 
     def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
@@ -274,8 +272,5 @@ def study(
         "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
         "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
-        "10_autonorm": autonorm_runs(
-            AUTONORM_TASKS if tasks is None else [t for t in asked if t in (*VISION_TASKS, *TABLES)], scale, seeds
-        )
-        + runs(CROSSING_ARMS, whole[:1]),
+        "10_autonorm": autonorm_runs([*images, *tables], scale, seeds) + runs(CROSSING_ARMS, whole[:1]),
     }
