@@ -21,6 +21,7 @@ def _a(number: int, words: str, quote: str, quantity: str, comparisons: tuple[Co
         quantity=quantity,
         direction="above",
         paper="no number printed",
+        paper_task="CIFAR-10",
         comparisons=comparisons,
         note=f"S2 asks the question and gives no answer{note}",
     )
