@@ -84,6 +84,9 @@ def notebook_folder(tmp_path, monkeypatch):
 
 
 def test_values_are_read_by_the_type_of_the_field():
+    assert parse_changes(["squeeze_excite=True"]) == {"squeeze_excite": True}
+    with pytest.raises(ValueError, match="squeeze_excite must be true or false, got 'yes'"):
+        parse_changes(["squeeze_excite=yes"])
     changes = parse_changes(["lr=1e-3", "n_layers=8", "schedule=constant_warmup", 'norm_options={"groups": 2}'])
     assert changes == {"lr": 1e-3, "n_layers": 8, "schedule": "constant_warmup", "norm_options": {"groups": 2}}
     assert base_config(**changes).n_layers == 8

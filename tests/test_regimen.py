@@ -42,7 +42,7 @@ def test_mixup_mixes_each_row_and_its_label_by_the_same_share(shape):
     inputs, labels = random_batch(*shape)
     shares = []
     for step in range(200):
-        found, lesson = mixed(inputs, labels, DIGITS.but(mixup=0.4), step)
+        found, lesson = mixed(inputs, None, labels, DIGITS.but(mixup=0.4), step)
         other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
         torch.testing.assert_close(found, lesson.share * inputs + (1 - lesson.share) * inputs[other])
         assert torch.equal(lesson.other, labels[other])
@@ -55,7 +55,7 @@ def test_mixup_mixes_each_row_and_its_label_by_the_same_share(shape):
 def test_cutmix_pastes_one_box_of_another_row_and_counts_its_positions(shape):
     inputs, labels = random_batch(*shape)
     for step in range(100):
-        found, lesson = mixed(inputs, labels, DIGITS.but(cutmix=1.0), step)
+        found, lesson = mixed(inputs, None, labels, DIGITS.but(cutmix=1.0), step)
         other = torch.as_tensor(np.random.default_rng([0, step]).permutation(16))
         moved = other != torch.arange(16)
         pasted = (found != inputs).any(-1)[moved]
@@ -76,9 +76,9 @@ def test_cutmix_pastes_one_box_of_another_row_and_counts_its_positions(shape):
 def test_with_both_one_of_the_two_is_drawn_for_each_step():
     inputs, labels = random_batch(16, 40, 3)
     config = DIGITS.but(mixup=0.4, cutmix=1.0)
-    whole = [float((mixed(inputs, labels, config, step)[0] == inputs).double().mean()) for step in range(200)]
+    whole = [float((mixed(inputs, None, labels, config, step)[0] == inputs).double().mean()) for step in range(200)]
     assert 70 < sum(share > 0.2 for share in whole) < 130  # what is pasted leaves the rest as it is
-    again = [mixed(inputs, labels, config, 7)[0] for _ in range(2)]
+    again = [mixed(inputs, None, labels, config, 7)[0] for _ in range(2)]
     assert torch.equal(*again)
 
 
@@ -167,8 +167,8 @@ def _keep(kept):
 
 
 def test_patience_counts_evaluations_not_steps():
-    best = Best()
-    best.offer(2, 0.5, torch.nn.Linear(1, 1))
+    best, curve = Best(), [{}, {"val_accuracy": 0.5}]
+    best.offer(curve, torch.nn.Linear(1, 1))
     curve = [{"step": s} | ({"val_accuracy": 0.4} if s % 2 == 0 else {}) for s in range(1, 7)]
     assert [best.is_old(curve[:n], 2) for n in range(7)] == [False] * 6 + [True]
     assert not best.is_old(curve, 0)
@@ -179,7 +179,7 @@ def test_patience_counts_evaluations_not_steps():
 
 
 def test_fine_tuning_begins_with_the_runs_weights_and_phase_1_changes_the_head_only(store):
-    config = DIGITS.but(start=DIGITS.run_id, head_steps=2, seed=1, arm="LN>SSM>None")
+    config = DIGITS.but(start=DIGITS.run_id, head_steps=2)
     before = stored_run(DIGITS.run_id, store).checkpoint
     seen = {}
     train(config, on_step=_keep(seen), runs_dir=store)
@@ -199,7 +199,7 @@ def test_phase_1_leaves_running_statistics_and_draws_alone_and_phase_2_learns_on
     first = base_config("digits", "smoke", arm=arm, n_heads=2)
     save_run(train(first), tmp_path)
     before, seen = stored_run(first.run_id, tmp_path).checkpoint, {}
-    train(first.but(start=first.run_id, head_steps=2, seed=1), on_step=_keep(seen), runs_dir=tmp_path)
+    train(first.but(start=first.run_id, head_steps=2), on_step=_keep(seen), runs_dir=tmp_path)
     assert all(torch.equal(before[name], value) for name, value in seen[2].items() if not name.startswith("head."))
     changed = {name for name, value in seen[4].items() if not torch.equal(before[name], value)}
     fixed = {name for name in before if "_logits" in name}
@@ -248,8 +248,45 @@ def test_a_run_that_is_not_there_or_does_not_fit_is_named(store, what):
         with pytest.raises(ValueError, match=r"of stem.weight it has shape \(16, 1\), this model has shape \(8, 1\)"):
             train(DIGITS.but(start=wide.run_id), runs_dir=store)
     else:
-        with pytest.raises(ValueError, match="teacher: run .* does not fit: of stem.weight"):
+        with pytest.raises(ValueError, match="teacher: run .* knows nothing of listops: a teacher is of the same task"):
             train(base_config("listops", "smoke", teacher=DIGITS.run_id), runs_dir=store)
+
+
+@pytest.mark.parametrize("what", ["teacher", "start"])
+def test_nothing_is_learned_from_a_run_that_may_have_seen_the_test_rows_or_that_diverged(tmp_path, store, what):
+    """The seed deals out the digits: another seed's training rows are among this one's test rows."""
+    for change in (dict(seed=1), dict(scale="quick", batch_size=8)):
+        with pytest.raises(
+            ValueError, match=f"{what}: run {DIGITS.run_id} .* it may have learned this run's test rows"
+        ):
+            train(DIGITS.but(**{what: DIGITS.run_id}, **change), runs_dir=store)
+    wild = DIGITS.but(arm="None>SSM>None", lr=1e20, warmup_steps=0, weight_decay=0.0)
+    save_run(train(wild), tmp_path)
+    assert stored_run(wild.run_id, tmp_path).facts["status"] == "diverged"
+    with pytest.raises(ValueError, match=f"{what}: run {wild.run_id} .* diverged, there is nothing to learn from it"):
+        train(wild.but(lr=1e-3, **{what: wild.run_id}), runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize("change", [dict(arm="RMSN>SSM>None"), dict(norm_options={"eps": 1e-3}), dict(final_norm="LN")])
+def test_weights_are_not_taken_over_into_another_function(store, change):
+    with pytest.raises(ValueError, match=f"start: run {DIGITS.run_id} .*its weights mean another model"):
+        train(DIGITS.but(start=DIGITS.run_id, **change), runs_dir=store)
+
+
+def test_rows_with_padding_are_not_mixed():
+    inputs, labels = random_batch(4, 6, 3)
+    with pytest.raises(ValueError, match="mixup and cutmix mix rows of one length"):
+        mixed(inputs, torch.tensor([6, 2, 3, 4]), labels, DIGITS.but(mixup=0.4), 1)
+
+
+def test_a_regression_keeps_its_best_loss_where_every_accuracy_is_nought():
+    best, curve = Best(by_loss=True), []
+    for loss in (1.2, 1.1, float("nan"), 1.15):
+        curve.append(dict(val_loss=loss, val_accuracy=0.0))
+        best.offer(curve, torch.nn.Linear(1, 1))
+    assert best.step == 2
+    with pytest.raises(ValueError, match="label_smoothing=0.5 smooths classes, and diabetes is a regression"):
+        train(base_config("diabetes", "smoke", label_smoothing=0.5))
 
 
 # one run
@@ -302,6 +339,7 @@ def test_fields_of_the_regimen_enter_no_run_id_at_their_default():
         (dict(model="transformer"), "did you mean 'RMSN>MHA>None'"),
         (dict(arm="AutoNorm"), "is of model='transformer'"),
         (dict(model="lstm"), "model"),
+        (dict(model="transformer", arm="AutoNorm", n_heads=5), "n_heads=5 does not divide d_model=32"),
     ],
 )
 def test_an_impossible_regimen_is_refused_when_it_is_written(change, told):

@@ -105,6 +105,11 @@ def test_a_padded_row_gives_what_it_gives_alone(name, position):
 def test_tokens_features_and_patches_become_logits_with_gradients_everywhere(stem, x, lengths):
     torch.manual_seed(0)
     model = TransformerClassifier(4, d_model=32, n_layers=2, n_heads=H, squeeze_excite=True, **stem)
+    for block in model.blocks:
+        (
+            torch.nn.init.normal_(block.n1.selector[-1].weight),
+            torch.nn.init.normal_(block.n2.selector[-1].weight),
+        )  # 0 at first
     logits = model(x, lengths)
     assert logits.shape == (B, 4)
     F.cross_entropy(logits, torch.tensor([0, 1, 2])).backward()
@@ -117,15 +122,46 @@ def test_the_named_models_are_what_s2_says():
     for name in AUTONORM:
         model = TransformerClassifier(4, in_features=2, d_model=D, n_layers=2, n_heads=H, arm=name)
         norms[name] = {(type(n).__name__, getattr(n, "mode", "")) for b in model.blocks for n in (b.n1, b.n2)}
-    selector = {mode: {("NormSelector", mode)} for mode in ("learned", "disable", "random")}
+    selector = {mode: {("NormSelector", mode)} for mode in ("learned", "disable", "random", "fixed")}
     assert norms == {
         "AutoNorm": selector["learned"],
         "AutoNorm_DisableSelector": selector["disable"],
         "AutoNorm_RandomSelector": selector["random"],
+        "AutoNorm_FixedSelector": selector["fixed"],
         "FrozenDyT": {("DyT", "")},
         "FrozenLN": {("LayerNorm", "")},
         "Teacher": {("LayerNorm", "")},
     }
+
+
+def test_a_name_says_what_the_model_is_and_cannot_be_contradicted():
+    with pytest.raises(ValueError, match="AutoNorm_DisableSelector is mode='disable', got .* write NormSelector>MHA"):
+        TransformerClassifier(
+            2, in_features=2, d_model=D, n_layers=1, arm="AutoNorm_DisableSelector", norm_options={"mode": "learned"}
+        )
+    arms = [AttentionArm.parse(name) for name in (*AUTONORM, "LN>MHA>LN", "LN>SSM>LN")]
+    assert len(set(arms)) == len(arms)
+    assert all((a == b) == (i == j) != (a != b) for i, a in enumerate(arms) for j, b in enumerate(arms))
+
+
+@pytest.mark.parametrize("position", ["after", "before"])
+def test_not_even_a_nan_in_the_padding_reaches_the_result(position):
+    model = TransformerClassifier(2, in_features=2, d_model=D, n_layers=2, n_heads=H, norm_position=position).eval()
+    x, lengths = torch.randn(2, 6, 2), torch.tensor([3, 6])
+    clean = model(x, lengths)
+    x[0, 3:] = torch.nan
+    torch.testing.assert_close(model(x, lengths), clean)
+
+
+def test_no_two_selectors_and_no_squeeze_start_with_the_same_numbers():
+    torch.manual_seed(0)
+    model = TransformerClassifier(
+        2, in_features=2, d_model=D, n_layers=3, n_heads=H, arm="AutoNorm", squeeze_excite=True
+    )
+    drawn = [p.detach().flatten()[:20].tolist() for p in model.parameters() if p.dim() > 1 and p.std() > 0]
+    assert len({tuple(numbers) for numbers in drawn}) == len(drawn)
+    rounded = [{round(number / max(map(abs, numbers)), 5) for number in numbers} for numbers in drawn]
+    assert all(len(a & b) <= 2 for i, a in enumerate(rounded) for b in rounded[:i])
 
 
 def test_a_disabled_selector_is_the_model_with_frozen_layer_norm_bit_for_bit():

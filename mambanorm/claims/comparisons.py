@@ -21,6 +21,8 @@ UNITS = {
     "score": "pp",
     "noise": "pp",
     "rotation": "pp",
+    "noise_change": "pp",
+    "rotation_change": "pp",
     "spread": "pp²",
     "growth": "decades in 8 blocks",
     "steepness": "decades in 8 blocks",
@@ -33,7 +35,9 @@ UNITS = {
 
 ACCURACIES = ("score", "noise", "rotation")
 """Columns that are accuracies on test rows: the test rows themselves, or corrupted."""
-ON_TEST_ROWS = (*ACCURACIES, "spread")
+CHANGES = ("noise_change", "rotation_change")
+"""What corruption changes: accuracy on corrupted test rows minus that on the test rows."""
+ON_TEST_ROWS = (*ACCURACIES, *CHANGES, "spread")
 
 
 @dataclass(frozen=True)

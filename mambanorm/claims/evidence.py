@@ -21,7 +21,7 @@ import torch
 
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.autonorm import CORRUPTED
-from mambanorm.claims.comparisons import ACCURACIES, NONE
+from mambanorm.claims.comparisons import ACCURACIES, CHANGES, NONE
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs
 from mambanorm.claims.protocol import SAME_RULE, VERSION
@@ -206,7 +206,7 @@ class Evidence:
         """The rates of every arm, each seed's by the others. at: (arms, rates, seeds), where the runs stand."""
         model, absent = model_of(arms), len(self.index)
         rates = all_rates(task, self.scale, model)
-        names = ("validation", "chance", "diverged", *ACCURACIES)
+        names = ("validation", "chance", "diverged", *ACCURACIES, *CHANGES)
         if not seeds:
             empty = {name: np.empty((len(arms), 0)) for name in names}
             none = np.zeros((len(arms), 2))
@@ -339,6 +339,7 @@ def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
     for name in STORED:
         facts[name] = np.full(len(runs), np.nan) if older else _numbers(runs, name)
     facts["steepness"] = np.abs(facts["growth"])
+    facts |= {f"{name}_change": facts[name] - facts["score"] for name in CORRUPTED}
     return {name: np.append(values, np.nan) for name, values in facts.items()}
 
 

@@ -66,7 +66,7 @@ VERSIONS = (
         "hypotheses that say what the paper says; tuning inside the interval; not testable",
         "1ba83f7d97710bcb",
     ),
-    Version(3, "2026-11-22", "three questions of the second source, AutoNorm, are added", "85a6fab70a8ad7e6", rule=2),
+    Version(3, "2026-11-22", "three questions of the second source, AutoNorm, are added", "bd4b7e983d3901e4", rule=2),
 )
 VERSION = VERSIONS[-1].number
 RULE = VERSIONS[-1].rule or VERSION

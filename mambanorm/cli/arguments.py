@@ -76,6 +76,7 @@ def _value(name: str, text: str, kind: type) -> Any:
         dict: ('JSON such as {"groups": 8}', json.loads),
         tuple: ("a list such as [2, 4]", json.loads),
         str: ("text", str),
+        bool: ("true or false", lambda text: {"true": True, "false": False}.get(text.lower())),
     }
     wanted, read = kinds[kind]
     try:

@@ -21,9 +21,11 @@ def selector_weights(model: nn.Module, split: Split, by: str = "label", rows: in
     """One row a selector and class (`by="label"`) or position (`by="position"`): block (its name), depth, that column,
     w0 (mean over tokens, of no padding), sd. In eval mode; the model is left as it was found.
 
-    ValueError for another `by`, and for a model without a NormSelector."""
+    ValueError for another `by`, for classes of a regression, and for a model without a NormSelector."""
     if by not in ("label", "position"):
         raise ValueError(f"by must be 'label' or 'position', got {by!r}")
+    if by == "label" and split.is_regression:
+        raise ValueError("a regression has no classes: say by='position'")
     inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
     device = next(model.parameters()).device
     with left_as_found(model), record_sites(model, ["selector"]) as seen:
@@ -43,14 +45,14 @@ def selector_weights(model: nn.Module, split: Split, by: str = "label", rows: in
 
 
 class SelectorLog:
-    """Keeps `selector_weights` by class every few steps, and at the first. `frame()`: with the column step."""
+    """Keeps `selector_weights` every few steps, and at the first. `frame()`: with the column step."""
 
-    def __init__(self, split: Split, every: int = 20):
-        self.split, self.every, self.tables = split, every, []
+    def __init__(self, split: Split, every: int = 20, by: str = "label"):
+        self.split, self.every, self.by, self.tables = split, every, by, []
 
     def __call__(self, step: int, model: nn.Module, loss: float) -> None:
         if step == 1 or step % self.every == 0:
-            self.tables.append(selector_weights(model, self.split).assign(step=step))
+            self.tables.append(selector_weights(model, self.split, self.by).assign(step=step))
 
     def frame(self) -> pd.DataFrame:
         """ValueError before the first step."""

@@ -79,6 +79,15 @@ class AttentionArm(Arm):
     def __str__(self) -> str:
         return self.name or f"{self.n1}>MHA>{self.n2}"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AttentionArm) and str(self) == str(other)
+
+    def __ne__(self, other: object) -> bool:  # a tuple has one of its own
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
     @property
     def label(self) -> str:
         return self.name or super().label
@@ -96,6 +105,7 @@ AUTONORM: dict[str, Variant] = {
     "AutoNorm": Variant("NormSelector", {}, "DyT and LN, blended by a selector on each token"),
     "AutoNorm_DisableSelector": Variant("NormSelector", {"mode": "disable"}, "the selector switched off: LN alone"),
     "AutoNorm_RandomSelector": Variant("NormSelector", {"mode": "random"}, "random weights, new ones each step"),
+    "AutoNorm_FixedSelector": Variant("NormSelector", {"mode": "fixed"}, "half of each, always: our control, not S2's"),
     "FrozenDyT": Variant("DyT", {}, "DyT alone"),
     "FrozenLN": Variant("LN", {}, "LN alone"),
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),

@@ -30,7 +30,8 @@ from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import EMBEDDING_STD
 from mambanorm.model.positional import positional as encoding
 from mambanorm.norms import check_options, create_norm, known_options
-from mambanorm.norms.masked_moments import valid_positions
+from mambanorm.norms.base import fresh_numbers
+from mambanorm.norms.masked_moments import blank_padding, valid_positions
 
 NORM_POSITIONS = ("after", "before")
 TRANSFORMER_SITES = ("x", "attention", "n1", "feed_forward", "n2", "residual")
@@ -101,7 +102,8 @@ class TransformerBlock(nn.Module):
         )
         self.drop_path = DropPath(drop_path)
         with torch.random.fork_rng(devices=[]):  # all arms start equal, with SE and without
-            self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
+            with fresh_numbers():  # and no block's SE has the numbers of the next block's attention
+                self.squeeze = SqueezeExcite(d_model) if squeeze_excite else None
             self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
             self.n2 = create_norm(n2, d_model, **known_options([n2], norm_options))
 
@@ -179,6 +181,12 @@ class TransformerClassifier(nn.Module):
             raise ValueError(f"arm {self.arm} is a Mamba's: a Transformer's is written {self.arm.n1}>MHA>{self.arm.n2}")
         self.vocab_size, self.in_features, self.in_channels, self.patch = vocab_size, in_features, in_channels, patch
         self.stem = self._stem(d_model)
+        for name, value in self.arm.options.items():
+            if (norm_options or {}).get(name, value) != value:
+                raise ValueError(
+                    f"{self.arm} is {name}={value!r}, got norm_options {name}={norm_options[name]!r}: write "
+                    f"{self.arm.n1}>MHA>{self.arm.n2} to choose it"
+                )
         options = {**self.arm.options, **(norm_options or {})}
         check_options((stem_norm, final_norm, *self.arm), options)
         own = dict(norm_options=known_options(self.arm, options), norm_position=norm_position)
@@ -188,8 +196,8 @@ class TransformerClassifier(nn.Module):
         )
         self.head = nn.Linear(d_model, n_classes)
         with torch.random.fork_rng(devices=[]):
-            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
-            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
+            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], options))
+            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], options))
         scale = EMBEDDING_STD if vocab_size else 1.0
         self.positional = encoding(positional, d_model, 2 if in_channels else 1, positions, scale)
 
@@ -206,7 +214,8 @@ class TransformerClassifier(nn.Module):
         self._check(x, lengths)
         x = self.stem(x) if self.in_channels is None else self.stem(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         x = self.positional(x)
-        x = self.stem_norm(x if self.in_channels is None else x.flatten(1, 2), lengths)  # (B, L, D)
+        x = blank_padding(x if self.in_channels is None else x.flatten(1, 2), lengths)  # (B, L, D); 0 · NaN is NaN
+        x = self.stem_norm(x, lengths)
         for block in self.blocks:
             x = block(x, lengths)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -24,6 +26,16 @@ from mambanorm.checks import (
     shown,
 )
 from mambanorm.norms.masked_moments import blank_padding, finish, fusible, standardize
+
+
+@contextmanager
+def fresh_numbers() -> Iterator[None]:
+    """Random numbers of their own for what is made inside. The stream outside moves by one number, whatever is drawn;
+    so what follows starts the same beside any norm, and repeats nothing."""
+    seed = int(torch.randint(2**62, ()))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class Norm(nn.Module):
@@ -119,7 +131,7 @@ def check_values(**options: Any) -> None:
             check_flag(name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {shown(value)}")
-        elif math.isinf(value):
+        elif not math.isfinite(value):
             raise ValueError(f"{name} must be finite, got {value}")
     if not options.get("eps", 1) > 0:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")

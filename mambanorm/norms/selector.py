@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from mambanorm.checks import check_flag, check_size
 from mambanorm.errors import unknown
-from mambanorm.norms.base import Norm, check_values
+from mambanorm.norms.base import Norm, check_values, fresh_numbers
 from mambanorm.norms.classic import LayerNorm
 from mambanorm.norms.masked_moments import blank_padding, finish
 from mambanorm.norms.registry import register_norm
 
-MODES = ("learned", "disable", "random")
+MODES = ("learned", "disable", "random", "fixed")
 
 
 @register_norm(
@@ -95,10 +95,11 @@ class Derf(Norm):
 class NormSelector(Norm):
     """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).
 
-    mode: "learned"; "disable", LN alone, bit for bit; "random", one draw w₀ ~ U(0, 1) for each forward pass in
-    training and its mean ½ in eval. `hidden`: width of the MLP, None = D/4, at least 4. `linear`: DyT as the source
-    states it. The draws depend on the torch seed at construction and on their number alone, and go on after a
-    checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of each forward pass.
+    mode: "learned", from ½ each at the start; "disable", LN alone, bit for bit; "random", one draw w₀ ~ U(0, 1) for
+    each forward pass in training and its mean ½ in eval; "fixed", ½ always (our control). `hidden`: width of the MLP,
+    None = D/4, at least 4. `linear`: DyT as the source states it. The draws depend on the torch seed at construction
+    and on their number alone, and go on after a checkpoint. `observer("selector", w)` is shown the weights (B, L, 2) of
+    each forward pass.
     """
 
     members = ("DyT", "LN")
@@ -124,7 +125,12 @@ class NormSelector(Norm):
         if mode != "disable":
             self.dyt = DyT(d, affine=affine, linear=linear)
         if mode == "learned":
-            self.selector = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, 2))
+            with fresh_numbers():
+                self.selector = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, 2))
+            (
+                nn.init.zeros_(self.selector[-1].weight),
+                nn.init.zeros_(self.selector[-1].bias),
+            )  # what is not ½ was learned
         if mode == "random":
             self.register_buffer("seed", torch.randint(2**62, ()))
             self.register_buffer("draws", torch.tensor(0))
@@ -143,7 +149,8 @@ class NormSelector(Norm):
         """w₀ of DyT and w₁ of LN, (B, L, 2)."""
         if self.mode == "learned":
             return self.selector(x).softmax(-1)
-        first = 0.0 if self.mode == "disable" else self._draw() if self.training else 0.5
+        first = {"disable": 0.0, "fixed": 0.5}.get(self.mode)
+        first = (self._draw() if self.training else 0.5) if first is None else first
         return x.new_tensor([first, 1 - first]).expand(*x.shape[:2], 2)
 
     def _draw(self) -> float:

@@ -187,8 +187,17 @@ def autonorm_runs(
 def distilled(task: str, scale: str | None = None, seed: int = 0, **changes: Any) -> tuple[RunConfig, RunConfig]:
     """A Teacher, which has half the blocks, and an AutoNorm that learns from it (S2, §IV.C.2)."""
     layers = base_config(task, scale, arm="AutoNorm", **changes).n_layers
-    teacher = base_config(task, scale, arm="Teacher", seed=seed, **changes | dict(n_layers=max(1, layers // 2)))
+    teacher = base_config(
+        task, scale, arm="Teacher", seed=seed, **changes | dict(n_layers=max(1, layers // 2), norm_options={})
+    )
     return teacher, base_config(task, scale, arm="AutoNorm", seed=seed, teacher=teacher.run_id, **changes)
+
+
+MODEL = (
+    "d_model", "n_layers", "d_state", "d_conv", "expand", "n_heads", "norm_options", "norm_position", "stem_norm",
+    "final_norm", "squeeze_excite", "positional", "down_sample", "down_norm",
+)  # fmt: skip
+"""The fields that say what a model is."""
 
 
 def fine_tuned(
@@ -199,8 +208,8 @@ def fine_tuned(
     if task not in PRE_TRAINED_ON:
         raise unknown("task with a pre-training", task, PRE_TRAINED_ON)
     own = base_config(task, scale, arm=arm, seed=seed, **changes)
-    sizes = {name: getattr(own, name) for name in ("d_model", "n_layers", "n_heads", "expand")}
-    first = base_config(PRE_TRAINED_ON[task], scale, arm=arm, seed=seed, **sizes)
+    model = {name: getattr(own, name) for name in MODEL}
+    first = base_config(PRE_TRAINED_ON[task], scale, arm=arm, seed=seed, **model)
     return first, own.but(start=first.run_id, head_steps=max(1, own.steps // 5))
 
 

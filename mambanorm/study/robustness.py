@@ -31,10 +31,17 @@ from mambanorm.training.loop import build_model
 from mambanorm.training.store import find_run
 
 CORRUPTIONS: dict[str, tuple[float, ...]] = {
-    "noise": (0.1, 0.2, 0.4, 0.8),  # × the standard deviation of the split's inputs, Gaussian
+    "noise": (
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+    ),  # Gaussian, × the standard deviation of the split's inputs, of a table's each feature
     "rotation": (10.0, 20.0, 30.0, 45.0),  # degrees at most: each picture by its own angle, uniform in ±severity
 }
 """Kind → severities."""
+
+COLUMNS = ("run_id", "task", "arm", "seed", "kind", "severity", "accuracy", "rmse", "mae", "chance_rmse")
 
 
 def kinds_of(split: Split) -> list[str]:
@@ -60,7 +67,8 @@ def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
     if kind == "noise":
         noise = torch.as_tensor(rng.standard_normal(inputs.shape), dtype=torch.float32)
-        inputs = inputs + severity * inputs.std() * noise
+        spread = inputs.std(dim=0) if split.is_regression else inputs.std()  # a table's names stay as they are
+        inputs = inputs + severity * spread * noise
     else:
         inputs = rotated(inputs, torch.as_tensor(rng.uniform(-severity, severity, len(inputs))))
     return Split(inputs, split.labels, split.lengths)
@@ -101,12 +109,12 @@ def robustness_table(
         model, cpu = trained_model(config, runs_dir), torch.device("cpu")
         facts = {name: getattr(config, name) for name in ("run_id", "task", "arm", "seed")}
         for kind in kinds_of(data.test):
-            for severity in (0.0, *(severities or CORRUPTIONS)[kind]):
+            for severity in (0.0, *(severities or CORRUPTIONS).get(kind, ())):
                 split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
                 with exactly_threads(config.threads):
                     found = predict(model, split, config, cpu, data.units)
                 rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)) | errors(found))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def held(table: pd.DataFrame) -> pd.DataFrame:

@@ -144,6 +144,10 @@ def table_splits(
 
     A missing feature becomes the median of the training rows. BadData for a target that is no number."""
     x, y = features.to_numpy(float), targets.to_numpy(float, copy=True)
+    if len(x) != len(y) or not 1 <= x.shape[1] <= SLOTS:
+        raise BadData(
+            f"{len(x)} rows of {x.shape[1]} features, {len(y)} of targets: as many rows, and 1 to {SLOTS} features"
+        )
     if np.isnan(y).any():
         row, column = np.argwhere(np.isnan(y))[0]
         raise BadData(f"target {names[column]!r} of row {row} is missing: mend the data, or leave the row out")

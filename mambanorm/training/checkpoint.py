@@ -46,15 +46,22 @@ FILES = ("state.safetensors", "curve.parquet")
 
 
 class Best:
-    """The weights with the best validation accuracy so far; of equal ones, the first."""
+    """The weights with the best validation accuracy so far, `by_loss`: with the smallest loss; of equal ones, the
+    first. A regression goes by its loss, because all models worse than the training mean have the accuracy 0."""
 
-    def __init__(self) -> None:
-        self.accuracy, self.step, self.state = math.nan, 0, None
+    def __init__(self, by_loss: bool = False) -> None:
+        self.accuracy, self.step, self.state, self.by_loss = math.nan, 0, None, by_loss
 
-    def offer(self, step: int, accuracy: float, model: nn.Module) -> None:
-        if not accuracy <= self.accuracy:
-            self.accuracy, self.step = accuracy, step
+    def offer(self, curve: list[dict], model: nn.Module) -> None:
+        """The model as it is after the last step of the curve, which was just evaluated."""
+        if not self.step or self._score(curve[-1]) > self._score(curve[self.step - 1]):
+            self.accuracy, self.step = curve[-1]["val_accuracy"], len(curve)
             self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def _score(self, row: dict) -> float:
+        if not self.by_loss:
+            return row["val_accuracy"]
+        return -row["val_loss"] if math.isfinite(row["val_loss"]) else -math.inf
 
     def is_old(self, curve: list[dict], patience: int) -> bool:
         """Whether the last `patience` evaluations were no better; never with 0."""

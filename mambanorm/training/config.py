@@ -191,6 +191,8 @@ class RunConfig:
                 raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
             object.__setattr__(self, name, float(value))
         check_flag("squeeze_excite", self.squeeze_excite)
+        if self.model == "transformer" and self.d_model % self.n_heads:
+            raise ValueError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}: every head has as many")
         for name in ("teacher", "start"):
             value = getattr(self, name)
             if not isinstance(value, str) or not re.fullmatch("([0-9a-f]{16})?", value):

@@ -89,13 +89,15 @@ def _train(
     memory = machine.PeakMemory(device)
     data = load_task(config.task, config.scale, config.seed)
     rows_used, units = check_rows(config, len(data.train)), data.units
+    if units is not None and config.label_smoothing:
+        raise ValueError(f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression")
     model = build_model(config, data)
     take_over(model, config, runs_dir)
     teacher = teacher_of(config, lambda other: build_model(other, data).to(device), runs_dir)
     model = model.to(device)
     optimizer = build_optimizer(model, config)
     average, head_first = Average(model, config.ema), HeadFirst(model, config)
-    log, curve, best = WeightLog(model), [], Best()
+    log, curve, best = WeightLog(model), [], Best(by_loss=units is not None)
     nonfinite_step = nonfinite_site = None
     parts = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve)
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
@@ -109,7 +111,7 @@ def _train(
             break
         inputs, lengths, labels = to_device(data.train.batch(rows), device)
         labels = labels if units is None else units.scaled(labels)
-        inputs, lesson = mixed(inputs, labels, config, step)
+        inputs, lesson = mixed(inputs, lengths, labels, config, step)
         lesson = taught(lesson, teacher, inputs, lengths, config)
         factor = schedule(config.schedule, step, steps=config.steps, warmup_steps=config.warmup_steps)
         for group in optimizer.param_groups:
@@ -133,7 +135,7 @@ def _train(
             on_step(step, model, curve[-1]["train_loss"])
         if step % config.eval_every == 0 or step == config.steps:
             curve[-1] |= evaluate(average.judged, data.val, config, device, units)
-            best.offer(step, curve[-1]["val_accuracy"], average.judged)
+            best.offer(curve, average.judged)
             log.snapshot(step)
             memory.sample()
         checkpoint.offer(tokens, time.perf_counter() - start)
@@ -222,6 +224,10 @@ def build_model(
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if config.model == "transformer":
+            if config.down_sample:
+                raise ValueError(
+                    f"down_sample={config.down_sample} halves the images of a Mamba: a Transformer has none"
+                )
             stem = {name: getattr(data, name) for name in ("vocab_size", "in_features", "in_channels", "patch")}
             return TransformerClassifier(data.n_classes, **stem, **options)
         if data.in_channels is not None:

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.tasks import TASKS
 from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import autocast
 from mambanorm.training.store import stored_run
@@ -61,13 +62,18 @@ def taught(
 # mixing
 
 
-def mixed(inputs: Tensor, labels: Tensor, config: RunConfig, step: int) -> tuple[Tensor, Lesson]:
+def mixed(
+    inputs: Tensor, lengths: Tensor | None, labels: Tensor, config: RunConfig, step: int
+) -> tuple[Tensor, Lesson]:
     """The inputs of a step, (B, L, F) or (B, H, W, C), each row mixed with another one; where both ways are on, one of
-    them by a coin. ValueError for token ids, which are no numbers."""
+    them by a coin. ValueError for token ids, which are no numbers, and for rows with padding, which is no part of a
+    row."""
     if not (config.mixup or config.cutmix):
         return inputs, NOTHING_ELSE
     if not inputs.is_floating_point():
         raise ValueError(f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0")
+    if lengths is not None:
+        raise ValueError(f"mixup and cutmix mix rows of one length, and {config.task} has padding: set both to 0")
     rng = np.random.default_rng([config.seed, step])
     other = torch.as_tensor(rng.permutation(len(labels)), device=labels.device)
     cut = config.cutmix and (not config.mixup or rng.random() < 0.5)
@@ -127,10 +133,17 @@ def distance(outputs: Tensor, soft: Tensor, labels: Tensor, config: RunConfig) -
 def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) -> None:
     """Fills the model with the weights of the run `start`; its head too if that run is of the same task.
 
-    ValueError where there is no such run, or a weight is missing, too many or of another shape."""
+    ValueError where there is no such run, one that diverged or has seen test rows of this one, where its model computes
+    something else, or where a weight is missing, too many or of another shape."""
     if not config.start:
         return
-    run = _run("start", config.start, runs_dir)
+    run = _run("start", config.start, config, runs_dir)
+    for name in SAME_FUNCTION if config.model == "transformer" else SAME_FUNCTION[:4]:
+        theirs, ours = getattr(run.config, name), getattr(config, name)
+        if theirs != ours:
+            raise ValueError(
+                f"start: {_named(run)} has {name}={theirs!r}, this run {ours!r}: its weights mean another model"
+            )
     theirs, ours = run.checkpoint, model.state_dict()
     if run.config.task != config.task:
         theirs = {name: value for name, value in theirs.items() if not name.startswith("head.")}
@@ -144,21 +157,42 @@ def teacher_of(
 ) -> nn.Module | None:
     """The model of the run `teacher`, ready to be asked; None without one. `build` makes it for this run's data.
 
-    ValueError where there is no such run, or its weights do not fit this run's inputs and classes."""
+    ValueError where there is no such run, one that diverged, has seen test rows of this one or is of another task, or
+    where its weights do not fit this run's inputs and classes."""
     if not config.teacher:
         return None
-    run = _run("teacher", config.teacher, runs_dir)
+    run = _run("teacher", config.teacher, config, runs_dir)
+    if run.config.task != config.task:
+        raise ValueError(f"teacher: {_named(run)} knows nothing of {config.task}: a teacher is of the same task")
     model, weights = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed)), run.checkpoint
     _check_fit("teacher", run, weights, model.state_dict())
     model.load_state_dict(weights)
     return model.eval().requires_grad_(False)
 
 
-def _run(what: str, run_id: str, runs_dir: str | Path | None) -> StoredRun:
+SAME_FUNCTION = ("arm", "norm_options", "stem_norm", "final_norm", "n_heads", "norm_position")
+"""What decides, beside the shapes, what weights compute; the last two in a Transformer."""
+
+
+def _run(what: str, run_id: str, config: RunConfig, runs_dir: str | Path | None) -> StoredRun:
+    """A run that this one may learn from."""
     run = stored_run(run_id, runs_dir)
     if run is None:
         raise ValueError(f"{what}={run_id!r}: the store holds no such run, train it first (mambanorm runs lists them)")
+    if run.facts["status"] != "ok":
+        raise ValueError(f"{what}: {_named(run)} diverged, there is nothing to learn from it")
+    theirs, ours = ((c.scale, c.seed) for c in (run.config, config))
+    tell = TASKS[config.task].shape
+    if run.config.task == config.task and theirs != ours and (tell is None or tell(config.scale).reshuffled):
+        raise ValueError(
+            f"{what}: {_named(run)} is of scale {theirs[0]}, seed {theirs[1]}, which deal out other rows than scale "
+            f"{ours[0]}, seed {ours[1]}: it may have learned this run's test rows; take one of the same scale and seed"
+        )
     return run
+
+
+def _named(run: StoredRun) -> str:
+    return f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
 
 
 def _check_fit(what: str, run: StoredRun, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
@@ -167,8 +201,7 @@ def _check_fit(what: str, run: StoredRun, theirs: dict[str, Tensor], ours: dict[
         shapes = [tuple(state[name].shape) if name in state else None for state in (theirs, ours)]
         if shapes[0] != shapes[1]:
             told = ["has no such weight" if shape is None else f"has shape {shape}" for shape in shapes]
-            who = f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
-            raise ValueError(f"{what}: {who} does not fit: of {name} it {told[0]}, this model {told[1]}")
+            raise ValueError(f"{what}: {_named(run)} does not fit: of {name} it {told[0]}, this model {told[1]}")
 
 
 class HeadFirst:
