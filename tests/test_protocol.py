@@ -41,7 +41,7 @@ def test_the_document_says_what_the_code_does():
     for claim in CLAIMS.values():
         assert f"**{claim.id}** {claim.words}" in document
     for file in re.findall(r"\]\(([\w.]+/?)\)", document):
-        assert (PROTOCOL.parent / file).exists() or file == "CALIBRATION.md", file  # made by mambanorm calibrate
+        assert (PROTOCOL.parent / file).exists(), file
 
 
 def test_recorded_results_name_the_protocol_that_was_in_force():
@@ -49,7 +49,7 @@ def test_recorded_results_name_the_protocol_that_was_in_force():
         if "-version-" in path.stem:
             continue
         frame = recorded(path.stem)
-        assert set(frame.protocol) == {VERSION}
+        assert set(frame.protocol) <= protocol.SAME_RUNS
         assert len(set(frame.protocol_commit)) == 1
         assert re.fullmatch("[0-9a-f]{7,40}", frame.protocol_commit.iloc[0])  # and not changed since
 

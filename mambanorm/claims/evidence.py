@@ -23,7 +23,7 @@ from mambanorm.claims import gaps, tuning
 from mambanorm.claims.comparisons import NONE
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs
-from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import all_rates, lr_grid
 from mambanorm.study.tables import check_frame
@@ -312,14 +312,15 @@ def _check_protocol(runs: pd.DataFrame) -> None:
     if "protocol" not in runs:
         return
     versions = sorted(set(runs.protocol.dropna()), key=str)
+    if set(versions) <= SAME_RUNS:
+        return
     if len(versions) > 1:
         named = " and ".join(map(str, versions))
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
-    if versions and versions != [VERSION]:
-        raise ValueError(
-            f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
-            f"it with mambanorm.claims.version_{versions[0]}"
-        )
+    raise ValueError(
+        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
+        f"it with mambanorm.claims.version_{versions[0]}"
+    )
 
 
 def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:

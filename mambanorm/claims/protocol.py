@@ -5,6 +5,7 @@ mambanorm.claims.protocol`. Whoever changes a hypothesis or a number of the rule
 before the runs that it judges, and says what it flips.
 
     VERSION, VERSIONS     the version in force, and all of them with their fingerprints
+    SAME_RUNS             the versions whose recorded runs it judges
     levels                the levels of the two ends of an interval
     fingerprint           of the hypotheses and of every number of the rule
     hypotheses_text       the hypotheses as Markdown
@@ -47,12 +48,14 @@ def levels(claim: Claim, m: int, tasks: int = 1) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of the protocol; `fingerprint` is that of its hypotheses and numbers ("" = not kept)."""
+    """A version of the protocol; `fingerprint` is that of its hypotheses and numbers ("" = not kept). `runs`: the
+    version under which the runs that it judges were first asked for; 0 = it asks for runs of its own."""
 
     number: int
     date: str
     what: str
     fingerprint: str = ""
+    runs: int = 0
 
 
 VERSIONS = (
@@ -63,14 +66,22 @@ VERSIONS = (
         "hypotheses that say what the paper says; tuning inside the interval; not testable",
         "1ba83f7d97710bcb",
     ),
+    Version(3, "2026-11-22", "bounds that hold where several arms diverge at once", "39e234a6d3bfeab2", runs=2),
 )
 VERSION = VERSIONS[-1].number
+SAME_RUNS = {
+    version.number for version in VERSIONS if (version.runs or version.number) == (VERSIONS[-1].runs or VERSION)
+}
+"""The versions whose recorded runs the one in force judges: those that ask for the same runs."""
+
+BOUNDS = 3
+"""The version that last changed how the bounds are computed (bounds.py): a part of the fingerprint."""
 
 
 def fingerprint() -> str:
     """SHA-256 of all hypotheses and of every number by which they are judged, the first 16 digits."""
     numbers = [ONE_SIDED, STABLE, MOST_SEEDS, SMALLEST_EFFECT, UNEVEN, SKETCH_BELOW, LR_FACTORS, FURTHER_LR_FACTORS]
-    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS]
+    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, BOUNDS]
     told = json.dumps([numbers, [asdict(claim) for claim in CLAIMS.values()]], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
