@@ -233,14 +233,14 @@ def test_version_1_stands_beside_where_its_word_differs_and_only_there(first, ve
 
 def test_a_table_says_which_words_version_2_changed_and_why(first, verdicts):
     table = claims.verdict_changes([verdicts["reproduced"], verdicts["contradicted"], verdicts["not testable"]], first)
-    assert list(table.columns) == ["claim", "version 1", "version 2", "differ", "why they differ"]
+    assert list(table.columns) == ["claim", "version 1", f"version {VERSION}", "differ", "why they differ"]
     assert table.differ.tolist() == [True, False, True]
     assert table["why they differ"].tolist() == [
         WHY["H4"],
         "",
         f"{WHY['H1']}; {verdicts['not testable'].reason}",
     ]
-    assert table["version 2"][0] == verdicts["reproduced"].brief
+    assert table[f"version {VERSION}"][0] == verdicts["reproduced"].brief
     (sketch,) = claims.verdict_changes([verdicts["sketch"]], first)["why they differ"]
     assert "no verdict yet" in sketch
     nothing = claims.verdict_changes([verdicts["reproduced"]], {})  # no runs were recorded under version 1

@@ -36,7 +36,7 @@ WHY = {
     "H11": "it now takes the variance across the blocks, not within each, and growth over all, not last minus first",
     "H12": "it now asks for one norm that takes a quarter off the unevenness since initialisation, in deep models",
 }
-"""Claim, or its number if sequences and images share it → what changed from version 1 to version 2."""
+"""Claim, or its number if sequences and images share it → what changed since version 1."""
 
 
 def first_verdicts(scale: str | None = None, tasks: Iterable[str] | None = None) -> dict[str, FirstVerdict]:
@@ -59,8 +59,8 @@ def first_brief(first: FirstVerdict) -> str:
 
 
 def verdict_changes(verdicts: Sequence[Verdict], first: Mapping[str, FirstVerdict]) -> pd.DataFrame:
-    """One row a claim that both judge: claim, version 1, version 2 (each with what decided it), differ (bool), and why
-    they differ, "" where they say the same word."""
+    """One row a claim that both judge: claim, version 1, the version in force (each with what decided it), differ
+    (bool), and why they differ, "" where they say the same word."""
     rows = []
     for verdict in verdicts:
         if (before := first.get(verdict.claim.id)) is None:
