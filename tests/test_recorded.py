@@ -129,7 +129,7 @@ def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_
     few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0])
     monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
     path = claims.record_results("smoke", workers=0)
-    first = min(protocol.SAME_RULE)
+    first = min(protocol.SAME_RUNS)
     recorded.read_results(path).assign(protocol=first, protocol_commit="abc1234").to_parquet(path)
     few.append(few[0].but(seed=1))
     frame = recorded.read_results(claims.record_results("smoke", workers=0)).set_index("seed")

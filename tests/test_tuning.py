@@ -13,7 +13,7 @@ from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.evidence import Evidence, splits_of
 from mambanorm.claims.needed import chosen_lr, missing, needed
 from mambanorm.claims.parts import parts_of
-from mambanorm.claims.protocol import STABLE, VERSION
+from mambanorm.claims.protocol import SAME_RUNS, STABLE, VERSION
 from mambanorm.claims.tuning import crossfit, edge, grow, rates_that_count
 from mambanorm.study.experiments import all_rates, lr_grid
 from mambanorm.study.intervals import t_interval, t_quantile
@@ -215,7 +215,7 @@ def test_more_divergence_at_a_rate_that_is_not_chosen_never_helps():
         verdict = judge("H8s", frame.assign(status=frame.status.mask(hit, "diverged")))
         lows.append(verdict.ci[0])
         assert any(f"NormVary→GN diverged in {k} of 24 runs" in text for text in verdict.caveats) == (k > 0)
-    assert lows[1] < lows[0] - 0.3  # 16 calm runs speak for it, not 24
+    assert lows[1] < lows[0] - 0.2  # 16 calm runs speak for it, not 24
     assert lows[1:] == [lows[1]] * 4
 
 
@@ -228,24 +228,36 @@ def test_an_arm_that_diverges_where_it_is_judged_wins_only_what_it_is_ahead_by()
     assert hit.ci[0] < calm.ci[0] - 10  # chance scores widen it, and a rate that was seen may be larger yet
 
 
-@pytest.mark.parametrize(("cost", "k", "tried"), [(40.0, 0, 16), (70.0, 0, 24), (40.0, 1, 24), (40.0, 2, 96)])
-def test_luck_with_divergence_and_with_the_mean_come_together_at_most_at_the_level(cost, k, tried):
-    noise, n, level = Noise(2.6, 1 / 3, 0.0), 8, 0.025
-    error = noise.error(n)
-    width = half_width(noise, n, level, (Risk(cost, 0.0, k, tried),))
-    for p in np.linspace(k / tried, 0.6 if k else STABLE, 200):
-        unseen = stats.binom.cdf(k, tried, p)
-        lucky = stats.t.sf((width - (p - k / tried) * cost) / error, n - 1)
-        assert (unseen if p > k / tried else 1.0) * lucky <= level * 1.02  # between the rates at which it is computed
-    assert width >= t_quantile(n - 1, level) * error
+@pytest.mark.parametrize(("cost", "tried", "sd"), [(40.0, 16, 2.6), (70.0, 24, 2.6), (40.0, 24, 0.2), (40.0, 120, 0.2)])
+def test_luck_with_divergence_and_with_the_mean_come_together_at_most_at_the_level(cost, tried, sd):
+    """Summed over every number of divergences that may be seen, at every rate: 120 runs are those of five arms."""
+    noise, n, level = Noise(sd, 1 / 3, 0.0), 8, 0.025
+    counts, error = np.arange(tried + 1), noise.error(n)
+    risks = [Risk(cost, 0.0, 0.3 * k / tried, k, tried) for k in counts]  # fewer in the mean than among all runs
+    widths = np.array([half_width(noise, n, level, (risk,)) for risk in risks])
+    for p in np.linspace(0.01, 0.4, 60):
+        short = np.array([cost * (p - risk.seen) for risk in risks])
+        wrong = stats.binom.pmf(counts, tried, p) * stats.t.sf((widths - short) / error, n - 1)
+        none = p > STABLE or tried >= 36  # no divergence at all: the two next tests
+        assert wrong[int(none) :].sum() <= level * 1.02, p  # between the rates at which it is computed
+    assert (widths >= t_quantile(n - 1, level) * error).all()
     assert half_width(noise, n, level, ()) == pytest.approx(t_quantile(n - 1, level) * error)
+
+
+@pytest.mark.parametrize(("cost", "tried"), [(40.0, 8), (40.0, 24), (70.0, 30)])
+def test_where_no_divergence_was_seen_there_is_room_for_one_run_in_ten(cost, tried):
+    noise, n, level = Noise(2.6, 1 / 3, 0.0), 8, 0.025
+    width = half_width(noise, n, level, (Risk(cost, 0.0, 0.0, 0, tried),))
+    for p in np.linspace(0, STABLE, 200):
+        lucky = stats.t.sf((width - p * cost) / noise.error(n), n - 1)
+        assert (1 - p) ** tried * lucky <= level * 1.02
 
 
 def test_an_arm_without_divergence_in_36_runs_is_stable():
     """A rate of one in ten stays unseen in 36 runs in at most 2.5 % of studies."""
     assert (1 - STABLE) ** 36 <= 0.025 < (1 - STABLE) ** 35
     noise = Noise(1.0, 0.0, 0.0)
-    widths = [half_width(noise, 8, 0.025, (Risk(40.0, 0.0, 0, tried),)) for tried in (8, 16, 24, 35, 36, 96)]
+    widths = [half_width(noise, 8, 0.025, (Risk(40.0, 0.0, 0.0, 0, tried),)) for tried in (8, 16, 24, 35, 36, 96)]
     assert widths == sorted(widths, reverse=True)
     assert widths[-2:] == [pytest.approx(t_quantile(7) / np.sqrt(8))] * 2
     assert widths[-3] > 1.5 * widths[-1]
@@ -347,7 +359,7 @@ def test_a_run_without_a_finite_number_is_a_missing_run(lost):
         (dict(status="OK"), "status of a run is one of ok, diverged, failed, got 'OK'"),
         (dict(seed=0.5), "a seed is a whole number, got 0.5"),
         (dict(seed=None), "a seed is a whole number, got"),
-        (dict(protocol="v2"), "recorded under protocol v2, this is protocol 3"),
+        (dict(protocol="v2"), f"recorded under protocol v2, this is protocol {VERSION}"),
     ],
 )
 def test_a_frame_that_says_what_no_run_can_have_is_refused(change, said):
@@ -376,7 +388,8 @@ def test_two_protocols_in_one_frame_are_refused():
         judge("H8s", frame.assign(protocol=np.where(frame.seed < 4, 1, 2)))
     with pytest.raises(ValueError, match=rf"recorded under protocol 1, this is protocol {VERSION}.*version_1"):
         judge("H8s", frame.assign(protocol=1))
-    assert judge("H8s", frame.assign(protocol=2)).protocol == 2
+    for version in SAME_RUNS:  # version 3 judges the runs of version 2
+        assert judge("H8s", frame.assign(protocol=version)).protocol == VERSION
 
 
 def test_summaries_of_version_1_are_not_read_as_those_of_today():

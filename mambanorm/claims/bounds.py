@@ -37,10 +37,12 @@ class Noise(NamedTuple):
 
 
 class Risk(NamedTuple):
-    """An arm that diverges at a rate p beyond what was seen takes `linear`·p + `square`·p² off the comparison."""
+    """An arm that diverges at the rate p takes `linear`·(p − seen) + `square`·(p − seen)² off the comparison. seen: the
+    share of the runs in its mean that diverged; failed, tried: of all its runs that count."""
 
     linear: float
     square: float
+    seen: float
     failed: int
     tried: int
 
@@ -48,28 +50,33 @@ class Risk(NamedTuple):
 def half_width(noise: Noise, n: int, one_sided: float, risks: tuple[Risk, ...]) -> float:
     """How far one bound lies from the mean of n seeds.
 
-    An arm that diverges with probability p shows no more divergences than were seen with probability P(p), and costs
-    its comparison what `Risk` says. So that luck of this kind and of the mean come together in at most `one_sided` of
-    studies, the mean is tested at the level one_sided/P(p), for every p up to STABLE (of an arm without any divergence)
-    or up to its exact bound (of one with some).
+    An arm that diverges with probability p costs its comparison what `Risk` says, and shows k divergences or fewer with
+    probability F(k). For every such p, up to STABLE of an arm without any divergence, the mean is tested at a level
+    that rises as k falls: one_sided / (F(k)·h), h = Σⱼ P(j)/F(j). Over all j that could have been seen these levels are
+    one_sided on average, so luck with divergences and luck with the mean come together in at most `one_sided` of
+    studies.
     """
     error = noise.error(n)
     width = t_quantile(n - 1, one_sided) * error
-    for linear, square, failed, tried in risks:
+    for linear, square, seen, failed, tried in risks:
         p, t = _by_rate(n - 1, one_sided, failed, tried)
-        width = max(width, float((linear * p + square * p**2 + t * error).max(initial=0.0)))
+        width = max(width, float((linear * (p - seen) + square * (p - seen) ** 2 + t * error).max(initial=0.0)))
     return width
 
 
 @lru_cache(maxsize=20_000)
 def _by_rate(df: int, one_sided: float, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rates beyond what was seen, k of n, and the quantile of t that goes with each; none for an arm that is stable."""
-    most = clopper_pearson(k, n, 1 - 2 * one_sided)[1]
-    if k == 0:
-        most = 0.0 if (1 - STABLE) ** n <= ONE_SIDED else min(most, STABLE)
-    rates = np.linspace(k / n, most, 32) if most else np.empty(0)
-    level = np.minimum(one_sided / special.bdtr(k, n, rates), 1 - 1e-9)
-    return rates - k / n, -special.stdtrit(df, level)
+    """Rates at which k of n runs may have diverged, and the quantile of t that goes with each; none for an arm that is
+    stable."""
+    if k == 0 and (1 - STABLE) ** n <= ONE_SIDED:
+        return np.empty(0), np.empty(0)
+    most = clopper_pearson(k, n, 1 - one_sided / 8)[1]  # beyond it every level is near 1
+    rates = np.linspace(k / n, min(most, STABLE) if k == 0 else most, 32)
+    below = special.bdtr(np.arange(n + 1)[:, None], n, rates)  # F(j), a column a rate
+    exactly = np.diff(below, axis=0, prepend=0.0)
+    shared = np.divide(exactly, below, out=np.zeros_like(below), where=below > 0).sum(axis=0)
+    level = np.minimum(one_sided / np.maximum(below[k] * shared, 1e-300), 1 - 1e-9)
+    return rates, -special.stdtrit(df, level)
 
 
 def state_of(low: float, high: float, threshold: float) -> str:

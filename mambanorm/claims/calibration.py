@@ -22,7 +22,7 @@ from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.calibrate import BOUNDARY, BROKEN, CONTROLS, INSIDE, SCENARIOS, STUDIES, printed_arms, simulate
 from mambanorm.claims.evidence import splits_of
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, RULE, fingerprint
+from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, BOUNDS, fingerprint
 from mambanorm.claims.verdict import VERDICTS
 from mambanorm.errors import unknown
 from mambanorm.training.recorded_results import RESULTS
@@ -114,7 +114,7 @@ def _noted(keep: Path | None) -> dict[str, dict]:
 
 
 COLUMNS = ["claim", "scenario", "truth", "seeds", "studies"]
-RECORDED = RESULTS / f"calibration-{RULE}.csv"
+RECORDED = RESULTS / f"calibration-{BOUNDS}.csv"
 UNFINISHED = RECORDED.with_suffix(".unfinished")
 READABLE = PROTOCOL.with_name("CALIBRATION.md")
 
@@ -183,7 +183,7 @@ def calibration_text(frame: pd.DataFrame) -> str:
     broken = frame.scenario.isin(BROKEN)
     studies = ", ".join(f"{n:,}" for n in dict.fromkeys(frame.studies))
     parts = [
-        f"# How often the verdicts are wrong, protocol {RULE}",
+        f"# How often the verdicts are wrong, protocol {BOUNDS}",
         f"Whole made-up studies through the same code as real ones, {studies} a cell: `mambanorm calibrate`. "
         "The claims about images are judged as those about sequences; H2v alone is another.",
     ]

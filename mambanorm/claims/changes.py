@@ -36,7 +36,7 @@ WHY = {
     "H11": "it now takes the variance across the blocks, not within each, and growth over all, not last minus first",
     "H12": "it now asks for one norm that takes a quarter off the unevenness since initialisation, in deep models",
 }
-"""Claim, or its number if sequences and images share it → what changed from version 1 to version 2."""
+"""Claim, or its number if sequences and images share it → what changed since version 1."""
 
 
 def first_verdicts(scale: str | None = None, tasks: Iterable[str] | None = None) -> dict[str, FirstVerdict]:

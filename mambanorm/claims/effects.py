@@ -108,18 +108,25 @@ def _risks(paired: Paired, part: Part, sign: int) -> tuple[Risk, ...]:
     column = part.comparison.column
     if paired.tried is None or column not in ON_TEST_ROWS:
         return ()
+    ended = paired.columns["diverged"]  # (arms, seeds), of the runs in the mean
+    finite = np.maximum((1 - ended).sum(axis=1), 1)
     accuracy = paired.columns[column if column in ACCURACIES else "score"]
-    lost = np.maximum((accuracy - paired.columns["chance"]).mean(axis=1), 0.0)
+    lost = np.maximum((accuracy - paired.columns["chance"]).sum(axis=1) / finite, 0.0)
+    seen = ended.mean(axis=1)
     if part.comparison.column == "spread":
-        return _risks_of_spread(paired, part, sign, lost)
+        return _risks_of_spread(paired, part, sign, lost, seen)
     mean = sign * part.weights.mean(axis=1)
     mine = np.flatnonzero(mean > 0)
-    one = [Risk(float(mean[i] * lost[i]), 0.0, int(paired.failed[i]), int(paired.tried[i])) for i in mine]
-    together = Risk(*(sum(numbers) for numbers in zip(*one, strict=True))) if len(one) > 1 else None
-    return (*one, together) if together else tuple(one)
+    counts = np.stack([paired.failed, paired.tried], axis=1).astype(int).tolist()
+    one = [Risk(float(mean[i] * lost[i]), 0.0, float(seen[i]), *counts[i]) for i in mine]
+    if len(one) < 2:
+        return tuple(one)
+    linear = sum(risk.linear for risk in one)
+    off = sum(risk.linear * risk.seen for risk in one) / linear if linear else 0.0
+    return (*one, Risk(linear, 0.0, off, sum(risk.failed for risk in one), sum(risk.tried for risk in one)))
 
 
-def _risks_of_spread(paired: Paired, part: Part, sign: int, lost: np.ndarray) -> tuple[Risk, ...]:
+def _risks_of_spread(paired: Paired, part: Part, sign: int, lost: np.ndarray, seen: np.ndarray) -> tuple[Risk, ...]:
     """An arm whose mean falls by x, from c off its side's mean, changes the variance of a arms by (x²(1 − 1/a) − 2xc) /
     (a − 1): more spread of the narrow side, or less of the wide one, is what the comparison loses."""
     risks = []
@@ -129,9 +136,8 @@ def _risks_of_spread(paired: Paired, part: Part, sign: int, lost: np.ndarray) ->
         for i, off in zip(mine, means - means.mean(), strict=True):
             loses = -side * sign  # what widens the narrow side is lost to the claim
             linear, square = -2 * lost[i] * off / (a - 1), lost[i] ** 2 * (1 - 1 / a) / (a - 1)
-            risks.append(
-                Risk(float(loses * linear), float(loses * square), int(paired.failed[i]), int(paired.tried[i]))
-            )
+            counts = int(paired.failed[i]), int(paired.tried[i])
+            risks.append(Risk(float(loses * linear), float(loses * square), float(seen[i]), *counts))
     return tuple(risks)
 
 

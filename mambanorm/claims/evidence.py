@@ -24,7 +24,7 @@ from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.comparisons import ACCURACIES, CHANGES, NONE
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs
-from mambanorm.claims.protocol import SAME_RULE, VERSION
+from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import all_rates, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
@@ -315,14 +315,15 @@ def _check_protocol(runs: pd.DataFrame) -> None:
     if "protocol" not in runs:
         return
     versions = sorted(set(runs.protocol.dropna()), key=str)
-    if len(versions) > 1 and not set(versions) <= SAME_RULE:
+    if set(versions) <= SAME_RUNS:
+        return
+    if len(versions) > 1:
         named = " and ".join(map(str, versions))
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
-    if versions and not set(versions) <= SAME_RULE:
-        raise ValueError(
-            f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
-            f"it with mambanorm.claims.version_{versions[0]}"
-        )
+    raise ValueError(
+        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
+        f"it with mambanorm.claims.version_{versions[0]}"
+    )
 
 
 def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -4,7 +4,8 @@ PROTOCOL.md beside this file says it in words; its hypotheses are written into i
 mambanorm.claims.protocol`. Whoever changes a hypothesis or a number of the rule writes a new version, here and there,
 before the runs that it judges, and says what it flips.
 
-    VERSION, VERSIONS     the version in force, and all of them with their fingerprints;   RULE: that of its rule
+    VERSION, VERSIONS     the version in force, and all of them with their fingerprints
+    SAME_RUNS             the versions whose recorded runs it judges
     levels                the levels of the two ends of an interval
     fingerprint           of the hypotheses and of every number of the rule
     hypotheses_text       the hypotheses as Markdown
@@ -48,14 +49,14 @@ def levels(claim: Claim, m: int, tasks: int = 1) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of the protocol; `fingerprint` is that of its hypotheses and numbers ("" = not kept). `rule`: the
-    version whose rule and hypotheses it takes over as they are, to add others; 0 = they are its own."""
+    """A version of the protocol; `fingerprint` is that of its hypotheses and numbers ("" = not kept). `runs`: the
+    version under which the runs that it judges were first asked for; 0 = it asks for runs of its own."""
 
     number: int
     date: str
     what: str
     fingerprint: str = ""
-    rule: int = 0
+    runs: int = 0
 
 
 VERSIONS = (
@@ -66,18 +67,23 @@ VERSIONS = (
         "hypotheses that say what the paper says; tuning inside the interval; not testable",
         "1ba83f7d97710bcb",
     ),
-    Version(3, "2026-11-22", "three questions of the second source, AutoNorm, are added", "bd4b7e983d3901e4", rule=2),
+    Version(3, "2026-11-22", "bounds that hold where several arms diverge at once", "39e234a6d3bfeab2", runs=2),
+    Version(4, "2026-11-22", "three questions of the second source, AutoNorm, are added", "34c98c4c6dd5891b", runs=2),
 )
 VERSION = VERSIONS[-1].number
-RULE = VERSIONS[-1].rule or VERSION
-SAME_RULE = {version.number for version in VERSIONS if (version.rule or version.number) == RULE}
-"""RULE: the version that last changed the rule. Runs recorded under any of SAME_RULE are judged alike."""
+SAME_RUNS = {
+    version.number for version in VERSIONS if (version.runs or version.number) == (VERSIONS[-1].runs or VERSION)
+}
+"""The versions whose recorded runs the one in force judges: those that ask for the same runs."""
+
+BOUNDS = 3
+"""The version that last changed how the bounds are computed (bounds.py): a part of the fingerprint."""
 
 
 def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     """SHA-256 of the hypotheses (None = all) and of every number by which they are judged, the first 16 digits."""
     numbers = [ONE_SIDED, STABLE, MOST_SEEDS, SMALLEST_EFFECT, UNEVEN, SKETCH_BELOW, LR_FACTORS, FURTHER_LR_FACTORS]
-    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS]
+    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, BOUNDS]
     told = json.dumps([numbers, [asdict(claim) for claim in claims or CLAIMS.values()]], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 

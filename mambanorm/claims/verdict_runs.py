@@ -16,7 +16,7 @@ import pandas as pd
 from mambanorm.atomic import writable_folder
 from mambanorm.claims.hypotheses import CLAIMS, Claim
 from mambanorm.claims.needed import needed
-from mambanorm.claims.protocol import SAME_RULE, VERSION, commit_in_force
+from mambanorm.claims.protocol import SAME_RUNS, VERSION, commit_in_force
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.settings import default_scale
 from mambanorm.study.experiments import STUDY_TASKS, leaves_grid_out, study
@@ -146,5 +146,5 @@ def _named(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         return frame
     known = frame[["run_id", "git_commit"]].merge(before[["run_id", "git_commit", *names]], how="left")
     known.index = frame.index
-    kept = known.protocol.isin(SAME_RULE)
+    kept = known.protocol.isin(SAME_RUNS)
     return frame.assign(**{name: known[name].where(kept, frame[name]).astype(frame[name].dtype) for name in names})
