@@ -22,7 +22,7 @@ from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.calibrate import BOUNDARY, BROKEN, CONTROLS, INSIDE, SCENARIOS, STUDIES, printed_arms, simulate
 from mambanorm.claims.evidence import splits_of
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.protocol import ONE_SIDED, PROTOCOL, BOUNDS, fingerprint
+from mambanorm.claims.protocol import BOUNDS, ONE_SIDED, PROTOCOL, fingerprint
 from mambanorm.claims.verdict import VERDICTS
 from mambanorm.errors import unknown
 from mambanorm.training.recorded_results import RESULTS
