@@ -172,7 +172,7 @@ def smallest_effects(
     ratio, found = splits_of("digits", "quick").ratio, {}
     for level in levels:
         for sd in sds:
-            risks = {n: (Risk(level - 10.0, 0.0, 0, 3 * n),) for n in (8, 12, 16, 32)}
+            risks = {n: (Risk(level - 10.0, 0.0, 0.0, 0, 3 * n),) for n in (8, 12, 16, 32)}
             told = [half_width(Noise(sd * 2**0.5, ratio, 0.0), n, ONE_SIDED, risks[n]) for n in risks]
             found.setdefault(f"at {level} %", {})[f"noise {sd:g}"] = " / ".join(f"{width:.1f}" for width in told)
     return pd.DataFrame.from_dict(found, orient="index")
