@@ -36,7 +36,7 @@ def made_up(runs: pd.DataFrame, mean: dict[str, float], sd: float, rng: np.rando
     """Accuracies in points: the arm's mean + what the seed gives to all + noise; the middle rate is 4 points better."""
     place = runs.lr.rank(method="dense").to_numpy()
     level = runs.arm.map(mean).to_numpy() - 4 * (place != 2) + 2 * rng.standard_normal(100)[runs.seed]
-    test, validation = (level + sd * rng.standard_normal((2, len(runs)))) / 100
+    test, validation = np.clip((level + sd * rng.standard_normal((2, len(runs)))) / 100, 0.0, 1.0)
     p = np.zeros(len(runs)) if diverges is None else runs.arm.map(diverges).fillna(0.0).to_numpy()
     status = np.where(rng.random(len(runs)) < p, "diverged", "ok")
     return runs.assign(status=status, test_accuracy=test, best_val_accuracy=validation, chance=CHANCE)

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import mambanorm as mn
+from benchmarks import controls
 from mambanorm import claims
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge, verdict_table
 from mambanorm.claims.bounds import state_of
@@ -119,6 +120,17 @@ PRINTED = [c.id for c in CLAIMS.values() if c.runs == "tuned" and not c.paper.st
 def test_the_papers_own_numbers_contradict_no_claim(claim_id, seeds):
     found = calibrate.simulate(claim_id, "paper", "paper", seeds=seeds, studies=8, scale=SCALE)
     assert "contradicted" not in found, found
+
+
+def test_the_independent_controls_agree(monkeypatch, capsys):
+    """benchmarks/controls.py makes its frames by itself, from what `needed` asks for."""
+    monkeypatch.setattr("sys.argv", ["controls", "--studies", "10"])
+    controls.main()
+    lines = capsys.readouterr().out.splitlines()
+    paper, equal = ([line for line in lines if text in line] for text in ("the paper's numbers", "all arms equal"))
+    assert len(paper) == 20
+    assert len(equal) == 13
+    assert not [line for line in paper if "contradicted" in line] + [line for line in equal if "reproduced" in line]
 
 
 @pytest.mark.parametrize("claim_id", ["H1s", "H2s", "H3s", "H8s"])

@@ -216,8 +216,9 @@ def test_odd_leases_stop_no_sweep(store):
 
 
 HOLD = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts the tests in its background ignores it
 sys.path.append(sys.argv[3])
 import leases  # alone: the package takes seconds
 leases.BEAT_S = 0.1

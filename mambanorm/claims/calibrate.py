@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.comparisons import NONE, Comparison
-from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
+from mambanorm.claims.hypotheses import CLAIMS, CONTROL, UNEVEN, Claim, find_claim
 from mambanorm.claims.needed import needed
 from mambanorm.claims.verdict import VERDICTS, judge
 from mambanorm.study.paper import paper_values
@@ -113,14 +113,19 @@ def deciding(claim: Claim) -> list[list[Comparison]]:
 
 def targets(claim: Claim, truth: str | float, far: float) -> np.ndarray:
     """What each deciding comparison truly is, beyond its threshold: "not above", one more would have to hold; "not
-    below", just enough hold; a number k, every one is k thresholds."""
+    below", just enough hold; a number k, every one is k thresholds, or k − 1 units above a threshold of 0."""
     m = len(deciding(claim))
     u = claim.at_least or m
     if truth == "not above":
         return np.array([far] * (u - 1) + [0.0] * (m - u + 1))
     if truth == "not below":
         return np.array([0.0] * u + [-far] * (m - u))
-    return np.full(m, (float(truth) - 1) * abs(claim.threshold))
+    return np.full(m, (float(truth) - 1) * unit_of(claim))
+
+
+def unit_of(claim: Claim) -> float:
+    """What effects are multiples of: the threshold; of the claim whose threshold is 0 (H12) what counts as uneven."""
+    return abs(claim.threshold) or UNEVEN
 
 
 def means(claim: Claim, truth: str | float, far: float = 20.0) -> dict[str, float]:
@@ -251,17 +256,19 @@ def _inside(claim: Claim, frame: pd.DataFrame, truth, rng: np.random.Generator, 
 
 
 def _inner_means(claim: Claim, truth: str | float) -> dict[str, tuple[dict[str, float], float]]:
-    """Column → (arm → mean, noise of a run): half a threshold, and of the laws 2 AIC."""
+    """Column → (arm → mean, noise of a run): half a unit, and of the laws 2 AIC."""
     if claim.runs == "growth":
         return _growth_means(claim, truth)
-    found, above = {}, targets(claim, truth, 10.0)
+    found, above, unit = {}, targets(claim, truth, 10.0 * unit_of(claim)), unit_of(claim)
     for column in dict.fromkeys(c.column for c in claim.comparisons):
         mine = [(c, value) for c, value in zip(claim.comparisons, above, strict=True) if c.column == column]
         weights = np.array([[c.weights.get(arm, 0.0) for arm in claim.arms] for c, _ in mine])
-        wanted = np.array([claim.threshold * (1 + value) for _, value in mine])
-        level = 20 * claim.threshold  # far from 0: without norms there is unevenness to lose
-        mean = dict(zip(claim.arms, level + np.linalg.pinv(weights) @ wanted, strict=True))
-        found[column] = mean, claim.threshold / 2
+        wanted = np.array([claim.threshold_of(c) + value for c, value in mine])
+        level = 20 * unit  # far from 0: without norms there is unevenness to lose
+        mean = dict(
+            zip(claim.arms, level + np.linalg.pinv(weights) @ (wanted - level * weights.sum(axis=1)), strict=True)
+        )
+        found[column] = mean, unit / 2
     return found
 
 

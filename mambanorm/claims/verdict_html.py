@@ -25,8 +25,8 @@ from mambanorm.text import plural
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }
 .verdicts table { width: 100%; margin: 0; border-collapse: collapse; font: inherit; table-layout: auto; }
-.verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left;
-  vertical-align: baseline; white-space: normal; background: none; }
+.verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left !important;
+  vertical-align: baseline !important; white-space: normal; background: none; } /* Jupyter's own rules are narrower */
 .verdicts thead th { padding-bottom: 4px; font-size: 12px; font-weight: 400; opacity: .75; }
 .verdicts thead th:first-child { width: 60px; } .verdicts thead th:nth-child(2) { width: 132px; }
 .verdicts tbody { border-top: 1px solid #8884; background: none; }
