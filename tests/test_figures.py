@@ -236,6 +236,8 @@ def test_paired_differences_say_what_their_lines_are(frame):
     assert "large dots: means, lines: their intervals, small dots: seeds" in caption
     assert "blue: above zero, red: below, grey: the interval holds zero" in " ".join(caption.split())
     assert "not corrected for several comparisons" in " ".join(caption.split())
+    table = paired(frame, "None>SSM>GN", "GN>SSM>None")
+    assert "not corrected" not in figures.fig_pairs(table, "simultaneous over 2 arms", corrected=True).get_supxlabel()
     single = DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
     assert "their intervals" not in single
     assert "blue" not in single

@@ -121,10 +121,10 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
 
 
 @styled
-def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
+def fig_pairs(table: pd.DataFrame, caption: str = "", *, corrected: bool = False) -> Figure:
     """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed. The mean is
-    a filled dot if the interval excludes zero, else an open one. A caption that calls the intervals simultaneous takes
-    the place of the warning that they are not corrected."""
+    a filled dot if the interval excludes zero, else an open one. `corrected`: the intervals are, for several
+    comparisons; the caption then says over what."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
     fig, axes = new_figure(height=1.5 + 0.36 * len(table))
@@ -144,7 +144,6 @@ def fig_pairs(table: pd.DataFrame, caption: str = "") -> Figure:
     known = bool(table.low.notna().any())
     words = ", ".join(filter(None, ("large dots: means", "lines: their intervals" * known, "small dots: seeds")))
     colours = "blue: above zero, red: below, grey: the interval holds zero (open dot)" * known
-    corrected = "simultaneous" in caption  # the caller says over what
     colours += "; not corrected for several comparisons" * (known and len(table) > 1 and not corrected)
     shows = caption or f"{seeds} · mean and 95 % t-interval"
     return finish(fig, title, shows, words, colours, "differences within a seed")
