@@ -158,6 +158,7 @@ def test_the_mean_over_norms_decides_and_each_norm_stands_beside():
     verdict = judge("H3s", made_up("H3s", after | {"IN>SSM>None": 12.0}))
     assert verdict.verdict == "reproduced"
     assert [r["decides"] for r in verdict.records] == [True] + [False] * 5
+    assert verdict.count == "2 of 5 shown beside hold"  # IN: 20 − 12 points, not told from 1 by so few seeds
     assert judge("H3s", made_up("H3s", {"None>SSM>GN": 60.0, "BN>SSM>None": 60.0})).verdict != "reproduced"
 
 

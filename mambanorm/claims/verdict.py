@@ -21,7 +21,7 @@ that cannot tell for another reason than imprecision says nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -119,10 +119,8 @@ class Verdict:
         """`3 of 5 comparisons hold`, task by task; "" where only one is made."""
         texts = []
         for task in self.tasks:
-            states = [row["state"] for row in self.records if row["task"] == task and row["n"]]
-            if len(states) > 1:
-                where = f" on {task}" if len(self.tasks) > 1 else ""
-                texts.append(f"{states.count('holds')} of {len(states)} comparisons hold{where}")
+            if told := _how_many_hold([row for row in self.records if row["task"] == task]):
+                texts.append(told + (f" on {task}" if len(self.tasks) > 1 else ""))
         return ", ".join(texts)
 
     @property
@@ -323,6 +321,14 @@ def missing_runs(claim: Claim, evidence: Evidence, task: str) -> tuple[list[str]
     return list(paired.gaps), list(paired.left_out)
 
 
+def _how_many_hold(rows: Sequence[Row]) -> str:
+    """`3 of 5 comparisons hold` of those that decide, if these are several; and of those that only stand beside."""
+    deciding, beside = ([row["state"] for row in rows if row["n"] and row["decides"] == it] for it in (True, False))
+    texts = [f"{deciding.count('holds')} of {len(deciding)} comparisons hold"] if len(deciding) > 1 else []
+    texts += [f"{beside.count('holds')} of {len(beside)} shown beside hold"] if beside else []
+    return ", ".join(texts)
+
+
 def _cautions(
     claim: Claim, evidence: Evidence, task: str, rows: list[Row], diverged: list[Row], verdict: str
 ) -> list[str]:
@@ -333,8 +339,7 @@ def _cautions(
     texts += [where + divergence_text(row) for row in diverged if row["diverged"] or (where and row["n"])]
     if verdict in VERDICTS[:5]:
         made = [row for row in rows if row["n"]]
-        if len(made) > 1:
-            texts.append(f"{sum(row['state'] == 'holds' for row in made)} of {len(made)} comparisons hold")
+        texts += [told] if (told := _how_many_hold(rows)) else []
         reasons = {
             row["why"]: None for row in made if row["why"] and row["state"] in ("untestable", "imprecise", "open")
         }
