@@ -7,6 +7,8 @@ fig_latency       accuracy against milliseconds, from the run frame and `latency
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -57,7 +59,10 @@ def fig_selector(log: pd.DataFrame, caption: str = "") -> Figure:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     fig.colorbar(image, ax=ax, label="w₀: 0 = LN, 1 = DyT", pad=0.02).outline.set_visible(False)
-    return finish(fig, "What the selectors choose", caption or "one run", "mean over the tokens of the split's rows")
+    lines = "lines: solid = attention, dashed = feed-forward, dark = deep"
+    return finish(
+        fig, "What the selectors choose", caption or "one run", "mean over the tokens of the split's rows", lines
+    )
 
 
 def _depths(frame: pd.DataFrame, blocks: list[str]) -> list[tuple[str, int]]:
@@ -82,8 +87,6 @@ def _over_steps(ax: Axes, log: pd.DataFrame, blocks: list[str]) -> None:
         ax.plot(w0.index, w0, marker="o", markersize=2.4, linewidth=1.5, **line)
     ax.axhline(0.5, color=GREY, linewidth=0.9, linestyle=":")
     ax.set(title="while it trains", xlabel="step", ylabel="w₀, mean over the classes", ylim=(-0.02, 1.02))
-    words = "solid: attention, dashed: feed-forward; dark: deep"
-    ax.text(0.02, 0.02, words, transform=ax.transAxes, fontsize=7.5, color=GREY)
     whole_ticks(ax)
 
 
@@ -105,7 +108,7 @@ def fig_robustness(table: pd.DataFrame, caption: str = "") -> Figure:
         title, unit = KINDS.get(kind, (kind, "severity"))
         ax.set(title=title, xlabel=unit)
     axes[0, 0].set_ylabel("test accuracy (%)")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=min(len(styles), 5))
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
     seeds = seeds_text(table.groupby("arm").seed.nunique())
     return finish(fig, f"Corrupted test rows, {table.task.iloc[0]}", caption or seeds, "bands: 95 % t-intervals")
 
@@ -119,19 +122,20 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
     fig, axes = new_figure(1, len(rows), height=3.6, sharey=True)
     styles = arm_styles([arm for arm in runs.arm.unique() if arm in set(latency.arm)])
     for ax, n in zip(axes[0], rows, strict=True):
-        for arm, style in styles.items():
+        for (arm, style), marker in zip(styles.items(), cycle("os^vPD*"), strict=False):
             accuracy = 100 * runs[runs.arm == arm].test_accuracy
             time = latency[(latency.arm == arm) & (latency.rows == n)].iloc[0]
             low, high = t_interval(accuracy)
             ax.vlines(time.ms, low, high, color=style["color"], linewidth=1.3, alpha=0.7)
             ax.hlines(accuracy.mean(), time.low, time.high, color=style["color"], linewidth=1.3, alpha=0.7)
             hollow = style["linestyle"] != "-"
-            face = "white" if hollow else style["color"]
-            ax.plot(time.ms, accuracy.mean(), "o", color=style["color"], markerfacecolor=face, label=short(arm))
-            ax.annotate(short(arm), (time.ms, accuracy.mean()), (5, 4), textcoords="offset points", fontsize=7.5)
+            face = dict(color=style["color"], markerfacecolor="white" if hollow else style["color"])
+            ax.plot(time.ms, accuracy.mean(), marker, markersize=6.5, linestyle="", label=short(arm), **face)
         ax.set(title="one row" if n == 1 else f"a batch of {n} rows", xlabel="forward pass (ms, median)")
         ax.set_xlim(left=0)
         ax.grid(axis="x")
     axes[0, 0].set_ylabel("test accuracy (%)")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    lines = "lines: 95 % t-interval over the seeds, quartiles of the time"
     where = "on this machine, with the run's threads"
-    return finish(fig, "Accuracy against latency", describe_frame(runs), where, "lines: 95 % t-interval, quartiles")
+    return finish(fig, "Accuracy against latency", describe_frame(runs, lines), where)
