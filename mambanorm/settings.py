@@ -14,8 +14,9 @@ from mambanorm.errors import unknown
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout: where notebooks, data and benchmarks stand beside the package."""
 
-SCALES = ("smoke", "quick", "lab", "paper")
-"""Seconds, for tests; minutes on a laptop; hours on one GPU; the paper's own settings."""
+SCALES = ("smoke", "quick", "evening", "lab", "paper")
+"""Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on one GPU; the
+paper's own settings."""
 
 
 def default_scale() -> str:

@@ -10,10 +10,10 @@ Every arm starts with the same three learning rates, each with every test seed; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,19 +37,26 @@ STATUS = ("ok", "diverged", "failed")
 STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness")
 
 
+Setting = tuple[tuple[str, Any], ...]
+"""Fields of a config in which the runs of another setting differ from those of the scale."""
+
+
 @lru_cache(maxsize=200_000)
-def _run_id(task: str, scale: str, arm: str, seed: int, lr: float) -> str:
-    return base_config(task, scale, arm=arm, seed=seed, lr=lr).run_id
+def _run_id(task: str, scale: str, arm: str, seed: int, lr: float, setting: Setting) -> str:
+    return base_config(task, scale, arm=arm, seed=seed, lr=lr, **dict(setting)).run_id
 
 
 @lru_cache(maxsize=20_000)
-def _ids(task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(_run_id(task, scale, arm, seed, lr) for seed in seeds)
+def _ids(task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...], setting: Setting) -> tuple[str, ...]:
+    return tuple(_run_id(task, scale, arm, seed, lr, setting) for seed in seeds)
 
 
 @lru_cache(maxsize=64)
-def _grid_ids(task: str, scale: str, arms: tuple[str, ...], rates: tuple[float, ...], seeds: tuple[int, ...]):
-    return np.array([_ids(task, scale, arm, lr, seeds) for arm in arms for lr in rates], dtype=object).ravel()
+def _grid_ids(
+    task: str, scale: str, arms: tuple[str, ...], rates: tuple[float, ...], seeds: tuple[int, ...], setting: Setting
+) -> np.ndarray:
+    ids = [_ids(task, scale, arm, lr, seeds, setting) for arm in arms for lr in rates]
+    return np.array(ids, dtype=object).ravel()
 
 
 @lru_cache(maxsize=1_000)
@@ -63,8 +70,8 @@ def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...], variant: int) 
 class Splits(NamedTuple):
     """What the seeds' splits share.
 
-    ratio: test rows / training rows, where every seed draws them from one pool (Nadeau & Bengio 2003, Eq. 9). fixed:
-    every seed has the same rows.
+    ratio: test rows / training rows, where every seed draws them from one pool (Nadeau & Bengio 2003, Eq. 9); 0 where
+    each seed makes rows of its own. fixed: every seed has the same rows.
     """
 
     test_rows: int
@@ -77,6 +84,8 @@ def splits_of(task: str, scale: str) -> Splits:
     """As the task's shape tells it, else by looking at two seeds."""
     entry = TASKS[check_task(task)]
     shape = entry.shape(scale) if entry.shape is not None else None
+    if shape is not None and shape.fresh:
+        return Splits(shape.held_out[1], 0.0, fixed=False)
     if shape is not None and shape.train_rows:
         test, train, fixed = shape.held_out[1], shape.train_rows, not shape.reshuffled
     else:
@@ -115,17 +124,25 @@ class Paired:
 
 
 class Evidence:
-    """A run frame as `judge` reads it. `variant` is one of `variants`.
+    """A run frame as `judge` reads it. `variant` is one of `variants`; `changes` are fields in which the runs differ
+    from those of the scale, such as dict(d_model=16).
 
     ValueError for a frame that mixes scales unless `scale` names one, that holds two results of one run, or runs that
     were recorded under another version of the protocol.
     """
 
-    def __init__(self, frame: pd.DataFrame | None, scale: str | None = None, variant: int = 0):
+    def __init__(
+        self,
+        frame: pd.DataFrame | None,
+        scale: str | None = None,
+        variant: int = 0,
+        changes: Mapping[str, Any] | None = None,
+    ):
         frame = pd.DataFrame(columns=LOOKED_AT) if frame is None or frame.empty else frame
         if len(frame):
             check_frame(frame, LOOKED_AT)
         self.scale, self.variant = self._scale(frame, scale), variant
+        self.setting: Setting = tuple(sorted((changes or {}).items()))
         runs = _once(_usable(frame, self.scale))
         _check_protocol(runs)
         self.index = pd.Index(runs.run_id.to_numpy(object), dtype=object)  # pandas' own text is slower
@@ -191,7 +208,7 @@ class Evidence:
         at = np.full((len(arms), len(rates), len(seeds)), len(self.index))
         first = rates.index(base[0])
         three = at[:, first : first + len(base)]
-        three[:] = self._places(_grid_ids(task, self.scale, arms, base, seeds)).reshape(three.shape)
+        three[:] = self._places(_grid_ids(task, self.scale, arms, base, seeds, self.setting)).reshape(three.shape)
         there = three < len(self.index)
         tried = there.any(axis=2)
         some, there = there.any(axis=(0, 1)), there | ~tried[..., None]  # what is nowhere is told once, as a gap
@@ -215,7 +232,7 @@ class Evidence:
         for i, arm in enumerate(arms):
 
             def look(j: int, i: int = i, arm: str = arm) -> np.ndarray | None:
-                at[i, j] = self._places(_ids(task, self.scale, arm, rates[j], seeds))
+                at[i, j] = self._places(_ids(task, self.scale, arm, rates[j], seeds, self.setting))
                 return None if (at[i, j] == absent).any() else self.columns["validation"][at[i, j]]
 
             tuning.grow(validation[i], usable[i], look)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mambanorm.claims.hypotheses import Claim
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs
@@ -22,6 +23,12 @@ def tasks_of(claim: Claim, tasks: Iterable[str]) -> list[str]:
 def kind_of(task: str) -> str:
     """ "vision", "table" (a regression, of which no claim speaks) or "sequence"."""
     return "vision" if task in VISION_TASKS else "table" if task in TABLES else "sequence"
+
+
+def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
+    """ValueError for changes of a claim of §4.6."""
+    if changes and claim.runs != "tuned":
+        raise ValueError(f"{claim.id} is about runs of its own, whose settings are part of the question: no changes")
 
 
 def variants(claim: Claim, scale: str) -> tuple[str, ...]:

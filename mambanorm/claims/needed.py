@@ -7,13 +7,14 @@ chosen_lr   the learning rate of an arm: the best validation accuracy over the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs, tasks_of, variants
+from mambanorm.claims.judged_on import FIXED_TASK, check_changes, fixed_runs, tasks_of, variants
 from mambanorm.model.arms import Arm
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import lr_grid, model_of
@@ -27,8 +28,10 @@ def needed(
     tasks: Iterable[str] | None = None,
     scale: str | None = None,
     frame: pd.DataFrame | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
-    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for.
+    """The configs of all runs that a claim rests on; an empty list where no task of it is asked for. `changes`: fields
+    in which they differ from those of the scale, such as dict(d_model=16); not for claims of §4.6.
 
     With a frame, the rates by which its results make an arm's grid grow are among them: train, then ask again, until
     nothing is missing. ValueError for test seeds from 100 on, which have other roles.
@@ -38,15 +41,17 @@ def needed(
     seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks)
     if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on are no test seeds")
+    check_changes(claim, changes)
     if claim.runs != "tuned":
         asked = range(len(variants(claim, scale)) if tasks else 0)
         return unique(config for variant in asked for config in fixed_runs(claim, scale, seeds, variant))
-    evidence, configs = Evidence(frame, scale), []
+    changes = dict(changes or {})
+    evidence, configs = Evidence(frame, scale, changes=changes), []
     for task in tasks:
         for rate in lr_grid(task, scale, model_of(claim.arms)):
-            configs += grid(claim.arms, [task], scale=scale, seeds=seeds, lr=rate)
+            configs += grid(claim.arms, [task], scale=scale, seeds=seeds, lr=rate, **changes)
         for arm, rate in evidence.further_rates(claim.arms, task):
-            configs += grid([arm], [task], scale=scale, seeds=seeds, lr=rate)
+            configs += grid([arm], [task], scale=scale, seeds=seeds, lr=rate, **changes)
     return configs
 
 

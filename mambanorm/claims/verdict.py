@@ -21,8 +21,9 @@ that cannot tell for another reason than imprecision says nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ from mambanorm.claims.effects import STATES, Row
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.gaps import label
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.judged_on import tasks_of, variants
+from mambanorm.claims.judged_on import check_changes, tasks_of, variants
 from mambanorm.claims.protocol import VERSION
 from mambanorm.study.tables import SKETCH_BELOW, points
 from mambanorm.text import plural
@@ -145,16 +146,24 @@ class Verdict:
 
 
 def judge(
-    claim_id: str | Claim, frame: pd.DataFrame, *, scale: str | None = None, tasks: Iterable[str] | None = None
+    claim_id: str | Claim,
+    frame: pd.DataFrame,
+    *,
+    scale: str | None = None,
+    tasks: Iterable[str] | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """The verdict of one claim on a run frame; no run is trained.
 
     `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
     hold any other runs as well.
-    `tasks` None = those of the frame that the claim is about. ValueError for an unknown claim, for a frame that mixes
-    scales unless `scale` names one, and for one recorded under another version of the protocol.
+    `tasks` None = those of the frame that the claim is about. `changes`: judge the runs that differ from those of the
+    scale in these fields, such as dict(d_model=16). ValueError for an unknown claim, for a frame that mixes scales
+    unless `scale` names one, for one recorded under another version of the protocol, and for `changes` of a claim of
+    §4.6, whose settings are part of the question.
     """
-    claim, evidence = find_claim(claim_id), Evidence(frame, scale)
+    claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
+    check_changes(claim, changes)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks)
     verdict = _judge_all(claim, evidence, asked)
     if verdict.verdict not in VERDICTS[:5]:

@@ -65,10 +65,10 @@ def leaves_grid_out(task: str, scale: str) -> bool:
     return (scale, task) == ("quick", "listops")
 
 
-DEPTHS = {"smoke": (1, 2, 4, 5), "quick": (4, 8, 16, 24), "lab": (4, 8, 16, 24), "paper": (4, 8, 16, 24)}
+DEPTHS = {"smoke": (1, 2, 4, 5)} | dict.fromkeys(("quick", "evening", "lab", "paper"), (4, 8, 16, 24))
 """Figure 9 shows four layers, too few to call growth exponential (I5)."""
 
-FEW_ROWS = {"smoke": 16, "quick": 256, "lab": 256, "paper": 256}
+FEW_ROWS = {"smoke": 16, "quick": 256, "evening": 256, "lab": 256, "paper": 256}
 """`train_rows` of the runs that ask whether the claims of §4.6 (H9…H11) depend on the amount of data."""
 
 
@@ -114,7 +114,7 @@ def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = No
     return unique(listops + digits + deepest)
 
 
-FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
+FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "evening": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
 FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
 
 
@@ -159,7 +159,7 @@ def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **c
     return grid(arms, scale=scale, seeds=seeds, **steps | changes)
 
 
-AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "lab": 8, "paper": 5}
+AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "evening": 8, "lab": 8, "paper": 5}
 CROSSING_ARMS = arms(
     "NormSelector>SSM>None", "None>SSM>NormSelector", "NormVary>SSM>None", "None>SSM>NormVary", "RMSN>SSM>None",
     "None>SSM>RMSN",

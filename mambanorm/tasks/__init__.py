@@ -17,7 +17,7 @@ from mambanorm.settings import SCALES
 from mambanorm.tasks import digits, listops  # importing a task registers it: these two first
 
 # isort: split
-from mambanorm.tasks import breakfast, imagenet, imdb, pathfinder, pixels, tabular
+from mambanorm.tasks import breakfast, imagenet, imdb, mnist1d, pathfinder, pixels, tabular
 from mambanorm.tasks.base import BadData, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
@@ -36,6 +36,7 @@ __all__ = [
     "imdb",
     "listops",
     "load_task",
+    "mnist1d",
     "pathfinder",
     "pixels",
     "prepare_task",

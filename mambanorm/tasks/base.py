@@ -236,7 +236,8 @@ class Shape:
 
     length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
     held_out: rows of the validation and the test split; train_rows: of the training split, 0 = not told.
-    reshuffled: the run's seed decides which rows these are. The other fields are those of TaskData.
+    reshuffled: the run's seed decides which rows these are. fresh: it draws new ones, which no other seed has. The
+    other fields are those of TaskData.
     """
 
     n_classes: int
@@ -249,6 +250,7 @@ class Shape:
     held_out: tuple[int, int] = (0, 0)
     train_rows: int = 0
     reshuffled: bool = False
+    fresh: bool = False
     targets: tuple[str, ...] = ()
 
     @property

@@ -36,7 +36,16 @@ from tqdm.auto import tqdm
 from mambanorm.atomic import replacing
 from mambanorm.errors import unknown
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import FIXED_SEED, check_whole, data_folder, missing, open_array, read_lines, read_list
+from mambanorm.tasks.files import (
+    FIXED_SEED,
+    SMALL,
+    check_whole,
+    data_folder,
+    missing,
+    open_array,
+    read_lines,
+    read_list,
+)
 from mambanorm.tasks.images import Lazy
 from mambanorm.tasks.registry import register_task
 
@@ -61,6 +70,7 @@ class Scale:
 SETTINGS: dict[str, Scale] = {
     "smoke": Scale(16, most=(32, 16, 16)),
     "quick": Scale(64),
+    "evening": Scale(64),
     "lab": Scale(256),
     "paper": Scale(512),  # the paper names no length
 }
@@ -208,7 +218,7 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     if both := set(train) & set(test):
         raise ValueError(f"{bundles['train']}: {min(both)} stands in {bundles['test'].name}, too")
     check_whole(f"split {split} in {folder / 'splits'}", (len(train), len(test)), VIDEOS[split], scale)
-    seed = seed if scale in ("smoke", "quick") else FIXED_SEED
+    seed = seed if scale in SMALL else FIXED_SEED
     out = held_out_people(train, seed)
     splits = [[v for v in train if person(v) not in out], [v for v in train if person(v) in out], test]
     if settings.most:
@@ -235,7 +245,7 @@ def shape(split: int, scale: str) -> Shape:
         in_features=FEATURES,
         held_out=held_out,
         train_rows=rows,
-        reshuffled=scale in ("smoke", "quick"),
+        reshuffled=scale in SMALL,
     )
 
 

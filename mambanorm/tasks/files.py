@@ -238,10 +238,13 @@ class Sizes:
         return run_seed if self.reshuffle else FIXED_SEED
 
 
-SMALL = {"smoke": Sizes(64, 32, 32, reshuffle=True), "quick": Sizes(4_000, 1_000, 2_000, reshuffle=True)}
+SMALL = {
+    "smoke": Sizes(64, 32, 32, reshuffle=True),
+    **dict.fromkeys(("quick", "evening"), Sizes(4_000, 1_000, 2_000, reshuffle=True)),
+}
 ALL = Sizes(None, None, None, reshuffle=False)
 SCALE_SIZES = {**SMALL, "lab": ALL, "paper": ALL}
-"""The usual sizes: a draw of the rows at smoke and quick, the data set as it is at lab and paper."""
+"""The usual sizes: a draw of the rows at smoke, quick and evening, the data set as it is at lab and paper."""
 
 
 def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:

@@ -75,6 +75,7 @@ class Scale:
 SETTINGS: dict[str, Scale] = {
     "smoke": Scale(SMALL["smoke"], 32, 8),
     "quick": Scale(SMALL["quick"], 64, 8),
+    "evening": Scale(SMALL["evening"], 64, 8),
     "lab": Scale(ALL, 112, 8),
     "paper": Scale(ALL, 224, 4),  # VMamba's patches; its model halves the image three times besides
 }

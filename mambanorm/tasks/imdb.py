@@ -65,6 +65,7 @@ class Scale:
 SETTINGS: dict[str, Scale] = {
     "smoke": Scale(SMALL["smoke"], l_max=64),
     "quick": Scale(SMALL["quick"], l_max=256),
+    "evening": Scale(SMALL["evening"], l_max=256),
     "lab": Scale(ALL, l_max=1_024),
     # s4 exactly. Selecting by validation is then selecting on test, so results are a little too good, as s4's are.
     "paper": Scale(ALL, l_max=4_096, val_is_test=True),

@@ -56,6 +56,7 @@ SETTINGS: dict[str, Scale] = {
     "smoke": Scale(Sizes(64, 32, 32, reshuffle=True), contour_length=14, edge=16),
     # Snakes of six dashes, the easiest of the published sets, so that there is something to learn in minutes.
     "quick": Scale(Sizes(8_000, 1_000, 2_000, reshuffle=True), contour_length=6),
+    "evening": Scale(Sizes(8_000, 1_000, 2_000, reshuffle=True), contour_length=6),
     # LRA's snakes, a fifth of its rows.
     "lab": Scale(Sizes(32_000, 4_000, 4_000, reshuffle=False), contour_length=14),
     # LRA exactly: 200,000 pictures, 80 % train, 10 % validation, 10 % test.

@@ -55,10 +55,10 @@ from mambanorm.tasks.registry import register_task
 HUB = "https://huggingface.co"
 S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
-AVERAGED = {"smoke": 4, "quick": 2, "lab": 1, "paper": 1}
-"""Sequences at smoke and quick read pictures averaged over blocks: 49 to 64 positions and 196 to 256."""
+AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
+"""Sequences read pictures averaged over blocks: 49 to 64 positions at smoke, 196 to 256 at quick and evening."""
 
-PATCH = {"smoke": 8, "quick": 4, "lab": 2, "paper": 2}
+PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
 """Pictures are cut into squares of patch² pixels: 16, 64 and 256 positions."""
 
 

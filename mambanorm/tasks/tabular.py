@@ -30,7 +30,7 @@ from mambanorm.tasks.files import Remote, data_folder, fetch, missing, verify
 from mambanorm.tasks.registry import register_task
 
 SLOTS = 16
-MOST_ROWS = {"smoke": 200, "quick": 6_000}
+MOST_ROWS = {"smoke": 200, "quick": 6_000, "evening": 6_000}
 HELD_OUT = 0.2  # validation 20 %, test 20 %, train the rest
 
 ENERGY = Remote(
