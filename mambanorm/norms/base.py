@@ -131,12 +131,14 @@ def check_values(**options: Any) -> None:
             check_flag(name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {shown(value)}")
-        elif not math.isfinite(value):
+        elif math.isinf(value):
             raise ValueError(f"{name} must be finite, got {value}")
     if not options.get("eps", 1) > 0:
         raise ValueError(f"eps must be above 0, got {options['eps']!r}")
     if not 0 <= options.get("momentum", 0) <= 1:
         raise ValueError(f"momentum is the weight of the new statistic, 0..1, got {options['momentum']!r}")
+    if unknown := [name for name, value in options.items() if value != value]:
+        raise ValueError(f"{unknown[0]} must be a number, got nan")
 
 
 def check_groups(d: int, groups: int) -> None:

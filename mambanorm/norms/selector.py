@@ -5,7 +5,7 @@
     NormSelector   w₀·DyT(x) + w₁·LN(x), w from a small MLP on the token
 
 The source writes DyT(x) = x ⊙ α, and calls it "Dynamic Transformer Normalization". The published DyT is Dynamic Tanh
-(Zhu et al. 2025, Transformers without Normalization), which is the default; `linear=True` is the source's (I8). The
+(Zhu et al. 2025, Transformers without Normalization), which is the default; `linear=True` is the source's. The
 source's public code applies its selector once and blends even where it is called frozen; its text is built here.
 
 All three look at one token only. They are causal, and padding cannot matter.

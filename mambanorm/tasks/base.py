@@ -74,8 +74,8 @@ class Split:
 
     def _check_targets(self, n: int) -> None:
         if self.labels.dim() != 2 or self.labels.shape[0] != n or not self.labels.shape[1]:
-            shape = tuple(self.labels.shape)
-            raise BadData(f"labels have shape {shape}: {n} rows with real-valued targets need ({n}, targets)")
+            given = f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise BadData(f"{given}: {n} rows need classes ({n},), int64, or real-valued targets ({n}, targets)")
         if not self.labels.isfinite().all():
             row, column = (~self.labels.isfinite()).nonzero()[0].tolist()
             raise BadData(f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data")
