@@ -98,11 +98,17 @@ def test_what_is_not_recorded_is_refused_with_what_there_is(results):
         mn.check_source("record")
 
 
+def one_part(configs, monkeypatch):
+    """What is recorded: these runs, a list that may grow."""
+    recording = import_module("mambanorm.claims.recording")
+    monkeypatch.setattr(recording, "parts", lambda *_: [recording.Part("a few", also=tuple(configs))])
+
+
 def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     results, store, tmp_path, capsys, monkeypatch
 ):
     few = mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)
-    monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
+    one_part(few, monkeypatch)
     asked = ["record", "--scale", "smoke", "--seeds", "1", "--workers", "0", "--out"]
     assert main([*asked, str(tmp_path / "mine.parquet")]) == 0
     assert recorded.read_results(tmp_path / "mine.parquet").arm.tolist() == ["None>SSM>BN"]
@@ -111,13 +117,13 @@ def test_recorded_results_can_go_elsewhere_and_a_failed_run_records_nothing(
     assert main([*asked, str(tmp_path / "none.parquet")]) == 1
     said = capsys.readouterr().err
     assert "groups may be one of" in said  # why, and that nothing was written
-    assert "1 run could not be trained: nothing is recorded" in said
+    assert "1 run could not be trained: this part is not recorded" in said
     assert not (tmp_path / "none.parquet").exists()
 
 
 def test_one_command_records_a_study(results, store, capsys, monkeypatch):
     few = [*mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0, 100]), *mn.grid(["None>SSM>BN"], scale="smoke", seeds=1)]
-    monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
+    one_part(few, monkeypatch)
     assert main(["record", "--scale", "smoke", "--seeds", "1", "--workers", "0"]) == 0
     assert "Recorded results, not trained here: 3 runs" in capsys.readouterr().out
     frame = recorded.recorded("smoke")
@@ -127,7 +133,7 @@ def test_one_command_records_a_study(results, store, capsys, monkeypatch):
 
 def test_a_run_that_was_recorded_before_keeps_the_protocol_that_it_was_recorded_under(results, store, monkeypatch):
     few = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[0])
-    monkeypatch.setattr(import_module("mambanorm.claims.verdict_runs"), "recorded_configs", lambda *_, **__: few)
+    one_part(few, monkeypatch)
     path = claims.record_results("smoke", workers=0)
     first = min(protocol.SAME_RUNS)
     recorded.read_results(path).assign(protocol=first, protocol_commit="abc1234").to_parquet(path)

@@ -9,20 +9,23 @@ summaries.py       what stored checkpoints and diagnostics add to the frame (gro
 effects.py         claim and evidence → comparisons with intervals and states
 verdict.py         claim and run frame → a Verdict
 calibrate.py       how often the rule is wrong, by made-up studies;   calibration.py: the table of it
-verdict_runs.py    trains what the claims lack, and the recorded results
+verdict_runs.py    trains what the claims lack;   recording.py: the recorded results, part by part
+budget.py          a claim over the training budget, and over the size of the model
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
+from mambanorm.claims.budget import in_words, over_budget, over_size
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed
 from mambanorm.claims.ranking import against_chosen, ranking
+from mambanorm.claims.recording import manifest, parts, record_results, recorded_configs
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge, runs_behind
 from mambanorm.claims.verdict_html import verdict_html
-from mambanorm.claims.verdict_runs import VERDICT_TASKS, record_results, recorded_configs, train_verdicts, verdict_runs
+from mambanorm.claims.verdict_runs import VERDICT_TASKS, train_verdicts, verdict_runs
 from mambanorm.claims.verdict_table import describe, one_line, verdict_table
 
 __all__ = [
@@ -36,10 +39,15 @@ __all__ = [
     "describe",
     "find_claim",
     "first_verdicts",
+    "in_words",
     "judge",
+    "manifest",
     "missing",
     "needed",
     "one_line",
+    "over_budget",
+    "over_size",
+    "parts",
     "ranking",
     "record_results",
     "recorded_configs",

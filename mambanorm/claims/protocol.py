@@ -22,7 +22,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mambanorm.claims.hypotheses import CLAIMS, SMALLEST_EFFECT, UNEVEN, Claim
-from mambanorm.study.experiments import DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, FURTHER_LR_FACTORS, LR_FACTORS
+from mambanorm.study.experiments import (
+    BUDGETS,
+    DEPTHS,
+    FAILURE_DEPTHS,
+    FAILURE_LRS,
+    FURTHER_LR_FACTORS,
+    LR_FACTORS,
+    SIZES,
+)
 from mambanorm.study.tables import SKETCH_BELOW
 
 ONE_SIDED = 0.025
@@ -33,6 +41,10 @@ STABLE = 0.1
 
 MOST_SEEDS = 100
 """Test seeds are 0 to 99."""
+
+EVENING_SEEDS, GRID_SEEDS = tuple(range(20, 32)), tuple(range(20, 28))
+"""Test seeds at scale evening, which no run had had before: of the claims that compare few arms, and of those that need
+the grid (recording.py)."""
 
 
 def levels(claim: Claim, m: int, tasks: int = 1) -> tuple[float, float]:
@@ -83,7 +95,7 @@ BOUNDS = 3
 def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     """SHA-256 of the hypotheses (None = all) and of every number by which they are judged, the first 16 digits."""
     numbers = [ONE_SIDED, STABLE, MOST_SEEDS, SMALLEST_EFFECT, UNEVEN, SKETCH_BELOW, LR_FACTORS, FURTHER_LR_FACTORS]
-    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, BOUNDS]
+    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, BOUNDS, EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES]
     told = json.dumps([numbers, [asdict(claim) for claim in claims or CLAIMS.values()]], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 

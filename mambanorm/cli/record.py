@@ -25,13 +25,15 @@ def add(command: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm import claims
-    from mambanorm.study.experiments import STUDY_TASKS
     from mambanorm.training.recorded_results import describe_recorded, read_results
+    from mambanorm.training.store import load_runs
 
     scale = arg.chosen_scale(options)
-    tasks = arg.check_tasks(options.tasks or STUDY_TASKS)
+    tasks = arg.check_tasks(options.tasks) if options.tasks else None
     asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
     if options.dry_run:
+        held = claims.manifest(load_runs(options.runs_dir, scale=scale), scale, options.seeds, tasks)
+        print(held.drop(columns="claims").to_string(index=False))
         print_dry_run(claims.recorded_configs(scale, **asked), options)
         return 0
     engine = dict(scheduler=options.scheduler, workers=options.workers)

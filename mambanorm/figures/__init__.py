@@ -7,6 +7,7 @@
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
     speed.py         what a training step costs: from the frame of `mambanorm bench`
+    budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
     style.py         colours, sizes, captions: the palette is keyed by the names of the registry
 
@@ -22,6 +23,7 @@ from mambanorm.figures.accuracy import (
     fig_validation,
 )
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
+from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
 from mambanorm.figures.diagnostics import (
     fig_mixture,
@@ -41,6 +43,7 @@ __all__ = [
     "example_batch",
     "fig_axes",
     "fig_block",
+    "fig_budget",
     "fig_claim",
     "fig_costs",
     "fig_cross_scan",

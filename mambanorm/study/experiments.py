@@ -220,6 +220,23 @@ FURTHER_LR_FACTORS = ((0.064, 0.16), (6.25, 15.6))
 """Those by which an arm's rates may grow, below and above, where the best lies at an end (claims/evidence.py)."""
 
 
+BUDGETS = (1 / 16, 1 / 4, 1.0)
+"""Shares of a scale's steps at which a claim is judged besides: does an arm learn faster, or end better?"""
+
+SIZES = (dict(d_model=16), dict(d_model=64), dict(n_layers=2), dict(n_layers=8))
+"""Widths and depths at which some claims are judged besides; the scale's own is 32 and 4."""
+
+
+def at_budget(task: str, scale: str, share: float, model: str = "mamba") -> dict[str, Any]:
+    """The fields of a run that has a share of its scale's steps: a whole schedule, with eight evaluations. {} for 1."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share!r}")
+    own = base_config(task, scale, model=model)
+    steps = max(round(share * own.steps), 1)
+    short = dict(steps=steps, eval_every=max(steps // 8, 1), warmup_steps=min(own.warmup_steps, steps // 4))
+    return {} if share == 1 else short
+
+
 def model_of(arms: Iterable[str]) -> str:
     """What these arms are of: "mamba" or "transformer". ValueError for a mixture, which shares no learning rate."""
     kinds = {isinstance(Arm.parse(arm), AttentionArm) for arm in arms}

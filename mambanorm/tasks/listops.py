@@ -104,6 +104,9 @@ SETTINGS: dict[str, Settings] = {
     # separate no arms. Here the root is always an operator and the probability falls with depth: lists are nested.
     "quick": Settings(train=20_000, val=1_000, test=2_000, operator_probability=FALLING, max_args=5,
                       longer_than=4, shorter_than=41, l_max=41, reshuffle=True),
+    # 5–20 tokens, two or three levels: short enough to leave, in a minute a run, the plateau that quick's arms share.
+    "evening": Settings(train=20_000, val=1_000, test=2_000, operator_probability=(1.0, 0.4), max_args=4,
+                        longer_than=4, shorter_than=21, l_max=21, reshuffle=True),
     # LRA's own grammar at 101–499 tokens, 299 on average: a third of LRA's length and half of its rows, so that a grid
     # of arms and seeds fits one GPU while the nesting stays LRA's. The splits are fixed, as with LRA.
     "lab": Settings(train=50_000, val=2_000, test=2_000, **LRA,
@@ -112,7 +115,7 @@ SETTINGS: dict[str, Settings] = {
     "paper": Settings(train=96_000, val=2_000, test=2_000, **LRA,
                       longer_than=500, shorter_than=2_000, l_max=2_048, reshuffle=False),
 }  # fmt: skip
-TOKENS = {"smoke": 11, "quick": 19, "lab": 299, "paper": 1_038}  # of an expression, on average
+TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_038}  # of an expression, on average
 
 
 # ---------------------------------------------------------------------------------------------- generator

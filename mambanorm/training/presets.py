@@ -211,6 +211,7 @@ EVENING: dict[str, dict[str, Any]] = {
     "mnist1d": QUICK["*"] | QUICK["mnist1d"] | dict(steps=640, eval_every=40),
     "digits": QUICK["*"] | QUICK["digits"] | dict(steps=1_280, eval_every=64),
     "digits_images": QUICK["*"] | QUICK["digits_images"] | dict(steps=640, eval_every=40, train_rows=400),
+    "listops": QUICK["*"] | QUICK["listops"] | dict(n_layers=4, steps=1_280, eval_every=80),
 }
 
 # fmt: on

@@ -105,7 +105,9 @@ def describe_recorded(frame: pd.DataFrame) -> str:
 
 
 def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path) -> None:
-    """Writes the frame with the config of each row, whole or not at all."""
+    """Writes the frame with the config of each row, whole or not at all; rows of other configs keep theirs."""
     by_id = {config.run_id: config.to_json() for config in configs}
+    texts = frame.run_id.map(by_id)
+    texts = texts.fillna(frame.config) if "config" in frame else texts
     with replacing(path) as temporary:
-        frame.assign(config=frame.run_id.map(by_id)).to_parquet(temporary, index=False, compression="zstd")
+        frame.assign(config=texts).to_parquet(temporary, index=False, compression="zstd")

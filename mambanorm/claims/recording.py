@@ -1,0 +1,187 @@
+"""The recorded results of a scale, part by part: what they hold, in which order it is trained, and what is there.
+
+Part, parts         some claims on one task at one setting, with their seeds; those of a scale, the most telling first
+manifest            how many runs each part needs, and how many of them a run frame has
+recorded_configs    the runs of all parts
+record_results      trains one part after the other and writes what is complete → data/results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mambanorm.atomic import writable_folder
+from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.judged_on import kind_of
+from mambanorm.claims.needed import needed
+from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS, SAME_RUNS, VERSION, commit_in_force
+from mambanorm.claims.summaries import with_summaries
+from mambanorm.claims.verdict_runs import VERDICT_SEEDS, until_grown
+from mambanorm.settings import default_scale
+from mambanorm.study.experiments import BUDGETS, SIZES, STUDY_TASKS, at_budget, leaves_grid_out, study
+from mambanorm.text import plural
+from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
+from mambanorm.training.presets import TABLES
+from mambanorm.training.recorded_results import read_results, recorded_path, write_recorded
+from mambanorm.training.store import load_runs
+
+EVENING_TASKS = ("mnist1d", "digits_images", "digits", "listops")
+"""In the order in which they are recorded."""
+
+FIRST, GRID, SIZED = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7"), ("H1s", "H3s", "H8s")
+"""Claims, without the letter of their kind: those over the budget, those that need more of the grid; and those that
+are judged at other sizes of the model."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some claims on one task with their seeds, `changes` of their settings; or the runs of the notebooks (`also`)."""
+
+    name: str
+    claims: tuple[str, ...] = ()
+    task: str = ""
+    seeds: tuple[int, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[RunConfig, ...] = ()
+
+    def configs(self, scale: str, frame: pd.DataFrame) -> list[RunConfig]:
+        """Its runs; the results in the frame may ask for further learning rates."""
+        mine = frame[frame.seed.isin(self.seeds)] if len(frame) else frame
+        asked = (self.seeds, [self.task], scale, mine, self.changes)
+        return unique([*(config for claim in self.claims for config in needed(claim, *asked)), *self.also])
+
+
+def parts(
+    scale: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    tasks: str | Iterable[str] | None = None,
+) -> list[Part]:
+    """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
+
+    At evening: each task's claims at all steps and at fewer, then the grid; last, other sizes of the model. At the
+    other scales: each task's claims, then the runs of the notebooks.
+    """
+    scale = default_scale() if scale is None else scale
+    if scale == "evening":
+        return _evening(None if seeds is None else tuple(check_seeds(seeds, scale)), tasks)
+    seeds = tuple(check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale))
+    tasks = check_names("tasks", STUDY_TASKS if tasks is None else tasks)
+    found = []
+    for task in (task for task in tasks if task not in TABLES):  # no claim is about a regression
+        grid_out = leaves_grid_out(task, scale)
+        claims = tuple(name for name, claim in CLAIMS.items() if not (claim.needs_grid and grid_out))
+        found.append(Part(f"verdicts, {task}", claims, task, seeds))
+    runs = tuple(config for runs in study(scale, tasks, seeds).values() for config in runs)
+    return [*found, Part("the notebooks", also=runs)]
+
+
+def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -> list[Part]:
+    most, grid, found = seeds or EVENING_SEEDS, seeds or GRID_SEEDS, []
+    tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
+    for task in tasks:
+        vision = kind_of(task) == "vision"
+        first, whole = (tuple(name + ("v" if vision else "s") for name in names) for names in (FIRST, GRID))
+        found.append(Part(f"{task}: H1–H4, H8", first, task, most))
+        for share in reversed(BUDGETS[:-1]):
+            found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
+        found.append(Part(f"{task}: H5–H7", whole, task, grid))
+    if "mnist1d" in tasks:
+        quarter = at_budget("mnist1d", "evening", 1 / 4)
+        for size in SIZES:
+            name = ", ".join(f"{field} {value}" for field, value in size.items())
+            found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", grid, quarter | size))
+    return found
+
+
+def manifest(
+    frame: pd.DataFrame,
+    scale: str | None = None,
+    seeds: int | Iterable[int] | None = None,
+    tasks: str | Iterable[str] | None = None,
+) -> pd.DataFrame:
+    """How many runs each part needs, and how many of them the run frame has."""
+    scale = default_scale() if scale is None else scale
+    has, rows = set(frame.run_id) if len(frame) else set(), []
+    for part in parts(scale, seeds, tasks):
+        ids = [config.run_id for config in part.configs(scale, frame)]
+        there = sum(name in has for name in ids)
+        rows.append((part.name, ", ".join(part.claims), len(part.seeds), len(ids), there))
+    return pd.DataFrame(rows, columns=["part", "claims", "seeds", "needed", "there"])
+
+
+def recorded_configs(
+    scale: str | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    runs_dir: str | Path | None = None,
+    frame: pd.DataFrame | None = None,
+) -> list[RunConfig]:
+    """The runs of all `parts`; the results of `frame` (None = those of the store) may ask for further rates."""
+    scale = default_scale() if scale is None else scale
+    frame = load_runs(runs_dir, scale=scale) if frame is None else frame
+    return unique(config for part in parts(scale, seeds, tasks) for config in part.configs(scale, frame))
+
+
+def record_results(
+    scale: str | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    runs_dir: str | Path | None = None,
+    path: str | Path | None = None,
+    **engine: Any,
+) -> Path:
+    """Trains the `parts` one after the other and writes the recorded results of a scale; returns their path.
+
+    The file is written anew after each part, so that what is complete is there when this is stopped; called again, it
+    goes on. Rows of parts that are not done yet stay in the file as they are. Each row names the protocol that was in
+    force before this recording began, and its commit; a run that was recorded before keeps its own. `engine`: sweep's
+    scheduler, workers, client, progress. RuntimeError if a run could not be trained: its part is not recorded. OSError,
+    before anything is trained, if the file's folder cannot be written to.
+    """
+    scale, protocol = default_scale() if scale is None else scale, commit_in_force()
+    path = (recorded_path(scale) if path is None else Path(path)).resolve()
+    writable_folder(path.parent, "the recorded results")
+    before = read_results(path) if path.is_file() else None
+    done, asked = [], parts(scale, seeds, tasks)
+
+    def stored() -> pd.DataFrame:
+        return load_runs(runs_dir, scale=scale)
+
+    for i, part in enumerate(asked):
+        print(f"part {i + 1} of {len(asked)}, {part.name}")
+        frame, configs = until_grown(lambda part=part: part.configs(scale, stored()), runs_dir, **engine)
+        if failed := int((frame.status == "failed").sum()):
+            raise RuntimeError(f"{part.name}: {plural(failed, 'run')} could not be trained: this part is not recorded")
+        done = unique([*done, *configs])
+        _write(done, before, protocol, path, runs_dir)
+    return path
+
+
+def _write(
+    configs: list[RunConfig], before: pd.DataFrame | None, protocol: str, path: Path, runs_dir: str | Path | None
+) -> None:
+    """The rows of these runs, and those of `before` that are other runs of a protocol whose runs still count."""
+    frame = with_summaries(load_runs(runs_dir, configs=configs), runs_dir)
+    frame = frame.assign(protocol=VERSION, protocol_commit=protocol)
+    if before is not None and {"protocol", "protocol_commit"} <= set(before.columns):
+        before = before[before.protocol.isin(SAME_RUNS)]
+        frame = _named(frame, before)
+        others = before[~before.run_id.isin(frame.run_id)]
+        frame = pd.concat([frame, others], ignore_index=True) if len(others) else frame
+    write_recorded(frame, configs, path)
+
+
+def _named(frame: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the protocols that `before` names for the runs that it has as they are now."""
+    names = ["protocol", "protocol_commit"]
+    known = frame[["run_id", "git_commit"]].merge(before[["run_id", "git_commit", *names]], how="left")
+    known.index = frame.index
+    kept = known.protocol.notna()
+    return frame.assign(**{name: known[name].where(kept, frame[name]).astype(frame[name].dtype) for name in names})

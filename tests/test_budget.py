@@ -1,0 +1,148 @@
+"""Claims over the training budget and over the size of the model, and the parts of a recording; planted truth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mambanorm as mn
+from mambanorm import claims, figures
+from mambanorm.claims import calibrate, needed, recording
+from mambanorm.claims.budget import in_words
+from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
+from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
+from mambanorm.training.config import base_config
+
+SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"
+NAMES = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role")
+
+
+def made_up(effect: float, rng: int = 0, claim: str = "H8s", **changes) -> pd.DataFrame:
+    """All runs of a claim at a setting, the proposal so many points ahead."""
+    configs = needed(claim, EVENING_SEEDS, [TASK], SCALE, changes=changes)
+    frame = pd.DataFrame([{name: getattr(config, name) for name in NAMES} for config in configs])
+    return calibrate.study(frame, {PROPOSAL: effect}, np.random.default_rng(rng), calibrate.Scenario("test", sd=0.5))
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Ahead by 12 points early, by 6 later and by none at the end."""
+    effects = zip((12.0, 6.0, 0.0), BUDGETS, strict=True)
+    return pd.concat([made_up(effect, i, **at_budget(TASK, SCALE, share)) for i, (effect, share) in enumerate(effects)])
+
+
+def test_a_budget_is_a_whole_schedule_with_a_share_of_the_steps():
+    own = base_config(TASK, SCALE)
+    for share in BUDGETS:
+        config = base_config(TASK, SCALE, **at_budget(TASK, SCALE, share))
+        assert config.steps == round(share * own.steps)
+        assert config.warmup_steps <= config.steps / 4
+        assert config.steps // config.eval_every >= 8
+        assert (config.run_id == own.run_id) == (share == 1)
+    with pytest.raises(ValueError, match="share must be above 0 and at most 1, got 4"):
+        at_budget(TASK, SCALE, 4)
+
+
+def test_an_effect_that_goes_away_is_called_so(frame):
+    table = claims.over_budget(["H8s"], frame)
+    assert table.share.tolist() == list(BUDGETS)
+    assert table.steps.tolist() == [base_config(TASK, SCALE).steps * share for share in BUDGETS]
+    assert table.verdict.tolist()[:2] == ["reproduced"] * 2
+    assert table.verdict[2] in ("≈ threshold", "contradicted")
+    assert table.effect.tolist() == pytest.approx([12, 6, 0], abs=1)
+    assert ((table.low < table.effect) & (table.effect < table.high)).all()
+    assert in_words(table.verdict) == "reproduced early, gone when trained"
+
+
+def test_the_runs_of_one_budget_say_nothing_of_another(frame):
+    whole = mn.judge("H8s", frame, scale=SCALE)
+    alone = mn.judge("H8s", frame[frame.run_id.isin(c.run_id for c in needed("H8s", EVENING_SEEDS, [TASK], SCALE))])
+    assert (whole.verdict, whole.effect, whole.ci) == (alone.verdict, alone.effect, alone.ci)
+    assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE).verdict == "not run"
+    assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE, changes=dict(d_model=16)).verdict == "reproduced"
+    with pytest.raises(ValueError, match="H9s is about runs of its own.*no changes"):
+        mn.judge("H9s", frame, scale=SCALE, changes=dict(d_model=16))
+    with pytest.raises(ValueError, match="H9s is about runs of its own.*no changes"):
+        needed("H9s", 8, None, SCALE, changes=dict(d_model=16))
+
+
+def test_sizes_are_judged_at_the_same_steps():
+    steps = at_budget(TASK, SCALE, 1 / 4)
+    runs = [made_up(9.0, 0, **steps), *(made_up(9.0, i, **steps | size) for i, size in enumerate(SIZES, start=1))]
+    table = claims.over_size(["H8s"], pd.concat(runs))
+    assert table.setting.tolist()[0] == "d 32, 4 blocks"
+    assert len(table) == 5
+    assert set(table.steps) == {steps["steps"]}
+    assert set(table.verdict) == {"reproduced"}
+    assert len(figures.fig_budget(table).axes) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["reproduced"], "reproduced"),
+        (["reproduced"] * 3, "reproduced, from the first steps on"),
+        (["reproduced", "inconclusive", "contradicted"], "reproduced early, gone when trained"),
+        (["reproduced", "reproduced", "inconclusive"], "reproduced early, inconclusive when trained"),
+        (["contradicted", "inconclusive", "reproduced"], "contradicted early, reproduced when trained"),
+        (["sketch", "not run"], "not run"),
+        (["sketch", "not testable"], "not testable"),
+    ],
+)
+def test_verdicts_over_the_budget_in_words(verdicts, said):
+    assert in_words(verdicts) == said
+
+
+def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame):
+    drawn = figures.fig_budget(claims.over_budget(["H8s"], frame), "protocol 5")
+    assert "12 seeds" in drawn.get_label()
+    assert "the threshold" in drawn.get_label()
+    with pytest.raises(ValueError, match="none of these claims has been run over the budget"):
+        figures.fig_budget(claims.over_budget(["H1s"], frame))
+
+
+# the parts of a recording
+
+
+def test_the_parts_of_the_evening_hold_what_was_planned():
+    found = claims.parts(SCALE)
+    by_name = {part.name: part for part in found}
+    assert found[0].name == "mnist1d: H1–H4, H8"
+    assert found[0].seeds == EVENING_SEEDS
+    assert by_name["mnist1d: H5–H7"].seeds == GRID_SEEDS
+    assert by_name["digits_images: H1–H4, H8"].claims == ("H1v", "H2v", "H3v", "H4v", "H8v")
+    few = pd.DataFrame()
+    assert {c.steps for c in by_name["mnist1d, steps × 0.25"].configs(SCALE, few)} == {
+        base_config(TASK, SCALE).steps / 4
+    }
+    assert {c.d_model for c in by_name["mnist1d, steps × 0.25, d_model 16"].configs(SCALE, few)} == {16}
+    assert {part.task for part in claims.parts(SCALE, tasks=["digits"])} == {"digits"}
+    assert {part.seeds for part in claims.parts(SCALE, seeds=6)} == {tuple(range(6))}
+
+
+def test_the_manifest_says_which_runs_are_there(frame):
+    table = claims.manifest(frame, SCALE, tasks=[TASK]).set_index("part")
+    four = 4 * 3 * len(EVENING_SEEDS)  # the arms of H8s
+    assert table.there["mnist1d: H1–H4, H8"] == four < table.needed["mnist1d: H1–H4, H8"]
+    assert table.there["mnist1d, steps × 0.25, d_model 16"] == 0
+
+
+def test_what_is_complete_is_written_part_by_part_and_nothing_recorded_is_lost(tmp_path, monkeypatch):
+    runs = [mn.grid(["GN>SSM>GN"], scale="smoke", seeds=[seed]) for seed in range(3)]
+    bad = mn.grid(["GN>SSM>GN"], scale="smoke", seeds=1, norm_options={"groups": 3})
+    path = tmp_path / "frame.parquet"
+
+    def record(*of):
+        monkeypatch.setattr(
+            recording, "parts", lambda *_: [recording.Part(str(i), also=tuple(c)) for i, c in enumerate(of)]
+        )
+        claims.record_results("smoke", path=path, runs_dir=tmp_path / "runs", workers=0, progress=False)
+
+    with pytest.raises(RuntimeError, match="1: 1 run could not be trained: this part is not recorded"):
+        record(runs[0], bad, runs[1])
+    assert pd.read_parquet(path).seed.tolist() == [0]
+    record(runs[1])
+    assert sorted(pd.read_parquet(path).seed) == [0, 1]
+    record(*runs)
+    written = pd.read_parquet(path)
+    assert sorted(written.seed) == [0, 1, 2]
+    assert written.config.notna().all()

@@ -1,0 +1,81 @@
+"""MNIST-1D: the authors' generator, new curves for each seed, and the published ones."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm.claims.evidence import splits_of
+from mambanorm.tasks import TASKS, mnist1d
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A cache of its own; the data of earlier tests are forgotten."""
+    monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
+    mn.tasks.registry._load.cache_clear()
+    yield tmp_path / "mnist1d"
+    mn.tasks.registry._load.cache_clear()
+
+
+def made_by_the_authors(curves, seed):
+    from mnist1d.data import get_dataset_args, make_dataset
+
+    args = get_dataset_args()
+    args.num_samples, args.seed = curves, seed
+    return make_dataset(args)
+
+
+def rows(split):
+    return {tuple(row.tolist()) for row in split.inputs[..., 0]}
+
+
+def test_the_curves_are_those_of_the_generator_with_the_seed():
+    data, made = mn.load_task("mnist1d", "smoke", 3), made_by_the_authors(200, 3)
+    together = torch.cat([data.train.inputs, data.val.inputs, data.test.inputs])[..., 0]
+    assert torch.equal(together, torch.tensor(np.concatenate([made["x"], made["x_test"]]), dtype=torch.float32))
+    assert torch.equal(data.test.labels, torch.tensor(made["y_test"]))
+    assert [len(part) for part in (data.train, data.val, data.test)] == [140, 20, 40]
+    assert together.unique(dim=0).shape == (200, 40)
+
+
+def test_every_seed_has_curves_of_its_own_and_the_published_ones_are_the_same_for_all():
+    one, other = (mn.load_task("mnist1d", "smoke", seed) for seed in (0, 1))
+    assert not (rows(one.train) | rows(one.test)) & (rows(other.train) | rows(other.test))
+    one, other = (mn.load_task("mnist1d_published", "smoke", seed) for seed in (0, 1))
+    assert torch.equal(one.train.inputs, other.train.inputs)
+    assert torch.equal(one.test.labels, torch.tensor(made_by_the_authors(200, 42)["y_test"]))
+
+
+def test_what_the_seeds_share_is_known_to_the_statistics():
+    assert splits_of("mnist1d", "quick") == (1_000, 0.0, False)
+    assert splits_of("mnist1d_published", "quick") == (1_000, 0.0, True)
+
+
+def test_shapes_tell_the_data_without_making_them():
+    for name in ("mnist1d", "mnist1d_published"):
+        shape, data = TASKS[name].shape("smoke"), mn.load_task(name, "smoke", 0)
+        assert (shape.train_rows, *shape.held_out) == (len(data.train), len(data.val), len(data.test))
+        assert (shape.length, shape.in_features, shape.n_classes) == (40, data.in_features, data.n_classes)
+
+
+def test_the_process_keeps_its_random_numbers():
+    np.random.seed(7)
+    random.seed(7)
+    expected = np.random.RandomState(7).rand(), random.Random(7).random()
+    mnist1d._draw(20, seed=1)
+    assert (np.random.rand(), random.random()) == expected
+
+
+def test_curves_are_made_once_and_a_damaged_file_is_made_anew(folder):
+    first = mn.load_task("mnist1d", "smoke", 5)
+    (file,) = folder.iterdir()
+    file.write_bytes(b"nothing")
+    mn.tasks.registry._load.cache_clear()
+    with pytest.warns(UserWarning, match="is damaged and is made anew"):
+        again = mn.load_task("mnist1d", "smoke", 5)
+    assert torch.equal(first.test.inputs, again.test.inputs)
+    mn.tasks.registry._load.cache_clear()
+    assert torch.equal(mn.load_task("mnist1d", "smoke", 5).val.inputs, first.val.inputs)
