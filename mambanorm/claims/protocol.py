@@ -81,6 +81,13 @@ VERSIONS = (
     ),
     Version(3, "2026-11-22", "bounds that hold where several arms diverge at once", "39e234a6d3bfeab2", runs=2),
     Version(4, "2026-11-22", "three questions of the second source, AutoNorm, are added", "34c98c4c6dd5891b", runs=2),
+    Version(
+        5,
+        "2026-11-22",
+        "trained models: a scale of its own, its seeds, the training budget",
+        "738db600624dd84a",
+        runs=2,
+    ),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
@@ -93,11 +100,14 @@ BOUNDS = 3
 
 
 def fingerprint(claims: Iterable[Claim] | None = None) -> str:
-    """SHA-256 of the hypotheses (None = all) and of every number by which they are judged, the first 16 digits."""
+    """SHA-256 of the hypotheses and of every number by which they are judged, the first 16 digits. None = all of them,
+    with what is fixed for scale evening; of some claims: of these and of the rule alone, as versions 2 to 4 had it."""
     numbers = [ONE_SIDED, STABLE, MOST_SEEDS, SMALLEST_EFFECT, UNEVEN, SKETCH_BELOW, LR_FACTORS, FURTHER_LR_FACTORS]
-    numbers += [DEPTHS, FAILURE_DEPTHS, FAILURE_LRS, BOUNDS, EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES]
-    told = json.dumps([numbers, [asdict(claim) for claim in claims or CLAIMS.values()]], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    depths = [{scale: at[scale] for scale in at if scale != "evening"} for at in (DEPTHS, FAILURE_DEPTHS)]
+    told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in claims or CLAIMS.values()]]
+    if claims is None:
+        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES])
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 PROTOCOL = Path(__file__).with_name("PROTOCOL.md")
