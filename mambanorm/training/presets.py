@@ -139,6 +139,9 @@ PAPER: dict[str, dict[str, Any]] = {
     "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
+    # 3,500 / 50 = 70 × 40 = 2,800; a shorter warm-up
+    "mnist1d": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
+    "mnist1d_published": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
     # nor are these: S2 states no setting for them
     **{name: dict(d_model=128, n_layers=4, d_state=64, lr=1e-3, steps=20_000, eval_every=500, warmup_steps=500)
        for name in TABLES},
@@ -167,6 +170,8 @@ LAB: dict[str, dict[str, Any]] = {
     "mnist": HOURS,
     "fashion_mnist": HOURS,
     "svhn": HOURS,
+    "mnist1d": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
+    "mnist1d_published": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
     **{name: dict(d_model=64, n_layers=4, lr=2e-3, steps=5_000, eval_every=250, warmup_steps=100) for name in TABLES},
 }
 
