@@ -290,6 +290,11 @@ def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
     assert judge("H9s", failures(1.0, control=1.0)).verdict == "contradicted"
     verdict = judge("H9s", failures({1: 0.0, 2: 1.0}))
     assert verdict.count == "2 of 4 comparisons hold"
+    assert verdict.failed == (
+        "with the most blocks and the highest rate None→None failed in 8 of 8 runs, RMSN→RMSN failed in 0 of 8 runs "
+        "(Fisher p = 0.00016)"
+    )
+    assert not judge("H1s", made_up("H1s")).failed
     assert any("RMSN→RMSN" in str(r["why"]) for r in verdict.records)
     shaky = failures({1: 0.0, 2: 1.0}, control=0.3, rng=3)
     assert judge("H9s", shaky).verdict != "reproduced"  # "smoothly without failure"

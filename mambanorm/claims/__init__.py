@@ -19,11 +19,11 @@ version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts
 from mambanorm.claims.budget import in_words, over_budget, over_size
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
-from mambanorm.claims.needed import chosen_lr, missing, needed
+from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.ranking import against_chosen, ranking
 from mambanorm.claims.recording import manifest, parts, record_results, recorded_configs
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.verdict import VERDICTS, Verdict, judge, runs_behind
+from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.claims.verdict_html import verdict_html
 from mambanorm.claims.verdict_runs import VERDICT_TASKS, train_verdicts, verdict_runs
 from mambanorm.claims.verdict_table import describe, one_line, verdict_table

@@ -3,6 +3,7 @@
 needed      claim, seeds, tasks, scale → the configs; with a frame, also the rates that it asks for beyond the grid
 missing     those of them that a frame does not hold
 chosen_lr   the learning rate of an arm: the best validation accuracy over the test seeds
+runs_behind the runs on which a verdict turned
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 import pandas as pd
 
+from mambanorm.claims import effects
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, check_changes, fixed_runs, tasks_of, variants
+from mambanorm.claims.verdict import Verdict
 from mambanorm.model.arms import Arm
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import lr_grid, model_of
@@ -78,3 +81,19 @@ def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = N
         why = (*paired.gaps, *paired.left_out, "no test run")[0]
         raise ValueError(f"{arm} is not tuned on {task}: {why}. Train it first, see mambanorm.needed")
     return float(paired.chosen[0])
+
+
+def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs behind the comparison that decides: the rows of its arms on its task, at the learning rates that the
+    decision used. No row for a claim that was not run."""
+    if not verdict.decided_by:
+        return frame.iloc[:0]
+    evidence = Evidence(frame, verdict.scale)
+    ids = [
+        name
+        for row in verdict.records
+        if verdict.decided_by in (f"{row['comparison']} on {row['task']}", row["comparison"])
+        and row["task"] in verdict.tasks
+        for name in effects.run_ids(verdict.claim, evidence, row["task"], row["comparison"])
+    ]
+    return frame[frame.run_id.isin(ids)]

@@ -29,10 +29,11 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims import effects, failures
+from mambanorm.claims.comparisons import NONE
 from mambanorm.claims.effects import STATES, Row
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.gaps import label
-from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
+from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
 from mambanorm.claims.judged_on import check_changes, tasks_of, variants
 from mambanorm.claims.protocol import VERSION
 from mambanorm.study.tables import SKETCH_BELOW, points
@@ -45,7 +46,7 @@ FULL_SEEDS = 8
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
 COLUMNS += ["seeds_to_tell", "plain", "per_seed"]
 
-__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge", "runs_behind"]
+__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +124,15 @@ class Verdict:
             if told := _how_many_hold([row for row in self.records if row["task"] == task]):
                 texts.append(told + (f" on {task}" if len(self.tasks) > 1 else ""))
         return ", ".join(texts)
+
+    @property
+    def failed(self) -> str:
+        """Of the claim on failures: how often models without norms failed, and the control; "" for the others."""
+        rows = {row["arm"]: row for row in self.diverged if self.claim.runs == "failure" and row["n"]}
+        if not {NONE, CONTROL} <= set(rows):
+            return ""
+        counts = (f"{label(arm)} failed in {rows[arm]['diverged']} of {rows[arm]['n']} runs" for arm in (NONE, CONTROL))
+        return f"with the most blocks and the highest rate {', '.join(counts)} (Fisher p = {rows[CONTROL]['p']:.2g})"
 
     @property
     def at_odds(self) -> dict[str, Verdict]:
@@ -373,23 +383,3 @@ def divergence_text(row: Row) -> str:
     against = f" (Fisher p = {row['p']:.2g})" if np.isfinite(row["p"]) else ""
     interval = f"[{100 * row['low']:.0f}, {100 * row['high']:.0f} %]"
     return f"{label(row['arm'])} diverged in {row['diverged']} of {plural(row['n'], 'run')} {interval}{against}"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# what it rests on
-
-
-def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs behind the comparison that decides: the rows of its arms on its task, at the learning rates that the
-    decision used. No row for a claim that was not run."""
-    if not verdict.decided_by:
-        return frame.iloc[:0]
-    evidence = Evidence(frame, verdict.scale)
-    ids = [
-        name
-        for row in verdict.records
-        if verdict.decided_by in (f"{row['comparison']} on {row['task']}", row["comparison"])
-        and row["task"] in verdict.tasks
-        for name in effects.run_ids(verdict.claim, evidence, row["task"], row["comparison"])
-    ]
-    return frame[frame.run_id.isin(ids)]

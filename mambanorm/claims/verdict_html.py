@@ -113,10 +113,10 @@ def _rows(verdict: Verdict, beside: Mapping[str, str] | None, first: FirstVerdic
 
 
 def _small_print(verdict: Verdict, first: FirstVerdict | None) -> str:
-    """What must not be missed beside the word of a verdict: why it is none, each task's own, how many comparisons hold,
-    other settings that say something else, and version 1 where it said something else."""
+    """What must not be missed beside the word of a verdict: why it is none, each task's own, how often models failed,
+    how many comparisons hold, other settings that say something else, and version 1 where it said something else."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
-    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.count]
+    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     if first is not None and first.verdict != verdict.verdict:
         lines.append(f"under protocol 1: {first_brief(first)}")
