@@ -578,3 +578,12 @@ def test_the_arm_to_take_is_chosen_on_the_other_seeds(planted):
 def test_every_verdict_has_one_of_the_seven_words(planted):
     for claim in CLAIMS:
         assert judge(claim, planted).verdict in VERDICTS
+
+
+def test_near_a_ceiling_errors_stand_beside_the_points():
+    """At 98 against 96 % two points are half of all errors."""
+    frame = made_up("H8s", {PROPOSAL: 48.0, ORIGINAL: 46.0}, sd=0.2, shared=0.0)
+    row = next(row for row in judge("H8s", frame).records if row["decides"])
+    assert row["errors"] == pytest.approx((2.0, 4.0), abs=0.2)
+    assert "0.5" in claims.verdict_html([judge("H8s", frame)]).split("Errors.</strong>")[1][:60]
+    assert np.isnan(judge("H7s", made_up("H7s")).records[0]["errors"]).all()

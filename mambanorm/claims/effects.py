@@ -58,6 +58,7 @@ def _row(claim: Claim, task: str, paired: Paired, part: Part, one_sided: tuple[f
     facts = dict(task=task, comparison=comparison.name, effect=float(values.mean()) if n else np.nan, n=n)
     facts |= dict(threshold=threshold, unit=comparison.unit, decides=comparison.decides)
     facts |= dict(paper=printed(claim, comparison, task), per_seed=values.tolist(), why="", seeds_to_tell=None)
+    facts |= dict(errors=_errors(paired, part))
     if n < 2:
         return facts | dict(low=np.nan, high=np.nan, plain=(np.nan, np.nan), state="open")
     alike = values.std(ddof=1) < 1e-9
@@ -75,6 +76,15 @@ def _row(claim: Claim, task: str, paired: Paired, part: Part, one_sided: tuple[f
         why = "" if needed else f"not even {MOST_SEEDS} seeds would tell{overlap}"
         facts |= dict(seeds_to_tell=needed, why=why, state="open" if needed else "imprecise")
     return facts
+
+
+def _errors(paired: Paired, part: Part) -> tuple[float, float]:
+    """Per cent of the test rows that each side gets wrong: where little is left to gain, a point is much."""
+    if part.comparison.column not in ACCURACIES or not paired.seeds:
+        return np.nan, np.nan
+    accuracy = paired.columns[part.comparison.column]
+    one, other = (float(100 - part.side(sign, accuracy).mean()) for sign in (1, -1))
+    return one, other
 
 
 def _noise(paired: Paired, part: Part, values: np.ndarray, splits: Splits) -> Noise:

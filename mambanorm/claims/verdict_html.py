@@ -138,11 +138,22 @@ def _fold(verdict: Verdict) -> str:
         lines["Decided by"] += (
             f". The plain 95 % interval of its mean is [{low}, {high}]: the bounds are wider by design"
         )
+    if errors := _errors(verdict):
+        lines["Errors"] = errors
     parts = [f"<p><strong>{name}.</strong> {html.escape(text)}</p>" for name, text in lines.items()]
     parts.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in verdict.caveats) + "</ul>")
     if verdict.n_seeds:
         parts.append(_picture(verdict))
     return "".join(parts) + f"<pre>{html.escape(command(verdict))}</pre>"
+
+
+def _errors(verdict: Verdict) -> str:
+    """How many test rows the two sides of the decision get wrong; "" for what is no accuracy."""
+    rows = [row for row in verdict.records if verdict.decided_by.startswith(str(row["comparison"]))]
+    one, other = rows[0].get("errors", (np.nan, np.nan)) if rows else (np.nan, np.nan)
+    if not (np.isfinite(one) and other > 0):
+        return ""
+    return f"{one:.1f} % of the test rows against {other:.1f} %, {one / other:.2f} times as many."
 
 
 def _levels(verdict: Verdict) -> str:
