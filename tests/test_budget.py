@@ -146,3 +146,17 @@ def test_what_is_complete_is_written_part_by_part_and_nothing_recorded_is_lost(t
     written = pd.read_parquet(path)
     assert sorted(written.seed) == [0, 1, 2]
     assert written.config.notna().all()
+
+
+def test_how_many_runs_were_still_rising_is_told_of_those_with_all_steps(frame):
+    own, steps = needed("H8s", EVENING_SEEDS, [TASK], SCALE), base_config(TASK, SCALE).steps
+    whole = frame.run_id.isin(config.run_id for config in own)
+    best = np.where(
+        whole, np.arange(len(frame)) % 5 * steps / 4, steps
+    )  # one of five at the end; all of the short ones
+    (told,) = claims.still_rising(frame.assign(best_step=best)).to_dict("records")
+    assert (told["task"], told["runs"], told["diverged"], told["trained"]) == (TASK, len(own), 0, True)
+    assert told["late"] == pytest.approx(0.2, abs=0.01)
+    failed = frame.assign(best_step=steps, status=np.where(np.arange(len(frame)) % 2, "ok", "diverged"))
+    (told,) = claims.still_rising(failed).to_dict("records")
+    assert (told["diverged"], told["late"], told["trained"]) == (len(own) // 2, 1.0, False)

@@ -16,7 +16,7 @@ verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
-from mambanorm.claims.budget import in_words, over_budget, over_size
+from mambanorm.claims.budget import in_words, over_budget, over_size, still_rising
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
@@ -53,6 +53,7 @@ __all__ = [
     "recorded_configs",
     "recorded_under",
     "runs_behind",
+    "still_rising",
     "train_verdicts",
     "verdict_changes",
     "verdict_html",

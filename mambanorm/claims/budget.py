@@ -2,6 +2,7 @@
 
 over_budget     claims, run frame → a row for each claim, task and share of the steps
 over_size       the same for widths and depths
+still_rising    how many runs at all steps were best in their last tenth
 in_words        the verdicts over the budget as one: "reproduced early, gone when trained"
 
 The rule is the one of every verdict. Each budget has a schedule and a choice of learning rates of its own; so a short
@@ -22,6 +23,9 @@ from mambanorm.claims.judged_on import tasks_of
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
 from mambanorm.training.config import base_config
+
+RISING = 1 / 3
+"""The largest share of runs that may be best in their last tenth, at a scale whose models are called trained."""
 
 COLUMNS = (
     "claim", "task", "setting", "share", "steps", "verdict", "comparison", "effect", "low", "high", "n", "threshold",
@@ -89,6 +93,21 @@ def _comparison(verdict: Verdict, name: str) -> dict[str, Any]:
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     found = pd.DataFrame(rows, columns=list(COLUMNS))
     return found[found.verdict != "not run"].reset_index(drop=True)
+
+
+def still_rising(frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
+    """A row for each task: its runs with all steps, those that diverged, and the share of the others whose best step,
+    by validation, lies in the last tenth. On a plateau it is about a tenth by chance; `RISING` is the most that the
+    protocol lets pass as trained."""
+    rows = []
+    for task, runs in frame[frame.scale == scale].groupby("task", sort=False):
+        own = base_config(task, scale)
+        ids = [own.but(arm=row.arm, seed=row.seed, lr=row.lr).run_id for row in runs.itertuples()]
+        runs = runs[runs.run_id == ids]
+        whole = runs[runs.status == "ok"]
+        late = float((whole.best_step > 0.9 * own.steps).mean()) if len(whole) else np.nan
+        rows.append(dict(task=task, runs=len(runs), diverged=len(runs) - len(whole), late=late, trained=late <= RISING))
+    return pd.DataFrame(rows, columns=["task", "runs", "diverged", "late", "trained"])
 
 
 def in_words(verdicts: Sequence[str]) -> str:
