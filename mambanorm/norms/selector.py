@@ -127,10 +127,8 @@ class NormSelector(Norm):
         if mode == "learned":
             with fresh_numbers():
                 self.selector = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, 2))
-            (
-                nn.init.zeros_(self.selector[-1].weight),
-                nn.init.zeros_(self.selector[-1].bias),
-            )  # what is not ½ was learned
+            for parameter in self.selector[-1].parameters():  # what is not ½ was learned
+                nn.init.zeros_(parameter)
         if mode == "random":
             self.register_buffer("seed", torch.randint(2**62, ()))
             self.register_buffer("draws", torch.tensor(0))

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from mambanorm.errors import unknown
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.tasks import Split, load_task
+from mambanorm.tasks.base import Units
 from mambanorm.training import machine
 from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import accuracy, errors, predict
@@ -31,15 +32,11 @@ from mambanorm.training.loop import build_model
 from mambanorm.training.store import find_run
 
 CORRUPTIONS: dict[str, tuple[float, ...]] = {
-    "noise": (
-        0.1,
-        0.2,
-        0.4,
-        0.8,
-    ),  # Gaussian, × the standard deviation of the split's inputs, of a table's each feature
-    "rotation": (10.0, 20.0, 30.0, 45.0),  # degrees at most: each picture by its own angle, uniform in ±severity
+    "noise": (0.1, 0.2, 0.4, 0.8),
+    "rotation": (10.0, 20.0, 30.0, 45.0),
 }
-"""Kind → severities."""
+"""Kind → severities. Of Gaussian noise × the standard deviation of the split's inputs, of a table × that of each
+feature; of a rotation degrees at most, each picture by its own angle, uniform in ±severity."""
 
 COLUMNS = ("run_id", "task", "arm", "seed", "kind", "severity", "accuracy", "rmse", "mae", "chance_rmse")
 
@@ -106,15 +103,21 @@ def robustness_table(
     rows = []
     for config in configs:
         data = load_task(config.task, config.scale, config.seed)
-        model, cpu = trained_model(config, runs_dir), torch.device("cpu")
         facts = {name: getattr(config, name) for name in ("run_id", "task", "arm", "seed")}
-        for kind in kinds_of(data.test):
-            for severity in (0.0, *(severities or CORRUPTIONS).get(kind, ())):
-                split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
-                with exactly_threads(config.threads):
-                    found = predict(model, split, config, cpu, data.units)
-                rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)) | errors(found))
+        kinds, model = kinds_of(data.test), trained_model(config, runs_dir)
+        clean = _measured(model, data.test, config, data.units) if kinds else {}
+        for kind in kinds:
+            rows.append(facts | dict(kind=kind, severity=0.0) | clean)
+            for severity in (severities or CORRUPTIONS).get(kind, ()):
+                split = corrupted(data.test, kind, severity, config.seed)
+                rows.append(facts | dict(kind=kind, severity=severity) | _measured(model, split, config, data.units))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _measured(model: nn.Module, split: Split, config: RunConfig, units: Units | None) -> dict[str, float | None]:
+    with exactly_threads(config.threads):
+        found = predict(model, split, config, torch.device("cpu"), units)
+    return dict(accuracy=accuracy(found)) | errors(found)
 
 
 def held(table: pd.DataFrame) -> pd.DataFrame:
