@@ -221,6 +221,15 @@ def test_what_a_notebook_tags_as_first_stands_above_all_cards(notebooks, tmp_pat
     assert "<td>H1s</td>" not in cards
 
 
+def test_pictures_of_cells_tagged_first_stand_above_the_cards_as_well_in_the_cells_order(notebooks, tmp_path):
+    table = "from IPython.display import HTML\nHTML('<b>the table</b>')"
+    path = notebooks("12_b", code(table, "first"), code(display("image/png", png(20, 10)), "first"))
+    outcomes = report.execute([path], tmp_path / "out", {}, progress=False)
+    top, _, cards = write_index(outcomes, tmp_path / "out").read_text().partition('<section class="cards">')
+    assert re.search(r'<b>the table</b>\s*<img alt="" src="data:image/png;base64,\w+', top)
+    assert "the table" not in cards
+
+
 def test_the_page_shows_question_answer_thumbnail_and_failure(notebooks, tmp_path):
     answer = display("text/markdown", "**RMSN** wins, *clearly*: `84 %`, see [this](03_type.ipynb)")
     good = notebooks("01_a", code(display("image/png", png(20, 10))), code(display("image/png", png()), "thumbnail"))

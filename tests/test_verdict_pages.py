@@ -23,7 +23,9 @@ from mambanorm.cli.main import main
 from mambanorm.figures.verdicts import STATES as STATE_LOOKS
 from mambanorm.figures.verdicts import WORDS
 from mambanorm.settings import ROOT
+from mambanorm.study.experiments import lr_grid
 from mambanorm.training import recorded_results as recorded
+from mambanorm.training.config import base_config
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
 TOLD = "".join(cell.source for cell in NOTEBOOK.cells)
@@ -269,6 +271,45 @@ def test_a_recorded_frame_says_under_which_protocol_it_was_trained():
     frame = pd.DataFrame({"protocol": [2, 2], "protocol_commit": ["abc", "abc"]})
     assert claims.recorded_under(frame) == "protocol 2, in force since commit abc"
     assert claims.recorded_under(frame[["protocol"]]) == "no protocol is named in the frame"
+
+
+# trained models first
+
+
+def test_a_claim_stands_on_trained_models_where_it_has_a_verdict_there_and_on_the_first_epochs_else(tmp_path):
+    gn, worse = {"None>SSM>GN": 30.0}, {"None>SSM>GN": -30.0}
+    early = pd.concat([made_up("H4s", worse), made_up("H8s", {"NormVary>SSM>GN": 30.0})], ignore_index=True)
+    few = made_up("H8s", {}, seeds=5)
+    trained = pd.concat([as_evening(made_up("H4s", gn)), as_evening(few)], ignore_index=True)
+    frame = pd.concat([early, trained], ignore_index=True).drop_duplicates("run_id")
+    found = {v.claim.id: v for v in claims.headline(frame, ("evening", "quick"))}
+    assert list(found) == list(CLAIMS)
+    assert (found["H4s"].scale, found["H4s"].verdict) == ("evening", "reproduced")
+    assert (found["H8s"].scale, found["H8s"].verdict) == ("quick", "reproduced")  # five seeds are no verdict
+    assert (found["H1v"].scale, found["H1v"].verdict) == ("quick", "not run")
+    soon = {v.claim.id: v for v in claims.headline(frame, ("quick",))}
+    page = claims.verdict_html([found["H4s"], found["H8s"]], early=soon)
+    assert "At scale evening: 1 reproduced. At scale quick: 1 reproduced." in page
+    assert f"<small>early, in the first epochs (scale quick): {html.escape(soon['H4s'].brief)}</small>" in page
+    assert page.count("of models in their first epochs (scale quick): not yet judged on trained ones") == 1
+    assert "mambanorm verdicts --claims H4s --scale evening --tasks digits --seeds 20-31" in page
+    assert "early, " not in claims.verdict_html([soon["H4s"]])
+
+
+def as_evening(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same results as runs of scale evening, each at the rate of its place in that scale's grid."""
+    rates = dict(zip(lr_grid("digits", "quick"), lr_grid("digits", "evening"), strict=True))
+    rows = [(base_config("digits", "evening", arm=r.arm, seed=r.seed, lr=rates[r.lr])) for r in frame.itertuples()]
+    return frame.assign(scale="evening", lr=[c.lr for c in rows], run_id=[c.run_id for c in rows])
+
+
+def test_beside_quick_the_trained_models_stand_first_once_they_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    assert claims.headline_scales("quick") == ("quick",)
+    (tmp_path / "evening.parquet").touch()
+    assert claims.headline_scales("quick") == ("evening", "quick")
+    assert claims.headline_scales("lab") == ("lab",)
+    assert claims.headline_scales("evening") == ("evening",)
 
 
 # the text and the command

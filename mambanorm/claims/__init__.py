@@ -11,6 +11,7 @@ verdict.py         claim and run frame → a Verdict
 calibrate.py       how often the rule is wrong, by made-up studies;   calibration.py: the table of it
 verdict_runs.py    trains what the claims lack;   recording.py: the recorded results, part by part
 budget.py          a claim over the training budget, and over the size of the model
+headline.py        which verdict stands first, that of trained models
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
@@ -18,6 +19,7 @@ version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts
 
 from mambanorm.claims.budget import in_words, over_budget, over_size, still_rising
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
+from mambanorm.claims.headline import headline, headline_scales
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.ranking import against_chosen, ranking
@@ -39,6 +41,8 @@ __all__ = [
     "describe",
     "find_claim",
     "first_verdicts",
+    "headline",
+    "headline_scales",
     "in_words",
     "judge",
     "manifest",

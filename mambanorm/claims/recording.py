@@ -3,6 +3,7 @@
 Part, parts         some claims on one task at one setting, with their seeds; those of a scale, the most telling first
 manifest            how many runs each part needs, and how many of them a run frame has
 recorded_configs    the runs of all parts
+planned_seeds       the test seeds of a claim at a scale, as a command takes them
 record_results      trains one part after the other and writes what is complete → data/results
 """
 
@@ -96,6 +97,14 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
             name = ", ".join(f"{field} {value}" for field, value in size.items())
             found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", grid, quarter | size))
     return found
+
+
+def planned_seeds(claim_id: str, scale: str) -> str:
+    """`8`, or at evening `20-31`: the test seeds that a claim's verdict is planned with (protocol 5)."""
+    if scale != "evening":
+        return str(VERDICT_SEEDS)
+    seeds = EVENING_SEEDS if claim_id.rstrip("sv") in FIRST else GRID_SEEDS
+    return f"{seeds[0]}-{seeds[-1]}"
 
 
 def manifest(

@@ -10,6 +10,7 @@ import base64
 import html
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.protocol import levels
+from mambanorm.claims.recording import planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.version_1 import FirstVerdict
@@ -53,19 +55,44 @@ def verdict_html(
     *,
     beside: Mapping[str, str] | None = None,
     first: Mapping[str, FirstVerdict] | None = None,
+    early: Mapping[str, Verdict] | None = None,
     caption: str = "",
 ) -> str:
-    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. `first`: claim
-    id → the verdict of version 1, told in small print where its word differs."""
-    counts = {name: sum(v.verdict == name for v in verdicts) for name in VERDICTS}
-    said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In small
+    print: `first`, claim id → the verdict of version 1, where its word differs; `early`, claim id → the verdict on
+    models in their first epochs."""
     names = ["claim", "verdict", "what is tested", "effect [bounds], threshold", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "\n".join(_rows(verdict, beside, (first or {}).get(verdict.claim.id), len(names)) for verdict in verdicts)
+    rows = "\n".join(_rows(verdict, beside, _earlier(verdict, first, early), len(names)) for verdict in verdicts)
     return (
-        f'{_style()}\n<div class="verdicts">\n<p><strong>{said}.</strong> {html.escape(caption)}</p>\n'
+        f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n{_key()}\n</div>"
     )
+
+
+def _said(verdicts: Sequence[Verdict]) -> str:
+    """`3 reproduced, 2 contradicted.`, scale by scale where there are several."""
+    scales, sentences = list(dict.fromkeys(verdict.scale for verdict in verdicts)), []
+    for scale in scales:
+        words = Counter(verdict.verdict for verdict in verdicts if verdict.scale == scale)
+        said = ", ".join(f"{words[name]} {name}" for name in VERDICTS if words[name])
+        sentences.append(f"At scale {scale}: {said}." if len(scales) > 1 else f"{said}.")
+    return " ".join(sentences)
+
+
+def _earlier(
+    verdict: Verdict, first: Mapping[str, FirstVerdict] | None, early: Mapping[str, Verdict] | None
+) -> list[str]:
+    """What was said of the claim before: in the first epochs, and by version 1 of the protocol where it differs."""
+    before, soon = (first or {}).get(verdict.claim.id), (early or {}).get(verdict.claim.id)
+    lines = []
+    if soon is not None and soon.scale == verdict.scale:
+        lines.append(f"of models in their first epochs (scale {soon.scale}): not yet judged on trained ones")
+    elif soon is not None:
+        lines.append(f"early, in the first epochs (scale {soon.scale}): {soon.brief}")
+    if before is not None and before.verdict != (soon or verdict).verdict:
+        lines.append(f"under protocol 1: {first_brief(before)}")
+    return lines
 
 
 def _style() -> str:
@@ -96,14 +123,14 @@ def _pill(word: str) -> str:
     return f'<i class="{_class(word)}">{word}</i>'
 
 
-def _rows(verdict: Verdict, beside: Mapping[str, str] | None, first: FirstVerdict | None, columns: int) -> str:
+def _rows(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str], columns: int) -> str:
     """Two rows: the claim, and below it what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
     effect = f"{verdict.amount}, {_number(verdict.threshold)}" if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     row = (
         f'<th scope="row">{claim.id}</th><td class="verdict">{_pill(verdict.verdict)}</td>'
-        f"<td>{html.escape(claim.words)}{_small_print(verdict, first)}</td>"
+        f"<td>{html.escape(claim.words)}{_small_print(verdict, earlier)}</td>"
         f'<td class="num" data-column="effect">{html.escape(effect)}</td>'
         f'<td class="num" data-column="{"your runs" if beside else "paper"}">{html.escape(last)}</td>'
     )
@@ -112,15 +139,13 @@ def _rows(verdict: Verdict, beside: Mapping[str, str] | None, first: FirstVerdic
     return f'<tbody>\n<tr>{row}</tr>\n<tr><td class="fold" colspan="{columns}">{fold}</td></tr>\n</tbody>'
 
 
-def _small_print(verdict: Verdict, first: FirstVerdict | None) -> str:
+def _small_print(verdict: Verdict, earlier: list[str]) -> str:
     """What must not be missed beside the word of a verdict: why it is none, each task's own, how often models failed,
-    how many comparisons hold, other settings that say something else, and version 1 where it said something else."""
+    how many comparisons hold, other settings that say something else, and what was said earlier."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
     lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
-    if first is not None and first.verdict != verdict.verdict:
-        lines.append(f"under protocol 1: {first_brief(first)}")
-    return "".join(f"<br><small>{html.escape(line)}</small>" for line in filter(None, lines))
+    return "".join(f"<br><small>{html.escape(line)}</small>" for line in filter(None, [*lines, *earlier]))
 
 
 def _fold(verdict: Verdict) -> str:
@@ -184,7 +209,8 @@ def _picture(verdict: Verdict) -> str:
 def command(verdict: Verdict) -> str:
     """The command that trains what the claim lacks and prints its verdict."""
     tasks = ",".join(verdict.tasks) or VERDICT_TASKS[verdict.claim.kind == "vision"]
-    return f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks} --seeds 8"
+    asked = f"--claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks}"
+    return f"mambanorm verdicts {asked} --seeds {planned_seeds(verdict.claim.id, verdict.scale)}"
 
 
 def _number(x: float) -> str:

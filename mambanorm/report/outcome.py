@@ -2,12 +2,14 @@
 
 A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
 starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
-tagged `thumbnail` (else the first picture counts); a code cell tagged `first` whose HTML stands above all cards.
+tagged `thumbnail` (else the first picture counts); code cells tagged `first` whose HTML and pictures stand above all
+cards.
 """
 
 from __future__ import annotations
 
 import base64
+import html
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +69,7 @@ def read_outcome(path: Path) -> NotebookOutcome:
         html=page if page.exists() else None,
         **_heading(nb, path.stem),
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
-        first="\n".join(
-            o.data["text/html"] for o in _outputs(_tagged(cells, "first")) if "text/html" in o.get("data", {})
-        ),
+        first="\n".join(filter(None, map(_as_html, _outputs(_tagged(cells, "first"))))),
         thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
         **_failure(cells, run.get("crash", "")),
     )
@@ -118,6 +118,15 @@ def _text(output: nbformat.NotebookNode) -> str:
         return data["text/markdown"].strip()
     plain = output.text if output.output_type == "stream" and output.name == "stdout" else data.get("text/plain", "")
     return plain.strip().replace("\n", "  \n")
+
+
+def _as_html(output: nbformat.NotebookNode) -> str:
+    """A picture or the HTML of an output; "" if it has neither."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        words = html.escape(data.get("text/plain", "").strip("'\""), quote=True)
+        return f'<img alt="{words}" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+    return data.get("text/html", "")
 
 
 def _picture(cells: list) -> bytes | None:

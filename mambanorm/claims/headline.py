@@ -1,0 +1,42 @@
+"""Which verdict of a claim a reader meets first: that of trained models, where there is one.
+
+Scale quick takes minutes, and its models stop after one or two epochs: its verdicts sketch how fast arms learn. At
+scale evening they are trained (protocol 5, *Scales*). So ahead of the results of quick stand those of evening, and what
+quick says of the same claim is called early.
+
+headline_scales     a scale → the recorded scales that its verdicts stand on, the trained models first
+headline            run frame → a verdict for each claim
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.verdict import VERDICTS, Verdict, judge
+from mambanorm.training.recorded_results import recorded_path
+
+TRAINED, EARLY = "evening", "quick"
+JUDGED = VERDICTS[:5]
+"""Words that are a verdict; a sketch is none."""
+
+
+def headline_scales(scale: str) -> tuple[str, ...]:
+    """The scale itself; ahead of quick also evening, where its results are recorded."""
+    return (TRAINED, EARLY) if scale == EARLY and recorded_path(TRAINED).is_file() else (scale,)
+
+
+def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | None = None) -> list[Verdict]:
+    """A verdict for each claim at the first of these scales that has one; where none has, what the last one says."""
+    tasks = None if tasks is None else list(tasks)
+    return [_first(name, frame, scales, tasks) for name in CLAIMS]
+
+
+def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[str] | None) -> Verdict:
+    for scale in scales:
+        verdict = judge(name, frame, scale=scale, tasks=tasks)
+        if verdict.verdict in JUDGED:
+            return verdict
+    return verdict
