@@ -73,7 +73,9 @@ def test_sizes_are_judged_at_the_same_steps():
     assert len(table) == 5
     assert set(table.steps) == {steps["steps"]}
     assert set(table.verdict) == {"reproduced"}
-    assert len(figures.fig_budget(table).axes) == 1
+    drawn = figures.fig_budget(table)
+    assert len(drawn.axes) == 1
+    assert "over the size of the model" in drawn.get_suptitle()
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,9 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
     drawn = figures.fig_budget(claims.over_budget(["H8s"], frame), "protocol 5")
     assert "12 seeds" in drawn.get_label()
     assert "the threshold" in drawn.get_label()
+    assert "over the training budget" in drawn.get_suptitle()
+    short = claims.over_budget(["H8s"], frame).iloc[:1]  # as far as a recording has come
+    assert "over the training budget" in figures.fig_budget(short).get_suptitle()
     with pytest.raises(ValueError, match="none of these claims has been run over the budget"):
         figures.fig_budget(claims.over_budget(["H1s"], frame))
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mambanorm.figures.style import GREY, empty_axes, finish, new_figure, styled
-from mambanorm.figures.verdicts import WORDS
+from mambanorm.figures.verdicts import WORDS, spelled
 from mambanorm.study.tables import seeds_text
 
 ACROSS = 4
@@ -31,9 +31,9 @@ def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
     for ax in axes.flat[len(panels) :]:
         empty_axes(ax)
     words = [f"{word}: {WORDS[word][1]}" for word in WORDS if word in set(table.verdict)]
-    over = "over the training budget" if table.steps.nunique() > 1 else "over the size of the model"
-    dots = "dot and line: the comparison that decides at all steps, with its bounds · grey line: the threshold"
-    return finish(fig, f"Fast or good? The effect {over}", caption, seeds_text(table.n), dots, *words)
+    over, all_of = ("training budget", "at all steps") if _by_steps(table) else ("size of the model", "at its own size")
+    dots = f"dot and line: the comparison that decides {all_of}, with its bounds · grey line: the threshold"
+    return finish(fig, f"Fast or good? The effect over the {over}", caption, seeds_text(table.n), dots, *words)
 
 
 def _panel(ax: Axes, panel: pd.DataFrame) -> None:
@@ -45,11 +45,16 @@ def _panel(ax: Axes, panel: pd.DataFrame) -> None:
         ax.vlines(x, row.low, row.high, color=colour, linewidth=2.2)
         ax.plot(x, row.effect, "o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)
     ax.set_xticks(places, _ticks(panel))
-    ax.set(xlim=(-0.5, len(panel) - 0.5), title=f"{first.claim}, {first.task}", ylabel=first.unit)
-    ax.set_xlabel("steps" if panel.steps.nunique() > 1 else "")
+    ax.set(xlim=(-0.5, len(panel) - 0.5), title=f"{first.claim}, {first.task}", ylabel=spelled(first.unit))
+    ax.set_xlabel("steps" if _by_steps(panel) else "")
+
+
+def _by_steps(table: pd.DataFrame) -> bool:
+    """Whether the settings are shares of the steps, and not sizes of the model."""
+    return bool(table.setting.str.startswith("steps").all())
 
 
 def _ticks(panel: pd.DataFrame) -> Sequence[str]:
-    if panel.steps.nunique() > 1:
+    if _by_steps(panel):
         return [f"{steps:,}" for steps in panel.steps]
     return [name.replace(", ", "\n") for name in panel.setting]

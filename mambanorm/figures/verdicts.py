@@ -83,7 +83,7 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
         _said(ax, y, verdict.verdict, _headline(verdict.reason), colour)
     ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
-    ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=_spelled(verdicts[0].unit))
+    ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=spelled(verdicts[0].unit))
     _upright(ax)
 
 
@@ -119,7 +119,7 @@ def _row(ax: Axes, y: float, effect, low, high, threshold, paper, colour: str, s
         ax.plot(paper, y, "D", markersize=6, markerfacecolor="none", markeredgecolor=INK, zorder=4)
 
 
-def _spelled(unit: str) -> str:
+def spelled(unit: str) -> str:
     return {"pp": "percentage points", "AIC": "AIC of the best other law − that of the exponential"}.get(unit, unit)
 
 
@@ -153,7 +153,7 @@ def fig_claim(verdict) -> Figure:
             note = f"about {row.seeds_to_tell:.0f} new seeds would tell" if known else _headline(row.why)
             _said(ax, y, row.state, note if row.state in ("open", "imprecise", "untestable") else "", colour)
         ax.set_yticks(range(len(panel)), [_comparison(row, several) for row in panel.itertuples()])
-        ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=_spelled(unit))
+        ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=spelled(unit))
         _upright(ax)
     basis = verdict.fidelity, seeds_text(rows.n), f"line: interval; {ENDS}"
     keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
