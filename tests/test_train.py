@@ -24,14 +24,16 @@ from mambanorm.kernels.threads import set_threads
 from mambanorm.model.arms import NORM_CHOICES
 from mambanorm.settings import ROOT
 from mambanorm.study.experiments import (
+    EDGE_LRS,
     FAILURE_DEPTHS,
-    FAILURE_LRS,
     deep_runs,
     depth_runs,
     failing_runs,
+    failure_lrs,
     failure_runs,
     figure_9_runs,
     growth_runs,
+    inside_task,
     study,
 )
 from mambanorm.tasks import load_task
@@ -165,15 +167,25 @@ def test_figure_9_takes_the_studys_models_the_verdicts_and_few_of_its_own():
 
 
 def test_models_that_fail_have_controls_at_the_same_settings():
-    for scale in ("smoke", "quick", "lab"):
+    for scale in ("smoke", "quick", "evening", "lab"):
         for config in (pairs := failure_runs(scale)):
             assert config.but(arm="RMSN>SSM>RMSN") in pairs
             assert config.but(arm="None>SSM>None") in pairs
-        assert len(pairs) == 2 * len(FAILURE_DEPTHS[scale]) * len(FAILURE_LRS)
+        assert len(pairs) == 2 * sum(len(failure_lrs(scale, depth)) for depth in FAILURE_DEPTHS[scale])
         worst = max(pairs, key=lambda c: (c.n_layers, c.lr))
         for norm, four in (("RMSN", failing_runs(scale)), ("BN", growth_runs(scale)), ("LN", growth_runs(scale, "LN"))):
             arms = ["None>SSM>None", f"{norm}>SSM>None", f"None>SSM>{norm}", f"{norm}>SSM>{norm}"]
             assert four == [worst.but(arm=arm) for arm in arms]
+
+
+def test_at_evening_models_fail_or_train_in_a_whole_training_on_both_sides_of_the_edge_of_their_depth():
+    whole = base_config("mnist1d", "evening")
+    runs = failure_runs("evening", [3])
+    assert {(c.task, c.steps, c.train_rows) for c in runs} == {("mnist1d", whole.steps, whole.train_rows)}
+    assert {(c.n_layers, c.lr) for c in runs} == {(n, lr) for n, rates in EDGE_LRS.items() for lr in rates}
+    assert {c.lr for c in deep_runs("evening", [3])} == {EDGE_LRS[8][0]}
+    few = failing_runs("lab", [3], train_rows=256)
+    assert {(c.task, c.steps, c.train_rows) for c in few} == {("digits", 40, 256)}
 
 
 def test_deep_models_have_eight_blocks_at_every_scale_and_one_norm_after():
@@ -181,7 +193,7 @@ def test_deep_models_have_eight_blocks_at_every_scale_and_one_norm_after():
         runs = deep_runs(scale, [3])
         assert [c.arm for c in runs] == ["None>SSM>None", *(f"None>SSM>{n}" for n in NORM_CHOICES)]
         assert {c.but(arm="None>SSM>None") for c in runs} == {runs[0]}
-        assert (runs[0].task, runs[0].scale, runs[0].seed) == ("digits", scale, 3)
+        assert (runs[0].task, runs[0].scale, runs[0].seed) == (inside_task(scale), scale, 3)
         assert runs[0].n_layers >= 8
     shared = set(deep_runs("quick", 1)) & set(figure_9_runs("quick"))
     assert {c.arm for c in shared} == {"None>SSM>None", "None>SSM>BN"}

@@ -23,10 +23,10 @@ from mambanorm.claims import gaps, tuning
 from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.comparisons import ACCURACIES, CHANGES, NONE
 from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs
+from mambanorm.claims.judged_on import fixed_runs
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.study.experiments import all_rates, lr_grid, model_of, scaled_lr
+from mambanorm.study.experiments import all_rates, inside_task, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
 from mambanorm.tasks import TASKS, check_task, load_task
 from mambanorm.training.config import base_config
@@ -261,7 +261,7 @@ class Evidence:
 
     def _fixed(self, claim: Claim) -> Paired:
         """One run an arm and seed; where the question is what happens before a failure, of the seeds that failed."""
-        seeds = np.array(self.seeds.get(FIXED_TASK, ()), int)
+        seeds = np.array(self.seeds.get(inside_task(self.scale), ()), int)
         ids = np.array(_fixed_ids(claim.id, self.scale, tuple(seeds.tolist()), self.variant), dtype=object)
         at = self._places(ids.ravel()).reshape(len(claim.arms), len(seeds))
         some = (at < len(self.index)).any(axis=0)  # the seeds of this claim, among those of others

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mambanorm.claims.hypotheses import Claim
-from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs
+from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs, inside_task
 from mambanorm.training.config import RunConfig
 from mambanorm.training.presets import TABLES, VISION_TASKS
 
-FIXED_TASK = "digits"  # the task of the runs of §4.6 (study/experiments.py)
 
-
-def tasks_of(claim: Claim, tasks: Iterable[str]) -> list[str]:
+def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
     """Those of the tasks that the claim is about."""
     if claim.runs != "tuned":
-        return [task for task in dict.fromkeys(tasks) if task == FIXED_TASK]
+        return [task for task in dict.fromkeys(tasks) if task == inside_task(scale)]
     return [task for task in dict.fromkeys(tasks) if kind_of(task) == claim.kind]
 
 
@@ -33,7 +31,9 @@ def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
 
 def variants(claim: Claim, scale: str) -> tuple[str, ...]:
     """The settings at which a claim of §4.6 is judged. The first decides; the other is reported beside it."""
-    return ("",) if claim.runs in ("tuned", "deep") else ("with all rows", f"with {FEW_ROWS[scale]} training rows")
+    if claim.runs in ("tuned", "deep") or not FEW_ROWS[scale]:
+        return ("",)
+    return "with all rows", f"with {FEW_ROWS[scale]} training rows"
 
 
 def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0) -> list[RunConfig]:

@@ -16,11 +16,11 @@ import pandas as pd
 from mambanorm.claims import effects
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.claims.judged_on import FIXED_TASK, check_changes, fixed_runs, tasks_of, variants
+from mambanorm.claims.judged_on import check_changes, fixed_runs, tasks_of, variants
 from mambanorm.claims.verdict import Verdict
 from mambanorm.model.arms import Arm
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.study.experiments import lr_grid, model_of
+from mambanorm.study.experiments import inside_task, lr_grid, model_of
 from mambanorm.tasks import check_task
 from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
 
@@ -40,8 +40,8 @@ def needed(
     nothing is missing. ValueError for test seeds from 100 on, which have other roles.
     """
     claim, scale = find_claim(claim_id), default_scale() if scale is None else check_scale(scale)
-    tasks = [FIXED_TASK] if tasks is None else check_names("tasks", tasks)
-    seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks)
+    tasks = [inside_task(scale)] if tasks is None else check_names("tasks", tasks)
+    seeds, tasks = check_seeds(seeds, scale), tasks_of(claim, tasks, scale)
     if taken := [seed for seed in seeds if base_config(seed=seed).role != "test"]:
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on are no test seeds")
     check_changes(claim, changes)

@@ -24,19 +24,21 @@ from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS, SAME_RUNS, VERS
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict_runs import VERDICT_SEEDS, until_grown
 from mambanorm.settings import default_scale
-from mambanorm.study.experiments import BUDGETS, SIZES, STUDY_TASKS, at_budget, leaves_grid_out, study
+from mambanorm.study.experiments import BUDGETS, SIZES, STUDY_TASKS, at_budget, inside_task, leaves_grid_out, study
 from mambanorm.text import plural
 from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_results, recorded_path, write_recorded
 from mambanorm.training.store import load_runs
 
-EVENING_TASKS = ("mnist1d", "digits_images")
+EVENING_TASKS = ("mnist1d", "digits_images", "digits")
 """In the order in which they are recorded. Another one joins by a new version of the protocol, before its runs."""
 
-FIRST, GRID, SIZED = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7"), ("H1s", "H3s", "H8s")
-"""Claims, without the letter of their kind: those over the budget, those that need more of the grid; and those that
-are judged at other sizes of the model."""
+FIRST, GRID = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7")
+"""Claims, without the letter of their kind: those over the budget, and those that need more of the grid."""
+INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
+"""Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
+ceiling."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ def parts(
 ) -> list[Part]:
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 
-    At evening: each task's claims at all steps and at fewer, then the grid; last, other sizes of the model. At the
-    other scales: each task's claims, then the runs of the notebooks.
+    At evening: each task's claims at all steps and at fewer; then the grid and §4.6; last, other sizes of the model and
+    digits. At the other scales: each task's claims, then the runs of the notebooks.
     """
     scale = default_scale() if scale is None else scale
     if scale == "evening":
@@ -82,21 +84,30 @@ def parts(
 
 
 def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -> list[Part]:
-    most, grid, found = seeds or EVENING_SEEDS, seeds or GRID_SEEDS, []
+    most, few, found = seeds or EVENING_SEEDS, seeds or GRID_SEEDS, []
     tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
-    for task in tasks:
-        vision = kind_of(task) == "vision"
-        first, whole = (tuple(name + ("v" if vision else "s") for name in names) for names in (FIRST, GRID))
+    over = [task for task in tasks if task != "digits"]
+    for task in over:
+        first = _of_kind(FIRST, task)
         found.append(Part(f"{task}: H1–H4, H8", first, task, most))
         for share in reversed(BUDGETS[:-1]):
             found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
-        found.append(Part(f"{task}: H5–H7", whole, task, grid))
+    for task in over:
+        found.append(Part(f"{task}: H5–H7", _of_kind(GRID, task), task, few))
+        if task == inside_task("evening"):
+            found.append(Part(f"{task}: H9–H12", INSIDE, task, few))
     if "mnist1d" in tasks:
         quarter = at_budget("mnist1d", "evening", 1 / 4)
         for size in SIZES:
             name = ", ".join(f"{field} {value}" for field, value in size.items())
-            found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", grid, quarter | size))
+            found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", few, quarter | size))
+    if "digits" in tasks:
+        found.append(Part("digits, at their ceiling", CEILING, "digits", few))
     return found
+
+
+def _of_kind(numbers: tuple[str, ...], task: str) -> tuple[str, ...]:
+    return tuple(number + ("v" if kind_of(task) == "vision" else "s") for number in numbers)
 
 
 def planned_seeds(claim_id: str, scale: str) -> str:

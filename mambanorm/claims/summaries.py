@@ -60,7 +60,7 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> p
 
 def _readers(scale: str, seeds: list[int], runs_dir: str | Path | None) -> Iterable[tuple[RunConfig, Reader]]:
     """Every run that a claim looks at, and what is read of it."""
-    for rows in (0, FEW_ROWS[scale]):
+    for rows in {0, FEW_ROWS[scale]}:
         for config in growth_runs(scale, seeds=seeds, train_rows=rows):
             yield config, growth_facts
         for config in failing_runs(scale, seeds, rows):

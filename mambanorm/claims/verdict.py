@@ -174,7 +174,7 @@ def judge(
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
     check_changes(claim, changes)
-    asked = tasks_of(claim, evidence.tasks if tasks is None else tasks)
+    asked = tasks_of(claim, evidence.tasks if tasks is None else tasks, evidence.scale)
     verdict = _judge_all(claim, evidence, asked)
     if verdict.verdict not in VERDICTS[:5]:
         return verdict
@@ -320,7 +320,7 @@ def _together(verdicts: list[str]) -> str:
 
 
 def _why_not_run(claim: Claim, evidence: Evidence) -> str:
-    if claim.kind == "vision" and not tasks_of(claim, evidence.tasks):
+    if claim.kind == "vision" and not tasks_of(claim, evidence.tasks, evidence.scale):
         return "no image task has been run"
     if any(c.column not in ("score", "spread") for c in claim.comparisons) and len(evidence.index):
         return "the frame has no runs of this claim, or lacks their summaries (summaries.with_summaries)"

@@ -68,8 +68,13 @@ def leaves_grid_out(task: str, scale: str) -> bool:
 DEPTHS = {"smoke": (1, 2, 4, 5)} | dict.fromkeys(("quick", "evening", "lab", "paper"), (4, 8, 16, 24))
 """Figure 9 shows four layers, too few to call growth exponential (I5)."""
 
-FEW_ROWS = {"smoke": 16, "quick": 256, "evening": 256, "lab": 256, "paper": 256}
-"""`train_rows` of the runs that ask whether the claims of §4.6 (H9…H11) depend on the amount of data."""
+FEW_ROWS = {"smoke": 16, "quick": 256, "evening": 0, "lab": 256, "paper": 256}
+"""`train_rows` of the runs that ask whether the claims of §4.6 (H9…H11) depend on the amount of data; 0 = not asked."""
+
+
+def inside_task(scale: str) -> str:
+    """The task of the runs of §4.6: at evening the one on which no norm is told from the rest for good."""
+    return "mnist1d" if scale == "evening" else "digits"
 
 
 def four_arms(norm: str) -> list[Arm]:
@@ -114,8 +119,14 @@ def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = No
     return unique(listops + digits + deepest)
 
 
-FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "evening": (4, 8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
+FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "evening": (8, 16), "lab": (4, 8, 16), "paper": (4, 8, 16)}
 FAILURE_LRS = (1e-2, 2.5e-2)  # on digits the edge between training and failing lies there
+EDGE_LRS = {8: (4e-3, 5e-3), 16: (1e-3, 1.5e-3)}  # by depth, where it lies on MNIST-1D in models that train (evening)
+
+
+def failure_lrs(scale: str, depth: int) -> tuple[float, ...]:
+    """The learning rates of `failure_runs`, on both sides of the edge between training and failing."""
+    return EDGE_LRS[depth] if scale == "evening" else FAILURE_LRS
 
 
 def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
@@ -123,9 +134,9 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0
     non-finite? With `train_rows`, only the middle depth."""
     depths = FAILURE_DEPTHS[scale]
     depths = [depths[len(depths) // 2]] if train_rows else depths
-    cells = [dict(n_layers=n, lr=lr, train_rows=train_rows) for n in depths for lr in FAILURE_LRS]
+    cells = [dict(n_layers=n, lr=lr) | _few(train_rows) for n in depths for lr in failure_lrs(scale, n)]
     pair = [Arm("None", "None"), Arm("RMSN", "RMSN")]
-    return [config for cell in cells for config in _short_runs(pair, scale, seeds, **cell)]
+    return [config for cell in cells for config in _runs_to_failure(pair, scale, seeds, **cell)]
 
 
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
@@ -141,22 +152,30 @@ def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1, tr
 
 def _failing_cell(norm: str, scale: str, seeds: int | Iterable[int], train_rows: int) -> list[RunConfig]:
     """No norm, and one norm before, after and on both sides, with the most blocks and the highest learning rate."""
-    cell = dict(n_layers=FAILURE_DEPTHS[scale][-1], lr=FAILURE_LRS[-1], train_rows=train_rows)
-    return _short_runs(four_arms(norm), scale, seeds, **cell)
+    depth = FAILURE_DEPTHS[scale][-1]
+    cell = dict(n_layers=depth, lr=failure_lrs(scale, depth)[-1]) | _few(train_rows)
+    return _runs_to_failure(four_arms(norm), scale, seeds, **cell)
+
+
+def _few(train_rows: int) -> dict[str, int]:
+    return dict(train_rows=train_rows) if train_rows else {}
 
 
 def deep_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """No norm, and each norm after the SSM, in models of at least 8 blocks on digits. At quick those of
-    `TRAINED_FURTHER`, which beat chance."""
-    deep = dict(n_layers=max(8, base_config("digits", scale).n_layers))
-    settings = TRAINED_FURTHER.get((scale, "digits"), deep)
-    return grid([Arm("None", "None"), *AFTER_ARMS], scale=scale, seeds=seeds, **settings)
+    """No norm, and each norm after the SSM, in models of at least 8 blocks. At quick those of `TRAINED_FURTHER`, which
+    beat chance."""
+    task = inside_task(scale)
+    deep = dict(n_layers=max(8, base_config(task, scale).n_layers))
+    if scale == "evening":
+        deep |= dict(lr=failure_lrs(scale, deep["n_layers"])[0])  # at which a model without norms trains
+    settings = TRAINED_FURTHER.get((scale, task), deep)
+    return grid([Arm("None", "None"), *AFTER_ARMS], task, scale=scale, seeds=seeds, **settings)
 
 
-def _short_runs(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
-    """A run that fails does so within its first steps."""
-    steps = {} if scale == "smoke" else dict(steps=40, eval_every=10, warmup_steps=20)
-    return grid(arms, scale=scale, seeds=seeds, **steps | changes)
+def _runs_to_failure(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:
+    """Runs at rates at which models fail: within 40 steps, or, at evening, at any step of a whole training."""
+    steps = {} if scale in ("smoke", "evening") else dict(steps=40, eval_every=10, warmup_steps=20)
+    return grid(arms, inside_task(scale), scale=scale, seeds=seeds, **steps | changes)
 
 
 AUTONORM_SEEDS = {"smoke": 1, "quick": 5, "evening": 8, "lab": 8, "paper": 5}
