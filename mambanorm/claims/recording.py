@@ -34,8 +34,10 @@ from mambanorm.training.store import load_runs
 EVENING_TASKS = ("mnist1d", "digits_images", "digits")
 """In the order in which they are recorded. Another one joins by a new version of the protocol, before its runs."""
 
+STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4"))
 FIRST, GRID = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7")
-"""Claims, without the letter of their kind: those over the budget, and those that need more of the grid."""
+"""Claims, without the letter of their kind: those over the budget, and those that need more of the grid. At all steps
+the first are recorded in the parts of STEPWISE, so that a night that ends early has some of them whole."""
 INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
 """Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
 ceiling."""
@@ -89,7 +91,7 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     over = [task for task in tasks if task != "digits"]
     for task in over:
         first = _of_kind(FIRST, task)
-        found.append(Part(f"{task}: H1–H4, H8", first, task, most))
+        found += [Part(f"{task}: {', '.join(some)}", _of_kind(some, task), task, most) for some in STEPWISE]
         for share in reversed(BUDGETS[:-1]):
             found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
     for task in over:
