@@ -24,12 +24,12 @@ from functools import lru_cache
 import numpy as np
 
 from mambanorm.claims.bounds import Noise, Risk, half_width, seeds_to_tell, state_of
-from mambanorm.claims.comparisons import ACCURACIES, ON_TEST_ROWS, Comparison
+from mambanorm.claims.comparisons import ACCURACIES, MEASURED, ON_TEST_ROWS, Comparison
 from mambanorm.claims.evidence import Evidence, Paired, Splits, splits_of
 from mambanorm.claims.failures import failing_ids, failure_cells, failure_rows
 from mambanorm.claims.hypotheses import Claim
 from mambanorm.claims.parts import Part, parts_of
-from mambanorm.claims.protocol import MOST_SEEDS, ONE_SIDED, levels
+from mambanorm.claims.protocol import MOST_SEEDS, ONE_SIDED, WINDOW_BITS, levels
 from mambanorm.claims.untestable import NO_VARIANCE, untestable
 from mambanorm.study.intervals import clopper_pearson, fisher, t_interval
 from mambanorm.study.paper import paper_values
@@ -89,24 +89,27 @@ def _errors(paired: Paired, part: Part) -> tuple[float, float]:
 
 def _noise(paired: Paired, part: Part, values: np.ndarray, splits: Splits) -> Noise:
     """Numbers on the inside are not measured on test rows. Where all seeds give the same difference, their spread is
-    taken to be that of counting test rows."""
+    taken to be that of counting test rows, or of reading test windows."""
     column = part.comparison.column
     if column not in ON_TEST_ROWS:
         return Noise(values.std(ddof=1), 0.0, 0.0)
     counting = _counting(paired, part) / splits.test_rows
     sd = values.std(ddof=1)
-    accuracy = column in ACCURACIES
-    sd = np.sqrt(counting) if sd < 1e-9 and accuracy else sd
-    return Noise(sd, 0.0, counting if accuracy else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
+    measured = column in MEASURED
+    sd = np.sqrt(counting) if sd < 1e-9 and measured else sd
+    return Noise(sd, 0.0, counting if measured else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
 
 
 def _counting(paired: Paired, part: Part) -> float:
     """Variance of the comparison when one row is counted, points²: of the two sides as if their errors fell on rows of
-    their own, which is more than what models of one task have."""
+    their own, which is more than what models of one task have. In bits², of one window, for language models."""
     total = 0.0
     for sign in (1, -1):
         weight = np.maximum(sign * part.weights, 0.0).sum(axis=0).mean()
         column = part.comparison.column
+        if column == "bits":
+            total += weight**2 * WINDOW_BITS**2 / 2
+            continue
         accuracy = paired.columns[column if column in ACCURACIES else "score"]
         p = np.clip(part.side(sign, accuracy).mean() / 100, 0.01, 0.99) if weight else 0.5
         total += 1e4 * weight**2 * p * (1 - p)
@@ -120,7 +123,7 @@ def _risks(paired: Paired, part: Part, sign: int) -> tuple[Risk, ...]:
         return ()
     ended = paired.columns["diverged"]  # (arms, seeds), of the runs in the mean
     finite = np.maximum((1 - ended).sum(axis=1), 1)
-    accuracy = paired.columns[column if column in ACCURACIES else "score"]
+    accuracy = paired.columns[column if column in MEASURED else "score"]
     lost = np.maximum((accuracy - paired.columns["chance"]).sum(axis=1) / finite, 0.0)
     seen = ended.mean(axis=1)
     if part.comparison.column == "spread":
@@ -196,7 +199,7 @@ def printed(claim: Claim, comparison: Comparison, task: str) -> float:
     Numbers of the main experiments stand beside every task. Numbers that the paper prints on a task that this kit has
     (ListOps, for H8s) stand beside that task only.
     """
-    if claim.paper_task and task != claim.paper_task.lower():
+    if not claim.printed_on or (claim.paper_task and task != claim.paper_task.lower()):
         return float("nan")
     accuracy = _printed(claim.kind, claim.printed_on)
     plain = comparison.column == "score" and claim.runs == "tuned"

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mambanorm.claims.claim import SMALLEST_BITS
 from mambanorm.claims.hypotheses import CLAIMS, SMALLEST_EFFECT, UNEVEN, Claim
 from mambanorm.study.experiments import (
     BUDGETS,
@@ -38,6 +39,10 @@ ONE_SIDED = 0.025
 
 STABLE = 0.1
 """An arm is stable if none of its runs diverged, and so many were run that a rate of this size would have been seen."""
+
+WINDOW_BITS = 0.1
+"""By how many bits a character the difference of two arms changes from one test window to the next (standard
+deviation); more than between any two pilot runs (PROTOCOL.md, version 6)."""
 
 MOST_SEEDS = 100
 """Test seeds are 0 to 99."""
@@ -88,6 +93,7 @@ VERSIONS = (
         "738db600624dd84a",
         runs=2,
     ),
+    Version(6, "2026-11-22", "language models with causal norms, in bits a character", "", runs=2),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
@@ -106,7 +112,7 @@ def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     depths = [{scale: at[scale] for scale in at if scale != "evening"} for at in (DEPTHS, FAILURE_DEPTHS)]
     told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in claims or CLAIMS.values()]]
     if claims is None:
-        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES])
+        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES, SMALLEST_BITS, WINDOW_BITS])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 

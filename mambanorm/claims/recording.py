@@ -30,12 +30,14 @@ from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_results, recorded_path, write_recorded
 from mambanorm.training.store import load_runs
 
-EVENING_TASKS = ("mnist1d", "digits_images")
+EVENING_TASKS = ("mnist1d", "digits_images", "pydoc")
 """In the order in which they are recorded. Another one joins by a new version of the protocol, before its runs."""
 
 FIRST, GRID, SIZED = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7"), ("H1s", "H3s", "H8s")
 """Claims, without the letter of their kind: those over the budget, those that need more of the grid; and those that
 are judged at other sizes of the model."""
+
+LANGUAGE = tuple(name for name, claim in CLAIMS.items() if claim.kind == "language")
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ def parts(
 ) -> list[Part]:
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 
-    At evening: each task's claims at all steps and at fewer, then the grid; last, other sizes of the model. At the
-    other scales: each task's claims, then the runs of the notebooks.
+    At evening: each task's claims at all steps and at fewer, then the grid; last, other sizes of the model. Language
+    models come behind the first claims of the last other task. At the other scales: each task's claims, then the runs
+    of the notebooks.
     """
     scale = default_scale() if scale is None else scale
     if scale == "evening":
@@ -83,10 +86,14 @@ def parts(
 def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -> list[Part]:
     most, grid, found = seeds or EVENING_SEEDS, seeds or GRID_SEEDS, []
     tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
-    for task in tasks:
+    others = [task for task in tasks if kind_of(task) != "language"]
+    text = [task for task in tasks if task not in others]
+    language = [Part(f"{task}: {', '.join(LANGUAGE)}", LANGUAGE, task, most) for task in text]
+    for task in others:
         vision = kind_of(task) == "vision"
         first, whole = (tuple(name + ("v" if vision else "s") for name in names) for names in (FIRST, GRID))
         found.append(Part(f"{task}: H1–H4, H8", first, task, most))
+        found += language if task == others[-1] else []
         for share in reversed(BUDGETS[:-1]):
             found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
         found.append(Part(f"{task}: H5–H7", whole, task, grid))
@@ -95,7 +102,7 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
         for size in SIZES:
             name = ", ".join(f"{field} {value}" for field, value in size.items())
             found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", grid, quarter | size))
-    return found
+    return found if others else language
 
 
 def manifest(

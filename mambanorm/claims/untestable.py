@@ -43,9 +43,13 @@ def lower_end(values: np.ndarray) -> float:
 
 
 def _learned(part: Part, paired: Paired, sign: int, splits: Splits) -> bool:
-    """Whether a side is above chance on average, or one of its runs by three standard deviations of counting rows."""
-    gain, chance = (part.side(sign, paired.columns[name]) for name in ("score", "chance"))
+    """Whether a side is above chance on average, or one of its runs by three standard deviations of counting rows (no
+    part of what bits tell)."""
+    in_bits = part.comparison.column == "bits"
+    gain, chance = (part.side(sign, paired.columns[name]) for name in ("bits" if in_bits else "score", "chance"))
     gain = gain - chance
+    if in_bits:
+        return lower_end(gain) > 0
     counting = 100 * np.sqrt(chance / 100 * (1 - chance / 100) / splits.test_rows)
     return lower_end(gain) > 0 or bool((gain > 3 * counting).any())
 

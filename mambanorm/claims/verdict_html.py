@@ -16,11 +16,13 @@ import numpy as np
 from PIL import Image
 
 from mambanorm.claims.changes import first_brief
+from mambanorm.claims.judged_on import tasks_of
 from mambanorm.claims.protocol import levels
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.version_1 import FirstVerdict
 from mambanorm.text import plural
+from mambanorm.training.presets import LANGUAGE_TASKS
 
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }
@@ -183,7 +185,7 @@ def _picture(verdict: Verdict) -> str:
 
 def command(verdict: Verdict) -> str:
     """The command that trains what the claim lacks and prints its verdict."""
-    tasks = ",".join(verdict.tasks) or VERDICT_TASKS[verdict.claim.kind == "vision"]
+    tasks = ",".join(verdict.tasks or tasks_of(verdict.claim, (*VERDICT_TASKS, *LANGUAGE_TASKS)))
     return f"mambanorm verdicts --claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks} --seeds 8"
 
 

@@ -42,6 +42,9 @@ VISION = dict(arm="LN>SSM>LN", d_conv=3)
 VISION_TASKS = ("digits_images", "cifar10_images", "cifar100_images", "imagenet100", "imagenet1k")
 """Tasks on which the vision claims are judged; every other task is a sequence."""
 
+LANGUAGE_TASKS = ("pydoc",)
+"""Tasks whose positions each have the next token for a label: a language model learns them, with causal norms only."""
+
 TABLES = ("energy", "california_housing", "diabetes")
 """Tasks whose positions are the columns of a table, each with a slot of its own (tasks/tabular.py)."""
 
