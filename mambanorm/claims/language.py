@@ -1,8 +1,8 @@
 """The hypotheses about language models: H1l, H3l and H8l, the paper's claims with causal norms alone.
 
 The paper trains no language model, and most of its norms see later positions. This is our extension: what its claims
-say where the next character is predicted. Of its five norms LN and RMSN are causal; GN is, within a token (GN-token); BN
-and IN have no such form. NormVary within a token mixes these three (NormVary-token, norms/adaptive.py).
+say where the next character is predicted. Of its five norms LN and RMSN are causal, and so is GN within a token
+(GN-token); BN and IN have no such form. NormVary-token mixes these three (norms/adaptive.py).
 
 Every comparison is in bits a character, signed so that above 0 the paper is right.
 """

@@ -175,7 +175,7 @@ def _train(
         **errors(predictions),
         predictions=predictions,
         diagnostics=log.arrays(),
-        checkpoint={name: value.cpu() for name, value in judged.state_dict().items()},
+        checkpoint={name: value.detach().cpu().clone() for name, value in judged.state_dict().items()},
     )
 
 
