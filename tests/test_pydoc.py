@@ -10,10 +10,11 @@ import torch
 import mambanorm as mn
 from mambanorm import claims
 from mambanorm.claims import CLAIMS, judge, needed
+from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.evidence import Evidence, splits_of
 from mambanorm.claims.judged_on import kind_of, tasks_of
 from mambanorm.claims.language import CAUSAL_NORMS
-from mambanorm.claims.protocol import EVENING_SEEDS, WINDOW_BITS
+from mambanorm.claims.protocol import EVENING_SEEDS
 from mambanorm.claims.verdict_html import command
 from mambanorm.claims.verdict_table import describe
 from mambanorm.cli.printing import print_run
@@ -25,7 +26,7 @@ from mambanorm.training.evaluation import accuracy, predict
 from mambanorm.training.loop import build_model, train
 from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.regimen import NOTHING_ELSE, Lesson, loss_of
-from mambanorm.training.store import save_run, stored_run
+from mambanorm.training.store import load_runs, save_run, stored_run
 from mambanorm.training.stored_run import config_row
 
 LANGUAGE = ("H1l", "H3l", "H8l")
@@ -223,6 +224,23 @@ def test_a_run_that_diverged_counts_as_guessing_by_frequency():
     assert result.test_accuracy == result.chance
 
 
+def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_smallest_effect(store):
+    configs = mn.grid(["LN>SSM>None", ORIGINAL], ["pydoc"], scale="smoke", seeds=2, steps=20, eval_every=1)
+    for config in configs:
+        save_run(train(config))
+    frame = claims.with_summaries(load_runs())
+    losses = stored_run(configs[0].run_id).curves.val_loss
+    gain = (losses[:18].min() - losses.min()) / math.log(2)
+    assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
+    parts = frame[list(TEXT_PARTS)].to_numpy() * -math.log(2)
+    assert parts.mean(1) == pytest.approx(frame.test_loss.to_numpy(), rel=0.02)  # 24 windows in 16 parts
+    as_it_was = base_config("pydoc", "smoke")
+    for gains, late, trained in (((0.02, 0.02, 0, 0), 0.5, False), ((0.0099, 0.009, 0, 0.02), 0.25, True)):
+        runs = [config_row(as_it_was.but(arm=c.arm, seed=c.seed)) | dict(status="ok", best_step=4) for c in configs]
+        row = claims.still_rising(pd.DataFrame(runs).assign(late_gain=gains), "smoke").iloc[0]
+        assert (row.late, row.trained) == (late, trained)
+
+
 @pytest.mark.parametrize("arm", ["GN>SSM>None", "None>SSM>BN", "NormVary>SSM>None", "IN>SSM>IN"])
 def test_norms_that_see_the_future_are_refused_by_name(arm):
     with pytest.raises(ValueError, match="sees the future.*which a language model is to predict; choose a causal norm"):
@@ -252,8 +270,9 @@ def test_padding_is_nothing_that_a_language_model_knows():
 SEEDS = 12  # at three rates 36 runs an arm, so that one without a divergence is stable
 
 
-def made_up(bits, *, sd=0.003, diverged=(), seed=0):
-    """All runs of the three claims at smoke. bits: arm → how many bits it needs less than 2; diverged: (arm, seed)."""
+def made_up(bits, *, sd=0.003, diverged=(), seed=0, uneven=0.0):
+    """All runs of the three claims at smoke. bits: arm → how many bits it needs less than 2; diverged: (arm, seed).
+    The proposal's lead differs by ±`uneven` from one part of the test text to the next."""
     rng, rates, rows = np.random.default_rng(seed), lr_grid("pydoc", "smoke"), []
     configs = {c.run_id: c for name in LANGUAGE for c in needed(name, SEEDS, ["pydoc"], "smoke")}
     for config in configs.values():
@@ -261,6 +280,8 @@ def made_up(bits, *, sd=0.003, diverged=(), seed=0):
         failed = (config.arm, config.seed) in diverged
         facts = dict(status="diverged" if failed else "ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.2)
         facts |= dict(test_loss=loss * math.log(2), best_val_loss=loss * math.log(2), chance_loss=3.0 * math.log(2))
+        swing = uneven * (config.arm == PROPOSAL)
+        facts |= {name: -loss + (-1) ** i * swing - 0.3 * i for i, name in enumerate(TEXT_PARTS)}
         rows.append(config_row(config) | dict(role=config.role) | facts)
     return pd.DataFrame(rows)
 
@@ -340,13 +361,20 @@ def test_a_diverged_run_has_the_loss_of_guessing_and_costs_its_arm():
     assert sorted(verdict.per_seed)[:2] == pytest.approx([-1.0, -1.0], abs=0.02)
 
 
-def test_the_test_windows_that_all_seeds_share_widen_the_bounds():
-    windows = splits_of("pydoc", "smoke").test_rows
-    verdict = judge("H8l", made_up({PROPOSAL: 0.1}, sd=1e-12))
-    low, high = verdict.ci
-    noise = WINDOW_BITS / math.sqrt(windows)
-    assert high - low > 2 * 2 * noise  # t above 2, on either side
-    assert verdict.plain[1] - verdict.plain[0] < 1e-6
+def test_the_noise_of_the_test_text_that_all_seeds_share_is_told_from_its_parts_and_widens_the_bounds():
+    even, uneven = (judge("H8l", made_up({PROPOSAL: 0.2}, uneven=swing)) for swing in (0.0, 0.1))
+    assert even.ci[1] - even.ci[0] < 0.01  # parts that are harder for both arms alike say nothing
+    noise = 0.1 * math.sqrt(16 / 15) / math.sqrt(16)  # standard error of 16 parts, by turns 0.1 above and below
+    assert uneven.ci[1] - uneven.ci[0] == pytest.approx(2 * 2.2 * noise, rel=0.1)  # t of 11 degrees of freedom
+    assert uneven.plain == pytest.approx(even.plain)
+
+
+def test_a_frame_without_the_parts_of_the_test_text_cannot_tell_and_says_why():
+    frame = made_up({PROPOSAL: 0.2}).drop(columns=list(TEXT_PARTS))
+    verdict = judge("H8l", frame)
+    assert verdict.verdict == "not testable"
+    assert "with_summaries" in verdict.reason
+    assert len(Evidence(frame).index) == len(frame)  # and yet its rates can be chosen, and grow
 
 
 def test_a_run_without_a_finite_loss_is_a_run_that_is_not_there():

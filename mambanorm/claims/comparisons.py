@@ -40,6 +40,8 @@ MEASURED = (*ACCURACIES, "bits")
 """Columns that are measured on test rows; "bits" is that of language models, with a minus, so that more is better."""
 CHANGES = ("noise_change", "rotation_change")
 """What corruption changes: accuracy on corrupted test rows minus that on the test rows."""
+TEXT_PARTS = tuple(f"bits_{i}" for i in range(1, 17))
+"""The same on each of 16 consecutive parts of the test text, from which the noise of that text is told."""
 ON_TEST_ROWS = (*MEASURED, *CHANGES, "spread")
 
 

@@ -24,12 +24,12 @@ from functools import lru_cache
 import numpy as np
 
 from mambanorm.claims.bounds import Noise, Risk, half_width, seeds_to_tell, state_of
-from mambanorm.claims.comparisons import ACCURACIES, MEASURED, ON_TEST_ROWS, Comparison
+from mambanorm.claims.comparisons import ACCURACIES, MEASURED, ON_TEST_ROWS, TEXT_PARTS, Comparison
 from mambanorm.claims.evidence import Evidence, Paired, Splits, splits_of
 from mambanorm.claims.failures import failing_ids, failure_cells, failure_rows
 from mambanorm.claims.hypotheses import Claim
 from mambanorm.claims.parts import Part, parts_of
-from mambanorm.claims.protocol import MOST_SEEDS, ONE_SIDED, WINDOW_BITS, levels
+from mambanorm.claims.protocol import MOST_SEEDS, ONE_SIDED, levels
 from mambanorm.claims.untestable import NO_VARIANCE, untestable
 from mambanorm.study.intervals import clopper_pearson, fisher, t_interval
 from mambanorm.study.paper import paper_values
@@ -89,27 +89,34 @@ def _errors(paired: Paired, part: Part) -> tuple[float, float]:
 
 def _noise(paired: Paired, part: Part, values: np.ndarray, splits: Splits) -> Noise:
     """Numbers on the inside are not measured on test rows. Where all seeds give the same difference, their spread is
-    taken to be that of counting test rows, or of reading test windows."""
+    taken to be that of counting test rows."""
     column = part.comparison.column
     if column not in ON_TEST_ROWS:
         return Noise(values.std(ddof=1), 0.0, 0.0)
+    if column == "bits":
+        return Noise(values.std(ddof=1), 0.0, _reading(paired, part))
     counting = _counting(paired, part) / splits.test_rows
     sd = values.std(ddof=1)
-    measured = column in MEASURED
-    sd = np.sqrt(counting) if sd < 1e-9 and measured else sd
-    return Noise(sd, 0.0, counting if measured else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
+    accuracy = column in ACCURACIES
+    sd = np.sqrt(counting) if sd < 1e-9 and accuracy else sd
+    return Noise(sd, 0.0, counting if accuracy else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
+
+
+def _reading(paired: Paired, part: Part) -> float:
+    """Variance of the comparison from one test text to another, bits²: from how much its mean over the seeds differs
+    between the consecutive parts of the text that all seeds share. NaN where a run lacks these parts."""
+    used = (part.weights != 0).any(axis=1)
+    of_parts = [(part.weights * paired.columns[name])[used].sum(axis=0).mean() for name in TEXT_PARTS]
+    return float(np.var(of_parts, ddof=1) / len(of_parts))
 
 
 def _counting(paired: Paired, part: Part) -> float:
     """Variance of the comparison when one row is counted, points²: of the two sides as if their errors fell on rows of
-    their own, which is more than what models of one task have. In bits², of one window, for language models."""
+    their own, which is more than what models of one task have."""
     total = 0.0
     for sign in (1, -1):
         weight = np.maximum(sign * part.weights, 0.0).sum(axis=0).mean()
         column = part.comparison.column
-        if column == "bits":
-            total += weight**2 * WINDOW_BITS**2 / 2
-            continue
         accuracy = paired.columns[column if column in ACCURACIES else "score"]
         p = np.clip(part.side(sign, accuracy).mean() / 100, 0.01, 0.99) if weight else 0.5
         total += 1e4 * weight**2 * p * (1 - p)

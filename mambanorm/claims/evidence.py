@@ -23,7 +23,7 @@ import torch
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT
-from mambanorm.claims.comparisons import CHANGES, MEASURED, NONE
+from mambanorm.claims.comparisons import CHANGES, MEASURED, NONE, TEXT_PARTS
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import FIXED_TASK, fixed_runs, kind_of
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
@@ -233,7 +233,7 @@ class Evidence:
         columns, smallest = self.columns, SMALLEST_EFFECT
         if kind_of(task) == "language":
             columns = columns | {name: columns[f"bits_{name}"] for name in ("validation", "chance")}
-            smallest = SMALLEST_BITS
+            names, smallest = (*names, *TEXT_PARTS), SMALLEST_BITS
         if not seeds:
             empty = {name: np.empty((len(arms), 0)) for name in names}
             none = np.zeros((len(arms), 2))
@@ -332,7 +332,7 @@ def _once(runs: pd.DataFrame) -> pd.DataFrame:
     """Each run once, with the summaries that any of its rows has. ValueError for two results of one run."""
     if not runs.run_id.duplicated().any():
         return runs
-    stored = [name for name in STORED if name in runs]
+    stored = [name for name in (*STORED, *TEXT_PARTS) if name in runs]
     order = runs[stored].notna().sum(axis=1).to_numpy().argsort(kind="stable")[::-1]
     runs = runs.iloc[order].drop_duplicates(["run_id", *FACTS])
     for twice, both in runs[runs.run_id.duplicated(keep=False)].groupby("run_id"):
@@ -368,7 +368,8 @@ def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
     }
     test, val, by_frequency = (-_numbers(runs, name) / math.log(2) for name in LOSSES)
     facts["bits_chance"] = by_frequency
-    facts["bits"], facts["bits_validation"] = (np.where(diverged, by_frequency, one) for one in (test, val))
+    own = {"bits": test, "bits_validation": val} | {name: _numbers(runs, name) for name in TEXT_PARTS}
+    facts |= {name: np.where(diverged, by_frequency, one) for name, one in own.items()}
     older = "growth_train" in runs  # summaries of version 1, which has other quantities by the same names
     for name in STORED:
         facts[name] = np.full(len(runs), np.nan) if older else _numbers(runs, name)

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mambanorm.claims.claim import SMALLEST_BITS
+from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.hypotheses import CLAIMS, SMALLEST_EFFECT, UNEVEN, Claim
 from mambanorm.study.experiments import (
     BUDGETS,
@@ -39,10 +40,6 @@ ONE_SIDED = 0.025
 
 STABLE = 0.1
 """An arm is stable if none of its runs diverged, and so many were run that a rate of this size would have been seen."""
-
-WINDOW_BITS = 0.1
-"""By how many bits a character the difference of two arms changes from one test window to the next (standard
-deviation); more than between any two pilot runs (PROTOCOL.md, version 6)."""
 
 MOST_SEEDS = 100
 """Test seeds are 0 to 99."""
@@ -93,7 +90,7 @@ VERSIONS = (
         "738db600624dd84a",
         runs=2,
     ),
-    Version(6, "2026-11-22", "language models with causal norms, in bits a character", "", runs=2),
+    Version(6, "2026-11-22", "language models with causal norms, in bits a character", "53e43df81eb547ee", runs=2),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
@@ -112,7 +109,7 @@ def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     depths = [{scale: at[scale] for scale in at if scale != "evening"} for at in (DEPTHS, FAILURE_DEPTHS)]
     told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in claims or CLAIMS.values()]]
     if claims is None:
-        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES, SMALLEST_BITS, WINDOW_BITS])
+        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES, SMALLEST_BITS, len(TEXT_PARTS)])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
