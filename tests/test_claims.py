@@ -489,7 +489,15 @@ def test_the_divergence_of_every_arm_stands_beside_with_its_exact_interval():
 
 
 def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
-    assert list(CLAIMS) == [f"H{i}s" for i in range(1, 13)] + [f"H{i}v" for i in range(1, 9)] + ["A1v", "A2v", "A3v"]
+    language = ["H1l", "H3l", "H8l"]
+    assert list(CLAIMS) == [
+        *(f"H{i}s" for i in range(1, 13)),
+        *(f"H{i}v" for i in range(1, 9)),
+        "A1v",
+        "A2v",
+        "A3v",
+        *language,
+    ]
     for claim in CLAIMS.values():
         assert all((claim.words, claim.quote, claim.where, claim.quantity, claim.direction, claim.paper, claim.unit))
         names = [c.name for c in claim.comparisons]

@@ -55,6 +55,15 @@ def normvary(x, mean_logits, var_logits, statistics="total"):
     return standardize(x, mean, var)
 
 
+def normvary_token(x, mean_logits, var_logits):
+    """The mixture of the three members that a token has."""
+    gn = [s.expand(-1, -1, -1, D // G).reshape(x.shape) for s in mean_var(grouped(x), (3,))]
+    members = [gn, mean_var(x, (2,)), (torch.zeros(()), (x**2).mean(2, keepdim=True))]
+    mean = sum(w * m for w, (m, _) in zip(mean_logits.softmax(0), members))
+    var = sum(w * v for w, (_, v) in zip(var_logits.softmax(0), members))
+    return standardize(x, mean, var)
+
+
 EQUATIONS = {
     "None": lambda x: x,
     "BN": lambda x: standardize(x, *mean_var(x, (0, 1))),
@@ -67,6 +76,7 @@ EQUATIONS = {
     "GN-token": lambda x: standardize(grouped(x), *mean_var(grouped(x), (3,))).reshape(x.shape),
     "NormVary": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
     "NormVary-fixed": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
+    "NormVary-token": lambda x: normvary_token(x, torch.zeros(3).double(), torch.zeros(3).double()),
 }
 
 
@@ -271,7 +281,7 @@ def test_axes_of_the_registry_are_where_a_change_is_felt(name):
     felt = (norm(x) != norm(nudged)).detach()
     expected = torch.zeros(3, 4, D, dtype=torch.bool)
     mixture = (("B", "L"), ("L", "D"))  # a mixture is felt wherever its widest members are, not in the whole box
-    for axes in mixture if "NormVary" in name else (mn.NORMS[name].axes,):
+    for axes in mixture if name in ("NormVary", "NormVary-fixed") else (mn.NORMS[name].axes,):
         rows = slice(None) if "B" in axes else slice(1, 2)
         places = slice(None) if "L" in axes else slice(2, 3)
         channels = slice(None) if "D" in axes else slice(4, 6) if "D/G" in axes else slice(5, 6)
@@ -383,6 +393,22 @@ def test_normvary_weights_are_ten_logits_at_zero_and_learn():
     assert norm.mean_logits.grad.abs().sum() > 0
     assert norm.var_logits.grad.abs().sum() > 0
     assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
+
+
+def test_normvary_of_a_token_mixes_its_three_members_with_any_weights():
+    norm, x = randomise(mn.create_norm("NormVary-token", D).double()), sample(B, L, D, mean=1.0)
+    with torch.no_grad():
+        norm.mean_logits.copy_(sample(3, seed=3))
+        norm.var_logits.copy_(sample(3, seed=4))
+    expected = normvary_token(x, norm.mean_logits, norm.var_logits) * norm.weight + norm.bias
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+    for i, member in enumerate(norm.members):
+        alone = mn.create_norm("NormVary-token", D).double()
+        with torch.no_grad():
+            alone.mean_logits[i] = alone.var_logits[i] = 1e3
+        torch.testing.assert_close(alone(x), mn.create_norm(member, D).double()(x), rtol=1e-9, atol=1e-9)
+    norm(x).square().sum().backward()
+    assert norm.mean_logits.grad.abs().sum() > 0
 
 
 # bad input

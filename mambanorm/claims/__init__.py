@@ -2,7 +2,7 @@
 
 PROTOCOL.md        the rule, every hypothesis and every version of both, in words
 protocol.py        the versions and their numbers
-hypotheses.py      CLAIMS: each claim as data;   comparisons.py: what is compared, weighted sums of arms
+hypotheses.py      CLAIMS: each claim as data, with autonorm.py and language.py;   comparisons.py: what is compared
 evidence.py        the runs that a claim rests on, looked up in a run frame;   needed.py: which those are
 tuning.py          each seed's learning rate, chosen on the other seeds
 summaries.py       what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)

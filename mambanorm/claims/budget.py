@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mambanorm.claims.claim import SMALLEST_BITS
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import find_claim
-from mambanorm.claims.judged_on import tasks_of
+from mambanorm.claims.judged_on import kind_of, tasks_of
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
 from mambanorm.training.config import base_config
@@ -98,14 +99,17 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def still_rising(frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
     """A row for each task: its runs with all steps, those that diverged, and the share of the others whose best step,
     by validation, lies in the last tenth. On a plateau it is about a tenth by chance; `RISING` is the most that the
-    protocol lets pass as trained."""
+    protocol lets pass as trained. A loss falls a little for as long as its schedule lasts; so of language models it is
+    the share to which the last tenth was worth the smallest effect of interest (`late_gain` of summaries.py)."""
     rows = []
     for task, runs in frame[frame.scale == scale].groupby("task", sort=False):
         own = base_config(task, scale)
         ids = [own.but(arm=row.arm, seed=row.seed, lr=row.lr).run_id for row in runs.itertuples()]
         runs = runs[runs.run_id == ids]
         whole = runs[runs.status == "ok"]
-        late = float((whole.best_step > 0.9 * own.steps).mean()) if len(whole) else np.nan
+        late = whole.best_step > 0.9 * own.steps
+        late = whole.late_gain >= SMALLEST_BITS if kind_of(task) == "language" else late
+        late = float(late.mean()) if len(whole) else np.nan
         rows.append(dict(task=task, runs=len(runs), diverged=len(runs) - len(whole), late=late, trained=late <= RISING))
     return pd.DataFrame(rows, columns=["task", "runs", "diverged", "late", "trained"])
 

@@ -10,6 +10,12 @@ from mambanorm.study.paper import MAIN_TASKS
 SMALLEST_EFFECT = 1.0
 """The smallest effect of interest of every accuracy claim, in percentage points."""
 
+SMALLEST_BITS = 0.01
+"""That of every claim about language models, in bits a character: about half a percent of what a small model needs."""
+
+KINDS = {"s": "sequence", "v": "vision", "l": "language"}
+"""The last letter of a claim's id → the kind of task that it is about."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -34,7 +40,7 @@ class Claim:
 
     @property
     def kind(self) -> str:
-        return "sequence" if self.id.endswith("s") else "vision"
+        return KINDS[self.id[-1]]
 
     @property
     def unit(self) -> str:
@@ -43,7 +49,8 @@ class Claim:
 
     @property
     def printed_on(self) -> str:
-        return self.paper_task or MAIN_TASKS[self.kind]
+        """On which of its tasks the paper prints numbers; "" if it has none of this kind."""
+        return self.paper_task or MAIN_TASKS.get(self.kind, "")
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 types_against_none, type_against_each                 §4.2
 after_against_before                                  §4.3
 combinations_against_type, marginal_means, spreads    §4.4
-normvary_steps                                        §4.5
+normvary_steps, causal_steps                          §4.5
 growth, spectra, evenness                             §4.6
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mambanorm.diagnostics import FLAT
@@ -23,6 +23,7 @@ UNITS = {
     "rotation": "pp",
     "noise_change": "pp",
     "rotation_change": "pp",
+    "bits": "bits a character",
     "spread": "pp²",
     "growth": "decades in 8 blocks",
     "steepness": "decades in 8 blocks",
@@ -35,9 +36,13 @@ UNITS = {
 
 ACCURACIES = ("score", "noise", "rotation")
 """Columns that are accuracies on test rows: the test rows themselves, or corrupted."""
+MEASURED = (*ACCURACIES, "bits")
+"""Columns that are measured on test rows; "bits" is that of language models, with a minus, so that more is better."""
 CHANGES = ("noise_change", "rotation_change")
 """What corruption changes: accuracy on corrupted test rows minus that on the test rows."""
-ON_TEST_ROWS = (*ACCURACIES, *CHANGES, "spread")
+TEXT_PARTS = tuple(f"bits_{i}" for i in range(1, 17))
+"""The same on each of 16 consecutive parts of the test text, from which the noise of that text is told."""
+ON_TEST_ROWS = (*MEASURED, *CHANGES, "spread")
 
 
 @dataclass(frozen=True)
@@ -70,17 +75,17 @@ def minus(better: str, worse: str, **options) -> Comparison:
     return Comparison(name, {better: 1.0, worse: -1.0}, **options)
 
 
-def types_against_none() -> tuple[Comparison, ...]:
-    return tuple(minus(pair(n, n), NONE) for n in NORM_CHOICES)
+def types_against_none(norms: Sequence[str] = NORM_CHOICES) -> tuple[Comparison, ...]:
+    return tuple(minus(pair(n, n), NONE) for n in norms)
 
 
 def type_against_each(best: str) -> tuple[Comparison, ...]:
     return tuple(minus(pair(best, best), pair(n, n)) for n in NORM_CHOICES if n != best)
 
 
-def after_against_before() -> tuple[Comparison, ...]:
+def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Comparison, ...]:
     """The mean over the norms, as Figure 6 draws it; beside it each norm of Table 1."""
-    each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in NORM_CHOICES]
+    each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in norms]
     weights = {arm: weight / len(each) for one in each for arm, weight in one.weights.items()}
     return Comparison(f"mean over {len(each)} norms: None→N − N→None", weights), *each
 
@@ -129,6 +134,16 @@ def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
         steps.append((pair("NormVary", after), original))
     steps.append((pair("NormVary", n2), pair("NormVary-fixed", n2)))
     return tuple(minus(*step, decides=step == steps[0]) for step in dict.fromkeys(steps))
+
+
+def causal_steps() -> tuple[Comparison, ...]:
+    """The same step for a language model, with NormVary and GN within one token."""
+    both, original = pair("NormVary-token", "GN-token"), pair("RMSN", "None")
+    return (
+        minus(both, original),
+        minus(both, pair("RMSN", "GN-token"), decides=False),
+        minus(pair("NormVary-token", "None"), original, decides=False),
+    )
 
 
 def growth(norm: str = "BN") -> tuple[Comparison, ...]:

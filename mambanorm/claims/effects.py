@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 
 from mambanorm.claims.bounds import Noise, Risk, half_width, seeds_to_tell, state_of
-from mambanorm.claims.comparisons import ACCURACIES, ON_TEST_ROWS, Comparison
+from mambanorm.claims.comparisons import ACCURACIES, MEASURED, ON_TEST_ROWS, TEXT_PARTS, Comparison
 from mambanorm.claims.evidence import Evidence, Paired, Splits, splits_of
 from mambanorm.claims.failures import failing_ids, failure_cells, failure_rows
 from mambanorm.claims.hypotheses import Claim
@@ -93,11 +93,21 @@ def _noise(paired: Paired, part: Part, values: np.ndarray, splits: Splits) -> No
     column = part.comparison.column
     if column not in ON_TEST_ROWS:
         return Noise(values.std(ddof=1), 0.0, 0.0)
+    if column == "bits":
+        return Noise(values.std(ddof=1), 0.0, _reading(paired, part))
     counting = _counting(paired, part) / splits.test_rows
     sd = values.std(ddof=1)
     accuracy = column in ACCURACIES
     sd = np.sqrt(counting) if sd < 1e-9 and accuracy else sd
     return Noise(sd, 0.0, counting if accuracy else 0.0) if splits.fixed else Noise(sd, splits.ratio, 0.0)
+
+
+def _reading(paired: Paired, part: Part) -> float:
+    """Variance of the comparison from one test text to another, bits²: from how much its mean over the seeds differs
+    between the consecutive parts of the text that all seeds share. NaN where a run lacks these parts."""
+    used = (part.weights != 0).any(axis=1)
+    of_parts = [(part.weights * paired.columns[name])[used].sum(axis=0).mean() for name in TEXT_PARTS]
+    return float(np.var(of_parts, ddof=1) / len(of_parts))
 
 
 def _counting(paired: Paired, part: Part) -> float:
@@ -120,7 +130,7 @@ def _risks(paired: Paired, part: Part, sign: int) -> tuple[Risk, ...]:
         return ()
     ended = paired.columns["diverged"]  # (arms, seeds), of the runs in the mean
     finite = np.maximum((1 - ended).sum(axis=1), 1)
-    accuracy = paired.columns[column if column in ACCURACIES else "score"]
+    accuracy = paired.columns[column if column in MEASURED else "score"]
     lost = np.maximum((accuracy - paired.columns["chance"]).sum(axis=1) / finite, 0.0)
     seen = ended.mean(axis=1)
     if part.comparison.column == "spread":
@@ -196,7 +206,7 @@ def printed(claim: Claim, comparison: Comparison, task: str) -> float:
     Numbers of the main experiments stand beside every task. Numbers that the paper prints on a task that this kit has
     (ListOps, for H8s) stand beside that task only.
     """
-    if claim.paper_task and task != claim.paper_task.lower():
+    if not claim.printed_on or (claim.paper_task and task != claim.paper_task.lower()):
         return float("nan")
     accuracy = _printed(claim.kind, claim.printed_on)
     plain = comparison.column == "score" and claim.runs == "tuned"

@@ -10,6 +10,7 @@ Every arm starts with the same three learning rates, each with every test seed; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,19 +22,23 @@ import torch
 
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.autonorm import CORRUPTED
-from mambanorm.claims.comparisons import ACCURACIES, CHANGES, NONE
+from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT
+from mambanorm.claims.comparisons import CHANGES, MEASURED, NONE, TEXT_PARTS
 from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.claims.judged_on import fixed_runs
+from mambanorm.claims.judged_on import fixed_runs, kind_of
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import all_rates, inside_task, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
 from mambanorm.tasks import TASKS, check_task, load_task
 from mambanorm.training.config import base_config
+from mambanorm.training.presets import LANGUAGE_TASKS
 
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role", "lr")
 FACTS = ("status", "test_accuracy", "best_val_accuracy", "chance")
 STATUS = ("ok", "diverged", "failed")
+LOSSES = ("test_loss", "best_val_loss", "chance_loss")
+"""What language models are judged by, in nats."""
 STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness")
 
 
@@ -98,7 +103,8 @@ def splits_of(task: str, scale: str) -> Splits:
 class Paired:
     """Some arms with shared seeds. Arrays are (arms, seeds) or (arms,).
 
-    `columns`: score, validation, chance (per cent; a diverged run scores chance), diverged, and those of §4.6.
+    `columns`: score, validation, chance (per cent; a diverged run scores chance), diverged, and those of §4.6. Of
+    language models validation and chance are in bits a character, with a minus, and so is the column bits.
     `lr` the rate of each run, `chosen` that of all seeds together, `edge` ±1 where the arm still improves at an end of
     its grid.
     `diverged` (arms, 2): how many runs diverged, of how many, at all rates. `failed`, `tried` (arms,): the same of the
@@ -223,34 +229,38 @@ class Evidence:
         """The rates of every arm, each seed's by the others. at: (arms, rates, seeds), where the runs stand."""
         model, absent = model_of(arms), len(self.index)
         rates = all_rates(task, self.scale, model)
-        names = ("validation", "chance", "diverged", *ACCURACIES, *CHANGES)
+        names = ("validation", "chance", "diverged", *MEASURED, *CHANGES)
+        columns, smallest = self.columns, SMALLEST_EFFECT
+        if kind_of(task) == "language":
+            columns = columns | {name: columns[f"bits_{name}"] for name in ("validation", "chance")}
+            names, smallest = (*names, *TEXT_PARTS), SMALLEST_BITS
         if not seeds:
             empty = {name: np.empty((len(arms), 0)) for name in names}
             none = np.zeros((len(arms), 2))
             return Paired(arms, (), empty, np.empty((len(arms), 0), object), missing, left_out, diverged=none)
-        validation, usable = self.columns["validation"][at], (at < absent).all(axis=2)
+        validation, usable = columns["validation"][at], (at < absent).all(axis=2)
         for i, arm in enumerate(arms):
 
             def look(j: int, i: int = i, arm: str = arm) -> np.ndarray | None:
                 at[i, j] = self._places(_ids(task, self.scale, arm, rates[j], seeds, self.setting))
-                return None if (at[i, j] == absent).any() else self.columns["validation"][at[i, j]]
+                return None if (at[i, j] == absent).any() else columns["validation"][at[i, j]]
 
-            tuning.grow(validation[i], usable[i], look)
+            tuning.grow(validation[i], usable[i], look, smallest)
         chosen = tuning.crossfit(validation, usable, rates.index(scaled_lr(task, self.scale, 1.0, model)))
         found = np.take_along_axis(at, chosen.choice[:, None], axis=1)[:, 0]
-        diverged = np.where(usable[..., None], self.columns["diverged"][at], 0.0).sum(axis=2)  # (arms, rates)
+        diverged = np.where(usable[..., None], columns["diverged"][at], 0.0).sum(axis=2)  # (arms, rates)
         counted = tuning.rates_that_count(diverged, usable, chosen.choice)
         return Paired(
             arms,
             seeds,
-            {name: self.columns[name][found] for name in names},
+            {name: columns[name][found] for name in names},
             self.ids[found],
             missing,
             left_out,
             lr=np.array(rates)[chosen.choice],
             chosen=np.array(rates)[chosen.chosen],
             promise=chosen.promise,
-            edge=np.array([tuning.edge(*one) for one in zip(validation, usable, strict=True)]),
+            edge=np.array([tuning.edge(*one, smallest) for one in zip(validation, usable, strict=True)]),
             grids=tuple(tuple(rates[j] for j in np.flatnonzero(ok)) for ok in usable),
             diverged=np.stack([diverged.sum(axis=1), usable.sum(axis=1) * len(seeds)], axis=1),
             tried=len(seeds) * counted.sum(axis=1),
@@ -312,6 +322,9 @@ def _usable(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
             told = f"{name} is a fraction from 0 to 1, got {values[wrong[0]]:g} in run {runs.run_id.iloc[wrong[0]]}"
             raise ValueError(told + (": divide per cent by 100" if values[wrong[0]] > 1 else ""))
         finite &= np.isfinite(values) | (diverged & (name != "chance"))
+    text = np.isin(runs.task.to_numpy(object), LANGUAGE_TASKS)
+    for name in LOSSES if text.any() else ():
+        finite &= ~text | np.isfinite(_numbers(runs, name)) | (diverged & (name != "chance_loss"))
     return runs if finite.all() else runs[finite]
 
 
@@ -319,7 +332,7 @@ def _once(runs: pd.DataFrame) -> pd.DataFrame:
     """Each run once, with the summaries that any of its rows has. ValueError for two results of one run."""
     if not runs.run_id.duplicated().any():
         return runs
-    stored = [name for name in STORED if name in runs]
+    stored = [name for name in (*STORED, *TEXT_PARTS) if name in runs]
     order = runs[stored].notna().sum(axis=1).to_numpy().argsort(kind="stable")[::-1]
     runs = runs.iloc[order].drop_duplicates(["run_id", *FACTS])
     for twice, both in runs[runs.run_id.duplicated(keep=False)].groupby("run_id"):
@@ -353,6 +366,10 @@ def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
         **{name: 100 * np.where(diverged, chance, _numbers(runs, name)) for name in CORRUPTED},
         "validation": 100 * np.where(diverged, chance, runs.best_val_accuracy.to_numpy(float)),
     }
+    test, val, by_frequency = (-_numbers(runs, name) / math.log(2) for name in LOSSES)
+    facts["bits_chance"] = by_frequency
+    own = {"bits": test, "bits_validation": val} | {name: _numbers(runs, name) for name in TEXT_PARTS}
+    facts |= {name: np.where(diverged, by_frequency, one) for name, one in own.items()}
     older = "growth_train" in runs  # summaries of version 1, which has other quantities by the same names
     for name in STORED:
         facts[name] = np.full(len(runs), np.nan) if older else _numbers(runs, name)
@@ -363,4 +380,4 @@ def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:
 
 def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
     """A column that not every frame has: NaN without it."""
-    return runs[name].to_numpy(float) if name in runs else np.full(len(runs), np.nan)
+    return pd.to_numeric(runs[name]).to_numpy(float) if name in runs else np.full(len(runs), np.nan)

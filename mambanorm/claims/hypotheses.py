@@ -1,8 +1,9 @@
 """The sources' claims as data: what each says, where, and what would have to be seen for it to hold.
 
 A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); A1v…A3v, about the
-Transformers of the study's second source, stand in autonorm.py. protocol.py has the rule by which they are judged, and
+`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); H1l, H3l and H8l,
+about language models, stand in language.py; A1v…A3v, about the Transformers of the study's second source, in
+autonorm.py. protocol.py has the rule by which they are judged, and
 its versions: whoever changes a hypothesis here writes a new one. effects.py computes the intervals, and `judge` in
 verdict.py counts.
 
@@ -35,6 +36,7 @@ from mambanorm.claims.comparisons import (
     type_against_each,
     types_against_none,
 )
+from mambanorm.claims.language import language_claims
 from mambanorm.errors import unknown
 from mambanorm.model.arms import Arm
 
@@ -298,5 +300,6 @@ CLAIMS: dict[str, Claim] = {
         *(make() for make in (_h9, _h10, _h11, _h12)),
         *(make(f"H{i}v", "vision") for i, make in enumerate(ACCURACY, start=1)),
         *AUTONORM_CLAIMS,
+        *language_claims(_h1("H1s", "sequence"), _h3("H3s", "sequence"), _h8("H8s", "sequence")),
     ]
 }

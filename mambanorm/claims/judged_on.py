@@ -8,7 +8,11 @@ from typing import Any
 from mambanorm.claims.hypotheses import Claim
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs, inside_task
 from mambanorm.training.config import RunConfig
-from mambanorm.training.presets import TABLES, VISION_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+
+KINDS = (
+    dict.fromkeys(VISION_TASKS, "vision") | dict.fromkeys(TABLES, "table") | dict.fromkeys(LANGUAGE_TASKS, "language")
+)
 
 
 def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
@@ -19,8 +23,8 @@ def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
 
 
 def kind_of(task: str) -> str:
-    """ "vision", "table" (a regression, of which no claim speaks) or "sequence"."""
-    return "vision" if task in VISION_TASKS else "table" if task in TABLES else "sequence"
+    """ "vision", "language", "table" (a regression, of which no claim speaks) or "sequence"."""
+    return KINDS.get(task, "sequence")
 
 
 def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:

@@ -21,10 +21,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mambanorm.claims.claim import SMALLEST_BITS
+from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.hypotheses import CLAIMS, SMALLEST_EFFECT, UNEVEN, Claim
 from mambanorm.study.experiments import (
     BUDGETS,
     DEPTHS,
+    EDGE_LRS,
     FAILURE_DEPTHS,
     FAILURE_LRS,
     FURTHER_LR_FACTORS,
@@ -88,6 +91,7 @@ VERSIONS = (
         "738db600624dd84a",
         runs=2,
     ),
+    Version(6, "2026-11-22", "language models with causal norms, in bits a character", "53e43df81eb547ee", runs=2),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
@@ -106,7 +110,7 @@ def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     depths = [{scale: at[scale] for scale in at if scale != "evening"} for at in (DEPTHS, FAILURE_DEPTHS)]
     told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in claims or CLAIMS.values()]]
     if claims is None:
-        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES])
+        told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES, EDGE_LRS, SMALLEST_BITS, len(TEXT_PARTS)])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -11,13 +11,14 @@ import pandas as pd
 
 from mambanorm.claims.evidence import Evidence, splits_of
 from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.protocol import ONE_SIDED
 from mambanorm.study.intervals import t_quantile
-from mambanorm.training.presets import VISION_TASKS
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
     "vision": {"NormVary>SSM>LN": "the paper's", "BN>SSM>LN": "the later claim's", "LN>SSM>LN": "the original"},
+    "language": {"NormVary-token>SSM>GN-token": "the paper's, causal", "RMSN>SSM>None": "the original"},
 }
 """The recommendation of §4.5, that of the paper's apparent successor, and the original that both start from."""
 
@@ -31,17 +32,19 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
 def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.DataFrame:
     """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
     n, diverged, and how far it lies behind the arm that the other seeds choose: behind, low, high (95 %, simultaneous
-    over all arms, wider by the splits' overlap), per_seed, told. Accuracies in per cent, differences in points.
+    over all arms, wider by the splits' overlap), per_seed, told. Accuracies in per cent, differences in points; of
+    language models bits a character, with a minus.
 
     Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
     """
-    evidence, kind = Evidence(frame, scale), "vision" if task in VISION_TASKS else "sequence"
+    evidence, kind = Evidence(frame, scale), kind_of(task)
     arms = [arm for arm in tuned_arms(kind) if not evidence.tuned((arm,), task).gaps]
     paired = evidence.tuned(tuple(arms), task)
     n = len(paired.seeds)
     if n < 2:
         raise ValueError(f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: see mambanorm.needed")
-    score, validation = paired.columns["score"], paired.columns["validation"].mean(axis=1)
+    measured = "bits" if kind == "language" else "score"
+    score, validation = paired.columns[measured], paired.columns["validation"].mean(axis=1)
     best = np.round(paired.promise, 9).argmax(axis=0)  # by seed, on the others
     chosen, ratio = int(validation.argmax()), splits_of(task, evidence.scale).ratio
     rows = []

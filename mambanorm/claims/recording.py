@@ -31,7 +31,7 @@ from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_results, recorded_path, write_recorded
 from mambanorm.training.store import load_runs
 
-EVENING_TASKS = ("mnist1d", "digits_images", "digits")
+EVENING_TASKS = ("mnist1d", "digits_images", "pydoc", "digits")
 """In the order in which they are recorded. Another one joins by a new version of the protocol, before its runs."""
 
 STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4"))
@@ -91,11 +91,13 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     over = [task for task in tasks if task != "digits"]
     for task in over:
         first = _of_kind(FIRST, task)
-        found += [Part(f"{task}: {', '.join(some)}", _of_kind(some, task), task, most) for some in STEPWISE]
+        for some in (_of_kind(numbers, task) for numbers in STEPWISE):
+            found.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, most))
         for share in reversed(BUDGETS[:-1]):
             found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
     for task in over:
-        found.append(Part(f"{task}: H5–H7", _of_kind(GRID, task), task, few))
+        if whole := _of_kind(GRID, task):
+            found.append(Part(f"{task}: H5–H7", whole, task, few))
         if task == inside_task("evening"):
             found.append(Part(f"{task}: H9–H12", INSIDE, task, few))
     if "mnist1d" in tasks:
@@ -109,14 +111,15 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
 
 
 def _of_kind(numbers: tuple[str, ...], task: str) -> tuple[str, ...]:
-    return tuple(number + ("v" if kind_of(task) == "vision" else "s") for number in numbers)
+    """The claims of these numbers about the task's kind; of language models there are few."""
+    return tuple(name for number in numbers if (name := number + kind_of(task)[0]) in CLAIMS)
 
 
 def planned_seeds(claim_id: str, scale: str) -> str:
     """`8`, or at evening `20-31`: the test seeds that a claim's verdict is planned with (protocol 5)."""
     if scale != "evening":
         return str(VERDICT_SEEDS)
-    seeds = EVENING_SEEDS if claim_id.rstrip("sv") in FIRST else GRID_SEEDS
+    seeds = EVENING_SEEDS if claim_id.rstrip("svl") in FIRST else GRID_SEEDS
     return f"{seeds[0]}-{seeds[-1]}"
 
 

@@ -13,12 +13,16 @@ that its claim does not look at.
                         step of the no-norm run of the same seed
     unevenness          log₁₀ of the largest over the smallest block of `deep_runs`, each the L2 norm of all its weights
                         relative to what it was before training
+    late_gain           of language models: by how many bits a character the last tenth of the steps lowered the best
+                        validation loss
+    bits_1 … bits_16    of language models: bits a character, with a minus, on consecutive parts of the test text
     noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3); for these
                         alone a model is run
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,18 +31,19 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.autonorm import CORRUPTED
+from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.diagnostics import growth, sigma_history
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
 from mambanorm.study.robustness import robustness_table
 from mambanorm.training.config import RunConfig
-from mambanorm.training.presets import VISION_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.training.store import find_run, stored_run
 from mambanorm.training.stored_run import DamagedRun, StoredRun
 
 NONE = str(Arm("None", "None"))
-COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", *CORRUPTED)
+COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "late_gain", *TEXT_PARTS, *CORRUPTED)
 Reader = Callable[[StoredRun], dict[str, float]]
 
 
@@ -54,6 +59,9 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> p
     asked = (frame.role == "test") & frame.arm.isin(CLAIMS["A3v"].arms) & frame.task.isin(VISION_TASKS)
     for run_id in frame.run_id[asked & (frame.status == "ok")]:
         _add(facts, run_id, runs_dir, corrupted_facts)
+    asked = (frame.role == "test") & frame.task.isin(LANGUAGE_TASKS)
+    for run_id in frame.run_id[asked & (frame.status == "ok")]:
+        _add(facts, run_id, runs_dir, text_facts)
     added = pd.DataFrame(list(facts.values()), index=list(facts), columns=COLUMNS, dtype=float)
     return frame.drop(columns=[name for name in COLUMNS if name in frame]).join(added, on="run_id")
 
@@ -119,6 +127,15 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
     return steps[finite], sigma[finite]
+
+
+def text_facts(run: StoredRun) -> dict[str, float]:
+    """What the last tenth of the steps was worth to a language model, and its loss on the parts of the test text."""
+    losses = run.curves.dropna(subset=["val_loss"])
+    before = losses.val_loss[losses.step <= 0.9 * run.config.steps].min()
+    of_parts = [-part.mean() / math.log(2) for part in np.array_split(run.predictions["loss"], len(TEXT_PARTS))]
+    late_gain = float(before - losses.val_loss.min()) / math.log(2)
+    return dict(late_gain=late_gain) | dict(zip(TEXT_PARTS, map(float, of_parts), strict=True))
 
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:

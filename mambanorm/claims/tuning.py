@@ -10,8 +10,8 @@ of an arm is an end of its grid, and better than its neighbour by more than the 
     grow            further rates of one arm, one by one
     rates_that_count    whose divergence is held against an arm, or speaks for it
 
-Arrays are (arms, rates, seeds), the smallest rate first. A rate that an arm does not have is not `usable`,
-(arms, rates).
+Validation is the accuracy in per cent, of a language model its bits with a minus. Arrays are (arms, rates, seeds), the
+smallest rate first. A rate that an arm does not have is not `usable`, (arms, rates).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mambanorm.claims.hypotheses import SMALLEST_EFFECT
+from mambanorm.claims.claim import SMALLEST_EFFECT
 from mambanorm.study.intervals import t_quantile
 
 
@@ -45,9 +45,9 @@ def crossfit(validation: np.ndarray, usable: np.ndarray, own: int) -> Rates:
     return Rates(choice, promise, np.round(total, 9).argmax(axis=1))
 
 
-def edge(validation: np.ndarray, usable: np.ndarray) -> int:
+def edge(validation: np.ndarray, usable: np.ndarray, smallest: float = SMALLEST_EFFECT) -> int:
     """±1 if the best of an arm's rates is an end of its grid, and told to be better than its neighbour by more than the
-    smallest effect of interest; else 0. validation: (rates, seeds), usable: (rates,)."""
+    `smallest` effect of interest; else 0. validation: (rates, seeds), usable: (rates,)."""
     rates, n = np.flatnonzero(usable), validation.shape[1]
     if len(rates) < 2 or n < 2:
         return 0
@@ -57,13 +57,18 @@ def edge(validation: np.ndarray, usable: np.ndarray) -> int:
     end = 1 if best == rates[-1] else -1
     gain = validation[best] - validation[rates[-2] if end > 0 else rates[1]]
     lower = gain.mean() - t_quantile(n - 1) * gain.std(ddof=1) / np.sqrt(n)
-    return end if lower > SMALLEST_EFFECT else 0
+    return end if lower > smallest else 0
 
 
-def grow(validation: np.ndarray, usable: np.ndarray, look: Callable[[int], np.ndarray | None]) -> None:
+def grow(
+    validation: np.ndarray,
+    usable: np.ndarray,
+    look: Callable[[int], np.ndarray | None],
+    smallest: float = SMALLEST_EFFECT,
+) -> None:
     """Takes further rates into (rates, seeds) and (rates,) of one arm, as long as the rule asks for one that is there.
     `look(i)`: the validation accuracies at the i-th rate, None where a run is missing."""
-    while end := edge(validation, usable):
+    while end := edge(validation, usable, smallest):
         rates = np.flatnonzero(usable)
         step = (rates[-1] if end > 0 else rates[0]) + end
         found = look(step) if 0 <= step < len(usable) else None

@@ -24,6 +24,8 @@ def untestable(claim: Claim, paired: Paired, part: Part, facts: dict, splits: Sp
         return "out of reach: without norms the blocks are not told to differ by 5 %, so there is nothing to even out"
     if claim.runs != "tuned":
         return ""
+    if column == "bits" and not np.isfinite(facts["low"]):
+        return "the frame lacks the losses on parts of the test text (summaries.with_summaries)"
     if not any(_learned(part, paired, sign, splits) for sign in (1, -1)):
         return "at chance: neither side is told from guessing"
     room = 100 - part.side(-1, paired.columns[column]).mean() if column in ACCURACIES else np.inf
@@ -43,9 +45,13 @@ def lower_end(values: np.ndarray) -> float:
 
 
 def _learned(part: Part, paired: Paired, sign: int, splits: Splits) -> bool:
-    """Whether a side is above chance on average, or one of its runs by three standard deviations of counting rows."""
-    gain, chance = (part.side(sign, paired.columns[name]) for name in ("score", "chance"))
+    """Whether a side is above chance on average, or one of its runs by three standard deviations of counting rows (no
+    part of what bits tell)."""
+    in_bits = part.comparison.column == "bits"
+    gain, chance = (part.side(sign, paired.columns[name]) for name in ("bits" if in_bits else "score", "chance"))
     gain = gain - chance
+    if in_bits:
+        return lower_end(gain) > 0
     counting = 100 * np.sqrt(chance / 100 * (1 - chance / 100) / splits.test_rows)
     return lower_end(gain) > 0 or bool((gain > 3 * counting).any())
 

@@ -151,7 +151,8 @@ class Verdict:
         if not self.tasks:
             return "–"
         same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
-        other = "" if same else f", not the paper's {self.claim.printed_on}"
+        place = self.claim.printed_on
+        other = "" if same else f", not the paper's {place}" if place else ", a kind of task that the paper has not"
         return f"protocol {self.protocol}, {self.scale} scale, {', '.join(self.tasks)}{other}"
 
 
@@ -320,8 +321,9 @@ def _together(verdicts: list[str]) -> str:
 
 
 def _why_not_run(claim: Claim, evidence: Evidence) -> str:
-    if claim.kind == "vision" and not tasks_of(claim, evidence.tasks, evidence.scale):
-        return "no image task has been run"
+    kinds = {"vision": "image task", "language": "language model"}
+    if claim.kind in kinds and not tasks_of(claim, evidence.tasks, evidence.scale):
+        return f"no {kinds[claim.kind]} has been run"
     if any(c.column not in ("score", "spread") for c in claim.comparisons) and len(evidence.index):
         return "the frame has no runs of this claim, or lacks their summaries (summaries.with_summaries)"
     return "the frame has no runs of this claim: see mambanorm.needed"

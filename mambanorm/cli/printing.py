@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,9 @@ def print_run(run) -> None:
 
     config, facts = run.config, run.facts
     print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")
+    if facts.get("chance_loss") is not None:
+        loss, chance = (facts[name] / math.log(2) for name in ("test_loss", "chance_loss"))
+        print(f"  test loss       {loss:.3f} bits a token (of guessing by frequency: {chance:.3f})")
     if facts.get("rmse") is None:
         print(f"  test accuracy   {percent(facts['test_accuracy'])} (chance is {percent(facts['chance'])})")
     else:

@@ -34,6 +34,7 @@ PALETTE = {
     "RMSN-DL": "#F2CC78",
     "GN-token": "#EBAA7C",
     "NormVary-fixed": "#DBAFD0",
+    "NormVary-token": "#7E3B70",
     "DyT": "#9A7B2F",
     "Derf": "#C9B27C",
     "NormSelector": "#4B4FA8",

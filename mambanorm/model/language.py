@@ -78,8 +78,12 @@ class LanguageModel(nn.Module):
         for block in self.backbone.layers:
             block.out_proj.weight /= math.sqrt(len(self.backbone.layers))
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, lengths: None = None) -> Tensor:
+        """`lengths` is there so that it is called as the classifiers are. ValueError for padding, which it does not
+        know."""
         self._check(ids)
+        if lengths is not None:
+            raise ValueError("a language model reads windows without padding: leave lengths out")
         x = self.backbone.embedding(ids)  # (B, L, D)
         for block in self.backbone.layers:
             x = block(x)

@@ -4,7 +4,7 @@
     masked_moments.py   per-channel moments and their pooling: the readable reduction over L, the only mask
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
     classic.py          None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
-    adaptive.py         NormVary (Appendix D)
+    adaptive.py         NormVary (Appendix D), and what is left of it within a token
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
 
 The same norms as fused loops on the CPU are kernels/norm_token.py, norm_sequence.py and norm_mixture.py. The registry

@@ -10,6 +10,9 @@ What the paper leaves open, and what is done here:
 - Eq. 8 and 11 leave out the variance of the means (I2). `statistics="total"`, the default, adds it by the law of total
   variance; `"literal"` computes what is printed.
 - z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member takes its running statistics.
+
+NormVary's statistics see later positions. NormVary-token is what is left for a language model: the mixture of those
+members that a single token has. It is ours.
 """
 
 from __future__ import annotations
@@ -18,9 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.errors import unknown
-from mambanorm.norms.base import SequenceNorm, check_groups, check_values
+from mambanorm.norms.base import Norm, SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count
-from mambanorm.norms.masked_moments import Moments, channel_moments, fusible, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import (
+    Moments,
+    blank_padding,
+    channel_moments,
+    finish,
+    fusible,
+    pool_batch,
+    pool_channels,
+)
 from mambanorm.norms.registry import register_norm
 
 STATISTICS = ("total", "literal")
@@ -146,3 +157,43 @@ def fixed_normvary(
     return NormVary(
         d, eps=eps, affine=affine, groups=groups, momentum=momentum, statistics=statistics, learn_weights=False
     )
+
+
+@register_norm(
+    "NormVary-token",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
+    r",\quad i \in \{\mathrm{GN\text{-}token}, \mathrm{LN}, \mathrm{RMSN}\}",
+    source="ours: NormVary within one token, so that it is causal",
+    axes=("D",),
+    causal=True,
+    learnable="γ, β, 3 + 3 mixture logits",
+)
+class NormVaryToken(Norm):
+    """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D): NormVary's members but BN and IN, whose
+    statistics a single token does not have. LN has the total variance. ValueError unless the groups divide d."""
+
+    members = ("GN-token", "LN", "RMSN")
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
+        check_values(eps=eps, affine=affine)
+        check_groups(d, groups)
+        super().__init__(d, eps=eps, affine=affine)
+        self.groups = groups
+        self.mean_logits = nn.Parameter(torch.zeros(3))
+        self.var_logits = nn.Parameter(torch.zeros(3))
+
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """The softmax weights of the means and of the variances, (3,) each, in the order of `members`."""
+        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        grouped = blank_padding(x, lengths).unflatten(-1, (self.groups, -1))  # (B, L, G, D/G)
+        gn_var, gn_mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
+        ln_mean = gn_mean.mean(-2, keepdim=True)
+        ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
+        mean, var = mix(*self.mixture(), [gn_mean, ln_mean, None], [gn_var, ln_var, ln_var + ln_mean.square()])
+        y = ((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2)
+        return finish(y if self.weight is None else y * self.weight + self.bias, x, gate, fork)
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, eps={self.eps}, groups={self.groups}"

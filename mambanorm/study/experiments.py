@@ -21,7 +21,7 @@ from mambanorm.errors import unknown
 from mambanorm.model.arms import AUTONORM, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
-from mambanorm.training.presets import TABLES, VISION_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""
@@ -302,7 +302,7 @@ def study(
     asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
     images = [task for task in asked if task in VISION_TASKS]
     tables = [task for task in asked if task in TABLES]
-    sequences = [task for task in asked if task not in images + tables]
+    sequences = [task for task in asked if task not in (*images, *tables, *LANGUAGE_TASKS)]
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]
 
     def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
+from mambanorm.model.language import LanguageModel
 from mambanorm.model.transformer import TransformerBlock
 from mambanorm.model.vision import PatchMerging
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
@@ -112,6 +113,7 @@ def shape_of_data(data: TaskData) -> Shape:
         in_features=data.in_features,
         in_channels=inputs.shape[3] if images else None,
         patch=patch,
+        per_position=data.per_position,
         targets=data.targets,
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
         held_out=(len(data.val), len(data.test)),
@@ -125,15 +127,19 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     """FLOPs of a forward pass: linear, conv, scan and attention, a multiply-add counted as two.
 
     Every weight of a product is used once a position: a block's linear layers take 2·(D·2E + E·(R+2N) + R·E + E·D) a
-    position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row).
+    position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row, of a
+    language model once a position).
     The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
     product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u.
     Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
     Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several
     directions, each with its own weights; after each halving of the image, a quarter of the positions is left.
     """
-    stem = 0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem)
-    found = {"linear": 2 * rows * (stem + _weights(model.head)), "conv": 0, "scan": 0, "attention": 0}
+    if isinstance(model, LanguageModel):  # its head works at every position
+        ends = length * _weights(model.lm_head)
+    else:
+        ends = _weights(model.head) + (0 if isinstance(model.stem, nn.Embedding) else length * _weights(model.stem))
+    found = {"linear": 2 * rows * ends, "conv": 0, "scan": 0, "attention": 0}
     for block, positions in _blocks(model, length):
         if isinstance(block, PatchMerging):
             found["linear"] += 2 * rows * positions * _weights(block.reduction)

@@ -7,7 +7,7 @@
     files.py        downloads that resume and are checked, tables that are made once; images.py: pictures
     digits.py …     one file a task, or a family of tasks; each registers what it defines
     expressions.py  the notation of listops.py;   snakes.py: how pathfinder.py's pictures are drawn
-    pydoc.py        text for the language model; no registered task
+    pydoc.py        text for the language model
 
 Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
 rows, columns and channels of an image.
@@ -17,7 +17,7 @@ from mambanorm.settings import SCALES
 from mambanorm.tasks import digits, listops  # importing a task registers it: these two first
 
 # isort: split
-from mambanorm.tasks import breakfast, imagenet, imdb, mnist1d, pathfinder, pixels, tabular
+from mambanorm.tasks import breakfast, imagenet, imdb, mnist1d, pathfinder, pixels, pydoc, tabular
 from mambanorm.tasks.base import BadData, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
@@ -40,6 +40,7 @@ __all__ = [
     "pathfinder",
     "pixels",
     "prepare_task",
+    "pydoc",
     "register_task",
     "tabular",
 ]

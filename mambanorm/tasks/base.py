@@ -32,8 +32,8 @@ class Split:
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
     bytes 0…255, which `batch` returns as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
-    labels: (n,) int64, or real-valued targets (n, T) float32.  lengths: (n,) int64, or None where every row has all L
-    positions, as images always have.
+    labels: (n,) int64; or one for each position of token ids, (n, L) int64; or real-valued targets (n, T) float32.
+    lengths: (n,) int64, or None where every row has all L positions, as images always have.
     Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
 
@@ -56,10 +56,12 @@ class Split:
         n, positions = self.inputs.shape[:2]
         if self.is_regression:
             self._check_targets(n)
+        if self.per_position and self.lengths is not None:
+            raise BadData("lengths are given for rows with a label at each position: such rows have none, give None")
         for name in ("labels", "lengths"):
             if (tensor := getattr(self, name)) is None or (name == "labels" and self.is_regression):
                 continue
-            if tensor.shape != (n,):
+            if tensor.shape != (n,) and not (name == "labels" and self.per_position):
                 raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
             if tensor.dtype not in WHOLE:
                 raise BadData(f"{name} are {tensor.dtype}: whole numbers are needed, int64")
@@ -71,6 +73,11 @@ class Split:
     @property
     def is_regression(self) -> bool:
         return self.labels.dtype == torch.float32
+
+    @property
+    def per_position(self) -> bool:
+        """Whether each position of a row has a label of its own, such as the next token."""
+        return not self.is_regression and self.labels.dim() == 2 and self.labels.shape == self.inputs.shape
 
     def _check_targets(self, n: int) -> None:
         if self.labels.dim() != 2 or self.labels.shape[0] != n or not self.labels.shape[1]:
@@ -85,7 +92,7 @@ class Split:
 
     def batch(self, rows) -> tuple[Tensor, Tensor | None, Tensor]:
         """The picked rows, cut to the longest: inputs (B, L) int64, (B, L, F) or (B, H, W, C), lengths (B,) or None,
-        labels (B,).
+        labels (B,), (B, L) or (B, T).
 
         `rows`: a slice, or indices or a mask over the n rows (tensor, array or list). No row at all: ValueError.
         """
@@ -120,7 +127,8 @@ class TaskData:
     """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
     `in_channels` for images; an image is cut into squares of `patch`² pixels.
 
-    `targets`: for a regression, the name of each target with its unit; n_classes is then their number.
+    `targets`: for a regression, the name of each target with its unit; n_classes is then their number. Where every
+    position has a label, it is the next token: a language model learns it, and n_classes is vocab_size.
 
     BadData for labels outside 0…n_classes − 1, token ids outside 0…vocab_size − 1, inputs of another kind than said,
     and inputs that are not finite: a run would only be counted as diverged.
@@ -177,11 +185,19 @@ class TaskData:
     def _check_labels(self, name: str, split: Split) -> None:
         if not split.is_regression and not self.targets:
             _check_range(f"labels of the {name} split", split.labels, self.n_classes)
+            self._check_positions(name, split)
         elif not self.targets:
             raise BadData(f"labels of the {name} split are real values: name them, targets=('load in kWh/m²', …)")
         elif not split.is_regression or split.labels.shape[1] != len(self.targets):
             found = f"{split.labels.dtype} of shape {tuple(split.labels.shape)}"
             raise BadData(f"labels of the {name} split are {found}: {len(self.targets)} real-valued targets are named")
+
+    def _check_positions(self, name: str, split: Split) -> None:
+        if split.per_position != self.per_position:
+            raise BadData(f"labels of the {name} split and of train are not of one kind: one a row, or one a position")
+        if self.per_position and self.n_classes != self.vocab_size:
+            sizes = f"n_classes={self.n_classes} and vocab_size={self.vocab_size}"
+            raise BadData(f"{sizes}: where each position has a label, it is the next token, so both are one number")
 
     def _kind(self) -> tuple[str, int, int]:
         """What the inputs are said to be, its size, and how many axes such inputs have."""
@@ -200,6 +216,11 @@ class TaskData:
         return tuple(max(shape[axis] for shape in splits) // self.patch for axis in (1, 2))
 
     @property
+    def per_position(self) -> bool:
+        """Whether the next token is to be predicted at each position."""
+        return self.train.per_position
+
+    @property
     def units(self) -> Units | None:
         """How a regression's targets are scaled; None for classes."""
         if not self.targets:
@@ -216,8 +237,20 @@ class TaskData:
         """
         if self.targets:
             return 0.0
-        guess = torch.bincount(self.train.labels).argmax()
+        guess = torch.bincount(self.train.labels.flatten()).argmax()
         return float((self.test.labels == guess).double().mean())
+
+    @property
+    def chance_loss(self) -> float | None:
+        """Where each position has a label: loss on test, in nats a position, of always giving each label its share of
+        the training labels; None elsewhere. It is to the loss what `chance` is to the accuracy.
+
+        Each label is counted once more than it occurs, so that none has the probability 0.
+        """
+        if not self.per_position:
+            return None
+        counts = torch.bincount(self.train.labels.flatten(), minlength=self.n_classes).double() + 1
+        return float(-(counts / counts.sum()).log()[self.test.labels].mean())
 
 
 SPLITS = ("train", "val", "test")
@@ -236,8 +269,8 @@ class Shape:
 
     length: positions of a row of a batch, padding included (what is computed); tokens: without it, on average, 0 = all.
     held_out: rows of the validation and the test split; train_rows: of the training split, 0 = not told.
-    reshuffled: the run's seed decides which rows these are. fresh: it draws new ones, which no other seed has. The
-    other fields are those of TaskData.
+    reshuffled: the run's seed decides which rows these are. fresh: it draws new ones, which no other seed has.
+    per_position: each position has a label. The other fields are those of TaskData.
     """
 
     n_classes: int
@@ -251,6 +284,7 @@ class Shape:
     train_rows: int = 0
     reshuffled: bool = False
     fresh: bool = False
+    per_position: bool = False
     targets: tuple[str, ...] = ()
 
     @property
@@ -268,7 +302,7 @@ class Shape:
         return torch.randn(rows, side, side, self.in_channels)
 
     def labels(self, rows: int) -> Tensor:
-        """Random labels: (rows,) classes, or (rows, targets) values."""
+        """Random labels: (rows,) classes, (rows, L) of them, or (rows, targets) values."""
         if self.targets:
             return torch.randn(rows, len(self.targets))
-        return torch.randint(0, self.n_classes, (rows,))
+        return torch.randint(0, self.n_classes, (rows, self.length) if self.per_position else (rows,))

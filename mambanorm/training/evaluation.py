@@ -1,7 +1,9 @@
 """A model on a split, without gradients: its predictions, their accuracy and loss.
 
-Of a regression the accuracy is R² against the training mean, the mean over its targets, at least 0: the share of the
-squared error that a model takes away from predicting the training mean. RMSE and MAE are in the targets' units.
+Of a language model the accuracy is the share of the positions whose next token it finds likeliest, and losses are means
+over positions. Of a regression the accuracy is R² against the training mean, the mean over its targets, at least 0: the
+share of the squared error that a model takes away from predicting the training mean. RMSE and MAE are in the targets'
+units.
 """
 
 from __future__ import annotations
@@ -33,25 +35,34 @@ def predict(
     model: nn.Module, split: Split, config: RunConfig, device: torch.device, units: Units | None = None
 ) -> dict[str, np.ndarray]:
     """label, predicted (−1 where the logits are not finite: wrong, whatever the label) and loss of every row. Of a
-    regression, label and predicted (n, T) in the targets' units, and `baseline` (T,), the training mean."""
+    regression, label and predicted (n, T) in the targets' units, and `baseline` (T,), the training mean. Where each
+    position has a label: `right`, the share of a row's positions, and loss, their mean."""
     model.eval()
-    found: dict[str, list[Tensor]] = {"label": [], "predicted": [], "loss": []}
+    found: list[dict[str, np.ndarray]] = []
     for rows in torch.arange(len(split)).split(EVAL_BATCH):
         inputs, lengths, labels = to_device(split.batch(rows), device)
         with autocast(config, device):
             logits = model(inputs, lengths).float()
-        if units is None:
-            guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
-            loss = F.cross_entropy(logits, labels, reduction="none")
-        else:
-            guess, loss = units.back(logits), (logits - units.scaled(labels)).square().mean(-1)
-        for key, value in zip(found, (labels, guess, loss), strict=True):
-            found[key].append(value.cpu())
-    arrays = {key: torch.cat(parts).numpy() for key, parts in found.items()}
+        found.append({key: value.cpu().numpy() for key, value in _of_rows(logits, labels, units).items()})
+    arrays = {key: np.concatenate([part[key] for part in found]) for key in found[0]}
     return arrays if units is None else arrays | {"baseline": units.mean.numpy()}
 
 
+def _of_rows(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
+    """What `predict` keeps of each row."""
+    if units is not None:
+        loss = (logits - units.scaled(labels)).square().mean(-1)
+        return dict(label=labels, predicted=units.back(logits), loss=loss)
+    guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+    if labels.dim() == 1:
+        return dict(label=labels, predicted=guess, loss=F.cross_entropy(logits, labels, reduction="none"))
+    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L)
+    return dict(right=(guess == labels).float().mean(1), loss=loss.mean(1))
+
+
 def accuracy(predictions: dict[str, np.ndarray]) -> float:
+    if "right" in predictions:
+        return float(predictions["right"].mean(dtype=np.float64))
     if "baseline" not in predictions:
         return float(np.mean(predictions["label"] == predictions["predicted"]))
     label, predicted, baseline = (predictions[name].astype(float) for name in ("label", "predicted", "baseline"))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.model.classifier import SequenceClassifier
+from mambanorm.model.language import LanguageModel
 from mambanorm.model.transformer import TransformerClassifier
 from mambanorm.model.vision import ImageClassifier
 from mambanorm.ssm import scan_backend
@@ -97,7 +98,7 @@ def _train(
     model = model.to(device)
     optimizer = build_optimizer(model, config)
     average, head_first = Average(model, config.ema), HeadFirst(model, config)
-    log, curve, best = WeightLog(model), [], Best(by_loss=units is not None)
+    log, curve, best = WeightLog(model), [], Best(by_loss=units is not None or data.per_position)
     nonfinite_step = nonfinite_site = None
     parts = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve)
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
@@ -152,6 +153,7 @@ def _train(
         val_accuracy=data.chance if diverged else curve[-1]["val_accuracy"],
         best_val_accuracy=best.accuracy,
         best_step=best.step,
+        best_val_loss=curve[best.step - 1]["val_loss"] if best.step else None,
         chance=data.chance,
         steps=len(curve) - diverged,
         first_nonfinite_step=nonfinite_step,
@@ -168,11 +170,12 @@ def _train(
         curves=pd.DataFrame(curve).reindex(
             columns=["step", "train_loss", "grad_norm", "lr", "val_loss", "val_accuracy"]
         ),
-        test_loss=float(predictions["loss"].mean()),
+        test_loss=data.chance_loss if diverged and data.per_position else float(predictions["loss"].mean()),
+        chance_loss=data.chance_loss,
         **errors(predictions),
         predictions=predictions,
         diagnostics=log.arrays(),
-        checkpoint={name: value.cpu() for name, value in judged.state_dict().items()},
+        checkpoint={name: value.detach().cpu().clone() for name, value in judged.state_dict().items()},
     )
 
 
@@ -216,8 +219,10 @@ def micro_batches(rows: int, size: int) -> list[slice]:
 
 def build_model(
     config: RunConfig, data: TaskData | Shape
-) -> SequenceClassifier | ImageClassifier | TransformerClassifier:
+) -> SequenceClassifier | ImageClassifier | TransformerClassifier | LanguageModel:
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
+    if data.per_position:
+        return build_language_model(config, data.vocab_size)
     names = TRANSFORMER_FIELDS if config.model == "transformer" else MODEL_FIELDS
     options = {name: getattr(config, name) for name in names}
     options["positions"] = data.positions if config.positional == "learned" else None
@@ -236,6 +241,23 @@ def build_model(
         if config.down_sample:
             raise ValueError(f"down_sample={config.down_sample} halves images, and {config.task} has sequences")
         return SequenceClassifier(data.n_classes, vocab_size=data.vocab_size, in_features=data.in_features, **options)
+
+
+NOT_OF_TEXT = dict(model="mamba", stem_norm="None", positional="none", drop_path=0.0, down_sample=(), head_steps=0)
+"""Fields that a language model does not have, and the only value that they may have."""
+
+
+def build_language_model(config: RunConfig, vocab_size: int) -> LanguageModel:
+    """As `build_model`, where the next token is to be predicted. ValueError for a norm that sees later ones."""
+    for name, only in NOT_OF_TEXT.items():
+        if (given := getattr(config, name)) != only:
+            raise ValueError(
+                f"{name}={given!r} is no part of a language model, and {config.task} needs one: leave it at {only!r}"
+            )
+    names = [name for name in MODEL_FIELDS if name not in NOT_OF_TEXT]
+    with BUILDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return LanguageModel(vocab_size, **{name: getattr(config, name) for name in names})
 
 
 def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:

@@ -103,7 +103,11 @@ def _cut(inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator)
 
 
 def loss_of(outputs: Tensor, labels: Tensor, config: RunConfig, lesson: Lesson) -> Tensor:
-    """The mean loss: cross-entropy of logits with classes, squared error of values with targets (float labels)."""
+    """The mean loss: cross-entropy of logits with classes, squared error of values with targets (float labels). Where
+    each position has a class, (B, L), every position counts as a row."""
+    if labels.dim() == 2 and not labels.is_floating_point():
+        soft = None if lesson.soft is None else lesson.soft.flatten(0, 1)
+        return loss_of(outputs.flatten(0, 1), labels.flatten(), config, lesson._replace(soft=soft))
 
     def hard(wanted: Tensor) -> Tensor:
         if wanted.is_floating_point():

@@ -28,6 +28,7 @@ class RunResult:
     val_accuracy: float  # at the last step
     best_val_accuracy: float  # NaN if the run ended before its first evaluation
     best_step: int
+    best_val_loss: float | None  # at that step; None without an evaluation
     chance: float  # accuracy of always guessing the commonest class
     steps: int  # optimizer steps done
     first_nonfinite_step: int | None
@@ -41,7 +42,8 @@ class RunResult:
     versions: str
     git_commit: str
     machine: str
-    test_loss: float | None  # cross-entropy, or squared error of the scaled targets
+    test_loss: float | None  # cross-entropy in nats, or squared error of the scaled targets
+    chance_loss: float | None  # of a language model: in nats, of guessing by frequency; its test_loss if it diverged
     rmse: float | None  # of a regression, on test, in the targets' units; the mean over several
     mae: float | None
     chance_rmse: float | None  # of predicting the training mean
@@ -65,8 +67,8 @@ FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARR
 
 FRACTIONS = ("test_accuracy", "val_accuracy", "chance", "best_val_accuracy")
 COUNTS = ("steps", "best_step", "parameters", "threads", "first_nonfinite_step")
-MEASURES = ("wall_s", "tokens_per_s", "peak_memory_mb", "test_loss", "rmse", "mae", "chance_rmse")
-ADDED = ("test_loss", "rmse", "mae", "chance_rmse")  # later than the first runs: those have none
+ADDED = ("test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss")  # the first runs have none
+MEASURES = ("wall_s", "tokens_per_s", "peak_memory_mb", *ADDED)
 MAY_BE_NONE = ("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site", *ADDED)
 
 

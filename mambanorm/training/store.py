@@ -43,7 +43,7 @@ from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun, StoredR
 COLUMNS = [
     *("run_id", "task", "arm", "n1", "n2", "seed", "role", "scale", "lr", "n_layers", "status"),
     *("test_accuracy", "val_accuracy", "best_val_accuracy", "chance", "steps"),
-    *("test_loss", "rmse", "mae", "chance_rmse"),
+    *("test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss"),
     *("first_nonfinite_step", "first_nonfinite_site", "wall_s", "tokens_per_s", "peak_memory_mb"),
     *("threads", "backend", "versions", "git_commit", "machine"),
     *("best_step", "parameters", "d_model", "norm_options", "error", "checked"),
