@@ -91,7 +91,7 @@ VERSIONS = (
         "738db600624dd84a",
         runs=2,
     ),
-    Version(6, "2026-11-22", "language models with causal norms, in bits a character", "43fe9ccf9d716f11", runs=2),
+    Version(6, "2026-11-22", "language models, in bits; H9s to H12s on models that train", "d1fce27292573ee0", runs=2),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
