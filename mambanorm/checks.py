@@ -49,7 +49,7 @@ def check_real(name: str, value: object, form: str = "") -> None:
         raise ValueError(f"{name} has layout {value.layout}; a dense one is needed: use {name}.to_dense()")
     if value.is_neg():  # a view whose numbers differ from its memory by their sign
         raise ValueError(f"{name} is a negated view; numbers of its own are needed: use {name}.resolve_neg()")
-    if value.device.type == "cpu" and value.numel() and not _has_memory(value):
+    if value.is_cpu and value.numel() and not _has_memory(value):
         raise ValueError(f"{name} has no memory behind it (freed, fake or symbolic): a tensor of numbers is needed")
 
 

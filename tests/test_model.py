@@ -166,7 +166,7 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
         torch.manual_seed(0)
         block = mn.MambaBlock(shape[2], *mn.Arm.parse(arm), **sizes).to(dtype)
         x = sample(*shape).to(dtype).requires_grad_()
-        assert can_fuse(block, x) == (dtype == torch.float32)
+        assert can_fuse(block, x, block._mixer_parameters()) == (dtype == torch.float32)
         y = block(x)
         loss = (y * sample(*shape, seed=1).to(dtype)).sum()
         leaves = [x, *(p for p in block.parameters() if p.requires_grad)]

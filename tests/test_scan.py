@@ -326,7 +326,7 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     tracemalloc.stop()
     monkeypatch.undo()
     gradients = 4 * (4 * batch * channels * length + 2 * batch * length * size)  # out, du, ddelta, dz; dB, dC
-    forward_scratch = 4 * math.prod(plan.scratch_shape("forward"))  # freed before the backward pass makes its own
+    forward_scratch = 4 * math.prod(plan.scratch_shapes["forward"])  # freed before the backward pass makes its own
     extra = sum(allocated) - forward_scratch - gradients + peak
     assert plan.extra_bytes <= 0.05 * states
     assert plan.extra_bytes <= extra <= 0.05 * states

@@ -155,7 +155,7 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
             torch.manual_seed(0)
             block = mn.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(dtype)
             x = sample(*shape).to(dtype).requires_grad_()
-            assert can_fuse(block, x) == (dtype == torch.float32 and backend == "auto")
+            assert can_fuse(block, x, block._mixer_parameters()) == (dtype == torch.float32 and backend == "auto")
             y = block(x)
             loss = (y * sample(*shape, seed=1).to(dtype)).sum()
             found.append([t.detach().double() for t in (y, *torch.autograd.grad(loss, [x, *block.parameters()]))])

@@ -18,6 +18,7 @@ from mambanorm.kernels.runtime import (
     ONE,
     ZERO,
     add_product,
+    added_up,
     empty,
     jit,
     load,
@@ -140,7 +141,7 @@ def conv_backward(u, taps, bias, grad):
     sums = zeros(workers, len(taps) + 1, u.shape[2])
     arguments = (*u.shape, len(taps), places([u, taps, bias, grad, du, sums]))
     run(_backward, _backward_worker, workers, arguments)
-    sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
+    sums = added_up(sums)
     return du, sums[1:].t().unsqueeze(1), sums[0]
 
 

@@ -15,68 +15,57 @@ state-spaces/mamba.
 """
 
 import torch
+import torch.nn.functional as F
 
 from mambanorm.kernels.conv import conv_backward, conv_forward, taps_of
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.runtime import empty
-from mambanorm.kernels.scan_cpu import Inputs, scan_backward, scan_forward
+from mambanorm.kernels.scan_cpu import Inputs, powers_of, scan_backward, scan_forward, split_groups
 
 
-def mixer_cpu(h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D, gated):
+def mixer_cpu(h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A_log, D, gated):
     """What stands between h = N1(x) and N2 in a block, for float32 on the CPU; parameters shaped as the block's.
 
-    h (B, L, D), A (E, N) negative → y (B, L, E), gated. Without `gated`, where a norm comes before the gate: (y, z).
-    Differentiable once.
+    h (B, L, D) → y (B, L, E), gated. Without `gated`, where a norm comes before the gate: (y, z). Differentiable once.
     """
-    parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A, D
+    parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A_log, D
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (h, *parameters))
     y, z = _Mixer.apply(keep, bool(gated), h, *parameters)
     return y if gated else (y, z)
-
-
-def _scan_inputs(u, z, narrow, dt_weight, dt_bias, A, D):
-    """The scan's inputs from u and z (B, L, E) and the narrow product (B, L, R + 2N)."""
-    size, rank = A.shape[1], dt_weight.shape[1]
-    dt, B, C = narrow.split([rank, size, size], dim=-1)
-    B, C = (m.transpose(1, 2).unsqueeze(1) for m in (B, C))
-    return Inputs(u, dt, A, B, C, low=dt_weight.detach().t().contiguous(), D=D, z=z, bias=dt_bias)
 
 
 class _Mixer(torch.autograd.Function):
     """h (B, L, D) and the parameters → y and, unless the gate is applied here, z, (B, L, E) each."""
 
     @staticmethod
-    def forward(ctx, keep, gated, h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D):
-        batch, length, width = h.shape
-        rows, taps = h.detach().reshape(-1, width), taps_of(conv_weight)
-        raw, z = (torch.mm(rows, part.t()).view(batch, length, -1) for part in in_proj.chunk(2))
+    def forward(ctx, keep, gated, h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A_log, D):
+        h, taps, A = h.detach().contiguous(), taps_of(conv_weight), -torch.exp(A_log)
+        main, gate = in_proj.chunk(2)
+        raw, z = F.linear(h, main), F.linear(h, gate)
         u = conv_forward(raw, taps, conv_bias)
-        narrow = torch.mm(u.view(len(rows), -1), x_proj.t()).view(batch, length, -1)
-        inputs = _scan_inputs(u, z if gated else None, narrow, dt_weight, dt_bias, A, D)
-        ctx.gated, ctx.plan = gated, inputs.plan()
+        dt, B, C = split_groups(F.linear(u, x_proj).unsqueeze(2), dt_weight.shape[1], A.shape[1])
+        low = dt_weight.t().contiguous()
+        inputs = Inputs(u, dt, powers_of(A), B, C, low, None, D, z if gated else None, dt_bias)
+        ctx.gated, ctx.plan = gated, inputs.plan(decaying=True)
         y, _, states = scan_forward(inputs, ctx.plan, keep, False)
         if keep:
-            kept = (rows, raw, u, narrow, states, z if gated else None)
-            ctx.save_for_backward(*kept, in_proj, taps, conv_bias, x_proj, dt_weight, dt_bias, A, D)
+            ctx.save_for_backward(h, raw, in_proj, taps, conv_bias, x_proj, A, states, *inputs[:-1])
         return y, None if gated else z
 
     @staticmethod
     @backward_once
     def backward(ctx, dy, dz):
-        rows, raw, u, narrow, states, z, in_proj, taps, conv_bias, x_proj, dt_weight, dt_bias, A, D = ctx.saved_tensors
-        tokens, channels = len(rows), u.shape[2]
-        inputs = _scan_inputs(u, z, narrow, dt_weight, dt_bias, A, D)
+        h, raw, in_proj, taps, conv_bias, x_proj, A, states, *tensors = ctx.saved_tensors
+        inputs = Inputs(*tensors)
         grads = scan_backward(inputs, ctx.plan, dy, states)
-        dz, dnarrow = grads.z if ctx.gated else dz.contiguous(), grads.delta.view(tokens, -1)
-        du = grads.u
-        du.view(tokens, channels).addmm_(dnarrow, x_proj)
-        draw, dconv, dconv_bias = conv_backward(raw, taps, conv_bias, du)
-        draw, dz = draw.view(tokens, channels), dz.view(tokens, channels)
-        main, gate = in_proj.chunk(2)
+        rows, u, dnarrow = h.flatten(0, 1), inputs.u.flatten(0, 1), grads.delta.flatten(0, 1)  # (T, …) from here on
+        grads.u.flatten(0, 1).addmm_(dnarrow, x_proj)
+        draw, dconv, dconv_bias = conv_backward(raw, taps, conv_bias, grads.u)
+        draw, dz = draw.flatten(0, 1), (grads.z if ctx.gated else dz.contiguous()).flatten(0, 1)
+        (main, gate), din_proj = in_proj.chunk(2), empty(in_proj.shape)
         dh = torch.mm(draw, main).addmm_(dz, gate)
-        din_proj = empty(in_proj.shape)
-        torch.mm(draw.t(), rows, out=din_proj[:channels])
-        torch.mm(dz.t(), rows, out=din_proj[channels:])
-        dx_proj = torch.mm(dnarrow.t(), u.view(tokens, channels))
-        dh = dh.view(*u.shape[:2], -1)
-        return None, None, dh, din_proj, dconv, dconv_bias, dx_proj, grads.low.t(), grads.bias, grads.A, grads.D
+        for part, grad in zip(din_proj.chunk(2), (draw, dz), strict=True):
+            torch.mm(grad.t(), rows, out=part)
+        dx_proj, dA_log = torch.mm(dnarrow.t(), u), grads.A * A
+        own = din_proj, dconv, dconv_bias, dx_proj, grads.low.t(), grads.bias, dA_log, grads.D
+        return None, None, dh.view_as(h), *own

@@ -28,6 +28,7 @@ from mambanorm.kernels.runtime import (
     ONE,
     ZERO,
     add_product,
+    added_up,
     empty,
     jit,
     load,
@@ -38,18 +39,18 @@ from mambanorm.kernels.runtime import (
     store,
     zeros,
 )
-from mambanorm.kernels.scan_cpu import Inputs, scan_backward, scan_forward
+from mambanorm.kernels.scan_cpu import Inputs, powers_of, scan_backward, scan_forward, split_groups
 from mambanorm.kernels.threads import scan_threads
 
 DIRECTIONS = 4
 
 
-def cross_mixer_cpu(h, size, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D):
+def cross_mixer_cpu(h, size, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A_logs, Ds):
     """What stands between h = N1(x) and N2 in a VSS block, for float32 on the CPU; parameters shaped as the block's.
 
-    h (B, H·W, D), size (H, W), A (4·E, N) negative → y and z, (B, H·W, E) each; y is not gated. Differentiable once.
+    h (B, H·W, D), size (H, W) → y and z, (B, H·W, E) each; y is not gated. Differentiable once.
     """
-    parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A, D
+    parameters = in_proj, conv_weight, conv_bias.contiguous(), x_proj, dt_weight, dt_bias, A_logs, Ds
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in (h, *parameters))
     return _CrossMixer.apply(keep, tuple(size), h, *parameters)
 
@@ -213,7 +214,7 @@ def conv_backward(u, size, taps, bias, grad):
     sums = zeros(workers, len(taps) + 1, u.shape[2])
     arguments = (len(u), *size, u.shape[2], _reach(taps), places([u, taps, bias, grad, du, sums]))
     run(_conv_backward, _conv_backward_worker, workers, arguments)
-    sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
+    sums = added_up(sums)
     return du, sums[1:], sums[0]
 
 
@@ -241,46 +242,36 @@ def _workers(image):
     return min(scan_threads(), image.shape[0] * -(-image.shape[2] // LANES))
 
 
-def _scan_inputs(u, narrow, dt_weight, dt_bias, A, D):
-    """The scan's inputs from u (B, L, 4, E) and the narrow product (B, L, 4, R + 2N)."""
-    size, rank = A.shape[1], dt_weight.shape[2]
-    dt, B, C = narrow.split([rank, size, size], dim=-1)
-    B, C = (m.permute(0, 2, 3, 1) for m in (B, C))  # (B, 4, N, L)
-    low = dt_weight.detach().flatten(0, 1).t().contiguous()  # (R, 4·E)
-    return Inputs(u.flatten(2), dt.transpose(2, 3), A, B, C, low=low, D=D, bias=dt_bias.flatten())
-
-
 class _CrossMixer(torch.autograd.Function):
     """h (B, L, D) and the parameters → y and z, (B, L, E) each."""
 
     @staticmethod
-    def forward(ctx, keep, size, h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A, D):
+    def forward(ctx, keep, size, h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, A_logs, Ds):
         batch, length, width = h.shape
-        rows = h.detach().reshape(-1, width)
+        rows, A = h.detach().reshape(-1, width), -torch.exp(A_logs)
         taps = conv_weight.detach().flatten(1).t().contiguous()  # (K·K, E)
         raw, z = (torch.mm(rows, part.t()).view(batch, length, -1) for part in in_proj.chunk(2))
         u = conv_forward(raw, size, taps, conv_bias)
         narrow = empty(len(rows), DIRECTIONS, x_proj.shape[1])
         for g, weight in enumerate(x_proj):
             torch.mm(u.view(len(rows), DIRECTIONS, -1)[:, g], weight.t(), out=narrow[:, g])
-        narrow = narrow.view(batch, length, DIRECTIONS, -1)
-        inputs = _scan_inputs(u, narrow, dt_weight, dt_bias, A, D)
-        ctx.size, ctx.plan = size, inputs.plan()
+        dt, B, C = split_groups(narrow.view(batch, length, DIRECTIONS, -1), dt_weight.shape[2], A.shape[1])
+        low = dt_weight.flatten(0, 1).t().contiguous()  # (R, 4·E)
+        inputs = Inputs(u.flatten(2), dt, powers_of(A), B, C, low, None, Ds, None, dt_bias.flatten())
+        ctx.size, ctx.plan, ctx.shape = size, inputs.plan(decaying=True), dt_weight.shape
         y, _, states = scan_forward(inputs, ctx.plan, keep, False)
         if keep:
-            kept = rows, raw, u, narrow, states
-            ctx.save_for_backward(*kept, in_proj, taps, conv_bias, x_proj, dt_weight, dt_bias, A, D)
+            ctx.save_for_backward(rows, raw, in_proj, taps, conv_bias, x_proj, A, states, *inputs[:-1])
         return merge(y.view_as(u), size), z
 
     @staticmethod
     @backward_once
     def backward(ctx, dy, dz):
-        rows, raw, u, narrow, states, in_proj, taps, conv_bias, x_proj, dt_weight, dt_bias, A, D = ctx.saved_tensors
-        tokens, channels, size = len(rows), u.shape[3], ctx.size
-        inputs = _scan_inputs(u, narrow, dt_weight, dt_bias, A, D)
+        rows, raw, in_proj, taps, conv_bias, x_proj, A, states, *tensors = ctx.saved_tensors
+        tokens, channels, size, inputs = len(rows), raw.shape[2], ctx.size, Inputs(*tensors)
         dy = spread(dy.contiguous(), size).flatten(2)
         grads = scan_backward(inputs, ctx.plan, dy, states)
-        u, du = (t.view(tokens, DIRECTIONS, channels) for t in (u, grads.u))
+        u, du = (t.view(tokens, DIRECTIONS, channels) for t in (inputs.u, grads.u))
         dnarrow, dx_proj = grads.delta.view(tokens, DIRECTIONS, -1), empty(x_proj.shape)
         for g in range(DIRECTIONS):
             du[:, g].addmm_(dnarrow[:, g], x_proj[g])
@@ -294,7 +285,7 @@ class _CrossMixer(torch.autograd.Function):
         torch.mm(dz.t(), rows, out=din_proj[channels:])
         across = 2 * _reach(taps) + 1
         dconv = dtaps.t().reshape(channels, 1, across, across)
-        ddt_weight = grads.low.t().reshape(dt_weight.shape)
+        ddt_weight = grads.low.t().reshape(ctx.shape)
         return (
             None,
             None,
@@ -304,7 +295,7 @@ class _CrossMixer(torch.autograd.Function):
             dconv_bias,
             dx_proj,
             ddt_weight,
-            grads.bias.view_as(dt_bias),
-            grads.A,
+            grads.bias.view(ctx.shape[:2]),
+            grads.A * A,
             grads.D,
         )

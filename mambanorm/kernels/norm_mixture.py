@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mambanorm.checks import check_shapes
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ZERO, empty, full, jit, run
+from mambanorm.kernels.runtime import ZERO, constant, empty, jit, run
 
 _TWO = np.float32(2)
 
@@ -24,7 +24,7 @@ def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     names = "mean_logits", "var_logits", "running_mean", "running_var"
     check_shapes("NormVary", names, [getattr(norm, name) for name in names], ((5,), (5,), (D,), (D,)))
     weighted = norm.statistics == "total" and not isinstance(count, int)
-    share = (count / count.sum()).view(-1) if weighted else full((rows,), 1 / rows)
+    share = (count / count.sum()).view(-1) if weighted else constant(rows, 1 / rows)
     return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ONE, ZERO, empty, in_order, jit, memory, places, run, sigmoid, zeros
+from mambanorm.kernels.runtime import ONE, ZERO, constant, empty, in_order, jit, memory, places, run, sigmoid
 from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
@@ -42,7 +42,7 @@ def centre_scale(
 
     x and gate (B, L, D), gate None = no gate. With `fork` returns (y, x).
     """
-    y, same = _CentreScale.apply(x, mean, scale, shift, gate)
+    y, same = _CentreScale.apply(x, mean, scale, shift, gate, fork)
     return (y, same) if fork else y
 
 
@@ -179,58 +179,46 @@ def _start(parallel, serial, shape, tensors: list[Tensor], *more) -> None:
 class _Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, lengths):
-        rows = x.detach().contiguous()
-        B, L, D = x.shape
+        rows, (B, L, D) = in_order(x), x.shape
         ctx.lengths = np.full(B, L) if lengths is None else lengths.numpy().astype(np.int64)
-        m, v = empty(B, D), empty(B, D)
+        m, v = empty(B, 1, D), empty(B, 1, D)
         _start(_moments_forward, _moments_worker, x.shape, [rows, m, v], ctx.lengths)
         ctx.save_for_backward(rows, m)
-        return m[:, None], v[:, None], x.view_as(x)
+        return m, v, x.view_as(x)
 
     @staticmethod
     @backward_once
     def backward(ctx, dm, dv, passed):
         x, m = ctx.saved_tensors
-        dm, dv = (g.expand(len(x), 1, x.shape[2]).contiguous() for g in (dm, dv))
         dx = torch.empty_like(x)
-        tensors = [x, m, dm, dv, passed.contiguous(), dx]
+        tensors = [x, m, in_order(dm), in_order(dv), in_order(passed), dx]
         _start(_moments_backward, _moments_grad_worker, x.shape, tensors, ctx.lengths)
         return dx, None
 
 
 class _CentreScale(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, mean, scale, shift, gate):
-        rows, z = in_order(x), in_order(gate)
-        B, _, D = x.shape
-        mu, s = (_per_row(t, B, D) for t in (mean, scale))
-        beta = zeros(D) if shift is None else in_order(shift)
+    def forward(ctx, x, mean, scale, shift, gate, fork):
+        rows, z, (B, _, D) = in_order(x), in_order(gate), x.shape
+        mu, s = (t.expand(B, 1, D).contiguous() for t in (constant(D, 0.0) if mean is None else mean, scale))
+        beta = constant(D, 0.0) if shift is None else in_order(shift)
         y = torch.empty_like(rows)
         _start(_apply_forward, _apply_worker, x.shape, [rows, z, mu, s, beta, y])
         ctx.save_for_backward(rows, z, mu, s, beta)
         ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
         ctx.set_materialize_grads(False)
-        return y, x.view_as(x)
+        return y, x.view_as(x) if fork else None
 
     @staticmethod
     @backward_once
     def backward(ctx, grad, passed):
         if grad is None:
-            return passed, None, None, None, None
+            return passed, *[None] * 5
         x, z, mu, s, beta = ctx.saved_tensors
         dx, dz, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(z), torch.empty_like(mu), torch.empty_like(mu)
         tensors = [x, z, mu, s, beta, in_order(grad), in_order(passed), dx, dz, sum_g, sum_gx]
         _start(_apply_backward, _apply_grad_worker, x.shape, tensors)
-        parts = (-sum_g * s, sum_gx, sum_g)  # of mean, scale and shift, each (B, D)
-        parts = (None if shape is None else _to_shape(p, shape) for p, shape in zip(parts, ctx.shapes))
-        return dx, *parts, dz if z.numel() else None
-
-
-def _per_row(t: Tensor | None, B: int, D: int) -> Tensor:
-    """Anything that broadcasts to (B, 1, D), as a contiguous (B, D); None as zeros."""
-    return zeros(B, D) if t is None else t.detach().expand(B, 1, D)[:, 0].contiguous()
-
-
-def _to_shape(part: Tensor, shape: torch.Size) -> Tensor:
-    """The gradient of what was broadcast to (B, D): summed over the axes that it did not have."""
-    return part[:, None].sum_to_size(shape) if len(shape) == 3 else part.sum_to_size(shape)
+        of_mean, of_scale, of_shift = ctx.shapes  # each was broadcast to (B, 1, D): its gradient is the sum over that
+        dmean = None if of_mean is None else (-sum_g * s).sum_to_size(of_mean)
+        dshift = None if of_shift is None else sum_g.sum_to_size(of_shift)
+        return dx, dmean, sum_gx.sum_to_size(of_scale), dshift, dz if z.numel() else None, None

@@ -14,7 +14,20 @@ import numpy as np
 import torch
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ONE, ZERO, empty, full, in_order, jit, memory, places, run, sigmoid, zeros
+from mambanorm.kernels.runtime import (
+    ONE,
+    ZERO,
+    added_up,
+    constant,
+    empty,
+    in_order,
+    jit,
+    memory,
+    places,
+    run,
+    sigmoid,
+    zeros,
+)
 from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
@@ -26,8 +39,8 @@ def token_norm(x, weight, bias, eps, centred=True, groups=1, gate=None, fork=Fal
     Returns y (B, L, D); with `fork` (y, x). Differentiable once.
     """
     D = x.shape[-1]
-    weight, bias = (full((D,), 1.0) if weight is None else weight), (zeros(D) if bias is None else bias)
-    y, same = _TokenNorm.apply(x, weight, bias, gate, eps, centred, groups)
+    weight, bias = (constant(D, 1.0) if weight is None else weight), (constant(D, 0.0) if bias is None else bias)
+    y, same = _TokenNorm.apply(x, weight, bias, gate, eps, centred, groups, fork)
     return (y, same) if fork else y
 
 
@@ -142,10 +155,10 @@ def _backward(workers, arguments):
 
 
 class _TokenNorm(torch.autograd.Function):
-    """x and z (B, L, D) or z None, weight and bias (D,), float32 on the CPU → (y, x)."""
+    """x and z (B, L, D) or z None, weight and bias (D,), float32 on the CPU → y and, with `fork`, x."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, z, eps, centred, groups):
+    def forward(ctx, x, weight, bias, z, eps, centred, groups, fork):
         given = [in_order(t) for t in (x, z, weight, bias)]
         tokens = x.shape[0] * x.shape[1]
         ctx.cut = tokens, groups, x.shape[2] // groups
@@ -154,16 +167,16 @@ class _TokenNorm(torch.autograd.Function):
         run(_forward, _forward_worker, ctx.workers, (*ctx.cut, _f(eps), ctx.centred, places([*given, y, stats])))
         ctx.save_for_backward(*given, stats)
         ctx.set_materialize_grads(False)
-        return y, x.view_as(x)
+        return y, x.view_as(x) if fork else None
 
     @staticmethod
     @backward_once
     def backward(ctx, grad, passed):
         if grad is None:
-            return passed, *[None] * 6
+            return passed, *[None] * 7
         given = ctx.saved_tensors
         dx, dz, sums = empty(grad.shape), torch.empty_like(given[1]), zeros(ctx.workers, 2, grad.shape[2])
         tensors = [*given, in_order(grad), in_order(passed), dx, dz, sums]
         run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
-        sums = sums.sum(0)  # in a fixed order: the same bits each time with the same number of threads
-        return dx, sums[0], sums[1], dz if dz.numel() else None, None, None, None
+        dweight, dbias = added_up(sums).unbind()
+        return dx, dweight, dbias, dz if dz.numel() else None, None, None, None, None

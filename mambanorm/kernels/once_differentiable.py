@@ -16,8 +16,9 @@ def backward_once(backward):
 
     @functools.wraps(backward)
     def checked(ctx, *grads):
-        if torch.is_grad_enabled():
-            grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
+        if not torch.is_grad_enabled():  # nobody wants a graph of this pass: the usual case, without a detour
+            return backward(ctx, *grads)
+        grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
         return once(ctx, *grads)
 
     return checked

@@ -5,7 +5,9 @@ Map
     exp2, exp2_below, sigmoid       elementary functions that LLVM can vectorise (llvmlite has no vector math library)
     memory, load, store, add_product  blocks of LANES numbers between tensors and a worker's buffers
     empty, zeros, ones, full        tensors as kernels read and write them
-    places, in_order                addresses and lengths of tensors; a contiguous tensor
+    constant, EMPTY                 a vector of one number, made once; no tensor
+    places, in_order                addresses and sizes of tensors; a contiguous tensor
+    added_up                        the sum of what each worker has summed
     run                             starts a kernel, one at a time, and announces it if it must be compiled first
 """
 
@@ -14,7 +16,6 @@ import hashlib
 import math
 import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import numba
@@ -151,9 +152,10 @@ def _pointer(typingctx, address):
 
 @jit(inline="always")
 def memory(places, k):
-    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and lengths.
+    """The numbers of tensor k as a flat array; `places` (tensors, 2) holds addresses and sizes.
 
     An array passed from Python takes a microsecond to unpack, and the loops count references to it. This avoids both.
+    Of a strided tensor the array reaches beyond its size: only ask whether that is 0, for a tensor that is not there.
     """
     return numba.carray(_pointer(places[k, 0]), places[k, 1])
 
@@ -182,6 +184,16 @@ _FLAT = dict(dtype=torch.float32, device="cpu")  # what the kernels read and wri
 empty, zeros, ones, full = (
     functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros, torch.ones, torch.full)
 )
+
+
+@functools.lru_cache(maxsize=256)
+def constant(size, number):
+    """A vector of `size` times one number, made once: only to be read."""
+    with torch.inference_mode(False):  # else a later training could not keep it for its backward pass
+        return full((size,), number)
+
+
+EMPTY = constant(0, 0.0)
 _LOCK = threading.Lock()
 
 
@@ -202,38 +214,29 @@ class _Announce(event.Listener):
 _COMPILED = set()
 
 
-@contextmanager
-def _announced(kernel):
-    if kernel in _COMPILED:
-        yield
-    else:
+def run(parallel, serial, workers, arguments):
+    """Start a kernel. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
+    kernel, given = (serial, (0, 1, *arguments)) if workers == 1 else (parallel, (workers, arguments))
+    with _LOCK:
+        if kernel in _COMPILED:
+            kernel(*given)
+            return
         with event.install_listener("numba:compile", _Announce()):
-            yield
+            kernel(*given)
         _COMPILED.add(kernel)
 
 
-def run(parallel, serial, workers, arguments):
-    """Start a kernel. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
-    with _LOCK:
-        if workers == 1:
-            with _announced(serial):
-                serial(0, 1, *arguments)
-        else:
-            with _announced(parallel):
-                parallel(workers, arguments)
-
-
 def places(tensors):
-    """Address and length of the memory that each tensor spans, first to last element, as (tensors, 2) int64."""
-    return np.array([(t.data_ptr(), _span(t)) for t in tensors], dtype=np.int64)
-
-
-def _span(tensor):
-    if tensor.numel() == 0 or tensor.is_contiguous():
-        return tensor.numel()
-    return 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    """Address and size of each tensor, as (tensors, 2) int64; an empty one has the address 0."""
+    return np.array([(t.data_ptr(), t.numel()) for t in tensors], dtype=np.int64)
 
 
 def in_order(x: Tensor | None) -> Tensor:
-    """The tensor, contiguous and detached; an empty one for None."""
-    return empty(0) if x is None else x.detach().contiguous()
+    """The tensor, contiguous; an empty one for None."""
+    return EMPTY if x is None else x.contiguous()
+
+
+def added_up(partial: Tensor) -> Tensor:
+    """The sum over the first axis: of workers, or of segments. In a fixed order: the same bits each time with the same
+    number of threads."""
+    return partial.sum(0) if len(partial) > 1 else partial[0]

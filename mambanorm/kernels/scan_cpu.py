@@ -34,7 +34,7 @@ from torch import Tensor
 
 from mambanorm.kernels import scan_cpu_loops
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import LANES, empty, ones, places, run, zeros
+from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, ones, places, run, zeros
 from mambanorm.kernels.threads import scan_threads
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
@@ -85,7 +85,7 @@ class Plan:
             dtype=np.int64,
         )
 
-    @property
+    @functools.cached_property
     def segments(self):
         """1 if the batch keeps all threads busy, else the fewest segments that do (at most one per LANES channels)."""
         if self.batch % self.threads == 0 or self.batch >= 4 * self.threads:
@@ -93,7 +93,7 @@ class Plan:
         most = max(1, self.channels // LANES)
         return min(most, self.threads // math.gcd(self.batch, self.threads))
 
-    @property
+    @functools.cached_property
     def workers(self):
         return max(1, min(self.threads, self.batch * self.segments))
 
@@ -102,9 +102,11 @@ class Plan:
         """h at the start of every chunk but the first."""
         return self.batch, (self.length - 1) // STEPS, self.size, self.channels
 
-    def scratch_shape(self, direction):
-        """One row per worker; `_rooms` and `_more_rooms` in scan_cpu_loops.py name its parts."""
-        return self.workers, scan_cpu_loops.scratch_floats(direction, STEPS, self.size, self.rank)
+    @functools.cached_property
+    def scratch_shapes(self):
+        """By direction: one row per worker; `_rooms` and `_more_rooms` in scan_cpu_loops.py name its parts."""
+        floats = scan_cpu_loops.scratch_floats
+        return {d: (self.workers, floats(d, STEPS, self.size, self.rank)) for d in ("forward", "backward")}
 
     @property
     def sums_shape(self):
@@ -119,31 +121,39 @@ class Plan:
     def extra_bytes(self):
         """Peak bytes of forward plus backward beyond inputs, outputs and gradients: states and the larger scratch."""
         partial = sum(math.prod(self.partial_shape(g)) for g in (self.groups_b, self.groups_c))
-        backward = math.prod(self.scratch_shape("backward")) + math.prod(self.sums_shape)
+        backward = math.prod(self.scratch_shapes["backward"]) + math.prod(self.sums_shape)
         backward += partial * (self.segments - 1) // self.segments  # one layer becomes the gradient itself
-        forward = math.prod(self.scratch_shape("forward"))
+        forward = math.prod(self.scratch_shapes["forward"])
         return 4 * (math.prod(self.states_shape) + max(forward, backward))
 
 
 # ----------------------------------------------------------------------------------------------------------- torch side
-_EMPTY = empty(0)
+@functools.lru_cache(maxsize=256)
+def _rows_of_four(strides):
+    """Strides as the kernels take them, beside flat memory: one compiled variant for every layout. Made once."""
+    return np.array([(*row, 0, 0, 0, 0)[:4] for row in strides], dtype=np.int64)
 
 
-def _strides(tensors):
-    """Strides as rows of four. Kernels take flat memory and strides: one compiled variant for every layout."""
-    return [(*t.stride(), 0, 0, 0)[:4] for t in tensors]
+def powers_of(A):
+    """A·log2(e), (D, N) → (N, D) in order: the kernels compute powers of two."""
+    return (A.detach().t() * float(scan_cpu_loops.LOG2E)).contiguous()
+
+
+def split_groups(narrow, rank, size):
+    """Δ's R numbers, B and C as views (B, G, ·, L) of what one product a group gave, (B, L, G, R + 2N)."""
+    return narrow.permute(0, 2, 3, 1).split_with_sizes([rank, size, size], 2)
 
 
 class Inputs(NamedTuple):
     """What a scan takes, in the kernel's layout: float32, (B, L, …) with contiguous channels.
 
-    `delta` is (B, L, D), or (B, L, R) beside its weight `low` (R, D): then Δ's projection is part of the kernel. Where
-    B and C have G groups, each takes R numbers of its own, (B, L, R, G).
+    `delta` is (B, L, D), or (B, G, R, L) beside its weight `low` (R, D): then Δ's projection is part of the kernel, and
+    each group of B and C has R numbers of its own.
     """
 
     u: Tensor  # (B, L, D)
     delta: Tensor
-    A: Tensor  # (D, N)
+    powers: Tensor  # (N, D), `powers_of` A
     B: Tensor  # (B, G, N, L)
     C: Tensor
     low: Tensor | None = None
@@ -153,25 +163,31 @@ class Inputs(NamedTuple):
     bias: Tensor | None = None
     softplus: bool = True
 
-    def plan(self):
+    def plan(self, decaying):
+        """How to cut the scan; `decaying`: whether A and softplus leave no state that could grow."""
         rank = 0 if self.low is None else len(self.low)
         groups = self.B.shape[1], self.C.shape[1]
-        return plan_for(*self.u.shape, self.A.shape[1], *groups, scan_threads(), rank, self._decaying())
+        return plan_for(*self.u.shape, len(self.powers), *groups, scan_threads(), rank, decaying)
 
-    def _decaying(self):
-        if self.weight is not None or not bool((self.A <= 0).all()):
+    def decaying(self):
+        if self.weight is not None or not bool((self.powers <= 0).all()):
             return False
         return self.softplus or (self.low is None and self.bias is None and bool(self.delta.min() >= 0))
 
     def strided(self):
         """What comes in any layout."""
-        return [self.u, self.delta, self.B, self.C, _EMPTY if self.z is None else self.z]
+        return [self.u, self.delta, self.B, self.C, EMPTY if self.z is None else self.z]
+
+    def strides(self):
+        """Those of `strided`; Δ's R numbers of a step as (B, L, R, G)."""
+        by_row, by_group, by_rank, by_step = (*self.delta.stride(), 0)[:4]
+        delta = self.delta.stride() if self.low is None else (by_row, by_step, by_rank, by_group)
+        return self.u.stride(), delta, self.B.stride(), self.C.stride(), () if self.z is None else self.z.stride()
 
     def ordered(self):
-        """What the kernel reads in order: A·log2(e) as (N, D), for it computes powers of two, and the parameters."""
-        scaled = self.A.detach().t() * float(scan_cpu_loops.LOG2E)
-        tensors = scaled, self.low, self.weight, self.D, self.bias
-        return [_EMPTY if t is None else t.contiguous() for t in tensors]
+        """What the kernel reads in order: the powers and the parameters."""
+        tensors = self.powers, self.low, self.weight, self.D, self.bias
+        return [EMPTY if t is None else t.contiguous() for t in tensors]
 
 
 class Gradients(NamedTuple):
@@ -194,14 +210,12 @@ class Gradients(NamedTuple):
 
 
 def scan_forward(inputs, plan, keep, want_last):
-    """Runs the forward kernel: out (B, L, D), last (B, N, D) or nothing, states for the backward pass or nothing."""
-    batch, length, channels = inputs.u.shape
-    out = empty(batch, length, channels)
-    last = empty(batch, plan.size, channels if want_last else 0)
-    states = empty(plan.states_shape if keep else 0).view(batch, -1, plan.size, channels)
-    strided = inputs.strided()
-    tensors = [*strided, *inputs.ordered(), empty(plan.scratch_shape("forward")), out, last, states]
-    strides = np.array(_strides(strided), dtype=np.int64)
+    """Runs the forward kernel: out (B, L, D), last (B, N, D) or empty, states for the backward pass or empty."""
+    out = empty(inputs.u.shape)
+    last = empty(plan.batch, plan.size, plan.channels) if want_last else EMPTY
+    states = empty(plan.states_shape) if keep else EMPTY
+    tensors = [*inputs.strided(), *inputs.ordered(), empty(plan.scratch_shapes["forward"]), out, last, states]
+    strides = _rows_of_four(inputs.strides())
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
     run(scan_cpu_loops.run_forward, scan_cpu_loops.forward_worker, plan.workers, arguments)
     return out, last, states
@@ -212,45 +226,41 @@ def scan_backward(inputs, plan, grad, states):
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
     du = empty(inputs.u.shape)
-    dz = empty(inputs.u.shape if inputs.z is not None else (0, 0, 0))
+    dz = EMPTY if inputs.z is None else empty(inputs.u.shape)
     if plan.rank:
         own = plan.rank + 2 * size
         width = plan.groups_b * own
         joint = zeros(segments, batch, length, width)
         ddelta, db, dc = joint, joint[..., plan.rank :], joint[..., plan.rank + size :]
-        layers = [(length * width, own, width, 0)] * 3
+        layers = ((length * width, own, width),) * 3
     else:
         ddelta = empty(1, batch, length, plan.channels)
         db, dc = (zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))
-        layers = [(0, 0, 0, 0), *((m.shape[1] * length * size, length * size, size, 0) for m in (inputs.B, inputs.C))]
-    sums = zeros(plan.sums_shape)
-    strided, scratch = inputs.strided(), empty(plan.scratch_shape("backward"))
-    tensors = [*strided, *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
-    strides = np.array([*_strides([*strided, grad]), *layers], dtype=np.int64)
+        layers = (), *((m.shape[1] * length * size, length * size, size) for m in (inputs.B, inputs.C))
+    sums, scratch = zeros(plan.sums_shape), empty(plan.scratch_shapes["backward"])
+    tensors = [*inputs.strided(), *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
+    strides = _rows_of_four((*inputs.strides(), grad.stride(), *layers))
     arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
     run(scan_cpu_loops.run_backward, scan_cpu_loops.backward_worker, plan.workers, arguments)
-    ddelta, sums = _add(ddelta), _add(sums)
-    db, dc = (None, None) if plan.rank else (_add(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
-    dlow, weight = sums[2 * size + 2 :], sums[size : 2 * size]
-    dA, dD, dbias = sums[:size].t(), sums[2 * size], sums[2 * size + 1]
-    return Gradients(du, ddelta, dA, db, dc, dlow, weight, dD, dz, dbias)
-
-
-def _add(partial):
-    """The sum over the first axis: of segments or workers, in a fixed order."""
-    return partial.sum(0) if len(partial) > 1 else partial[0]
+    ddelta, sums = added_up(ddelta), added_up(sums)
+    db, dc = (None, None) if plan.rank else (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
+    dA, dweight, dD, dbias, dlow = sums.split_with_sizes([size, size, 1, 1, plan.rank])
+    return Gradients(du, ddelta, dA.t(), db, dc, dlow, dweight, dD.view(-1), dz, dbias.view(-1))
 
 
 class _Scan(torch.autograd.Function):
-    """The tensors of `Inputs` (float32) → out (B, L, D) and the last state (B, N, D)."""
+    """u, delta, A (D, N) and the further tensors of `Inputs` (float32) → out (B, L, D) and, if wanted, the last state
+    (B, N, D)."""
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, *tensors):
-        inputs = Inputs(*tensors, softplus)
-        ctx.plan, ctx.softplus = inputs.plan(), softplus
+    def forward(ctx, keep, want_last, softplus, u, delta, A, *others):
+        inputs = Inputs(u, delta, powers_of(A), *others, softplus)
+        ctx.plan, ctx.softplus = inputs.plan(inputs.decaying()), softplus
         out, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
         if keep:
-            ctx.save_for_backward(*tensors, states)
+            ctx.save_for_backward(*inputs[:-1], states)
+        if not want_last:
+            return out, None
         ctx.mark_non_differentiable(last)
         return out, last
 
@@ -290,7 +300,7 @@ def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=
     rows = [None if x is None else _channels_last(x) for x in (u, delta, z)]
     vectors = [None if x is None else x.float() for x in (D, delta_bias)]
     per_step = [_per_step(m, u.shape[0], u.shape[2]) for m in (B, C)]
-    tensors = Inputs(*rows[:2], A.float(), *per_step, None, weight, vectors[0], rows[2], vectors[1])[:-1]
+    tensors = *rows[:2], A.float(), *per_step, None, weight, vectors[0], rows[2], vectors[1]
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
     if not want_last:

@@ -28,7 +28,7 @@ def _start():
 
 def scan_threads():
     """Threads the next kernel may use: torch's count, at most Numba's; 1 in a forked child, where OpenMP cannot run."""
-    if os.getpid() != _PID:
+    if torch.get_num_threads() == 1 or os.getpid() != _PID:  # nobody has to ask Numba, which takes a moment
         return 1
     _start()
     return max(1, min(torch.get_num_threads(), numba.get_num_threads()))

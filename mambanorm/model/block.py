@@ -111,7 +111,7 @@ class MambaBlock(nn.Module):
         leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
         """
         parameters = self._check(x)
-        if can_fuse(self, x):
+        if can_fuse(self, x, parameters):
             return self._forward_fused(x, lengths, parameters)
         return self._forward_readable(x, lengths)
 
@@ -135,8 +135,7 @@ class MambaBlock(nn.Module):
         from mambanorm.kernels.mixer import mixer_cpu  # here: importing Numba takes a moment
 
         h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
-        *parameters, A_log, D = parameters
-        y = mixer_cpu(h, *parameters, -torch.exp(A_log), D, gated=self.scan_gates)
+        y = mixer_cpu(h, *parameters, gated=self.scan_gates)
         if not self.scan_gates:
             y, z = y
             y = self.n2(y, lengths, gate=z) if self.n2_gates else self.n2(y, lengths) * F.silu(z)
@@ -240,13 +239,13 @@ class MambaBlock(nn.Module):
             check_beside(f"the cache's {name}", given, own, "what this block keeps")
 
 
-def can_fuse(block: nn.Module, x: Tensor) -> bool:
-    """Whether a MambaBlock or VSSBlock runs its fused version on x: float32 on the CPU, by the CPU's scan, without
-    autocast and without an observer."""
+def can_fuse(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> bool:
+    """Whether a MambaBlock or VSSBlock runs its fused version on x: float32 on the CPU like the mixer's parameters, by
+    the CPU's scan, without autocast and without an observer."""
     return (
         block.observer is None
         and block.scan_backend in ("auto", "cpu")
-        and fusible(x, *block._mixer_parameters())
+        and fusible(x, *parameters)
         and not torch.is_autocast_enabled("cpu")
     )
 

@@ -76,7 +76,9 @@ class Norm(nn.Module):
         check_lengths(lengths, x)
         gamma, beta = self.scale_and_shift()
         check_shapes(type(self).__name__, ("γ", "β"), (gamma, beta), ((self.d,), (self.d,)))
-        one = next(chain(self.parameters(), self.buffers()), None) if gamma is None else gamma
+        one = gamma
+        if gamma is None and (self._parameters or self._buffers or self._modules):
+            one = next(chain(self.parameters(), self.buffers()), None)
         if one is not None:  # one stands for all: they move together
             check_beside("x", x, one, type(self).__name__)
         if gate is not None:

@@ -39,7 +39,7 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
 
 def fusible(*tensors: Tensor | None) -> bool:
     """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch."""
-    return all(t is None or (t.device.type == "cpu" and t.dtype == torch.float32) for t in tensors)
+    return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
 
 
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -103,6 +103,7 @@ def _train(
     parts = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve)
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
     tokens, earlier_s = checkpoint.load()
+    learned = list(model.parameters())  # once: it walks through all modules
     start, done = time.perf_counter() - earlier_s, len(curve)
 
     if not done:
@@ -118,11 +119,12 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = config.lr * factor
         optimizer.zero_grad()
-        model.train()
+        if not model.training:  # after an evaluation
+            model.train()
         head_first.at(step)
         with log.watching(), step_randomness(config, step):
             loss = backward(model, inputs, lengths, labels, config, lesson)
-        grad_norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+        grad_norm = float(nn.utils.get_total_norm([p.grad for p in learned if p.grad is not None]))
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
         if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
             with autocast(config, device):
