@@ -44,16 +44,19 @@ ENDS = "its ends are bounds with levels of their own, where it holds and where i
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
     """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
-    its own. A claim may have a row for each task; one that was not run has an empty row. ValueError for no verdict."""
+    its own. A claim may have a row for each task; one that was not run has an empty row. Verdicts of several scales
+    stand scale by scale, and each row names its own. ValueError for no verdict."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
+    scales = list(dict.fromkeys(v.scale for v in verdicts))
+    verdicts = sorted(verdicts, key=lambda v: scales.index(v.scale))
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
     panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
     heights = [0.75 + 0.34 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], panels, strict=True):
-        _verdict_panel(ax, panel)
+        _verdict_panel(ax, panel, name_scale=len(scales) > 1)
     told = [v for v in verdicts if v.n_seeds]
     seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
     where = [", ".join(dict.fromkeys(str(getattr(v, name)) for v in verdicts)) for name in ("protocol", "scale")]
@@ -75,14 +78,14 @@ def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
     return f"grey tick: {threshold}", f"hollow diamond: the paper's own number, on {places}" if places else ""
 
 
-def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
+def _verdict_panel(ax: Axes, verdicts: Sequence, name_scale: bool) -> None:
     for y, verdict in enumerate(verdicts):
         colour = WORDS[verdict.verdict][0]
         if verdict.n_seeds:
             seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
         _said(ax, y, verdict.verdict, _headline(verdict.reason), colour)
-    ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
+    ax.set_yticks(range(len(verdicts)), [_label(v, name_scale) for v in verdicts])
     ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=spelled(verdicts[0].unit))
     _upright(ax)
 
@@ -104,8 +107,9 @@ def _headline(why: str) -> str:
     return re.split(r"[:,(]", why)[0].strip()
 
 
-def _label(verdict) -> str:
-    where = f"  ({verdict.tasks[0]})" if len(verdict.tasks) == 1 else ""
+def _label(verdict, name_scale: bool) -> str:
+    where = [*(verdict.tasks if len(verdict.tasks) == 1 else ()), *([verdict.scale] if name_scale else ())]
+    where = f"  ({', '.join(where)})" if where and verdict.n_seeds else ""
     return f"{verdict.claim.id}  {verdict.decided_by or verdict.claim.direction}{where}"
 
 
