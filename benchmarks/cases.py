@@ -6,6 +6,7 @@ norms     each norm at each site of a block, and each norm alone
 length    our step from 64 to 8,192 positions, with as many tokens a batch and with one row
 state     our step with 16, 32 and 64 states
 threads   the step with one thread and with two
+runs      whole runs of the study's tasks an hour, one process a core
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mambanorm import NORMS
+from mambanorm import NORMS, base_config
 from mambanorm.errors import unknown
+from mambanorm.tasks import load_task
+from mambanorm.training.config import RunConfig
 
 STEP_PEERS = ("mambapy", "transformers", "transformers+mambapy")
 SCAN_PEERS = ("mambapy",)
@@ -25,7 +28,7 @@ NAIVE = "naive mixture"
 class Case:
     """One implementation at one size. `kind` and `name` say what `peers.prepare` builds."""
 
-    kind: str  # scan | scan forward | step | block | norm
+    kind: str  # scan | scan forward | step | block | norm | run
     name: str
     batch: int
     length: int
@@ -33,6 +36,8 @@ class Case:
     state: int = 16
     layers: int = 4
     threads: int = 2
+    scale: str = ""  # of a run, whose name is its task
+    processes: int = 1  # that train runs at the same time
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -77,6 +82,8 @@ class Sizes:
     states: tuple = (16, 32, 64)
     middle: tuple = (32, 256, 64)  # of the sections state and threads
     layers: int = 4
+    runs: tuple = ("digits", "mnist1d", "listops")
+    scale: str = "evening"
 
 
 def scan(sizes: Sizes, threads: int) -> list[Group]:
@@ -147,6 +154,26 @@ def threads(sizes: Sizes, most: int) -> list[Group]:
     ]
 
 
+def runs(sizes: Sizes, cores: int) -> list[Group]:
+    """A group a task: tasks are not compared with one another."""
+    return [
+        Group("runs", f"{task} at scale {sizes.scale}, {cores} at a time", (_run(task, sizes.scale, cores),))
+        for task in sizes.runs
+    ]
+
+
+def _run(task: str, scale: str, cores: int) -> Case:
+    config = config_of(task, scale)
+    length = load_task(task, scale, config.seed).positions[0]
+    sizes = config.batch_size, length, config.d_model, config.d_state, config.n_layers
+    return Case("run", task, *sizes, threads=1, scale=scale, processes=cores)
+
+
+def config_of(task: str, scale: str) -> RunConfig:
+    """The run that stands for a task's runs: a norm of each kind, one before the SSM and one after."""
+    return base_config(task, scale, arm="RMSN>SSM>GN", threads=1)
+
+
 SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
     "scan": scan,
     "step": step,
@@ -154,6 +181,7 @@ SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
     "length": length,
     "state": state,
     "threads": threads,
+    "runs": runs,
 }
 
 

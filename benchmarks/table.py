@@ -106,6 +106,8 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
     """One group as cells: name, median, quartiles, ratios to the rows that others are set against, memory, repeats."""
     if rows[0]["section"] == "length":
         return _length_table(rows)
+    if rows[0]["section"] == "runs":
+        return _runs_table(rows)
     bases = [name for name in BASES if any(row["name"] == name for row in rows) and _compares(name, rows)]
     lines = [["", "ms", "quartiles", *(f"÷ {base}" for base in bases), "peak MB", "runs"]]
     for row in rows:
@@ -128,6 +130,11 @@ def _length_table(rows: Sequence[dict]) -> list[list[str]]:
         per_token = [_number(row["us_per_token"]), _number(row["peak_mb"]), _number(row["kb_per_token"])]
         lines.append([size, *_time_cells(row), *per_token, _runs(row)])
     return lines
+
+
+def _runs_table(rows: Sequence[dict]) -> list[list[str]]:
+    lines = [["", "ms a run", "quartiles", "runs an hour", "judged by"]]
+    return lines + [[row["name"], *_time_cells(row), _number(row["runs_per_hour"]), _runs(row)] for row in rows]
 
 
 def target_table(found: Sequence[dict]) -> list[list[str]]:

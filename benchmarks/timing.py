@@ -13,16 +13,17 @@ import math
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.cases import Case, Group
 from benchmarks.peers import Bind, Missing, Run, prepare
+from benchmarks.runs import seconds_of, whole_runs
 from mambanorm.kernels.threads import set_threads
 from mambanorm.settings import ROOT
 
 SHORTEST = 16  # lengths below this are not worth judging by
+ROUNDS = 3  # of whole runs at most: a round is several seconds a task
 START_S = 60  # a child process may take this long to import and to compile
 
 
@@ -58,6 +59,8 @@ class Plan:
 def measure(group: Group, limits: Limits) -> list[dict]:
     """One row per case: its size, status, times, ratios to every other case of the group, peak memory."""
     set_threads(group.cases[0].threads)
+    if group.section == "runs":
+        return [_runs_row(group, case, limits) for case in group.cases]
     rows, plans = [], []
     for case in group.cases:
         row, plan = _ready(case, limits)
@@ -93,6 +96,14 @@ def _ready(case: Case, limits: Limits) -> tuple[dict, Plan | None]:
         if not case.is_peer:
             raise
         return row | {"status": "failed", "note": f"{type(error).__name__}: {error}"}, None
+
+
+def _runs_row(group: Group, case: Case, limits: Limits) -> dict:
+    """The row of a whole run, judged by short ones, and how many of them all processes train in an hour."""
+    found = summary(whole_runs(case, min(limits.repeats, ROUNDS)))
+    row = {"section": group.section, "group": group.title, "name": case.name, "shape": list(case.shape)}
+    row |= {"threads": case.threads, "status": "ok", "note": "", "ratios": {}} | found
+    return row | {"peak_mb": None, "runs_per_hour": case.processes * 3.6e6 / found["median_ms"]}
 
 
 def judge(bind: Bind, batch: int, length: int, limits: Limits) -> float:
@@ -131,12 +142,6 @@ def in_turn(plans: Sequence[Plan]) -> list[list[float]]:
             if turn < plan.count:
                 taken.append(seconds_of(plan.run))
     return times
-
-
-def seconds_of(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def summary(seconds: Sequence[float]) -> dict:

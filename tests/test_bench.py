@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks import cases, memory, peers, run, table, timing
+from benchmarks import cases, memory, peers, run, runs, table, timing
 from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits, Plan
 from mambanorm.cli.main import main
@@ -28,6 +28,8 @@ TINY = Sizes(
     states=(2, 4),
     middle=(2, 8, 16),
     layers=1,
+    runs=("digits",),
+    scale="smoke",
 )
 QUICK = Limits(repeats=1, budget=1e6, weigh=False)
 
@@ -308,6 +310,24 @@ def test_medians_quartiles_and_ratios_of_planted_times(monkeypatch):
     assert found["mambapy's step by ours, (32, 256, 64)"]["measured"] == pytest.approx(20)
     slower = [ours | {"ratios": {"floor": 2.5}}]
     assert [one["reached"] for one in table.verdicts(slower)] == [False]
+
+
+@pytest.mark.parametrize(("periods", "seconds"), [(1, 3.0), (3, 7.0), (10, 21.0), (2.5, 6.0)])
+def test_a_whole_run_is_its_periods_and_what_stands_around_them(periods, seconds):
+    around, period = 1.0, 2.0
+    assert runs.of_a_whole_run(around + period, around + 3 * period, periods) == pytest.approx(seconds)
+
+
+def test_runs_an_hour_count_every_process_and_stand_in_the_table(monkeypatch):
+    monkeypatch.setattr(timing, "whole_runs", lambda case, rounds: [9.0, 11.0, 10.0] * case.processes)
+    for group, task in zip(cases.runs(Sizes(), 2), Sizes().runs, strict=True):
+        (row,) = timing.measure(group, Limits())
+        config = mn.base_config(task, "evening")
+        assert row["shape"][0] == config.batch_size
+        assert row["shape"][2:] == [config.d_model, config.d_state]
+        assert (row["threads"], row["median_ms"], row["repeats"]) == (1, 10_000, 6)
+        assert row["runs_per_hour"] == pytest.approx(720)
+        assert table.table([row])[1] == [task, "10,000", "9,250–10,750", "720", "6"]
 
 
 def length_rows(us, kb, group="16,384 tokens a batch"):

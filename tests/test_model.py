@@ -185,6 +185,15 @@ def test_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative()
         gradient.square().sum().backward()
 
 
+def test_a_block_first_asked_in_inference_mode_learns_afterwards():
+    """What the kernels make once and keep is fit for a backward pass, whoever asked for it first."""
+    block, x = mn.MambaBlock(12, "RMSN", "RMSN-DL"), torch.randn(3, 5, 12)  # sizes that no other test has
+    with torch.inference_mode():
+        block(x)
+    block(x).sum().backward()
+    assert all(p.grad is not None for p in block.parameters())
+
+
 @pytest.mark.parametrize("shape", [(3, 11, 32), (1, 1, 5), (2, 2, 7), (5, 65, 64), (4, 300, 130)])
 def test_fused_convolution_equals_its_twin_and_the_one_for_cuda_forward_and_backward(shape):
     channels = shape[2]

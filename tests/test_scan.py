@@ -11,6 +11,7 @@ import threading
 import tracemalloc
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -474,6 +475,26 @@ BAD = {
 def test_a_wrong_argument_is_named(message):
     with pytest.raises(ValueError, match=message):
         selective_scan(**(example() | BAD[message]))
+
+
+def test_wide_registers_are_asked_for_and_change_no_bit():
+    def plain(x, y):
+        for i in range(64):
+            y[i] = x[i] * x[i] + y[i]
+
+    def wide(x, y):
+        runtime.in_wide_registers()
+        for i in range(64):
+            y[i] = x[i] * x[i] + y[i]
+
+    found = []
+    for function in (plain, wide):
+        compiled, y = numba.njit(fastmath={"contract"})(function), np.ones(64, np.float32)
+        compiled(np.linspace(0, 1, 64, dtype=np.float32), y)
+        llvm = compiled.inspect_llvm(compiled.signatures[0])
+        assert ('"prefer-vector-width"="512"' in llvm) == (function is wide)
+        found.append(y)
+    assert found[0].tobytes() == found[1].tobytes()
 
 
 def test_it_works_where_no_cache_can_be_written(tmp_path):

@@ -143,6 +143,18 @@ def add_product(typingctx, target, to, first, at, second, there):
 
 
 @intrinsic
+def in_wide_registers(typingctx):
+    """Called in a function, lets LLVM vectorise its loops with 64 bytes where the processor has such registers: of its
+    own it takes half of them on some. Only for loops without sums: in those the width decides the order of adding."""
+
+    def codegen(context, builder, signature, args):
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite's own add knows only some
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+@intrinsic
 def _pointer(typingctx, address):
     def codegen(context, builder, signature, args):
         return builder.inttoptr(args[0], context.get_value_type(types.float32).as_pointer())

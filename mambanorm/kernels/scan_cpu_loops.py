@@ -21,6 +21,7 @@ from mambanorm.kernels.runtime import (
     _f,
     exp2,
     exp2_below,
+    in_wide_registers,
     jit,
     load,
     memory,
@@ -123,6 +124,7 @@ def _advance(steps, decaying, rows, cells, b_values, c_values):
 
     `decaying` says that Δ·A <= 0 and W = 1 throughout.
     """
+    in_wide_registers()
     for t in range(steps):
         for d in range(LANES):
             rows[t, _Y + d] = ZERO
@@ -148,6 +150,7 @@ def _advance(steps, decaying, rows, cells, b_values, c_values):
 @jit()
 def _replay(steps, decaying, rows, cells, b_values, c_values, history):
     """`_advance` over a chunk a second time, keeping exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
+    in_wide_registers()
     for t in range(steps):
         for d in range(LANES):
             rows[t, _Y + d] = ZERO
