@@ -289,7 +289,7 @@ def made_up(bits, *, sd=0.003, diverged=(), seed=0, uneven=0.0):
 def test_language_models_are_a_kind_of_task_of_their_own():
     assert LANGUAGE_TASKS == tuple(name for name in TASKS if kind_of(name) == "language") == ("pydoc",)
     for name in CLAIMS:
-        asked = tasks_of(CLAIMS[name], ["digits", "pydoc", "digits_images"])
+        asked = tasks_of(CLAIMS[name], ["digits", "pydoc", "digits_images"], "quick")
         assert (asked == ["pydoc"]) == (name in LANGUAGE) == ("pydoc" in asked)
     assert not any(config.task == "pydoc" for runs in study("smoke", ["digits", "pydoc"]).values() for config in runs)
     assert "pydoc" not in {config.task for runs in study("quick").values() for config in runs}
@@ -400,12 +400,19 @@ def test_which_arm_to_take_is_told_in_bits():
 
 def test_language_models_are_a_part_of_the_evening_behind_the_first_claims_of_the_other_tasks():
     names = [part.name for part in claims.parts("evening")]
-    at = names.index("pydoc: H1l, H3l, H8l")
-    assert names[at - 1] == "digits_images: H1–H4, H8"
-    part = claims.parts("evening")[at]
-    assert (part.claims, part.seeds, part.changes) == (LANGUAGE, EVENING_SEEDS, {})
-    configs = part.configs("evening", pd.DataFrame())
+    at = names.index("pydoc: H1")
+    assert names[at - 1] == "digits_images, steps × 0.0625"
+    assert names[at + 5] == "mnist1d: H5–H7"
+    mine = claims.parts("evening", tasks=["pydoc"])
+    assert [part.name for part in mine] == names[at : at + 5]
+    assert [part.claims for part in mine] == [
+        ("H1l",),
+        ("H8l",),
+        ("H3l",),
+        ("H1l", "H3l", "H8l"),
+        ("H1l", "H3l", "H8l"),
+    ]
+    assert {part.seeds for part in mine} == {EVENING_SEEDS}
+    configs = {config for part in mine[:3] for config in part.configs("evening", pd.DataFrame())}
     arms = {arm for name in LANGUAGE for arm in CLAIMS[name].arms}
     assert len(configs) == len(arms) * 3 * len(EVENING_SEEDS)
-    assert [part.name for part in claims.parts("evening", tasks=["pydoc"])] == ["pydoc: H1l, H3l, H8l"]
-    assert claims.manifest(pd.DataFrame(), "evening", tasks=["pydoc"]).needed.sum() == len(configs)

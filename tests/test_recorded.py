@@ -172,7 +172,7 @@ def test_the_verdicts_say_how_long_the_runs_behind_them_trained(frame):
         rows = len(mn.load_task(task, "quick", 0).train)
         configs = map(RunConfig.from_json, runs.config)
         epochs = sorted({f"{config.steps * config.batch_size / rows:.2g}" for config in configs})
-        line = next(line for line in said.splitlines() if line.startswith(f"{task}: "))
+        line = next(line for line in said.splitlines() if line.startswith(f"{task}, scale quick: "))
         assert line.endswith(f"epochs of {rows:,} rows")
         assert all(number in line for number in epochs), (line, epochs)
     assert "a few epochs" not in "".join(cell.source for cell in notebook.cells)
