@@ -338,7 +338,8 @@ def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, pla
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width = blocks[k, 0], blocks[k, 1]
-            rows[:] = ZERO
+            if width < LANES:  # lanes past the width stay 0; whole rows are overwritten before they are read
+                rows[:] = ZERO
             _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
             for t0 in range(0, length, steps):
                 count = min(steps, length - t0)
@@ -446,7 +447,8 @@ def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, pl
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
             d0, width, group_b, group_c = blocks[k]
-            rows[:] = ZERO
+            if width < LANES:
+                rows[:] = ZERO
             totals[:] = ZERO
             _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
             for chunk in range(chunks, -1, -1):
