@@ -19,7 +19,7 @@ from PIL import Image
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
 from mambanorm.claims.protocol import levels
-from mambanorm.claims.recording import EVENING_TASKS, planned_seeds
+from mambanorm.claims.recording import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.version_1 import FirstVerdict
@@ -210,7 +210,7 @@ def _picture(verdict: Verdict) -> str:
 
 def command(verdict: Verdict) -> str:
     """The command that trains what the claim lacks and prints its verdict."""
-    known = EVENING_TASKS[:-1] if verdict.scale == "evening" else (*VERDICT_TASKS, *LANGUAGE_TASKS)
+    known = TRAINED_TASKS if verdict.scale == "evening" else (*VERDICT_TASKS, *LANGUAGE_TASKS)
     tasks = ",".join(verdict.tasks or tasks_of(verdict.claim, known, verdict.scale))
     asked = f"--claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks}"
     return f"mambanorm verdicts {asked} --seeds {planned_seeds(verdict.claim.id, verdict.scale)}"

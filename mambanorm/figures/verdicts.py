@@ -45,7 +45,7 @@ ENDS = "its ends are bounds with levels of their own, where it holds and where i
 def fig_verdicts(verdicts: Sequence) -> Figure:
     """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
     its own. A claim may have a row for each task; one that was not run has an empty row. Verdicts of several scales
-    stand scale by scale, and each row names its own. ValueError for no verdict."""
+    stand scale by scale, with a line between them, and each row names its own. ValueError for no verdict."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
     scales = list(dict.fromkeys(v.scale for v in verdicts))
@@ -81,6 +81,8 @@ def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
 def _verdict_panel(ax: Axes, verdicts: Sequence, name_scale: bool) -> None:
     for y, verdict in enumerate(verdicts):
         colour = WORDS[verdict.verdict][0]
+        if y and verdict.scale != verdicts[y - 1].scale:
+            ax.axhline(y - 0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
         if verdict.n_seeds:
             seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)

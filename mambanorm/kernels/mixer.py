@@ -62,10 +62,15 @@ class _Mixer(torch.autograd.Function):
         grads.u.flatten(0, 1).addmm_(dnarrow, x_proj)
         draw, dconv, dconv_bias = conv_backward(raw, taps, conv_bias, grads.u)
         draw, dz = draw.flatten(0, 1), (grads.z if ctx.gated else dz.contiguous()).flatten(0, 1)
-        (main, gate), din_proj = in_proj.chunk(2), empty(in_proj.shape)
-        dh = torch.mm(draw, main).addmm_(dz, gate)
-        for part, grad in zip(din_proj.chunk(2), (draw, dz), strict=True):
-            torch.mm(grad.t(), rows, out=part)
+        dh, din_proj = projected_backward(rows, in_proj, draw, dz)
         dx_proj, dA_log = torch.mm(dnarrow.t(), u), grads.A * A
         own = din_proj, dconv, dconv_bias, dx_proj, grads.low.t(), grads.bias, dA_log, grads.D
         return None, None, dh.view_as(h), *own
+
+
+def projected_backward(rows, in_proj, draw, dz):
+    """The gradients of both halves' inputs, (T, E) each → those of rows, (T, D), and of in_proj, (2·E, D)."""
+    (main, gate), din_proj = in_proj.chunk(2), empty(in_proj.shape)
+    for part, grad in zip(din_proj.chunk(2), (draw, dz), strict=True):
+        torch.mm(grad.t(), rows, out=part)
+    return torch.mm(draw, main).addmm_(dz, gate), din_proj

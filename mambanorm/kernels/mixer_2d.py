@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from mambanorm.kernels.conv import load_taps
+from mambanorm.kernels.mixer import projected_backward
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.runtime import (
     LANES,
@@ -278,18 +279,14 @@ class _CrossMixer(torch.autograd.Function):
             torch.mm(dnarrow[:, g].t(), u[:, g], out=dx_proj[g])
         draw, dtaps, dconv_bias = conv_backward(raw, size, taps, conv_bias, du)
         draw, dz = draw.view(tokens, channels), dz.contiguous().view(tokens, channels)
-        main, gate = in_proj.chunk(2)
-        dh = torch.mm(draw, main).addmm_(dz, gate).view(*raw.shape[:2], -1)
-        din_proj = empty(in_proj.shape)
-        torch.mm(draw.t(), rows, out=din_proj[:channels])
-        torch.mm(dz.t(), rows, out=din_proj[channels:])
+        dh, din_proj = projected_backward(rows, in_proj, draw, dz)
         across = 2 * _reach(taps) + 1
         dconv = dtaps.t().reshape(channels, 1, across, across)
         ddt_weight = grads.low.t().reshape(ctx.shape)
         return (
             None,
             None,
-            dh,
+            dh.view(*raw.shape[:2], -1),
             din_proj,
             dconv,
             dconv_bias,
