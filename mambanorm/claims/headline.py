@@ -6,6 +6,7 @@ quick says of the same claim is called early.
 
 headline_scales     a scale → the recorded scales that its verdicts stand on, the trained models first
 headline            run frame → a verdict for each claim
+trained_runs        arms → the recorded runs of trained models, for the figures of the notebooks
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from mambanorm.claims.evidence import LOOKED_AT, Evidence
 from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.judged_on import kind_of
+from mambanorm.claims.recording import TRAINED_TASKS
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
-from mambanorm.training.recorded_results import recorded_path
+from mambanorm.model.arms import Arm
+from mambanorm.training.recorded_results import recorded, recorded_path
 
 TRAINED, EARLY = "evening", "quick"
 JUDGED = VERDICTS[:5]
@@ -40,3 +45,17 @@ def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[st
         if verdict.verdict in JUDGED:
             return verdict
     return verdict
+
+
+NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
+
+
+def trained_runs(arms: Iterable[str | Arm], kind: str = "sequence") -> pd.DataFrame:
+    """The recorded runs of trained models (scale evening), one row an arm and seed, at the learning rate that the
+    *other* seeds choose, as in the verdicts. Those tasks of the kind on which all of these arms are recorded, with the
+    seeds that they share; no row if there is none (NOT_RECORDED says what to do)."""
+    frame = recorded(TRAINED) if recorded_path(TRAINED).is_file() else pd.DataFrame(columns=LOOKED_AT)
+    evidence, arms = Evidence(frame, TRAINED), tuple(str(Arm.parse(arm)) for arm in arms)
+    found = [evidence.tuned(arms, task) for task in TRAINED_TASKS if kind_of(task) == kind]
+    ids = [name for paired in found if not paired.gaps for name in paired.ids.ravel()]
+    return frame.set_index("run_id", drop=False).loc[ids].reset_index(drop=True)
