@@ -85,6 +85,11 @@ LOG = dict(
     mixture=np.full((3, 8, 2, 5), 0.2),
 )
 
+OUTPUTS = dict(ring_step=np.array([8, 9]), ring_outputs=np.array([[1.0, 2.0, 3.0], [1.0, 10.0, np.inf]]))
+ENDED = pd.DataFrame(
+    dict(run_id=["a", "b", "c"], arm=["None>SSM>None", "BN>SSM>BN", "BN>SSM>BN"], status=["diverged", "ok", "ok"])
+).assign(seed=0, scale="evening")
+
 
 DRAW_FRAME = {
     "headline": figures.fig_headline,
@@ -104,6 +109,7 @@ DRAW_ARRAYS = {
     ),
     "sigma1": lambda text: figures.fig_sigma1(STEPS, SIGMA[:3, :4], failure=25, control=SIGMA[3:6, :4], caption=text),
     "part_norms": lambda text: figures.fig_part_norms({"BN>SSM>BN": LOG}, text),
+    "outputs": lambda text: figures.fig_outputs(ENDED, {"a": OUTPUTS, "b": OUTPUTS}, text),
 }
 
 
@@ -129,6 +135,15 @@ def test_a_figure_of_a_frame_is_labelled_and_says_scale_and_seeds(name, frame):
 @pytest.mark.parametrize("name", DRAW_FRAME)
 def test_a_figure_of_one_seed_draws_without_a_spread(name, frame):
     assert "1 seed: a sketch" in DRAW_FRAME[name](frame[frame.seed == 0]).get_supxlabel()
+
+
+def test_the_figure_of_outputs_counts_failures_among_the_runs_that_kept_them():
+    fig = figures.fig_outputs(ENDED, {"a": OUTPUTS, "b": OUTPUTS})
+    assert [ax.get_title("left") for ax in fig.axes] == ["None→None: 1 of 1 failed", "BN→BN: 0 of 1 failed"]
+    np.testing.assert_array_equal(fig.axes[0].lines[0].get_ydata(), [0, 1, np.inf])
+    assert fig.axes[0].lines[0].get_color() != fig.axes[1].lines[0].get_color()
+    with pytest.raises(ValueError, match="has kept what its blocks gave"):
+        figures.fig_outputs(ENDED, {})
 
 
 @pytest.mark.parametrize("name", DRAW_ARRAYS)

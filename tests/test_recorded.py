@@ -15,6 +15,7 @@ from mambanorm import claims
 from mambanorm.claims import protocol
 from mambanorm.cli.main import main
 from mambanorm.settings import ROOT
+from mambanorm.study.experiments import growth_runs
 from mambanorm.training import recorded_results as recorded
 from mambanorm.training.config import RunConfig
 from mambanorm.training.loop import train
@@ -106,6 +107,25 @@ def test_a_lesson_reads_recorded_results_and_says_so(results, store, capsys, mon
     assert len(sweep(configs, source=None)) == 2
     with pytest.raises(ValueError, match=r"1 of 3 runs are not in the recorded results, the first: GN>SSM>GN"):
         sweep([*configs, *mn.grid(["GN>SSM>GN"], scale="smoke", seeds=1)], source="recorded")
+
+
+def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_its_singular_values(
+    results, store, monkeypatch
+):
+    few = [c for c in growth_runs("smoke", seeds=2) if c.arm in ("None>SSM>None", "BN>SSM>BN")]
+    one_part(few, monkeypatch)
+    assert recorded.recorded_inside("smoke") == {}
+    claims.record_results("smoke", seeds=2, workers=0, progress=False)
+    inside = recorded.recorded_inside("smoke")
+    assert set(inside) == {config.run_id for config in few}
+    for config in few:
+        kept, own = inside[config.run_id], mn.find_run(config).diagnostics
+        assert ("singular_values" in kept) == (config.seed == 0)
+        for name, values in kept.items():
+            np.testing.assert_allclose(values, own[name], rtol=1e-6)
+    monkeypatch.setattr(import_module("mambanorm.claims.headline"), "TRAINED", "smoke")
+    frame, again = claims.trained_inside()
+    assert sorted(frame.run_id) == sorted(again)
 
 
 def test_what_is_not_recorded_is_refused_with_what_there_is(results):

@@ -19,7 +19,7 @@ version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts
 
 from mambanorm.claims.budget import in_words, over_budget, over_size, still_rising
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
-from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_runs
+from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.ranking import against_chosen, ranking
@@ -60,6 +60,7 @@ __all__ = [
     "runs_behind",
     "still_rising",
     "train_verdicts",
+    "trained_inside",
     "trained_runs",
     "verdict_changes",
     "verdict_html",

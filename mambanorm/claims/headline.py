@@ -7,12 +7,14 @@ quick says of the same claim is called early.
 headline_scales     a scale → the recorded scales that its verdicts stand on, the trained models first
 headline            run frame → a verdict for each claim
 trained_runs        arms → the recorded runs of trained models, for the figures of the notebooks
+trained_inside      the same of §4.6, with what they kept of their inside
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pandas as pd
 
 from mambanorm.claims.evidence import LOOKED_AT, Evidence
@@ -21,7 +23,8 @@ from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.recording import TRAINED_TASKS
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.model.arms import Arm
-from mambanorm.training.recorded_results import recorded, recorded_path
+from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
+from mambanorm.training.recorded_results import recorded, recorded_inside, recorded_path
 
 TRAINED, EARLY = "evening", "quick"
 JUDGED = VERDICTS[:5]
@@ -47,6 +50,7 @@ def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[st
     return verdict
 
 
+NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
 NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
 
 
@@ -54,8 +58,20 @@ def trained_runs(arms: Iterable[str | Arm], kind: str = "sequence") -> pd.DataFr
     """The recorded runs of trained models (scale evening), one row an arm and seed, at the learning rate that the
     *other* seeds choose, as in the verdicts. Those tasks of the kind on which all of these arms are recorded, with the
     seeds that they share; no row if there is none (NOT_RECORDED says what to do)."""
-    frame = recorded(TRAINED) if recorded_path(TRAINED).is_file() else pd.DataFrame(columns=LOOKED_AT)
+    frame = recorded(TRAINED) if recorded_path(TRAINED).is_file() else NO_RUNS
     evidence, arms = Evidence(frame, TRAINED), tuple(str(Arm.parse(arm)) for arm in arms)
     found = [evidence.tuned(arms, task) for task in TRAINED_TASKS if kind_of(task) == kind]
     ids = [name for paired in found if not paired.gaps for name in paired.ids.ravel()]
     return frame.set_index("run_id", drop=False).loc[ids].reset_index(drop=True)
+
+
+def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:
+    """The recorded runs of §4.6 of trained models (`failure_runs`, `growth_runs`, `failing_runs`), and by run id what
+    they kept (`recorded_inside`). Empty where they are not recorded."""
+    if not recorded_path(TRAINED).is_file():
+        return NO_RUNS, {}
+    frame = recorded(TRAINED)
+    seeds = sorted({int(seed) for seed in frame.seed})
+    lists = failure_runs(TRAINED, seeds), growth_runs(TRAINED, norm, seeds), failing_runs(TRAINED, seeds)
+    asked = {config.run_id for configs in lists for config in configs}
+    return frame[frame.run_id.isin(asked)].reset_index(drop=True), recorded_inside(TRAINED)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mambanorm.atomic import writable_folder
@@ -24,12 +25,22 @@ from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS, SAME_RUNS, VERS
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict_runs import VERDICT_SEEDS, until_grown
 from mambanorm.settings import default_scale
-from mambanorm.study.experiments import BUDGETS, SIZES, STUDY_TASKS, at_budget, inside_task, leaves_grid_out, study
+from mambanorm.study.experiments import (
+    BUDGETS,
+    SIZES,
+    STUDY_TASKS,
+    at_budget,
+    failing_runs,
+    growth_runs,
+    inside_task,
+    leaves_grid_out,
+    study,
+)
 from mambanorm.text import plural
 from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.training.presets import TABLES
-from mambanorm.training.recorded_results import read_results, recorded_path, write_recorded
-from mambanorm.training.store import load_runs
+from mambanorm.training.recorded_results import read_results, recorded_path, write_inside, write_recorded
+from mambanorm.training.store import load_runs, stored_run
 
 TRAINED_TASKS, CEILING_TASK = ("mnist1d", "digits_images", "pydoc"), "digits"
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
@@ -203,6 +214,25 @@ def _write(
         others = before[~before.run_id.isin(frame.run_id)]
         frame = pd.concat([frame, others], ignore_index=True) if len(others) else frame
     write_recorded(frame, configs, path)
+    write_inside(_inside(configs, runs_dir), path)
+
+
+def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, dict[str, np.ndarray]]:
+    """What those of the runs that Figures 9 and 10 are about kept; singular values, which are many, of one seed."""
+    scale, seeds = configs[0].scale, sorted({config.seed for config in configs})
+    asked = unique([*growth_runs(scale, seeds=seeds), *failing_runs(scale, seeds)])
+    ids = {config.run_id for config in configs}
+    kept = {config.run_id: config.seed for config in asked if config.run_id in ids}
+    found = {run_id: stored_run(run_id, runs_dir) for run_id in kept}
+    return {
+        run_id: {
+            name: values
+            for name, values in run.diagnostics.items()
+            if kept[run_id] == seeds[0] or not name.endswith("singular_values")
+        }
+        for run_id, run in found.items()
+        if run is not None and (run.path / "diagnostics.npz").is_file()
+    }
 
 
 def _named(frame: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
 from mambanorm.figures.diagnostics import (
     fig_mixture,
+    fig_outputs,
     fig_part_norms,
     fig_sigma1,
     fig_singular_values,
@@ -55,6 +56,7 @@ __all__ = [
     "fig_memory",
     "fig_mixture",
     "fig_n2_box",
+    "fig_outputs",
     "fig_pairs",
     "fig_part_norms",
     "fig_patterns",

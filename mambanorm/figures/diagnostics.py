@@ -7,7 +7,7 @@ sketch". Depth counts blocks from 1. Norms and singular values have no unit: the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,7 @@ from mambanorm.study.tables import seeds_text
 
 ONE_RUN = seeds_text([1])
 DASHES = ("-", "--", ":", "-.")
+PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
 FEW = 6  # panels of layers in one row
 
 
@@ -219,11 +220,37 @@ def _keep_readable(axes: Sequence[Axes]) -> None:
     axes[0].set_ylim(bottom, top)
 
 
+@styled
+def fig_outputs(frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarray]], caption: str = "") -> Figure:
+    """Figure 9 at the end of training: log10 of the largest token's ‖y‖₂ after each block, as the run's last finite
+    step saw it in train mode; a column an arm, a line a run, red where it ended non-finite.
+
+    Input: rows of a run frame, and by run id `ring_outputs` (R, layers). ValueError if no run has kept them.
+    """
+    frame = frame[[("ring_outputs" in inside.get(run_id, ())) for run_id in frame.run_id]]
+    if frame.empty:
+        raise ValueError("none of these runs has kept what its blocks gave: see mambanorm.claims.trained_inside")
+    arms = list(dict.fromkeys(frame.arm))
+    fig, axes = new_figure(1, len(arms), height=3.1, sharey=True)
+    for ax, arm in zip(axes[0], arms, strict=True):
+        mine = frame[frame.arm == arm]
+        failed = mine.status == "diverged"
+        for run_id, ended in zip(mine.run_id, failed, strict=True):
+            largest = np.log10(inside[run_id]["ring_outputs"][-1])
+            blocks = np.arange(1, len(largest) + 1)
+            ax.plot(blocks, largest, color=PHASES["failing" if ended else "normal"], linewidth=1.2, alpha=0.75)
+        ax.set(title=f"{short(arm)}: {failed.sum()} of {len(mine)} failed", xlabel="block")
+        whole_ticks(ax)
+    axes[0, 0].set_ylabel("log₁₀ ‖y‖₂, largest token (a.u.)")
+    looks = {"normal": "ran to its end", "failing": "ended non-finite"}
+    fig.legend(handles=[Line2D([], [], color=PHASES[k], label=v) for k, v in looks.items()], loc="outside upper right")
+    notes = "residual stream, train mode, last finite step", "a line a run"
+    return finish(fig, "How outputs grow with depth, in models that train", caption or _seeds_of(frame), *notes)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Figure 10
 # ---------------------------------------------------------------------------------------------------------------------
-
-PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
 
 
 @styled

@@ -2,6 +2,7 @@
 
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
+    data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
     data/results/<scale>-version-1.parquet    the same, as it was recorded under version 1 of the protocol
 
 A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
@@ -11,9 +12,10 @@ no weights and no curves: whatever needs those has to train.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from mambanorm.atomic import replacing
@@ -111,3 +113,34 @@ def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path
     texts = texts.fillna(frame.config) if "config" in frame else texts
     with replacing(path) as temporary:
         frame.assign(config=texts).to_parquet(temporary, index=False, compression="zstd")
+
+
+def inside_path(path: Path) -> Path:
+    """Beside which recorded frame stands what its runs kept of their inside."""
+    return path.with_name(f"{path.stem}-inside.npz")
+
+
+def recorded_inside(scale: str) -> dict[str, dict[str, np.ndarray]]:
+    """Run id → arrays as of `StoredRun.diagnostics`, in float32, of the recorded runs of §4.6; {} where there are none.
+    Singular values are kept of one seed."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    path = inside_path(recorded_path(scale))
+    if path.is_file():
+        with np.load(path, allow_pickle=False) as file:
+            for key in file.files:
+                run_id, name = key.split("/")
+                found.setdefault(run_id, {})[name] = file[key]
+    return found
+
+
+def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    """Writes what `recorded_inside` reads, whole or not at all; nothing for no run. `path`: that of the frame."""
+    if not arrays:
+        return
+    flat = {
+        f"{run_id}/{name}": value.astype(np.float32) if value.dtype == np.float64 else value
+        for run_id, kept in arrays.items()
+        for name, value in kept.items()
+    }
+    with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **flat)
