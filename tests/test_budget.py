@@ -8,8 +8,8 @@ import mambanorm as mn
 from mambanorm import claims, figures
 from mambanorm.claims import calibrate, needed, recording
 from mambanorm.claims.budget import in_words
-from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
-from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
+from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
+from mambanorm.study.experiments import BUDGETS, SIZES, at_budget, lr_grid
 from mambanorm.training.config import base_config
 
 SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"
@@ -50,7 +50,7 @@ def test_an_effect_that_goes_away_is_called_so(frame):
     assert table.verdict[2] in ("≈ threshold", "contradicted")
     assert table.effect.tolist() == pytest.approx([12, 6, 0], abs=1)
     assert ((table.low < table.effect) & (table.effect < table.high)).all()
-    assert in_words(table.verdict) == "reproduced early, gone when trained"
+    assert in_words(table) == "reproduced early, gone when trained"
 
 
 def test_the_runs_of_one_budget_say_nothing_of_another(frame):
@@ -81,17 +81,28 @@ def test_sizes_are_judged_at_the_same_steps():
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
-        (["reproduced"], "reproduced"),
-        (["reproduced"] * 3, "reproduced, from the first steps on"),
+        (["reproduced"] * 3, "reproduced from the first steps on"),
+        (["inconclusive"] * 3, "inconclusive at every budget"),
+        (["not testable"] * 3, "not testable at every budget"),
         (["reproduced", "inconclusive", "contradicted"], "reproduced early, gone when trained"),
         (["reproduced", "reproduced", "inconclusive"], "reproduced early, inconclusive when trained"),
         (["contradicted", "inconclusive", "reproduced"], "contradicted early, reproduced when trained"),
-        (["sketch", "not run"], "not run"),
-        (["sketch", "not testable"], "not testable"),
+        (["reproduced", "contradicted", "reproduced"], "reproduced early and when trained, contradicted between"),
+        (
+            ["reproduced", "contradicted", "sketch"],
+            "reproduced at 1/16 of the steps; contradicted at 1/4 of the steps; ",
+        ),
+        (
+            ["sketch", "reproduced", "contradicted"],
+            "reproduced at 1/4 of the steps; contradicted at all steps; the fir",
+        ),
+        (["sketch", "not run", "reproduced"], "reproduced at all steps; the first steps not told yet"),
+        (["sketch", "not run", "sketch"], "not told"),
     ],
 )
 def test_verdicts_over_the_budget_in_words(verdicts, said):
-    assert in_words(verdicts) == said
+    assert in_words(pd.DataFrame(dict(share=BUDGETS, verdict=verdicts))).startswith(said)
+    assert in_words(pd.DataFrame(dict(share=BUDGETS, verdict=verdicts))[::-1]).count("not told yet") <= 1
 
 
 def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame):
@@ -156,15 +167,41 @@ def test_what_is_complete_is_written_part_by_part_and_nothing_recorded_is_lost(t
     assert written.config.notna().all()
 
 
-def test_how_many_runs_were_still_rising_is_told_of_those_with_all_steps(frame):
-    own, steps = needed("H8s", EVENING_SEEDS, [TASK], SCALE), base_config(TASK, SCALE).steps
-    whole = frame.run_id.isin(config.run_id for config in own)
-    best = np.where(
-        whole, np.arange(len(frame)) % 5 * steps / 4, steps
-    )  # one of five at the end; all of the short ones
-    (told,) = claims.still_rising(frame.assign(best_step=best)).to_dict("records")
-    assert (told["task"], told["runs"], told["diverged"], told["trained"]) == (TASK, len(own), 0, True)
-    assert told["late"] == pytest.approx(0.2, abs=0.01)
-    failed = frame.assign(best_step=steps, status=np.where(np.arange(len(frame)) % 2, "ok", "diverged"))
-    (told,) = claims.still_rising(failed).to_dict("records")
-    assert (told["diverged"], told["late"], told["trained"]) == (len(own) // 2, 1.0, False)
+def test_arms_that_still_rise_are_told_one_by_one_at_the_rate_that_is_judged(frame):
+    rate = lr_grid(TASK, SCALE)[1]
+    fails = np.where(frame.lr == rate, 0.9, 0.1)  # the rate that every seed chooses
+    best = np.where((frame.arm == PROPOSAL) & (frame.seed % 2 == 0) | (frame.lr != rate), 400, 100)
+    table = claims.still_rising(frame.assign(best_step=best, best_val_accuracy=fails)).set_index("arm")
+    assert set(table.index) == set(claims.CLAIMS["H8s"].arms)
+    assert set(table.task) == {TASK}
+    assert table.loc[PROPOSAL, ["runs", "late", "trained"]].tolist() == [12, 0.5, False]
+    assert (table.drop(PROPOSAL).late == 0).all()
+    verdict = {v.claim.id: v for v in claims.headline(frame.assign(best_step=best, best_val_accuracy=fails), [SCALE])}
+    assert any("NormVary→GN on mnist1d (50 %)" in text for text in verdict["H8s"].caveats)
+    assert not any("last tenth" in text for text in verdict["H1s"].caveats)
+
+
+def test_sizes_are_compared_on_the_seeds_that_they_share(frame):
+    quarter = at_budget(TASK, SCALE, 1 / 4)
+    own = made_up(6.0, 1, **quarter)
+    wide = made_up(6.0, 2, **quarter, d_model=16)
+    both = pd.concat([own, wide[wide.seed.isin(GRID_SEEDS)]])
+    table = claims.over_size(["H8s"], both)
+    assert table.setting.tolist() == ["d 32, 4 blocks", "d 16, 4 blocks"]
+    assert table.n.tolist() == [len(GRID_SEEDS)] * 2
+    assert "all at 0.25 of the steps" in figures.fig_budget(table).get_label()
+
+
+def test_the_check_of_the_ceiling_stands_beside_a_verdict_and_never_decides(frame):
+    at_ceiling = calibrate.study(
+        calibrate.skeleton("H8s", EVENING_SEEDS, SCALE, CEILING_TASK),
+        {PROPOSAL: -20.0},
+        np.random.default_rng(0),
+        calibrate.Scenario("test", sd=0.5),
+    )
+    ahead = made_up(12.0)
+    alone, both = (mn.judge("H8s", some, scale=SCALE) for some in (ahead, pd.concat([ahead, at_ceiling])))
+    assert (both.verdict, both.tasks, both.ci) == (alone.verdict, (TASK,), alone.ci)
+    assert both.beside[f"{CEILING_TASK}, a check of the ceiling"].verdict == "contradicted"
+    assert mn.judge("H8s", at_ceiling, scale=SCALE).verdict == "not run"
+    assert mn.judge("H8s", at_ceiling, scale=SCALE, tasks=[CEILING_TASK]).verdict == "contradicted"

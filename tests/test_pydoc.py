@@ -234,11 +234,21 @@ def test_a_language_model_is_trained_if_its_last_tenth_is_worth_less_than_the_sm
     assert frame.set_index("run_id").late_gain[configs[0].run_id] == pytest.approx(gain)
     parts = frame[list(TEXT_PARTS)].to_numpy() * -math.log(2)
     assert parts.mean(1) == pytest.approx(frame.test_loss.to_numpy(), rel=0.02)  # 24 windows in 16 parts
-    as_it_was = base_config("pydoc", "smoke")
-    for gains, late, trained in (((0.02, 0.02, 0, 0), 0.5, False), ((0.0099, 0.009, 0, 0.02), 0.25, True)):
-        runs = [config_row(as_it_was.but(arm=c.arm, seed=c.seed)) | dict(status="ok", best_step=4) for c in configs]
-        row = claims.still_rising(pd.DataFrame(runs).assign(late_gain=gains), "smoke").iloc[0]
-        assert (row.late, row.trained) == (late, trained)
+    own = base_config("pydoc", "smoke", arm=ORIGINAL)
+    tried = [own.but(seed=seed, lr=lr) for seed in range(4) for lr in lr_grid("pydoc", "smoke")]
+    numbers = dict(
+        test_accuracy=0.1, best_val_accuracy=0.1, chance=0.05, test_loss=2.0, best_val_loss=2.0, chance_loss=3.0
+    )
+    runs = pd.DataFrame([config_row(config) | numbers | dict(status="ok", best_step=4) for config in tried])
+    for gains, known, late, trained in (
+        ((0.02, 0.02, 0, 0), 4, 0.5, False),
+        ((0.0099, 0.009, 0, 0.02), 4, 0.25, True),
+        ((np.nan, 0, 0, np.nan), 2, 0.0, True),
+        ((np.nan,) * 4, 0, np.nan, False),
+    ):
+        row = claims.still_rising(runs.assign(late_gain=runs.seed.map(dict(enumerate(gains)))), "smoke").iloc[0]
+        assert (row.runs, row.trained) == (known, trained)
+        assert row.late == pytest.approx(late, nan_ok=True)
 
 
 @pytest.mark.parametrize("arm", ["GN>SSM>None", "None>SSM>BN", "NormVary>SSM>None", "IN>SSM>IN"])

@@ -11,7 +11,7 @@ run is no cut of a long one. The verdict of a scale is the one at all of its ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,22 +21,21 @@ from mambanorm.claims.claim import SMALLEST_BITS
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.judged_on import kind_of, tasks_of
+from mambanorm.claims.protocol import RISING
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
 from mambanorm.training.config import base_config
 
-RISING = 1 / 3
-"""The largest share of runs that may be best in their last tenth, at a scale whose models are called trained."""
-
 COLUMNS = (
-    "claim", "task", "setting", "share", "steps", "verdict", "comparison", "effect", "low", "high", "n", "threshold",
-    "unit",
+    "claim", "task", "setting", "share", "steps", "verdict", "comparison", "state", "effect", "low", "high", "n",
+    "threshold", "unit", "decided",
 )  # fmt: skip
 
 
 def over_budget(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
     """A row for each claim, each of its tasks in the frame and each share of BUDGETS with runs: the verdict there, and
-    the comparison that decides at all steps, with its bounds."""
+    the comparison that decides at all steps, with its state and bounds. Where all steps have not been run, it is the
+    one that decides there, and `decided` says so. ValueError for a claim of §4.6, which has no budget."""
     rows = []
     for claim, task in _pairs(claims, frame, scale):
         settings = {f"steps × {share:g}": at_budget(task, scale, share) for share in BUDGETS}
@@ -46,7 +45,8 @@ def over_budget(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evenin
 
 
 def over_size(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evening", share: float = 1 / 4) -> pd.DataFrame:
-    """The same for the scale's own width and depth and for those of SIZES, all at one share of the steps."""
+    """The same for the scale's own width and depth and for those of SIZES, all at one share of the steps. All sizes are
+    judged on the seeds that they share: otherwise the one with more seeds would look the surest."""
     rows = []
     for claim, task in _pairs(claims, frame, scale):
         steps, own = at_budget(task, scale, share), base_config(task, scale)
@@ -72,22 +72,32 @@ def _over(
 ) -> list[dict[str, Any]]:
     """A row for each setting. The comparison is the one that decides in `reference`, or in the last one; where that one
     was not run, each setting's own."""
+    frame = _shared_seeds(claim, frame, scale, task, settings.values())
     found = {
         name: judge(claim, frame, scale=scale, tasks=[task], changes=changes) for name, changes in settings.items()
     }
-    decided = found[reference or list(settings)[-1]].decided_by
-    rows = []
+    reference = reference or list(settings)[-1]
+    decided, rows = found[reference].decided_by, []
     for (name, verdict), changes in zip(found.items(), settings.values(), strict=True):
         row = dict(claim=claim, task=task, setting=name, verdict=verdict.verdict, n=verdict.n_seeds)
-        steps = changes.get("steps") or base_config(task, scale).steps
-        rows.append(row | dict(steps=steps) | _comparison(verdict, decided or verdict.decided_by))
+        row |= dict(steps=changes.get("steps") or base_config(task, scale).steps, decided=reference if decided else "")
+        rows.append(row | _comparison(verdict, decided or verdict.decided_by))
     return rows
+
+
+def _shared_seeds(
+    claim: str, frame: pd.DataFrame, scale: str, task: str, settings: Iterable[Mapping[str, Any]]
+) -> pd.DataFrame:
+    """The runs of the seeds that all settings have; a setting without a whole seed is not asked."""
+    paired = (Evidence(frame, scale, changes=changes).tuned(find_claim(claim).arms, task) for changes in settings)
+    seeds = [set(one.seeds) for one in paired if one.seeds and not one.gaps]
+    return frame[frame.seed.isin(set.intersection(*seeds))] if seeds else frame
 
 
 def _comparison(verdict: Verdict, name: str) -> dict[str, Any]:
     rows = [row for row in verdict.records if row["comparison"] == name]
-    row = rows[0] if rows else dict(effect=np.nan, low=np.nan, high=np.nan)
-    kept = {field: row[field] for field in ("effect", "low", "high")}
+    row = rows[0] if rows else dict(effect=np.nan, low=np.nan, high=np.nan, state="")
+    kept = {field: row[field] for field in ("effect", "low", "high", "state")}
     return kept | dict(comparison=name, threshold=verdict.threshold, unit=verdict.unit)
 
 
@@ -97,35 +107,55 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def still_rising(frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
-    """A row for each task: its runs with all steps, those that diverged, and the share of the others whose best step,
-    by validation, lies in the last tenth. On a plateau it is about a tenth by chance; `RISING` is the most that the
-    protocol lets pass as trained. A loss falls a little for as long as its schedule lasts; so of language models it is
-    the share to which the last tenth was worth the smallest effect of interest (`late_gain` of summaries.py)."""
-    rows = []
-    for task, runs in frame[frame.scale == scale].groupby("task", sort=False):
-        own = base_config(task, scale)
-        ids = [own.but(arm=row.arm, seed=row.seed, lr=row.lr).run_id for row in runs.itertuples()]
-        runs = runs[runs.run_id == ids]
-        whole = runs[runs.status == "ok"]
-        late = whole.best_step > 0.9 * own.steps
-        late = whole.late_gain >= SMALLEST_BITS if kind_of(task) == "language" else late
-        late = float(late.mean()) if len(whole) else np.nan
-        rows.append(dict(task=task, runs=len(runs), diverged=len(runs) - len(whole), late=late, trained=late <= RISING))
-    return pd.DataFrame(rows, columns=["task", "runs", "diverged", "late", "trained"])
+    """A row for each task and arm at the rate that all seeds together choose: its runs with all steps that did not
+    diverge, and the share of them whose best step, by validation, lies in the last tenth. On a plateau it is about a
+    tenth by chance; `RISING` is the most that the protocol lets pass as trained. A loss falls a little for as long as
+    its schedule lasts; so of language models it is the share to which the last tenth was worth the smallest effect of
+    interest (`late_gain` of summaries.py; NaN where that is not known)."""
+    evidence, rows = Evidence(frame, scale), []
+    by_id = frame.drop_duplicates("run_id").set_index("run_id") if "best_step" in frame else frame.iloc[:0]
+    for task in evidence.tasks:
+        steps = base_config(task, scale).steps
+        for arm in dict.fromkeys(frame.arm[frame.task == task]) if len(by_id) else ():
+            paired = evidence.tuned((arm,), task)
+            if paired.gaps or not paired.seeds:
+                continue
+            runs = by_id.loc[paired.ids.ravel()]
+            runs = runs[runs.status == "ok"]
+            late = (runs.best_step > 0.9 * steps).to_numpy(float)
+            if kind_of(task) == "language":
+                late = np.where(runs.late_gain.notna(), runs.late_gain >= SMALLEST_BITS, np.nan)
+            known = late[np.isfinite(late)]
+            share = float(known.mean()) if len(known) else np.nan
+            rows.append(dict(task=task, arm=arm, runs=len(known), late=share, trained=share <= RISING))
+    return pd.DataFrame(rows, columns=["task", "arm", "runs", "late", "trained"])
 
 
-def in_words(verdicts: Sequence[str]) -> str:
-    """The verdicts from the shortest to the longest training as one.
+def in_words(over: pd.DataFrame) -> str:
+    """The verdicts of a claim on a task (rows of `over_budget`) as one.
 
-    `reproduced, from the first steps on`; `reproduced early, gone when trained`; `inconclusive early, reproduced when
-    trained`."""
-    told = [word for word in verdicts if word in VERDICTS[:5]]
+    `reproduced from the first steps on`; `reproduced early, gone when trained`; `inconclusive early, reproduced when
+    trained`. *Early* is the smallest share of BUDGETS, *trained* are all steps; where one of them is not told, it says
+    so.
+    """
+    told = {row.share: row.verdict for row in over.itertuples() if row.verdict in VERDICTS[:5]}
+    early, late = told.get(BUDGETS[0]), told.get(BUDGETS[-1])
     if not told:
-        return "not run"
-    early, late = told[0], told[-1]
-    if len(told) == 1:
-        return late
-    if set(told) == {late}:
-        return f"{late}, from the first steps on"
-    gone = early == "reproduced" and late in ("contradicted", "≈ threshold")
-    return f"{early} early, {'gone' if gone else late} when trained"
+        return "not told"
+    if late is None or early is None:
+        known = "; ".join(f"{word} at {_share(share)}" for share, word in told.items())
+        return f"{known}; {'the first steps' if late else 'all steps'} not told yet"
+    if early != late:
+        gone = early == "reproduced" and late in ("contradicted", "≈ threshold")
+        return f"{early} early, {'gone' if gone else late} when trained"
+    between = [word for word in told.values() if word != late]
+    if between:
+        return f"{late} early and when trained, {between[0]} between"
+    return f"{late} {'from the first steps on' if late in TELLS else 'at every budget'}"
+
+
+TELLS = ("reproduced", "contradicted", "≈ threshold")
+
+
+def _share(share: float) -> str:
+    return "all steps" if share == 1 else f"1/{1 / share:.0f} of the steps"

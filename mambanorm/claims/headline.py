@@ -13,15 +13,18 @@ trained_inside      the same of §4.6, with what they kept of their inside
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from mambanorm.claims.budget import still_rising
 from mambanorm.claims.evidence import LOOKED_AT, Evidence
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
-from mambanorm.claims.recording import TRAINED_TASKS
+from mambanorm.claims.protocol import TRAINED_TASKS
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
+from mambanorm.errors import unknown
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
 from mambanorm.training.recorded_results import recorded, recorded_inside, recorded_path
@@ -37,17 +40,35 @@ def headline_scales(scale: str) -> tuple[str, ...]:
 
 
 def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | None = None) -> list[Verdict]:
-    """A verdict for each claim at the first of these scales that has one; where none has, what the last one says."""
+    """A verdict for each claim at the first of these scales that has one; where none has, at the first that has runs,
+    else at the first. A verdict on trained models names the arms that still rise (protocol 7). ValueError without a
+    scale."""
+    if isinstance(scales, str) or not scales:
+        raise ValueError(f"scales must be a list of scales such as ['evening', 'quick'], got {scales!r}")
     tasks = None if tasks is None else list(tasks)
-    return [_first(name, frame, scales, tasks) for name in CLAIMS]
+    rising = still_rising(frame, TRAINED) if TRAINED in scales and len(frame) else still_rising(frame.iloc[:0])
+    return [_with_rising(_first(name, frame, scales, tasks), rising[~rising.trained]) for name in CLAIMS]
 
 
 def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[str] | None) -> Verdict:
+    found = []
     for scale in scales:
-        verdict = judge(name, frame, scale=scale, tasks=tasks)
-        if verdict.verdict in JUDGED:
-            return verdict
-    return verdict
+        found.append(judge(name, frame, scale=scale, tasks=tasks))
+        if found[-1].verdict in JUDGED:
+            return found[-1]
+    return next((verdict for verdict in found if verdict.n_seeds), found[0])
+
+
+def _with_rising(verdict: Verdict, rising: pd.DataFrame) -> Verdict:
+    """The verdict with a caveat for its arms that are not trained to the end."""
+    if verdict.scale != TRAINED or verdict.claim.runs != "tuned":
+        return verdict
+    mine = rising[rising.task.isin(verdict.tasks) & rising.arm.isin(verdict.claim.arms) & rising.late.notna()]
+    if mine.empty:
+        return verdict
+    named = ", ".join(f"{Arm.parse(row.arm).label} on {row.task} ({100 * row.late:.0f} %)" for row in mine.itertuples())
+    told = f"not trained to the end, more than a third of the runs best in their last tenth: {named}"
+    return replace(verdict, caveats=(*verdict.caveats, told))
 
 
 NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
@@ -58,11 +79,13 @@ def trained_runs(arms: Iterable[str | Arm], kind: str = "sequence") -> pd.DataFr
     """The recorded runs of trained models (scale evening), one row an arm and seed, at the learning rate that the
     *other* seeds choose, as in the verdicts. Those tasks of the kind on which all of these arms are recorded, with the
     seeds that they share; no row if there is none (NOT_RECORDED says what to do)."""
+    if kind not in set(map(kind_of, TRAINED_TASKS)):
+        raise unknown("kind", kind, sorted(set(map(kind_of, TRAINED_TASKS))))
     frame = recorded(TRAINED) if recorded_path(TRAINED).is_file() else NO_RUNS
-    evidence, arms = Evidence(frame, TRAINED), tuple(str(Arm.parse(arm)) for arm in arms)
+    evidence, arms = Evidence(frame, TRAINED), tuple(dict.fromkeys(str(Arm.parse(arm)) for arm in arms))
     found = [evidence.tuned(arms, task) for task in TRAINED_TASKS if kind_of(task) == kind]
     ids = [name for paired in found if not paired.gaps for name in paired.ids.ravel()]
-    return frame.set_index("run_id", drop=False).loc[ids].reset_index(drop=True)
+    return frame.drop_duplicates("run_id").set_index("run_id", drop=False).loc[ids].reset_index(drop=True)
 
 
 def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:

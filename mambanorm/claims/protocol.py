@@ -49,6 +49,13 @@ EVENING_SEEDS, GRID_SEEDS = tuple(range(20, 32)), tuple(range(20, 28))
 """Test seeds at scale evening, which no run had had before: of the claims that compare few arms, and of those that need
 the grid (recording.py)."""
 
+RISING = 1 / 3
+"""The largest share of an arm's runs that may be best in their last tenth where its models are called trained."""
+
+TRAINED_TASKS, CEILING_TASK = ("mnist1d", "digits_images", "pydoc"), "digits"
+"""The tasks of scale evening in the order in which they are recorded. Another one joins by a new version, before its
+runs. The last one is a check of the ceiling: it is asked two claims, and what it says stands beside their verdicts."""
+
 
 def levels(claim: Claim, m: int, tasks: int = 1) -> tuple[float, float]:
     """One-sided levels of the lower and of the upper end of each of m deciding intervals.
@@ -92,6 +99,13 @@ VERSIONS = (
         runs=2,
     ),
     Version(6, "2026-11-22", "language models, in bits; H9s to H12s on models that train", "d1fce27292573ee0", runs=2),
+    Version(
+        7,
+        "2026-11-22",
+        "at evening digits, near their ceiling, stand beside the verdicts; arms that still rise are named",
+        "d3dcf37552bcf07d",
+        runs=2,
+    ),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
@@ -111,6 +125,7 @@ def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in claims or CLAIMS.values()]]
     if claims is None:
         told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES, EDGE_LRS, SMALLEST_BITS, len(TEXT_PARTS)])
+        told.append([TRAINED_TASKS, CEILING_TASK, RISING])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -21,7 +21,15 @@ from mambanorm.atomic import writable_folder
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.needed import needed
-from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS, SAME_RUNS, VERSION, commit_in_force
+from mambanorm.claims.protocol import (
+    CEILING_TASK,
+    EVENING_SEEDS,
+    GRID_SEEDS,
+    SAME_RUNS,
+    TRAINED_TASKS,
+    VERSION,
+    commit_in_force,
+)
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict_runs import VERDICT_SEEDS, until_grown
 from mambanorm.settings import default_scale
@@ -42,10 +50,7 @@ from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_results, recorded_path, write_inside, write_recorded
 from mambanorm.training.store import load_runs, stored_run
 
-TRAINED_TASKS, CEILING_TASK = ("mnist1d", "digits_images", "pydoc"), "digits"
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
-"""In the order in which they are recorded. Another one joins by a new version of the protocol, before its runs. The
-last one is a check of the ceiling: it is asked two claims only."""
 
 STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4"))
 FIRST, GRID = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7")

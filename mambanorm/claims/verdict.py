@@ -35,7 +35,7 @@ from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.gaps import label
 from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
 from mambanorm.claims.judged_on import check_changes, tasks_of, variants
-from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.protocol import CEILING_TASK, VERSION
 from mambanorm.study.tables import SKETCH_BELOW, points
 from mambanorm.text import plural
 
@@ -43,6 +43,8 @@ VERDICTS = ("reproduced", "contradicted", "≈ threshold", "inconclusive", "not 
 TOLD = VERDICTS[:4]
 """Those that count where several tasks make one verdict."""
 FULL_SEEDS = 8
+BY_SEED = ("pp", "bits a character")
+"""Units of effects that are the mean of one number a seed."""
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
 COLUMNS += ["seeds_to_tell", "plain", "per_seed"]
 
@@ -82,6 +84,17 @@ class Verdict:
     beside: dict[str, Verdict] = field(default_factory=dict)
 
     @property
+    def turns_on(self) -> Row | None:
+        """The record of the comparison that decides; None where nothing was made."""
+        found = (
+            row
+            for row in self.records
+            if row["task"] in self.tasks
+            and self.decided_by in (f"{row['comparison']} on {row['task']}", row["comparison"])
+        )
+        return next(found, None) if self.decided_by else None
+
+    @property
     def rows(self) -> pd.DataFrame:
         return pd.DataFrame(self.records).reindex(columns=COLUMNS)
 
@@ -112,9 +125,7 @@ class Verdict:
             return ""
         if not self.decided_by:
             return self.caveats[0]
-        names = (f"{row['comparison']} on {row['task']}" for row in self.records)
-        of = dict(zip(names, (row["why"] for row in self.records), strict=True))
-        return of.get(self.decided_by) or of.get(f"{self.decided_by} on {self.tasks[0]}", "")
+        return self.turns_on["why"] if self.turns_on else ""
 
     @property
     def count(self) -> str:
@@ -124,6 +135,18 @@ class Verdict:
             if told := _how_many_hold([row for row in self.records if row["task"] == task]):
                 texts.append(told + (f" on {task}" if len(self.tasks) > 1 else ""))
         return ", ".join(texts)
+
+    @property
+    def uneven(self) -> str:
+        """Where mean and median of the seeds lie further apart than the threshold and a quarter of the mean: both."""
+        if self.unit not in BY_SEED or not len(self.per_seed):
+            return ""
+        median, mean = float(np.median(self.per_seed)), float(np.mean(self.per_seed))
+        if abs(mean - median) <= max(abs(self.threshold), abs(mean) / 4):
+            return ""
+        low, high = min(self.per_seed), max(self.per_seed)
+        told = f"the mean hides two kinds of seeds: median {median:+.3g} {self.unit}, from {low:+.3g} to {high:+.3g}"
+        return told.replace("-", "−")
 
     @property
     def failed(self) -> str:
@@ -168,7 +191,8 @@ def judge(
 
     `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
     hold any other runs as well.
-    `tasks` None = those of the frame that the claim is about. `changes`: judge the runs that differ from those of the
+    `tasks` None = those of the frame that the claim is about; at evening the check of the ceiling stands beside, and
+    decides nothing. `changes`: judge the runs that differ from those of the
     scale in these fields, such as dict(d_model=16). ValueError for an unknown claim, for a frame that mixes scales
     unless `scale` names one, for one recorded under another version of the protocol, and for `changes` of a claim of
     §4.6, whose settings are part of the question.
@@ -176,6 +200,8 @@ def judge(
     claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
     check_changes(claim, changes)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks, evidence.scale)
+    ceiling = [task for task in asked if tasks is None and (evidence.scale, task) == ("evening", CEILING_TASK)]
+    asked = [task for task in asked if task not in ceiling]
     verdict = _judge_all(claim, evidence, asked)
     if verdict.verdict not in VERDICTS[:5]:
         return verdict
@@ -183,6 +209,7 @@ def judge(
         name: Evidence(frame, evidence.scale, i) for i, name in list(enumerate(variants(claim, evidence.scale)))[1:]
     }
     beside = {name: _judge_all(claim, other, asked) for name, other in others.items()}
+    beside |= {f"{task}, a check of the ceiling": _judge_all(claim, evidence, [task]) for task in ceiling}
     texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
     return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
 
@@ -294,7 +321,7 @@ def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdic
         verdict=verdict,
         effect=np.nan if deciding is None else deciding["effect"],
         ci=(np.nan, np.nan) if deciding is None else (deciding["low"], deciding["high"]),
-        n_seeds=min((row["n"] for f in counted for row in f.rows if row["n"]), default=0),
+        n_seeds=0 if deciding is None else deciding["n"],
         caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
         scale=evidence.scale,
         tasks=tuple(f.task for f in counted),

@@ -18,8 +18,8 @@ from PIL import Image
 
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
-from mambanorm.claims.protocol import levels
-from mambanorm.claims.recording import TRAINED_TASKS, planned_seeds
+from mambanorm.claims.protocol import TRAINED_TASKS, levels
+from mambanorm.claims.recording import planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.version_1 import FirstVerdict
@@ -88,10 +88,11 @@ def _earlier(
     """What was said of the claim before: in the first epochs, and by version 1 of the protocol where it differs."""
     before, soon = (first or {}).get(verdict.claim.id), (early or {}).get(verdict.claim.id)
     lines = []
-    if soon is not None and soon.scale == verdict.scale:
-        lines.append(f"of models in their first epochs (scale {soon.scale}): not yet judged on trained ones")
-    elif soon is not None:
-        lines.append(f"early, in the first epochs (scale {soon.scale}): {soon.brief}")
+    if soon is not None and soon.n_seeds and soon.scale == verdict.scale:
+        lines.append(f"of models in their first epochs (scale {soon.scale}), not of trained ones")
+    elif soon is not None and soon.n_seeds:
+        elsewhere = f", on other tasks: {', '.join(soon.tasks)}" if set(soon.tasks) != set(verdict.tasks) else ""
+        lines.append(f"early, in the first epochs (scale {soon.scale}{elsewhere}): {soon.brief}")
     if before is not None and before.verdict != (soon or verdict).verdict:
         lines.append(f"under protocol 1: {first_brief(before)}")
     return lines
@@ -145,7 +146,7 @@ def _small_print(verdict: Verdict, earlier: list[str]) -> str:
     """What must not be missed beside the word of a verdict: why it is none, each task's own, how often models failed,
     how many comparisons hold, other settings that say something else, and what was said earlier."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
-    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count]
+    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count, verdict.uneven]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
     return "".join(f"<br><small>{html.escape(line)}</small>" for line in filter(None, [*lines, *earlier]))
 
@@ -176,11 +177,10 @@ def _fold(verdict: Verdict) -> str:
 
 def _errors(verdict: Verdict) -> str:
     """How many test rows the two sides of the decision get wrong; "" for what is no accuracy."""
-    rows = [row for row in verdict.records if verdict.decided_by.startswith(str(row["comparison"]))]
-    one, other = rows[0].get("errors", (np.nan, np.nan)) if rows else (np.nan, np.nan)
+    one, other = (verdict.turns_on or {}).get("errors", (np.nan, np.nan))
     if not (np.isfinite(one) and other > 0):
         return ""
-    return f"{one:.1f} % of the test rows against {other:.1f} %, {one / other:.2f} times as many."
+    return f"{one:.1f} % of the test rows against {other:.1f} %, {one / other:.2f} times as many (means of the seeds)."
 
 
 def _levels(verdict: Verdict) -> str:
