@@ -286,21 +286,22 @@ def test_a_claim_stands_on_trained_models_where_it_has_a_verdict_there_and_on_th
     assert list(found) == list(CLAIMS)
     assert (found["H4s"].scale, found["H4s"].verdict) == ("evening", "reproduced")
     assert (found["H8s"].scale, found["H8s"].verdict) == ("quick", "reproduced")  # five seeds are no verdict
-    assert (found["H1v"].scale, found["H1v"].verdict) == ("quick", "not run")
+    assert (found["H1v"].scale, found["H1v"].verdict) == ("evening", "not run")
     soon = {v.claim.id: v for v in claims.headline(frame, ("quick",))}
     page = claims.verdict_html([found["H4s"], found["H8s"]], early=soon)
     assert "At scale evening: 1 reproduced. At scale quick: 1 reproduced." in page
-    assert f"<small>early, in the first epochs (scale quick): {html.escape(soon['H4s'].brief)}</small>" in page
-    assert page.count("of models in their first epochs (scale quick): not yet judged on trained ones") == 1
-    assert "mambanorm verdicts --claims H4s --scale evening --tasks digits --seeds 20-31" in page
+    told = f"early, in the first epochs (scale quick, on other tasks: digits): {html.escape(soon['H4s'].brief)}"
+    assert f"<small>{told}</small>" in page
+    assert page.count("of models in their first epochs (scale quick), not of trained ones") == 1
+    assert "mambanorm verdicts --claims H4s --scale evening --tasks mnist1d --seeds 20-31" in page
     assert "early, " not in claims.verdict_html([soon["H4s"]])
 
 
 def as_evening(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same results as runs of scale evening, each at the rate of its place in that scale's grid."""
-    rates = dict(zip(lr_grid("digits", "quick"), lr_grid("digits", "evening"), strict=True))
-    rows = [(base_config("digits", "evening", arm=r.arm, seed=r.seed, lr=rates[r.lr])) for r in frame.itertuples()]
-    return frame.assign(scale="evening", lr=[c.lr for c in rows], run_id=[c.run_id for c in rows])
+    """The same results as runs of MNIST-1D at scale evening, each at the rate of its place in that grid."""
+    rates = dict(zip(lr_grid("digits", "quick"), lr_grid("mnist1d", "evening"), strict=True))
+    rows = [base_config("mnist1d", "evening", arm=r.arm, seed=r.seed, lr=rates[r.lr]) for r in frame.itertuples()]
+    return frame.assign(scale="evening", task="mnist1d", lr=[c.lr for c in rows], run_id=[c.run_id for c in rows])
 
 
 def test_beside_quick_the_trained_models_stand_first_once_they_are_recorded(tmp_path, monkeypatch):

@@ -22,8 +22,8 @@ from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_cha
 from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
-from mambanorm.claims.ranking import against_chosen, ranking
-from mambanorm.claims.recording import manifest, parts, record_results, recorded_configs
+from mambanorm.claims.ranking import against_chosen, not_ranked, ranking
+from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_configs
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.claims.verdict_html import verdict_html
@@ -46,9 +46,11 @@ __all__ = [
     "headline_scales",
     "in_words",
     "judge",
+    "known_runs",
     "manifest",
     "missing",
     "needed",
+    "not_ranked",
     "one_line",
     "over_budget",
     "over_size",

@@ -58,7 +58,7 @@ def over_size(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evening"
 
 
 def _pairs(claims: Iterable[str], frame: pd.DataFrame, scale: str) -> list[tuple[str, str]]:
-    tasks = Evidence(frame, scale).tasks
+    tasks, claims = Evidence(frame, scale).tasks, [claims] if isinstance(claims, str) else claims
     return [(name, task) for name in claims for task in tasks_of(find_claim(name), tasks, scale)]
 
 

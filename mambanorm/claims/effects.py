@@ -72,8 +72,9 @@ def _row(claim: Claim, task: str, paired: Paired, part: Part, one_sided: tuple[f
         return facts | dict(state="untestable", why=why)
     if facts["state"] == "open":
         needed = seeds_to_tell(facts["effect"] - threshold, noise, n, one_sided, abs(threshold), risks)
-        overlap = ", because their splits overlap" if noise.ratio else ""
-        why = "" if needed else f"not even {MOST_SEEDS} seeds would tell{overlap}"
+        shared = ", because they share one test set" if splits.fixed else ""
+        shared = ", because their splits overlap" if noise.ratio else shared
+        why = "" if needed else f"not even {MOST_SEEDS} seeds would tell{shared}"
         facts |= dict(seeds_to_tell=needed, why=why, state="open" if needed else "imprecise")
     return facts
 

@@ -75,19 +75,26 @@ def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...], variant: int) 
 class Splits(NamedTuple):
     """What the seeds' splits share.
 
-    ratio: test rows / training rows, where every seed draws them from one pool (Nadeau & Bengio 2003, Eq. 9); 0 where
-    each seed makes rows of its own. fixed: every seed has the same rows.
+    ratio: test rows / rows to train on, where every seed draws them from one pool (Nadeau & Bengio 2003, Eq. 9); 0
+    where each seed makes rows of its own. fixed: every seed has the same rows. test_rows: 0 of a language model, whose
+    text is that of the Python that trained it.
     """
 
     test_rows: int
     ratio: float
     fixed: bool
 
+    @property
+    def shared(self) -> str:
+        return "one test set, whose noise is added" if self.fixed else "a pool of rows" if self.ratio else "nothing"
+
 
 @lru_cache(maxsize=64)
 def splits_of(task: str, scale: str) -> Splits:
     """As the task's shape tells it, else by looking at two seeds."""
     entry = TASKS[check_task(task)]
+    if task in LANGUAGE_TASKS:
+        return Splits(0, 0.0, fixed=True)
     shape = entry.shape(scale) if entry.shape is not None else None
     if shape is not None and shape.fresh:
         return Splits(shape.held_out[1], 0.0, fixed=False)
@@ -151,6 +158,7 @@ class Evidence:
         self.setting: Setting = tuple(sorted((changes or {}).items()))
         runs = _once(_usable(frame, self.scale))
         _check_protocol(runs)
+        _check_texts(runs)
         self.index = pd.Index(runs.run_id.to_numpy(object), dtype=object)  # pandas' own text is slower
         self.columns = _columns(runs)
         task = runs.task.to_numpy(object)
@@ -350,10 +358,25 @@ def _check_protocol(runs: pd.DataFrame) -> None:
     if len(versions) > 1:
         named = " and ".join(map(str, versions))
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
+    older = versions[0] == 1
+    what_to_do = "judge it with mambanorm.claims.version_1" if older else "judge it with the mambanorm that recorded it"
     raise ValueError(
-        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge "
-        f"it with mambanorm.claims.version_{versions[0]}"
+        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or {what_to_do}"
     )
+
+
+def _check_texts(runs: pd.DataFrame) -> None:
+    """ValueError for language models of different texts: Python's documentation changes with Python, and the loss of
+    guessing by frequency tells one text from another."""
+    if "chance_loss" not in runs:
+        return
+    for task in LANGUAGE_TASKS:
+        losses = runs.chance_loss[runs.task == task].dropna().round(6).unique()
+        if len(losses) > 1:
+            known = ", ".join(f"{loss:.6f}" for loss in sorted(losses))
+            raise ValueError(
+                f"the runs of {task} are of different texts (chance_loss {known} nats): judge those of one Python alone"
+            )
 
 
 def _columns(runs: pd.DataFrame) -> dict[str, np.ndarray]:

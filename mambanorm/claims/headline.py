@@ -22,7 +22,7 @@ from mambanorm.claims.budget import still_rising
 from mambanorm.claims.evidence import LOOKED_AT, Evidence
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
-from mambanorm.claims.protocol import TRAINED_TASKS
+from mambanorm.claims.protocol import RISING, TRAINED_TASKS
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.errors import unknown
 from mambanorm.model.arms import Arm
@@ -47,7 +47,7 @@ def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | 
         raise ValueError(f"scales must be a list of scales such as ['evening', 'quick'], got {scales!r}")
     tasks = None if tasks is None else list(tasks)
     rising = still_rising(frame, TRAINED) if TRAINED in scales and len(frame) else still_rising(frame.iloc[:0])
-    return [_with_rising(_first(name, frame, scales, tasks), rising[~rising.trained]) for name in CLAIMS]
+    return [_with_rising(_first(name, frame, scales, tasks), rising[rising.late > RISING]) for name in CLAIMS]
 
 
 def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[str] | None) -> Verdict:
@@ -63,7 +63,7 @@ def _with_rising(verdict: Verdict, rising: pd.DataFrame) -> Verdict:
     """The verdict with a caveat for its arms that are not trained to the end."""
     if verdict.scale != TRAINED or verdict.claim.runs != "tuned":
         return verdict
-    mine = rising[rising.task.isin(verdict.tasks) & rising.arm.isin(verdict.claim.arms) & rising.late.notna()]
+    mine = rising[rising.task.isin(verdict.tasks) & rising.arm.isin(verdict.claim.arms)]
     if mine.empty:
         return verdict
     named = ", ".join(f"{Arm.parse(row.arm).label} on {row.task} ({100 * row.late:.0f} %)" for row in mine.itertuples())

@@ -6,6 +6,7 @@ before the runs that it judges, and says what it flips.
 
     VERSION, VERSIONS     the version in force, and all of them with their fingerprints
     SAME_RUNS             the versions whose recorded runs it judges
+    planned_seeds         the test seeds of a claim at a scale
     levels                the levels of the two ends of an interval
     fingerprint           of the hypotheses and of every number of the rule
     hypotheses_text       the hypotheses as Markdown
@@ -49,12 +50,26 @@ EVENING_SEEDS, GRID_SEEDS = tuple(range(20, 32)), tuple(range(20, 28))
 """Test seeds at scale evening, which no run had had before: of the claims that compare few arms, and of those that need
 the grid (recording.py)."""
 
+FIRST_CLAIMS = ("H1", "H2", "H3", "H4", "H8")
+"""Claims, without the letter of their kind, that are asked of EVENING_SEEDS at evening, and over the budget; the others
+are asked of GRID_SEEDS."""
+
+VERDICT_SEEDS = 8
+"""Test seeds of a verdict at the other scales, unless asked otherwise; fewer than 6 are a sketch."""
+
 RISING = 1 / 3
 """The largest share of an arm's runs that may be best in their last tenth where its models are called trained."""
 
 TRAINED_TASKS, CEILING_TASK = ("mnist1d", "digits_images", "pydoc"), "digits"
 """The tasks of scale evening in the order in which they are recorded. Another one joins by a new version, before its
 runs. The last one is a check of the ceiling: it is asked two claims, and what it says stands beside their verdicts."""
+
+
+def planned_seeds(claim_id: str, scale: str) -> tuple[int, ...]:
+    """The test seeds that a claim's verdict is planned with."""
+    if scale != "evening":
+        return tuple(range(VERDICT_SEEDS))
+    return EVENING_SEEDS if claim_id.rstrip("svl") in FIRST_CLAIMS else GRID_SEEDS
 
 
 def levels(claim: Claim, m: int, tasks: int = 1) -> tuple[float, float]:

@@ -59,6 +59,13 @@ def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.D
     return pd.DataFrame(rows)
 
 
+def not_ranked(table: pd.DataFrame, task: str) -> dict[str, str]:
+    """The arms that some claim tunes and this ranking lacks, because they are not tuned: arm → who recommends it, or
+    "". Without them the first of the ranking is the first of a part."""
+    kind = kind_of(task)
+    return {arm: NAMED[kind].get(arm, "") for arm in tuned_arms(kind) if arm not in set(table.arm)}
+
+
 def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None) -> pd.DataFrame:
     """Rows for `figures.fig_pairs`: the chosen arm minus each of those arms (None = those that somebody recommends)."""
     chosen = table.arm.iloc[0]

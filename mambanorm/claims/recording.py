@@ -3,7 +3,7 @@
 Part, parts         some claims on one task at one setting, with their seeds; those of a scale, the most telling first
 manifest            how many runs each part needs, and how many of them a run frame has
 recorded_configs    the runs of all parts
-planned_seeds       the test seeds of a claim at a scale, as a command takes them
+known_runs          the runs of a store, and those that are recorded already
 record_results      trains one part after the other and writes what is complete → data/results
 """
 
@@ -24,14 +24,16 @@ from mambanorm.claims.needed import needed
 from mambanorm.claims.protocol import (
     CEILING_TASK,
     EVENING_SEEDS,
+    FIRST_CLAIMS,
     GRID_SEEDS,
     SAME_RUNS,
     TRAINED_TASKS,
+    VERDICT_SEEDS,
     VERSION,
     commit_in_force,
 )
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.verdict_runs import VERDICT_SEEDS, until_grown
+from mambanorm.claims.verdict_runs import until_grown
 from mambanorm.settings import default_scale
 from mambanorm.study.experiments import (
     BUDGETS,
@@ -47,13 +49,13 @@ from mambanorm.study.experiments import (
 from mambanorm.text import plural
 from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.training.presets import TABLES
-from mambanorm.training.recorded_results import read_results, recorded_path, write_inside, write_recorded
+from mambanorm.training.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
 from mambanorm.training.store import load_runs, stored_run
 
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
 
 STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4"))
-FIRST, GRID = ("H1", "H2", "H3", "H4", "H8"), ("H5", "H6", "H7")
+GRID = ("H5", "H6", "H7")
 """Claims, without the letter of their kind: those over the budget, and those that need more of the grid. At all steps
 the first are recorded in the parts of STEPWISE, so that a night that ends early has some of them whole."""
 INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
@@ -108,7 +110,7 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
     over = [task for task in tasks if task != CEILING_TASK]
     for task in over:
-        first = _of_kind(FIRST, task)
+        first = _of_kind(FIRST_CLAIMS, task)
         for some in (_of_kind(numbers, task) for numbers in STEPWISE):
             found.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, most))
         for share in reversed(BUDGETS[:-1]):
@@ -131,14 +133,6 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
 def _of_kind(numbers: tuple[str, ...], task: str) -> tuple[str, ...]:
     """The claims of these numbers about the task's kind; of language models there are few."""
     return tuple(name for number in numbers if (name := number + kind_of(task)[0]) in CLAIMS)
-
-
-def planned_seeds(claim_id: str, scale: str) -> str:
-    """`8`, or at evening `20-31`: the test seeds that a claim's verdict is planned with (protocol 5)."""
-    if scale != "evening":
-        return str(VERDICT_SEEDS)
-    seeds = EVENING_SEEDS if claim_id.rstrip("svl") in FIRST else GRID_SEEDS
-    return f"{seeds[0]}-{seeds[-1]}"
 
 
 def manifest(
@@ -171,6 +165,43 @@ def recorded_configs(
     return unique(config for part in parts(scale, seeds, tasks) for config in part.configs(scale, frame))
 
 
+def known_runs(
+    scale: str, runs_dir: str | Path | None = None, path: str | Path | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """The run frame of a store with the rows that are recorded already and not in it; and what is recorded, those runs
+    that still count (None = no file). ValueError for a file that is no recorded frame of the scale."""
+    path = recorded_path(scale) if path is None else Path(path)
+    stored, before = load_runs(runs_dir, scale=scale), _before(path, scale) if path.is_file() else None
+    if before is None or before.empty:
+        return stored, before
+    others = before[~before.run_id.isin(stored.run_id)] if len(stored) else before
+    return pd.concat([stored, others], ignore_index=True) if len(stored) else others, before
+
+
+def _before(path: Path, scale: str) -> pd.DataFrame:
+    """What is recorded, without the runs of versions of the protocol that asked for others."""
+    frame = read_results(path)
+    lacking = [name for name in RECORDED if name not in frame]
+    wrong = f"it lacks the column {lacking[0]}" if lacking else ""
+    if not wrong and frame.run_id.duplicated().any():
+        wrong = "it holds a run twice"
+    if not wrong and set(frame.scale) - {scale}:
+        wrong = f"it holds runs of scale {sorted(set(frame.scale) - {scale})[0]}"
+    if not wrong and not set(frame.protocol) <= set(range(1, VERSION + 1)):
+        wrong = f"it was recorded under another protocol than 1 to {VERSION}"
+    if wrong:
+        raise ValueError(
+            f"{path} is no frame to go on with: {wrong}. Move it away, or let the new one go elsewhere (--out)"
+        )
+    kept = frame[frame.protocol.isin(SAME_RUNS)]
+    if len(kept) < len(frame):
+        print(f"{plural(len(frame) - len(kept), 'recorded run')} of older versions of the protocol will be left out")
+    return kept
+
+
+RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
+
+
 def record_results(
     scale: str | None = None,
     *,
@@ -183,23 +214,28 @@ def record_results(
     """Trains the `parts` one after the other and writes the recorded results of a scale; returns their path.
 
     The file is written anew after each part, so that what is complete is there when this is stopped; called again, it
-    goes on. Rows of parts that are not done yet stay in the file as they are. Each row names the protocol that was in
-    force before this recording began, and its commit; a run that was recorded before keeps its own. `engine`: sweep's
-    scheduler, workers, client, progress. RuntimeError if a run could not be trained: its part is not recorded. OSError,
-    before anything is trained, if the file's folder cannot be written to.
+    goes on. A part that the file has whole is not trained again, even if the store has lost its runs. Rows of parts
+    that are not done yet stay as they are. Each row names the protocol that was in force before this recording began,
+    and its commit; a run that was recorded before keeps its own. `engine`: sweep's scheduler, workers, client,
+    progress. RuntimeError if a run could not be trained: its part is not recorded. Before anything is trained: OSError
+    if the file's folder cannot be written to, ValueError if the file is no recorded frame of this scale, or for seeds
+    that the protocol has not planned for the kit's own results of scale evening.
     """
     scale, protocol = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
+    if scale == "evening" and path == recorded_path(scale).resolve() and seeds is not None:
+        _check_planned(check_seeds(seeds, scale))
     writable_folder(path.parent, "the recorded results")
-    before = read_results(path) if path.is_file() else None
+    _, before = known_runs(scale, runs_dir, path)
     done, asked = [], parts(scale, seeds, tasks)
-
-    def stored() -> pd.DataFrame:
-        return load_runs(runs_dir, scale=scale)
-
     for i, part in enumerate(asked):
         print(f"part {i + 1} of {len(asked)}, {part.name}")
-        frame, configs = until_grown(lambda part=part: part.configs(scale, stored()), runs_dir, **engine)
+        if _is_recorded(part, scale, runs_dir, path, before):
+            print("recorded already, and not in the run store: left as it is")
+            continue
+        frame, configs = until_grown(
+            lambda part=part: part.configs(scale, load_runs(runs_dir, scale=scale)), runs_dir, **engine
+        )
         if failed := int((frame.status == "failed").sum()):
             raise RuntimeError(f"{part.name}: {plural(failed, 'run')} could not be trained: this part is not recorded")
         done = unique([*done, *configs])
@@ -207,19 +243,37 @@ def record_results(
     return path
 
 
+def _check_planned(seeds: list[int]) -> None:
+    if extra := sorted(set(seeds) - set(EVENING_SEEDS)):
+        raise ValueError(
+            f"the protocol plans the seeds {EVENING_SEEDS[0]} to {EVENING_SEEDS[-1]} for evening, got {extra[0]}; "
+            "others are judged alone: leave --seeds out, or let the results go to a file of their own (--out)"
+        )
+
+
+def _is_recorded(part: Part, scale: str, runs_dir: str | Path | None, path: Path, before: pd.DataFrame | None) -> bool:
+    """Whether the file has all runs of a part, and the store has not."""
+    if before is None or before.empty:
+        return False
+    known, _ = known_runs(scale, runs_dir, path)
+    ids = {config.run_id for config in part.configs(scale, known)}
+    stored = load_runs(runs_dir, scale=scale)
+    return ids <= set(before.run_id) and not ids <= set(stored.run_id if len(stored) else ())
+
+
 def _write(
     configs: list[RunConfig], before: pd.DataFrame | None, protocol: str, path: Path, runs_dir: str | Path | None
 ) -> None:
-    """The rows of these runs, and those of `before` that are other runs of a protocol whose runs still count."""
+    """The rows of these runs, and those of `before` that are other runs."""
     frame = with_summaries(load_runs(runs_dir, configs=configs), runs_dir)
     frame = frame.assign(protocol=VERSION, protocol_commit=protocol)
-    if before is not None and {"protocol", "protocol_commit"} <= set(before.columns):
-        before = before[before.protocol.isin(SAME_RUNS)]
+    if before is not None:
         frame = _named(frame, before)
         others = before[~before.run_id.isin(frame.run_id)]
         frame = pd.concat([frame, others], ignore_index=True) if len(others) else frame
     write_recorded(frame, configs, path)
-    write_inside(_inside(configs, runs_dir), path)
+    kept = {run_id: arrays for run_id, arrays in read_inside(path).items() if run_id in set(frame.run_id)}
+    write_inside(kept | _inside(configs, runs_dir), path)
 
 
 def _inside(configs: list[RunConfig], runs_dir: str | Path | None) -> dict[str, dict[str, np.ndarray]]:

@@ -18,8 +18,7 @@ from PIL import Image
 
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
-from mambanorm.claims.protocol import TRAINED_TASKS, levels
-from mambanorm.claims.recording import planned_seeds
+from mambanorm.claims.protocol import TRAINED_TASKS, levels, planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.version_1 import FirstVerdict
@@ -213,7 +212,8 @@ def command(verdict: Verdict) -> str:
     known = TRAINED_TASKS if verdict.scale == "evening" else (*VERDICT_TASKS, *LANGUAGE_TASKS)
     tasks = ",".join(verdict.tasks or tasks_of(verdict.claim, known, verdict.scale))
     asked = f"--claims {verdict.claim.id} --scale {verdict.scale} --tasks {tasks}"
-    return f"mambanorm verdicts {asked} --seeds {planned_seeds(verdict.claim.id, verdict.scale)}"
+    seeds = planned_seeds(verdict.claim.id, verdict.scale)
+    return f"mambanorm verdicts {asked} --seeds {f'{seeds[0]}-{seeds[-1]}' if seeds[0] else len(seeds)}"
 
 
 def _number(x: float) -> str:

@@ -13,16 +13,14 @@ from typing import Any
 
 import pandas as pd
 
-from mambanorm.claims.hypotheses import CLAIMS, Claim
+from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import needed
+from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.settings import default_scale
 from mambanorm.training.config import RunConfig, check_seeds, unique
 from mambanorm.training.store import load_runs
 from mambanorm.training.sweep import sweep
-
-VERDICT_SEEDS = 8
-"""Test seeds of a verdict, unless asked otherwise; fewer than 6 are a sketch."""
 
 VERDICT_TASKS = ("digits", "digits_images")
 """The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
@@ -37,15 +35,19 @@ def verdict_runs(
     runs_dir: str | Path | None = None,
     frame: pd.DataFrame | None = None,
 ) -> list[RunConfig]:
-    """The configs that the claims need (None = all claims, 8 seeds, VERDICT_TASKS).
+    """The configs that the claims need (None = all claims, those seeds and tasks that the protocol plans: 8 seeds and
+    VERDICT_TASKS, at evening its own).
 
     The results of `frame` (None = those of the store) may ask for learning rates beyond the three of every arm.
     """
     scale = default_scale() if scale is None else scale
-    seeds = check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
-    tasks = VERDICT_TASKS if tasks is None else tasks
+    tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks
     frame = load_runs(runs_dir, scale=scale) if frame is None else frame
-    return unique(c for claim in _listed(claims) for c in needed(claim, seeds, tasks, scale, _of(frame, seeds)))
+    found = []
+    for claim in map(find_claim, _listed(claims)):
+        own = check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale)
+        found += needed(claim, own, tasks, scale, _of(frame, own))
+    return unique(found)
 
 
 def _of(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
@@ -74,7 +76,7 @@ def train_verdicts(
     """Trains what the claims lack and returns their run frame with its summaries; `engine` = sweep's scheduler,
     workers, client, progress. Rows of runs that could not be trained have status "failed"."""
     scale = default_scale() if scale is None else scale
-    claims, seeds = _listed(claims), check_seeds(VERDICT_SEEDS if seeds is None else seeds, scale)
+    claims = _listed(claims)
     asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
     frame, _ = until_grown(lambda: verdict_runs(claims, **asked), runs_dir, **engine)
     return with_summaries(frame, runs_dir)
@@ -83,8 +85,11 @@ def train_verdicts(
 def until_grown(
     ask: Callable[[], list[RunConfig]], runs_dir: str | Path | None, **engine: Any
 ) -> tuple[pd.DataFrame, list[RunConfig]]:
-    """Trains what is asked for, again and again until its results ask for no more; a round adds a rate to some arms."""
+    """Trains what is asked for, again and again until its results ask for no more; a round adds a rate to some arms.
+    ValueError if nothing is asked for."""
     configs: list[RunConfig] = []
+    if not ask():
+        raise ValueError("there is nothing to train: none of these claims is about these tasks (see `mambanorm tasks`)")
     while (more := ask()) != configs:
         configs, frame = more, sweep(more, runs_dir=runs_dir, **engine)
     return frame, configs

@@ -220,8 +220,8 @@ SCALE_HELP = f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: MAMBANORM_SCAL
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
-    f"{SEEDS_HELP} (default: 8). Only these are judged: seeds that are added because a verdict was inconclusive are "
-    "judged alone, as in 8-15"
+    f"{SEEDS_HELP} (default: 8, at scale evening those of the protocol). Only these are judged: seeds that are added "
+    "because a verdict was inconclusive are judged alone, as in 8-15"
 )
 
 

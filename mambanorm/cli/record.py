@@ -26,15 +26,19 @@ def add(command: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from mambanorm import claims
     from mambanorm.training.recorded_results import describe_recorded, read_results
-    from mambanorm.training.store import load_runs
 
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks) if options.tasks else None
     asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
     if options.dry_run:
-        held = claims.manifest(load_runs(options.runs_dir, scale=scale), scale, options.seeds, tasks)
-        print(held.drop(columns="claims").to_string(index=False))
-        print_dry_run(claims.recorded_configs(scale, **asked), options)
+        known, before = claims.known_runs(scale, options.runs_dir, options.out)
+        print(claims.manifest(known, scale, options.seeds, tasks).drop(columns="claims").to_string(index=False))
+        configs, there = (
+            claims.recorded_configs(scale, **asked, frame=known),
+            set() if before is None else set(before.run_id),
+        )
+        print(f"{sum(config.run_id in there for config in configs)} of them are recorded already")
+        print_dry_run([config for config in configs if config.run_id not in there], options)
         return 0
     engine = dict(scheduler=options.scheduler, workers=options.workers)
     try:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"{name} at scale {scale} is ready: {sizes} {kind}, {data.n_classes} classes")
         return 0
     for task in TASKS.values():
-        print(f"{task.name:<18}{task.title}{' (see --prepare)' if task.prepare else ''}")
+        print(f"{task.name:<20}{task.title}{' (see --prepare)' if task.prepare else ''}")
         if options.scale:
             c = base_config(task.name, options.scale)
             size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}, lr {c.lr:g}"

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
-    asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks or claims.VERDICT_TASKS), scale=scale)
+    asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks) if options.tasks else None, scale=scale)
     if options.dry_run:
         print_dry_run(claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir), options)
         return 0

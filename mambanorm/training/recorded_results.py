@@ -5,6 +5,8 @@
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
     data/results/<scale>-version-1.parquet    the same, as it was recorded under version 1 of the protocol
 
+    data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
+
 A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
 no weights and no curves: whatever needs those has to train.
 """
@@ -17,14 +19,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pyarrow import ArrowInvalid
 
-from mambanorm.atomic import replacing
+from mambanorm.atomic import replacing, sha256, write_text
 from mambanorm.errors import unknown
 from mambanorm.settings import ROOT, SCALES, check_scale, default_scale
 from mambanorm.training.config import RunConfig, unique
 
 SOURCES = ("trained", "recorded")
 RESULTS = ROOT / "data" / "results"
+SUMS = "SHA256SUMS"
 
 
 def check_source(source: str | None = None) -> str:
@@ -46,6 +50,7 @@ def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFra
     left it. ValueError if there is none."""
     path = recorded_path(scale, version)
     if path.is_file():
+        _check_sum(path)
         frame = read_results(path)
         return frame if version is None else frame.assign(protocol=version)
     scale = default_scale() if scale is None else scale
@@ -62,8 +67,12 @@ def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFra
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
-    """The run frame that `write_recorded` wrote."""
-    return pd.read_parquet(path)
+    """The run frame that `write_recorded` wrote. ValueError for a file that is none."""
+    try:
+        return pd.read_parquet(path)
+    except (ArrowInvalid, OSError) as error:
+        hint = "fetch it again (`git checkout` for the kit's own), or record anew"
+        raise ValueError(f"{path} cannot be read as a recorded frame ({error}): {hint}") from error
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
@@ -113,6 +122,30 @@ def write_recorded(frame: pd.DataFrame, configs: Iterable[RunConfig], path: Path
     texts = texts.fillna(frame.config) if "config" in frame else texts
     with replacing(path) as temporary:
         frame.assign(config=texts).to_parquet(temporary, index=False, compression="zstd")
+    note_sum(path)
+
+
+def note_sum(path: Path) -> None:
+    """Notes the checksum of a file of data/results, as `sha256sum` does; other places keep none."""
+    if path.parent.resolve() == RESULTS.resolve():
+        sums = _sums() | {path.name: sha256(path)}
+        write_text(RESULTS / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+
+
+def _sums() -> dict[str, str]:
+    """File name → SHA-256."""
+    path = RESULTS / SUMS
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
+
+
+def _check_sum(path: Path) -> None:
+    """ValueError for a file that is not as it was recorded; one that is not noted was put there by its reader."""
+    if (noted := _sums().get(path.name)) and noted != sha256(path):
+        raise ValueError(
+            f"{path} has been changed since it was recorded ({RESULTS / SUMS} has another checksum): get it back with "
+            "`git checkout`, or record anew"
+        )
 
 
 def inside_path(path: Path) -> Path:
@@ -123,10 +156,17 @@ def inside_path(path: Path) -> Path:
 def recorded_inside(scale: str) -> dict[str, dict[str, np.ndarray]]:
     """Run id → arrays as of `StoredRun.diagnostics`, in float32, of the recorded runs of §4.6; {} where there are none.
     Singular values are kept of one seed."""
+    path = recorded_path(scale)
+    if inside_path(path).is_file():
+        _check_sum(inside_path(path))
+    return read_inside(path)
+
+
+def read_inside(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """The same of a frame anywhere."""
     found: dict[str, dict[str, np.ndarray]] = {}
-    path = inside_path(recorded_path(scale))
-    if path.is_file():
-        with np.load(path, allow_pickle=False) as file:
+    if inside_path(path).is_file():
+        with np.load(inside_path(path), allow_pickle=False) as file:
             for key in file.files:
                 run_id, name = key.split("/")
                 found.setdefault(run_id, {})[name] = file[key]
@@ -144,3 +184,4 @@ def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> 
     }
     with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
+    note_sum(inside_path(path))
