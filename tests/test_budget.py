@@ -205,3 +205,23 @@ def test_the_check_of_the_ceiling_stands_beside_a_verdict_and_never_decides(fram
     assert both.beside[f"{CEILING_TASK}, a check of the ceiling"].verdict == "contradicted"
     assert mn.judge("H8s", at_ceiling, scale=SCALE).verdict == "not run"
     assert mn.judge("H8s", at_ceiling, scale=SCALE, tasks=[CEILING_TASK]).verdict == "contradicted"
+
+
+def test_at_evening_the_command_of_the_verdicts_asks_for_what_the_protocol_plans():
+    few = claims.verdict_runs(["H1s", "H5s"], scale=SCALE, frame=pd.DataFrame())
+    assert {config.task for config in few} == {TASK}
+    singles = {config.seed for config in few if config.arm == "GN>SSM>GN"}
+    assert singles == set(EVENING_SEEDS)
+    assert {config.seed for config in few if config.arm == "LN>SSM>GN"} == set(GRID_SEEDS)
+    with pytest.raises(ValueError, match="nothing to train: none of these claims is about these tasks"):
+        claims.train_verdicts(["H1l"], tasks=[TASK], scale=SCALE, workers=0)
+
+
+def test_language_models_of_different_texts_are_not_held_against_each_other():
+    runs = calibrate.skeleton("H1l", 6, SCALE, "pydoc").assign(
+        status="ok", chance=0.2, test_accuracy=0.5, best_val_accuracy=0.5, test_loss=1.5, best_val_loss=1.5
+    )
+    assert mn.judge("H1l", runs.assign(chance_loss=3.24), scale=SCALE).verdict != "not run"
+    other = np.where(runs.arm == "None>SSM>None", 3.21, 3.24)
+    with pytest.raises(ValueError, match=r"of different texts \(chance_loss 3.210000, 3.240000 nats\)"):
+        mn.judge("H1l", runs.assign(chance_loss=other), scale=SCALE)

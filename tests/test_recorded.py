@@ -13,6 +13,7 @@ import pytest
 import mambanorm as mn
 from mambanorm import claims
 from mambanorm.claims import protocol
+from mambanorm.claims.protocol import VERSION
 from mambanorm.cli.main import main
 from mambanorm.settings import ROOT
 from mambanorm.study.experiments import growth_runs
@@ -123,9 +124,83 @@ def test_runs_of_the_inside_are_recorded_with_what_they_kept_and_one_seed_with_i
         assert ("singular_values" in kept) == (config.seed == 0)
         for name, values in kept.items():
             np.testing.assert_allclose(values, own[name], rtol=1e-6)
+    again = [c.but(seed=2) for c in few]  # of another seed: what is there stays
+    one_part(again, monkeypatch)
+    claims.record_results("smoke", seeds=[2], workers=0, progress=False)
+    assert set(recorded.recorded_inside("smoke")) == {config.run_id for config in (*few, *again)}
     monkeypatch.setattr(import_module("mambanorm.claims.headline"), "TRAINED", "smoke")
     frame, again = claims.trained_inside()
     assert sorted(frame.run_id) == sorted(again)
+
+
+def test_a_file_that_was_changed_since_it_was_recorded_is_refused(results, store, tmp_path):
+    configs = mn.grid(["RMSN>SSM>None"], scale="smoke", seeds=1)
+    path = recorded.recorded_path("smoke")
+    recorded.write_recorded(sweep(configs, workers=0, progress=False), configs, path)
+    assert (results / "SHA256SUMS").read_text().endswith("  smoke.parquet\n")
+    frame = recorded.recorded("smoke")
+    frame.assign(test_accuracy=0.999).to_parquet(path, index=False)
+    with pytest.raises(ValueError, match=r"smoke.parquet has been changed since it was recorded .*git checkout"):
+        recorded.recorded("smoke")
+    recorded.write_recorded(frame, configs, path)
+    assert recorded.recorded("smoke").test_accuracy[0] == frame.test_accuracy[0]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="has been changed since"):
+        recorded.recorded("smoke")
+    with pytest.raises(ValueError, match="cannot be read as a recorded frame"):
+        recorded.read_results(path)
+    recorded.write_recorded(frame, configs, tmp_path / "mine.parquet")  # a reader's own place keeps no checksums
+    assert not (tmp_path / "SHA256SUMS").exists()
+
+
+def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(results, store, monkeypatch, capsys):
+    few = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
+    one_part(few, monkeypatch)
+    engine = dict(seeds=1, workers=0, progress=False)
+    path = claims.record_results("smoke", **engine)
+    before = recorded.recorded("smoke")
+    for run in store.iterdir():
+        run.rename(store.parent / run.name)
+    assert claims.record_results("smoke", **engine) == path
+    assert "recorded already, and not in the run store" in capsys.readouterr().out
+    assert not list(store.iterdir())
+    pd.testing.assert_frame_equal(recorded.recorded("smoke"), before)
+    assert main(["record", "--scale", "smoke", "--seeds", "1", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of them are recorded already" in said
+    assert "0 runs asked for" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda frame: frame.drop(columns="git_commit"), "it lacks the column git_commit"),
+        (lambda frame: pd.concat([frame, frame]), "it holds a run twice"),
+        (lambda frame: frame.assign(scale="quick"), "it holds runs of scale quick"),
+        (lambda frame: frame.assign(protocol=VERSION + 1), "it was recorded under another protocol"),
+        (lambda frame: frame.assign(protocol="5"), "it was recorded under another protocol"),
+        (lambda _: pd.DataFrame({"mine": [1, 2]}), "it lacks the column run_id"),
+    ],
+)
+def test_record_refuses_a_file_that_it_would_spoil_before_anything_is_trained(
+    change, why, results, store, tmp_path, monkeypatch
+):
+    few = mn.grid(["RMSN>SSM>None"], scale="smoke", seeds=1)
+    one_part(few, monkeypatch)
+    path = claims.record_results("smoke", seeds=1, workers=0, progress=False, path=tmp_path / "mine.parquet")
+    change(recorded.read_results(path)).to_parquet(path, index=False)
+    content = path.read_bytes()
+    for run in store.iterdir():
+        run.rename(store.parent / run.name)
+    with pytest.raises(ValueError, match=f"mine.parquet is no frame to go on with: {why}.*--out"):
+        claims.record_results("smoke", seeds=1, workers=0, progress=False, path=path)
+    assert path.read_bytes() == content
+    assert not list(store.iterdir())
+
+
+def test_seeds_that_the_protocol_has_not_planned_do_not_join_the_recorded_results(results, capsys):
+    assert main(["record", "--scale", "evening", "--seeds", "8", "--workers", "0"]) != 0
+    assert "the protocol plans the seeds 20 to 31 for evening, got 0" in capsys.readouterr().err
 
 
 def test_what_is_not_recorded_is_refused_with_what_there_is(results):

@@ -335,6 +335,30 @@ def test_a_figure_of_trained_models_takes_each_seed_at_the_rate_that_the_others_
     assert claims.trained_runs(asked, "vision").empty
 
 
+def test_the_errors_beside_a_verdict_are_those_of_the_comparison_that_decides():
+    far = made_up("H4s", {"None>SSM>GN": 30.0}, sd=0.5)
+    near = made_up("H4s", {"None>SSM>GN": 8.0}, sd=0.5, base=20.0)
+    rows = [base_config("listops", "quick", arm=r.arm, seed=r.seed, lr=r.lr) for r in near.itertuples()]
+    rates = dict(zip(lr_grid("digits", "quick"), lr_grid("listops", "quick"), strict=True))
+    rows = [config.but(lr=rates[config.lr]) for config in rows]
+    near = near.assign(task="listops", lr=[c.lr for c in rows], run_id=[c.run_id for c in rows])
+    verdict = judge("H4s", pd.concat([far, near]), scale="quick")
+    assert verdict.decided_by.endswith("on listops")
+    one, other = verdict.turns_on["errors"]
+    assert verdict.turns_on["task"] == "listops"
+    assert other - one == pytest.approx(verdict.effect)
+    assert f"{one:.1f} % of the test rows against {other:.1f} %" in claims.verdict_html([verdict])
+
+
+def test_a_mean_of_two_kinds_of_seeds_says_so():
+    even = made_up("H4s", {"None>SSM>GN": 30.0}, sd=0.5)
+    assert judge("H4s", even, scale="quick").uneven == ""
+    lost = even.assign(test_accuracy=even.test_accuracy.where((even.arm != "GN>SSM>None") | (even.seed > 2), 0.12))
+    verdict = judge("H4s", lost, scale="quick")
+    assert verdict.uneven.startswith("the mean hides two kinds of seeds: median +3")
+    assert html.escape(verdict.uneven) in claims.verdict_html([verdict])
+
+
 # the text and the command
 
 
