@@ -3,11 +3,12 @@
 PROTOCOL.md        the rule, every hypothesis and every version of both, in words
 protocol.py        the versions and their numbers
 hypotheses.py      CLAIMS: each claim as data, with autonorm.py and language.py;   comparisons.py: what is compared
-evidence.py        the runs that a claim rests on, looked up in a run frame;   needed.py: which those are
+evidence.py        the runs that a claim rests on, looked up in a run frame (frames.py: those of its rows that count)
+needed.py          which runs those are
 tuning.py          each seed's learning rate, chosen on the other seeds
 summaries.py       what stored checkpoints and diagnostics add to the frame (growth, spectra, weight norms)
 effects.py         claim and evidence → comparisons with intervals and states
-verdict.py         claim and run frame → a Verdict
+verdict.py         claim and run frame → a Verdict;   cautions.py: what its reader should know besides
 calibrate.py       how often the rule is wrong, by made-up studies;   calibration.py: the table of it
 verdict_runs.py    trains what the claims lack;   recording.py: the recorded results, part by part
 budget.py          a claim over the training budget, and over the size of the model

@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.budget import still_rising
-from mambanorm.claims.evidence import LOOKED_AT, Evidence
+from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.frames import LOOKED_AT
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.protocol import RISING, TRAINED_TASKS

@@ -21,14 +21,15 @@ that cannot tell for another reason than imprecision says nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims import effects, failures
+from mambanorm.claims import effects
+from mambanorm.claims.cautions import cautions, how_many_hold, missing_runs
 from mambanorm.claims.comparisons import NONE
 from mambanorm.claims.effects import STATES, Row
 from mambanorm.claims.evidence import Evidence
@@ -37,12 +38,10 @@ from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
 from mambanorm.claims.judged_on import check_changes, tasks_of, variants
 from mambanorm.claims.protocol import CEILING_TASK, VERSION
 from mambanorm.study.tables import SKETCH_BELOW, points
-from mambanorm.text import plural
 
 VERDICTS = ("reproduced", "contradicted", "≈ threshold", "inconclusive", "not testable", "sketch", "not run")
 TOLD = VERDICTS[:4]
 """Those that count where several tasks make one verdict."""
-FULL_SEEDS = 8
 BY_SEED = ("pp", "bits a character")
 """Units of effects that are the mean of one number a seed."""
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
@@ -132,7 +131,7 @@ class Verdict:
         """`3 of 5 comparisons hold`, task by task; "" where only one is made."""
         texts = []
         for task in self.tasks:
-            if told := _how_many_hold([row for row in self.records if row["task"] == task]):
+            if told := how_many_hold([row for row in self.records if row["task"] == task]):
                 texts.append(told + (f" on {task}" if len(self.tasks) > 1 else ""))
         return ", ".join(texts)
 
@@ -255,7 +254,7 @@ def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> F
     whole = all(row["n"] for row in rows if row["decides"]) and not gaps
     enough = min(row["n"] for row in found) >= SKETCH_BELOW
     verdict = decide(claim, deciding) if whole and enough else "sketch"
-    caveats = gaps + left_out + _cautions(claim, evidence, task, rows, diverged, verdict)
+    caveats = gaps + left_out + cautions(claim, evidence, task, rows, diverged, verdict in VERDICTS[:5])
     return Finding(task, verdict, rows, decisive(claim, deciding, verdict), caveats, diverged)
 
 
@@ -354,61 +353,3 @@ def _why_not_run(claim: Claim, evidence: Evidence) -> str:
     if any(c.column not in ("score", "spread") for c in claim.comparisons) and len(evidence.index):
         return "the frame has no runs of this claim, or lacks their summaries (summaries.with_summaries)"
     return "the frame has no runs of this claim: see mambanorm.needed"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# caveats
-
-
-def missing_runs(claim: Claim, evidence: Evidence, task: str) -> tuple[list[str], list[str]]:
-    """What keeps the claim from a verdict (arms and rates without runs), and the seeds that are left out."""
-    if claim.runs == "failure":
-        counts = failures.count(evidence)
-        return counts.gaps, counts.left_out
-    paired = evidence.paired(claim, task)
-    return list(paired.gaps), list(paired.left_out)
-
-
-def _how_many_hold(rows: Sequence[Row]) -> str:
-    """`3 of 5 comparisons hold` of those that decide, if these are several; and of those that only stand beside."""
-    deciding, beside = ([row["state"] for row in rows if row["n"] and row["decides"] == it] for it in (True, False))
-    texts = [f"{deciding.count('holds')} of {len(deciding)} comparisons hold"] if len(deciding) > 1 else []
-    texts += [f"{beside.count('holds')} of {len(beside)} shown beside hold"] if beside else []
-    return ", ".join(texts)
-
-
-def _cautions(
-    claim: Claim, evidence: Evidence, task: str, rows: list[Row], diverged: list[Row], verdict: str
-) -> list[str]:
-    """What a reader of the verdict should know besides."""
-    fewest = min(row["n"] for row in rows)
-    texts = [f"{plural(fewest, 'seed')}, fewer than {FULL_SEEDS}"] if 0 < fewest < FULL_SEEDS else []
-    where = "at the settings of Figure 10 " if claim.runs == "failure" else ""
-    texts += [where + divergence_text(row) for row in diverged if row["diverged"] or (where and row["n"])]
-    if verdict in VERDICTS[:5]:
-        made = [row for row in rows if row["n"]]
-        texts += [told] if (told := _how_many_hold(rows)) else []
-        reasons = {
-            row["why"]: None for row in made if row["why"] and row["state"] in ("untestable", "imprecise", "open")
-        }
-        for why in reasons:
-            names = ", ".join(row["comparison"] for row in made if row["why"] == why)
-            texts.append(f"{names}: {why}")
-    if claim.runs == "tuned" and (edge := _at_an_edge(claim, evidence, task)):
-        texts.append(f"learning rate still rising at the edge of its grid: {edge}")
-    return texts
-
-
-def _at_an_edge(claim: Claim, evidence: Evidence, task: str) -> str:
-    paired = evidence.paired(claim, task)
-    if paired.edge is None:
-        return ""
-    arms = zip(paired.arms, paired.chosen, paired.edge, strict=True)
-    return ", ".join(f"{label(arm)} ({lr:g})" for arm, lr, edge in arms if edge)
-
-
-def divergence_text(row: Row) -> str:
-    """`None→None diverged in 3 of 24 runs [9, 76 %] (Fisher p = 0.2)`; accuracy claims score these as chance."""
-    against = f" (Fisher p = {row['p']:.2g})" if np.isfinite(row["p"]) else ""
-    interval = f"[{100 * row['low']:.0f}, {100 * row['high']:.0f} %]"
-    return f"{label(row['arm'])} diverged in {row['diverged']} of {plural(row['n'], 'run')} {interval}{against}"
