@@ -24,7 +24,7 @@ from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, t
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.ranking import against_chosen, not_ranked, ranking
-from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_configs
+from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_before, recorded_configs
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.claims.verdict_html import verdict_html
@@ -58,6 +58,7 @@ __all__ = [
     "parts",
     "ranking",
     "record_results",
+    "recorded_before",
     "recorded_configs",
     "recorded_under",
     "runs_behind",

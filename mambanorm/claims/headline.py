@@ -34,6 +34,9 @@ TRAINED, EARLY = "evening", "quick"
 JUDGED = VERDICTS[:5]
 """Words that are a verdict; a sketch is none."""
 
+NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
+NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
+
 
 def headline_scales(scale: str) -> tuple[str, ...]:
     """The scale itself; ahead of quick also evening, where its results are recorded."""
@@ -70,10 +73,6 @@ def _with_rising(verdict: Verdict, rising: pd.DataFrame) -> Verdict:
     named = ", ".join(f"{Arm.parse(row.arm).label} on {row.task} ({100 * row.late:.0f} %)" for row in mine.itertuples())
     told = f"not trained to the end, more than a third of the runs best in their last tenth: {named}"
     return replace(verdict, caveats=(*verdict.caveats, told))
-
-
-NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
-NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."
 
 
 def trained_runs(arms: Iterable[str | Arm], kind: str = "sequence") -> pd.DataFrame:

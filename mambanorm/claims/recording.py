@@ -3,7 +3,7 @@
 Part, parts         some claims on one task at one setting, with their seeds; those of a scale, the most telling first
 manifest            how many runs each part needs, and how many of them a run frame has
 recorded_configs    the runs of all parts
-known_runs          the runs of a store, and those that are recorded already
+recorded_before     what a file of recorded results holds already;   known_runs: with the runs of a store
 record_results      trains one part after the other and writes what is complete → data/results
 """
 
@@ -50,7 +50,7 @@ from mambanorm.text import plural
 from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
-from mambanorm.training.store import load_runs, stored_run
+from mambanorm.training.store import load_runs, missing_runs, stored_run
 
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
 
@@ -61,6 +61,10 @@ the first are recorded in the parts of STEPWISE, so that a night that ends early
 INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
 """Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
 ceiling."""
+
+
+RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
+"""Columns that tell a recorded frame from any other."""
 
 
 @dataclass(frozen=True)
@@ -165,21 +169,21 @@ def recorded_configs(
     return unique(config for part in parts(scale, seeds, tasks) for config in part.configs(scale, frame))
 
 
-def known_runs(
-    scale: str, runs_dir: str | Path | None = None, path: str | Path | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """The run frame of a store with the rows that are recorded already and not in it; and what is recorded, those runs
-    that still count (None = no file). ValueError for a file that is no recorded frame of the scale."""
-    path = recorded_path(scale) if path is None else Path(path)
-    stored, before = load_runs(runs_dir, scale=scale), _before(path, scale) if path.is_file() else None
+def known_runs(scale: str, runs_dir: str | Path | None, before: pd.DataFrame | None) -> pd.DataFrame:
+    """The run frame of a store, with the rows of `before` (what is recorded already) that it lacks."""
+    stored = load_runs(runs_dir, scale=scale)
     if before is None or before.empty:
-        return stored, before
+        return stored
     others = before[~before.run_id.isin(stored.run_id)] if len(stored) else before
-    return pd.concat([stored, others], ignore_index=True) if len(stored) else others, before
+    return pd.concat([stored, others], ignore_index=True) if len(stored) else others
 
 
-def _before(path: Path, scale: str) -> pd.DataFrame:
-    """What is recorded, without the runs of versions of the protocol that asked for others."""
+def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
+    """What the file holds already, without the runs of versions of the protocol that asked for others; None = no file
+    yet. ValueError for a file that is no recorded frame of the scale, which recording would spoil."""
+    path = recorded_path(scale) if path is None else path
+    if not path.is_file():
+        return None
     frame = read_results(path)
     lacking = [name for name in RECORDED if name not in frame]
     wrong = f"it lacks the column {lacking[0]}" if lacking else ""
@@ -197,9 +201,6 @@ def _before(path: Path, scale: str) -> pd.DataFrame:
     if len(kept) < len(frame):
         print(f"{plural(len(frame) - len(kept), 'recorded run')} of older versions of the protocol will be left out")
     return kept
-
-
-RECORDED = ("run_id", "scale", "config", "git_commit", "protocol", "protocol_commit")
 
 
 def record_results(
@@ -226,11 +227,11 @@ def record_results(
     if scale == "evening" and path == recorded_path(scale).resolve() and seeds is not None:
         _check_planned(check_seeds(seeds, scale))
     writable_folder(path.parent, "the recorded results")
-    _, before = known_runs(scale, runs_dir, path)
+    before = recorded_before(scale, path)
     done, asked = [], parts(scale, seeds, tasks)
     for i, part in enumerate(asked):
         print(f"part {i + 1} of {len(asked)}, {part.name}")
-        if _is_recorded(part, scale, runs_dir, path, before):
+        if _is_recorded(part, scale, runs_dir, before):
             print("recorded already, and not in the run store: left as it is")
             continue
         frame, configs = until_grown(
@@ -251,14 +252,13 @@ def _check_planned(seeds: list[int]) -> None:
         )
 
 
-def _is_recorded(part: Part, scale: str, runs_dir: str | Path | None, path: Path, before: pd.DataFrame | None) -> bool:
-    """Whether the file has all runs of a part, and the store has not."""
+def _is_recorded(part: Part, scale: str, runs_dir: str | Path | None, before: pd.DataFrame | None) -> bool:
+    """Whether `before` has all runs of a part, and the store has not."""
     if before is None or before.empty:
         return False
-    known, _ = known_runs(scale, runs_dir, path)
-    ids = {config.run_id for config in part.configs(scale, known)}
-    stored = load_runs(runs_dir, scale=scale)
-    return ids <= set(before.run_id) and not ids <= set(stored.run_id if len(stored) else ())
+    configs = part.configs(scale, known_runs(scale, runs_dir, before))
+    whole = {config.run_id for config in configs} <= set(before.run_id)
+    return whole and bool(missing_runs(configs, runs_dir))
 
 
 def _write(

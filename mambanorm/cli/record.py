@@ -31,12 +31,11 @@ def run(options: argparse.Namespace) -> int:
     tasks = arg.check_tasks(options.tasks) if options.tasks else None
     asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
     if options.dry_run:
-        known, before = claims.known_runs(scale, options.runs_dir, options.out)
+        before = claims.recorded_before(scale, options.out)
+        known = claims.known_runs(scale, options.runs_dir, before)
         print(claims.manifest(known, scale, options.seeds, tasks).drop(columns="claims").to_string(index=False))
-        configs, there = (
-            claims.recorded_configs(scale, **asked, frame=known),
-            set() if before is None else set(before.run_id),
-        )
+        there = set() if before is None else set(before.run_id)
+        configs = claims.recorded_configs(scale, **asked, frame=known)
         print(f"{sum(config.run_id in there for config in configs)} of them are recorded already")
         print_dry_run([config for config in configs if config.run_id not in there], options)
         return 0

@@ -154,8 +154,8 @@ def inside_path(path: Path) -> Path:
 
 
 def recorded_inside(scale: str) -> dict[str, dict[str, np.ndarray]]:
-    """Run id → arrays as of `StoredRun.diagnostics`, in float32, of the recorded runs of §4.6; {} where there are none.
-    Singular values are kept of one seed."""
+    """Run id → arrays as of `StoredRun.diagnostics` of the recorded runs of §4.6; {} where there are none. Singular
+    values are kept of one seed, in float32."""
     path = recorded_path(scale)
     if inside_path(path).is_file():
         _check_sum(inside_path(path))
@@ -178,7 +178,7 @@ def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> 
     if not arrays:
         return
     flat = {
-        f"{run_id}/{name}": value.astype(np.float32) if value.dtype == np.float64 else value
+        f"{run_id}/{name}": value.astype(np.float32) if name.endswith("singular_values") else value
         for run_id, kept in arrays.items()
         for name, value in kept.items()
     }
