@@ -13,7 +13,7 @@ from mambanorm.figures.style import GREY, empty_axes, finish, new_figure, styled
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.tables import seeds_text
 
-ACROSS = 4
+ACROSS = 3
 
 
 @styled
