@@ -151,10 +151,7 @@ def in_words(over: pd.DataFrame) -> str:
     between = [word for word in told.values() if word != late]
     if between:
         return f"{late} early and when trained, {between[0]} between"
-    return f"{late} {'from the first steps on' if late in TELLS else 'at every budget'}"
-
-
-TELLS = ("reproduced", "contradicted", "≈ threshold")
+    return f"{late} {'from the first steps on' if late in VERDICTS[:3] else 'at every budget'}"
 
 
 def _share(share: float) -> str:

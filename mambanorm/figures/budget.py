@@ -34,7 +34,7 @@ def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
     states = [f"{state}: {STATES[state][1]}" for state in STATES if state in set(table.state)]
     over, all_of = ("training budget", "at all steps") if _by_steps(table) else ("size of the model", "at its own size")
     seeds = f"{seeds_text(table.n)}{'' if _by_steps(table) else f', all at {table.share.iloc[0]:g} of the steps'}"
-    where = all_of if table.decided.all() else f"{all_of} (there alone where {all_of[3:]} has not been run)"
+    where = all_of if table.decided.all() else f"{all_of}, or there, where these were not run"
     dots = f"dot and line: the comparison that decides {where}, with its bounds, coloured by where these lie"
     notes = (dots, "grey line: the threshold", "below: the verdict on all comparisons", *states)
     return finish(fig, f"Fast or good? The effect over the {over}", caption, seeds, *notes)
