@@ -2,7 +2,7 @@
 
     diagrams.py      Figures 2, 3, 4 and the cross-scan: from the registry, the arm notation and the scan's order
     accuracy.py      Figures 1, 5–8, Table 2: from the run frame
-    comparisons.py   the 6×6 grid, curves, paired differences: from the run frame and its tables
+    comparisons.py   the 6×6 grid, curves, paired differences, IN taken apart: from the run frame and its tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
@@ -24,7 +24,7 @@ from mambanorm.figures.accuracy import (
 )
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.budget import fig_budget
-from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
+from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs
 from mambanorm.figures.diagnostics import (
     fig_mixture,
     fig_outputs,
@@ -51,6 +51,7 @@ __all__ = [
     "fig_curves",
     "fig_effect",
     "fig_grid",
+    "fig_halves",
     "fig_headline",
     "fig_latency",
     "fig_memory",

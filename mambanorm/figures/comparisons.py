@@ -3,6 +3,7 @@
 fig_grid        every pair of norms, from the run frame
 fig_curves      loss and validation accuracy over the steps, from `StoredRun.curves`
 fig_pairs       differences between two arms, from `tables.paired`
+fig_halves      IN taken apart, from `halves.with_halves`
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from mambanorm.errors import unknown
-from mambanorm.figures.accuracy import TEST_ACCURACY, keep_arms
+from mambanorm.figures.accuracy import TEST_ACCURACY, bar, headroom, keep_arms, task_panels
 from mambanorm.figures.style import (
     BEST,
     COMBINATION,
@@ -26,11 +27,12 @@ from mambanorm.figures.style import (
     arm_styles,
     finish,
     new_figure,
+    norm_colour,
     short,
     styled,
     whole_ticks,
 )
-from mambanorm.model.arms import PAPER_NORMS
+from mambanorm.model.arms import PAPER_NORMS, Arm
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text, summarize
 
 
@@ -157,3 +159,26 @@ def _pair(ax: Axes, y: float, row) -> None:
     ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
     face, edge = ("white", colour) if colour == GREY else (colour, "white")
     ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
+
+
+@styled
+def fig_halves(frame: pd.DataFrame) -> Figure:
+    """IN taken apart: a bar for each part of it (column `part` of `with_halves`), a panel a task."""
+    check_frame(frame, ("part", "task", "arm", "seed", "test_accuracy"))
+    fig, panels, _ = task_panels(frame)
+    parts = list(dict.fromkeys(frame.part))
+    for task, ax in panels.items():
+        here = frame[frame.task == task]
+        for x, part in enumerate(parts):
+            runs = here[here.part == part]
+            whole = not part.startswith(("mean", "divided"))
+            values = 100 * runs.test_accuracy.dropna().to_numpy()
+            bar(
+                ax, x, values, norm_colour(Arm.parse(runs.arm.iloc[0]).n1), light=not whole, hatch="" if whole else "//"
+            )
+        ax.set_xticks(range(len(parts)), [part.replace(" ", "\n", 1) for part in parts], fontsize=8)
+        ax.set(xlabel="what is done to each row's channels, before and after the SSM")
+        headroom(ax)
+    return finish(
+        fig, "What does IN take away?", describe_frame(frame), "dotted: chance", "hatched: one half of IN alone"
+    )

@@ -129,7 +129,7 @@ def check_values(**options: Any) -> None:
     for name, value in options.items():
         if name in ("d", "groups"):
             check_size(name, value)
-        elif name in ("affine", "learn_weights"):
+        elif name in ("affine", "learn_weights", "centre", "scale"):
             check_flag(name, value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, got {shown(value)}")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups
+from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
 from mambanorm.norms.masked_moments import channel_moments, finish, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
@@ -82,13 +82,19 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     learnable="γ, β",
 )
 class InstanceNorm(SequenceNorm):
-    """Instance norm: each channel of each row over L. No running statistics: train and eval are the same."""
+    """Instance norm: each channel of each row over L. No running statistics: train and eval are the same.
 
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
+    One half of it can be left out, to see which one an effect comes from: with `centre=False` μ is not subtracted, with
+    `scale=False` it is not divided by σ."""
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, centre: bool = True, scale: bool = True):
+        check_values(centre=centre, scale=scale)
         super().__init__(d, eps=eps, affine=affine)
+        self.centre, self.scale = centre, scale
 
     def pooled(self, x: Tensor, lengths: Tensor | None):
-        return channel_moments(x, lengths)[:3]
+        x, mean, var, _ = channel_moments(x, lengths)
+        return x, mean if self.centre else None, var if self.scale else torch.ones_like(var)
 
 
 @register_norm(

@@ -17,7 +17,7 @@ from mambanorm.settings import SCALES
 from mambanorm.tasks import digits, listops  # importing a task registers it: these two first
 
 # isort: split
-from mambanorm.tasks import breakfast, imagenet, imdb, mnist1d, pathfinder, pixels, pydoc, tabular
+from mambanorm.tasks import breakfast, imagenet, imdb, level, mnist1d, pathfinder, pixels, pydoc, tabular
 from mambanorm.tasks.base import BadData, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
@@ -34,6 +34,7 @@ __all__ = [
     "digits",
     "imagenet",
     "imdb",
+    "level",
     "listops",
     "load_task",
     "mnist1d",

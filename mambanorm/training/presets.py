@@ -146,6 +146,8 @@ PAPER: dict[str, dict[str, Any]] = {
     "mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "fashion_mnist": CIFAR | epochs(40, rows=60_000, batch=50),
     "svhn": CIFAR | epochs(40, rows=73_257, batch=50),
+    # 1,200 / 50 = 24 × 40 = 960; a shorter warm-up
+    "level": CIFAR | epochs(40, rows=1_200, batch=50) | dict(warmup_steps=96),
     # 3,500 / 50 = 70 × 40 = 2,800; a shorter warm-up
     "mnist1d": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
     "mnist1d_published": CIFAR | epochs(40, rows=3_500, batch=50) | dict(warmup_steps=280),
@@ -182,6 +184,7 @@ LAB: dict[str, dict[str, Any]] = {
     "svhn": HOURS,
     "mnist1d": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
     "mnist1d_published": HOURS | dict(lr=2e-3, steps=2_000, eval_every=100, warmup_steps=100),
+    "level": dict(d_model=32, n_layers=2, lr=2e-3, steps=480, eval_every=60, warmup_steps=40),
     "pydoc": HOURS | TIED | dict(lr=2e-3, steps=4_000, eval_every=200, warmup_steps=100),
     **{name: dict(d_model=64, n_layers=4, lr=2e-3, steps=5_000, eval_every=250, warmup_steps=100) for name in TABLES},
 }
@@ -212,6 +215,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "svhn": MINUTES,
     "mnist1d": CURVES,
     "mnist1d_published": CURVES,
+    "level": dict(d_model=16, n_layers=2, batch_size=32, steps=120, eval_every=30),
     "pydoc": TEXT | dict(steps=50, eval_every=10, warmup_steps=5),
     "energy": dict(n_layers=2, lr=8e-3, steps=400, eval_every=50, batch_size=32),
     "california_housing": dict(n_layers=2, lr=8e-3, steps=300, eval_every=50),

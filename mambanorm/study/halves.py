@@ -1,0 +1,86 @@
+"""Why a norm along the sequence wins on one task and loses on another: IN taken apart (notebook 03).
+
+IN does two things to each channel of a row: it takes out the mean over the sequence, and it divides by the spread.
+Each can be left out (options `centre` and `scale`), and each takes away something that the row told.
+
+    HALVES          label → arm and norm options
+    halves_runs     the runs, on digits and on `level`
+    with_halves     their frame, with the label as the column `part`
+    moments_alone   how much of a task the mean and the spread of its rows tell by themselves
+    halves_say      what the runs say, in words
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pandas as pd
+import torch
+
+from mambanorm.study.tables import mean_sd, percent, seeds_text, summarize
+from mambanorm.tasks import load_task
+from mambanorm.training.config import RunConfig, grid
+
+HALVES: dict[str, tuple[str, dict[str, bool]]] = {
+    "no norm": ("None>SSM>None", {}),
+    "mean taken out": ("IN>SSM>IN", dict(scale=False)),
+    "divided by spread": ("IN>SSM>IN", dict(centre=False)),
+    "both: IN": ("IN>SSM>IN", {}),
+    "over groups: GN": ("GN>SSM>GN", {}),
+    "per token: RMSN": ("RMSN>SSM>RMSN", {}),
+}
+HALVES_TASKS = ("digits", "level")
+"""One task on which IN wins at scale quick, and one that only the mean tells."""
+
+NEIGHBOURS = 15
+"""Of `moments_alone`. A few dozen would say the same."""
+
+
+def halves_runs(scale: str | None = None, seeds: int | Iterable[int] | None = None) -> list[RunConfig]:
+    """Every part of IN, and the norms beside it, on both tasks; None = the environment's scale and its seeds."""
+    return [
+        config
+        for arm, options in HALVES.values()
+        for config in grid([arm], HALVES_TASKS, scale=scale, seeds=seeds, norm_options=options)
+    ]
+
+
+def with_halves(runs: pd.DataFrame) -> pd.DataFrame:
+    """The run frame of `halves_runs` with the column `part`, in the order of HALVES. Other runs are left out."""
+    labels = {(arm, json.dumps(options, sort_keys=True)): name for name, (arm, options) in HALVES.items()}
+    parts = [labels.get(key) for key in zip(runs.arm, runs.norm_options, strict=True)]
+    order = {name: i for i, name in enumerate(HALVES)}
+    known = runs.assign(part=parts).dropna(subset="part")
+    return known.sort_values("part", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
+
+
+def moments_alone(task: str, scale: str, seed: int = 0) -> float:
+    """The test accuracy of the nearest neighbours by two numbers a row, its mean and its spread: what a norm along the
+    sequence can take away. For tasks with real-valued rows; ValueError for tokens."""
+    from sklearn.neighbors import KNeighborsClassifier  # here: it takes a second
+
+    data = load_task(task, scale, seed)
+    if data.in_features is None:
+        raise ValueError(f"rows of {task!r} are tokens, which have no mean: choose a task of numbers, such as digits")
+    (x, y), (test_x, test_y) = (
+        (torch.stack([rows.mean(1), rows.std(1)], 1).flatten(1).numpy(), split.labels.numpy())
+        for split in (data.train, data.test)
+        for rows in [split.inputs.flatten(2)]
+    )
+    return float(KNeighborsClassifier(min(NEIGHBOURS, len(y))).fit(x, y).score(test_x, test_y))
+
+
+def halves_say(runs: pd.DataFrame) -> str:
+    """A sentence a task, of the means that the runs have."""
+    lines = []
+    for task, rows in summarize(with_halves(runs), ("task", "part")).groupby("task", sort=False):
+        means = rows.set_index("part")
+        said = "; ".join(f"{part} {mean_sd(row)}" for part, row in means.iterrows())
+        alone = percent(moments_alone(task, runs.scale.iloc[0]))
+        best = means["mean"].idxmax()
+        lines.append(
+            f"- **{task}**: a row's mean and spread alone give {alone} (chance {percent(means.chance.iloc[0])}). "
+            f"{said}. Ahead: {best}."
+        )
+    return "\n".join(lines)

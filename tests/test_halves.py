@@ -1,0 +1,97 @@
+"""IN taken apart: each half does what its name says, and a task that the mean alone tells is lost with the mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm import figures
+from mambanorm.study import halves
+from mambanorm.tasks.level import ALL_ROWS, LENGTH
+
+
+def rows(dtype=torch.float64):
+    torch.manual_seed(3)
+    return 5 * torch.randn(4, 9, 6, dtype=dtype) + torch.arange(6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # the readable twin and the fused one
+def test_the_halves_of_in_centre_and_scale_and_make_in_together(dtype):
+    x, close = rows(dtype), torch.testing.assert_close
+    whole, centred, scaled = (
+        mn.create_norm("IN", 6, **options).to(dtype)(x) for options in ({}, dict(scale=False), dict(centre=False))
+    )
+    std = x.var(1, unbiased=False, keepdim=True).add(1e-5).sqrt()
+    close(centred, (x - x.mean(1, keepdim=True)) / (1 + 1e-5) ** 0.5)
+    close(scaled, x / std)
+    close(whole, (x - x.mean(1, keepdim=True)) / std)
+    assert torch.equal(mn.create_norm("IN", 6, centre=True, scale=True).to(dtype)(x), whole)
+
+
+@pytest.mark.parametrize("options", [dict(centre=False), dict(scale=False), dict(centre=False, scale=False)])
+def test_the_gradient_of_a_half_is_right_and_padding_stays_out(options):
+    norm, x = mn.create_norm("IN", 6, **options).double(), rows().requires_grad_()
+    assert torch.autograd.gradcheck(norm, (x,))
+    lengths = torch.tensor([9, 4, 7, 1])
+    alone = norm(x[1:2, :4])
+    torch.testing.assert_close(norm(x, lengths)[1:2, :4], alone)
+
+
+def test_a_half_is_asked_for_with_a_flag():
+    with pytest.raises(ValueError, match="centre must be True or False, got 'no'"):
+        mn.create_norm("IN", 6, centre="no")
+    assert mn.base_config("digits", "smoke", arm="IN>SSM>IN", norm_options=dict(scale=False)).run_id != (
+        mn.base_config("digits", "smoke", arm="IN>SSM>IN").run_id
+    )
+
+
+def test_the_mean_alone_tells_the_classes_of_level():
+    data = mn.load_task("level", "quick", 0)
+    assert [len(split) for split in (data.train, data.val, data.test)] == list(ALL_ROWS)
+    assert data.train.inputs.shape == (ALL_ROWS[0], LENGTH, 1)
+    level = data.train.inputs.mean(1)[:, 0]
+    clear = (level.abs() - 0.5).abs() > 1e-5
+    assert torch.equal((level.abs() > 0.5)[clear], data.train.labels.bool()[clear])
+    assert 0.4 < data.train.labels.float().mean() < 0.6
+    centred = data.train.inputs - data.train.inputs.mean(1, keepdim=True)
+    assert centred.flatten(1).mean(1).abs().max() < 1e-5
+    other = mn.load_task("level", "quick", 1)
+    assert not torch.equal(other.train.inputs, data.train.inputs)
+
+
+def test_mean_and_spread_tell_all_of_level_and_little_of_the_digits():
+    assert halves.moments_alone("level", "quick") > 0.95
+    assert 0.1 < halves.moments_alone("digits", "quick") < 0.4
+    with pytest.raises(ValueError, match="rows of 'listops' are tokens"):
+        halves.moments_alone("listops", "smoke")
+
+
+def test_in_loses_on_level_where_its_half_that_keeps_the_mean_does_not():
+    few = {"mean taken out", "both: IN"}
+    runs = {
+        part: mn.train(mn.base_config("level", "quick", arm=arm, norm_options=options)).test_accuracy
+        for part, (arm, options) in halves.HALVES.items()
+    }
+    lost = {part for part, accuracy in runs.items() if accuracy < 0.75}
+    assert lost == few, runs
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return mn.sweep(halves.halves_runs("smoke", 1), workers=0, progress=False, runs_dir=tmp_path)
+
+
+def test_every_part_has_its_runs_and_its_bar(runs):
+    frame = halves.with_halves(runs.sample(frac=1, random_state=0))
+    assert frame.groupby("task").part.apply(list).to_dict() == dict.fromkeys(halves.HALVES_TASKS, list(halves.HALVES))
+    other = runs.assign(arm="LN>SSM>LN")
+    assert halves.with_halves(other).empty
+    figure = figures.fig_halves(frame)
+    assert [len(ax.patches) for ax in figure.axes] == [len(halves.HALVES)] * 2
+
+
+def test_what_the_halves_say_names_every_part_and_who_is_ahead(runs):
+    said = halves.halves_say(runs)
+    assert all(said.count(part) >= 2 for part in halves.HALVES)
+    assert said.count("a row's mean and spread alone give") == said.count("Ahead: ") == 2
