@@ -84,7 +84,7 @@ def runs(tmp_path):
 
 def test_every_part_has_its_runs_and_its_bar(runs):
     frame = halves.with_halves(runs.sample(frac=1, random_state=0))
-    assert frame.groupby("task").part.apply(list).to_dict() == dict.fromkeys(halves.HALVES_TASKS, list(halves.HALVES))
+    assert frame.groupby("task").part.apply(list).to_dict() == {t: list(halves.HALVES) for t in halves.HALVES_TASKS}
     other = runs.assign(arm="LN>SSM>LN")
     assert halves.with_halves(other).empty
     figure = figures.fig_halves(frame)

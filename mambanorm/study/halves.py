@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import pandas as pd
 import torch
 
-from mambanorm.study.tables import mean_sd, percent, seeds_text, summarize
+from mambanorm.study.tables import mean_sd, percent, summarize
 from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig, grid
 

@@ -1,8 +1,8 @@
 """Level: is the mean of a sequence far from zero? A task that norms along the sequence must lose.
 
-A row is noise around a level m, drawn evenly from −1…1; its mean is m exactly. It belongs to class 1 where |m| > ½, half
-of all rows. Nothing but the mean tells the classes apart, and no straight line through it does. A norm that subtracts
-each channel's mean over the sequence takes away what is asked for (notebook 03).
+A row is noise around a level m, drawn evenly from −1…1; its mean is m exactly. It belongs to class 1 where |m| > ½,
+half of all rows. Nothing but the mean tells the classes apart, and no straight line through it does. A norm that
+subtracts each channel's mean over the sequence takes away what is asked for (notebook 03).
 
 Source: ours, a made-up task for teaching.
 
