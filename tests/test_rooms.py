@@ -15,7 +15,7 @@ cli
 __init__
 claims
 widgets report
-figures
+answers figures
 study
 training
 diagnostics

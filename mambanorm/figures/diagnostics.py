@@ -28,6 +28,7 @@ from mambanorm.figures.style import (
     finish,
     new_figure,
     norm_colour,
+    norm_marker,
     short,
     some_of,
     styled,
@@ -94,7 +95,8 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
 
 def _mixture_lines(ax: Axes, steps: np.ndarray, weights: np.ndarray, dash: str) -> None:
     for member, line in zip(MEMBERS, weights.T, strict=True):
-        ax.plot(steps, line, color=norm_colour(member), linestyle=dash, linewidth=MEMBER_WIDTH[member])
+        style = dict(color=norm_colour(member), linestyle=dash, linewidth=MEMBER_WIDTH[member])
+        ax.plot(steps, line, **style, marker=norm_marker(member), markersize=4, markevery=max(len(steps) // 5, 1))
 
 
 def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
@@ -106,8 +108,11 @@ def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
 
 
 def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
-    members = [dict(color=norm_colour(m), linewidth=MEMBER_WIDTH[m], label=name) for m, name in MEMBERS.items()]
-    handles = [Line2D([], [], **style) for style in members]
+    """A line a member, with the shape of its dots: told by shape, not by colour alone."""
+    handles = [
+        Line2D([], [], color=norm_colour(m), linewidth=MEMBER_WIDTH[m], marker=norm_marker(m), markersize=4, label=name)
+        for m, name in MEMBERS.items()
+    ]
     if len(labels) > 1:
         dashes = zip(labels, DASHES * len(labels), strict=False)
         handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes]

@@ -5,5 +5,10 @@ paper.py          the numbers that the paper prints, and where it contradicts it
 tables.py         a run frame → means, paired differences, ours beside the paper's
 intervals.py      intervals and tests for a handful of seeds
 norm_catalog.py   the registry of norms as tables, and what each norm costs
+contrasts.py      differences of differences
+procedure.py      the paper's two steps to a pair, and what choosing costs
+table_2.py        Table 2 beside our gains, and what the tasks that are not run would cost
+gate.py           what a block does with an input that grows;   modes.py: trained models scored in train and eval mode
+halves.py         IN taken apart
 plan.py           what a run costs before it starts;   estimate.py: how long the runs take that are not trained yet
 """

@@ -1,0 +1,105 @@
+"""Notebook 03: the same norm before and after the SSM. Which type leads, by how much, and which half of IN does it?"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from mambanorm.answers.words import answer, gained, label, listed, numbered
+from mambanorm.study.halves import with_halves
+from mambanorm.study.intervals import t_interval
+from mambanorm.study.tables import interval_says, mean_sd, paired, percent, points, seeds_text, summarize
+
+NONE = "None>SSM>None"
+HALF_NAMES = {"mean taken out": "taking out the mean", "divided by spread": "dividing by the spread"}
+
+
+def type_of_norm(runs: pd.DataFrame, trained: pd.DataFrame) -> str:
+    """A line for each task: the arm that leads, no norm and chance beside it, its gain. `runs`: the run frame of
+    notebook 03; `trained`: the recorded runs of trained models, or no row. ValueError if no norm was not run."""
+    by_task = pd.concat([runs, trained]).groupby(["task", "scale"], sort=False)
+    lines = [_leader(task, scale, here) for (task, scale), here in by_task]
+    paper = "\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
+    return answer(runs, "mean ± sd, differences with 95 % t-interval", [*lines, paper])
+
+
+def _leader(task: str, scale: str, here: pd.DataFrame) -> str:
+    means = summarize(here).set_index("arm")
+    best, none = means["mean"].idxmax(), _no_norm(means)
+    known = f", trained to the end ({seeds_text(means.n)})" * (scale == "evening")
+    start = f"- **{task}**{known}: {label(best)} is ahead with {mean_sd(means.loc[best])}"
+    if best == NONE:
+        return f"{start}, without any norm (chance {percent(none.chance)})."
+    gain = paired(here, best, NONE).iloc[0]
+    return f"{start} (no norm {mean_sd(none)}, chance {percent(none.chance)}); the gain is {gained(gain)}."
+
+
+def _no_norm(means: pd.DataFrame) -> pd.Series:
+    if NONE not in means.index:
+        raise ValueError(f"the arm {NONE} was not run: the answer compares with it")
+    return means.loc[NONE]
+
+
+def guesses_on_type(runs: pd.DataFrame) -> str:
+    """The three guesses of notebook 03: who leads on its first task, whether the same arm leads on the others, and how
+    far a model without a norm gets."""
+    first, *others = runs.task.unique()
+    tables = {task: summarize(runs[runs.task == task]).set_index("arm") for task in (first, *others)}
+    lead = {task: table["mean"].idxmax() for task, table in tables.items()}
+    same = [
+        f"On {task} it is {'the same arm' if lead[task] == lead[first] else 'another arm'}: {_ahead(runs, task)}"
+        for task in others
+    ]
+    none = [f"{mean_sd(_no_norm(t))} on {task} (chance {percent(t.chance.iloc[0])})" for task, t in tables.items()]
+    second = " ".join(same) or f"Only {first} was run, so this stays open."
+    return numbered([f"On {first}, {_ahead(runs, first)}", second, f"Without any norm a model reaches {listed(none)}."])
+
+
+def _ahead(runs: pd.DataFrame, task: str) -> str:
+    """ "IN→IN has 82.7 ± 1.7 %. It leads the next, BN→BN, by +11.9 points […], above zero." """
+    here = runs[runs.task == task]
+    means = summarize(here, ["arm"]).set_index("arm").sort_values("mean", ascending=False, kind="stable")
+    best, second = means.index[:2]
+    gap = paired(here, best, second).iloc[0]
+    return (
+        f"{label(best)} has {mean_sd(means.loc[best])}. It leads the next, {label(second)}, by {gained(gap)}: "
+        f"{interval_says(gap.low, gap.high)}."
+    )
+
+
+def guesses_on_halves(parts: pd.DataFrame) -> str:
+    """Which half of IN does the work on the first task, and which norms are lost on `level`. `parts`: the runs of
+    `halves.halves_runs`. ValueError if a half was not run."""
+    frame = with_halves(parts)
+    table = 100 * frame.pivot(index=["task", "seed"], columns="part", values="test_accuracy")
+    if missing := [part for part in ("no norm", *HALF_NAMES, "both: IN") if part not in table]:
+        raise ValueError(f"these parts of IN were not run: {', '.join(missing)}")
+    first = frame.task.iloc[0]
+    return f"- **{first}**: {_halves(table.loc[first])}\n- **level**: {_lost(frame[frame.task == 'level'])}"
+
+
+def _halves(table: pd.DataFrame) -> str:
+    """What each half brings, and which brings more. `table`: points, one row a seed, one column a part."""
+    gains = [f"{name} alone brings {_spread(table[part] - table['no norm'])}" for part, name in HALF_NAMES.items()]
+    both = _spread(table["both: IN"] - table["no norm"])
+    mean, spread = HALF_NAMES
+    gap = table[mean] - table[spread]
+    more, less = (mean, spread) if gap.mean() > 0 else (spread, mean)
+    sure = interval_says(*t_interval(table[more] - table[less]))
+    return (
+        f"{listed(gains)}; both together bring {both}. {HALF_NAMES[more].capitalize()} does more of the work: its lead "
+        f"over the other half is {_spread(table[more] - table[less])}, {sure}."
+    )
+
+
+def _spread(differences: pd.Series) -> str:
+    return points(differences.mean(), *t_interval(differences))
+
+
+def _lost(level: pd.DataFrame) -> str:
+    """Which parts end nearer to chance than to the best part."""
+    if level.empty:
+        return "not run."
+    means = summarize(level, ["part"]).set_index("part")
+    middle = (means["mean"].max() + means.chance.iloc[0]) / 2
+    lost = [f"{part} ({mean_sd(row)})" for part, row in means.iterrows() if row["mean"] < middle]
+    return f"nearer to chance ({percent(means.chance.iloc[0])}) than to the best part: {listed(lost)}."

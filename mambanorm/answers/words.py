@@ -1,0 +1,38 @@
+"""Small pieces of sentences that several answers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from mambanorm.model.arms import Arm
+from mambanorm.study.tables import describe_frame, points
+
+
+def label(arm: str) -> str:
+    """`RMSN>SSM>GN` as it is read: RMSN→GN."""
+    return Arm.parse(arm).label
+
+
+def gained(row) -> str:
+    """The difference of a row of `tables.paired` with its interval: "+2.3 points [−0.4, 5.0]"."""
+    return points(row.difference, row.low, row.high)
+
+
+def listed(words: Iterable[str], nothing: str = "none") -> str:
+    """ "a", "a and b", "a, b and c"; `nothing` for no word."""
+    words = list(words)
+    if not words:
+        return nothing
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def numbered(sentences: Iterable[str]) -> str:
+    """A numbered list in Markdown, for questions that have numbers."""
+    return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1))
+
+
+def answer(runs: pd.DataFrame, shows: str, lines: Iterable[str], between: str = "\n") -> str:
+    """The head of an answer, which says scale, seeds and spread, and its lines."""
+    return f"**Answer** ({describe_frame(runs, shows)}).\n\n" + between.join(lines)

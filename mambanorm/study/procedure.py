@@ -1,0 +1,119 @@
+"""The paper's way to a pair of norms (§4.4), carried out on validation accuracy, and what choosing costs (notebook 05).
+
+Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before it. Step 2 fixes the
+norm before: the N1 that is best with that N2 (a search), or NormVary, which is the paper's own second step (§4.5).
+
+    partners         the 20 pairs of two different norms, with their validation accuracy
+    worth_of_n2      step 1 as a table;   best_n2: its choice
+    best_pair        step 2 as a search;   second_step: its candidates beside NormVary
+    ways             the chosen pair and five others, read on test;   against_chosen: the paired differences
+    winners_curse    what the best arm of one seed loses on the others
+
+Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from mambanorm.errors import unknown
+from mambanorm.model.arms import Arm
+from mambanorm.study.tables import check_frame, choose, paired, summarize
+
+CRITERIA = ("mean", "min")
+"""By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
+
+
+def validation(runs: pd.DataFrame) -> pd.Series:
+    """The best validation accuracy of each run; chance where it diverged."""
+    check_frame(runs, ("best_val_accuracy", "status", "chance"))
+    return runs.best_val_accuracy.where(runs.status != "diverged", runs.chance)
+
+
+def partners(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a task and a pair of two *different* norms, None left out: task, n2, arm, validation (mean of seeds)."""
+    scored = runs.assign(validation=validation(runs))
+    mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
+    return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
+
+
+def worth_of_n2(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Step 1: mean, std and min of the validation accuracy over the partners of each N2; indexed by task and n2."""
+    return pairs.groupby(["task", "n2"]).validation.agg(["mean", "std", "min"])
+
+
+def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
+    """Task → the N2 with the highest `by` (see CRITERIA). ValueError for another criterion."""
+    if by not in CRITERIA:
+        raise unknown("criterion", by, CRITERIA)
+    return worth[by].unstack("task").idxmax().to_dict()
+
+
+def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
+    """Step 2 as a search: task → the arm with the highest validation accuracy among those with that N2."""
+    return {task: _with_n2(pairs, task, name).idxmax() for task, name in n2.items()}
+
+
+def second_step(runs: pd.DataFrame, n2: Mapping[str, str]) -> pd.DataFrame:
+    """The candidates of step 2, NormVary among them: mean validation accuracy by task and arm. ValueError where
+    NormVary was not run before the chosen N2."""
+    rows = {}
+    for task, name in n2.items():
+        rows |= {(task, arm): value for arm, value in _with_n2(partners(runs), task, name).sort_index().items()}
+        if (task, f"NormVary>SSM>{name}") not in rows:
+            raise ValueError(f"NormVary>SSM>{name} was not run on {task!r}: the paper's second step needs it")
+    return pd.Series(rows, name="validation").rename_axis(["task", "arm"]).to_frame()
+
+
+def _with_n2(pairs: pd.DataFrame, task: str, n2: str) -> pd.Series:
+    return pairs[(pairs.task == task) & (pairs.n2 == n2)].set_index("arm").validation
+
+
+def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
+    """The pair chosen on each task and five others, read on test: one row a task and way.
+
+    Ways: `two steps` (the chosen pair), `NormVary` before the same N2, `same type` at both sites, `original` (Mamba's
+    RMSN→None), `one step` (best of all on validation), `cheating` (best of all on test). Columns: task, way, arm, those
+    of `tables.summarize`, and `rank` on test among all pairs but NormVary's (missing for NormVary).
+    """
+    rows = []
+    for task, arm in chosen.items():
+        n2 = Arm.parse(arm).n2
+        adaptive, runs_here = f"NormVary>SSM>{n2}", runs[runs.task == task]
+        here = summarize(runs_here, ["arm"]).set_index("arm")
+        fixed = here["mean"].drop(adaptive)
+        here["rank"] = fixed.rank(ascending=False, method="min")
+        arms = {"two steps": arm, "NormVary": adaptive, "same type": f"{n2}>SSM>{n2}", "original": "RMSN>SSM>None"}
+        arms |= {"one step": choose(runs_here, task, fixed.index), "cheating": fixed.idxmax()}
+        rows += [dict(task=task, way=way, arm=one, **here.loc[one]) for way, one in arms.items()]
+    return pd.DataFrame(rows).astype({"n": "Int64", "rank": "Int64"})
+
+
+def against_chosen(runs: pd.DataFrame, read: pd.DataFrame) -> pd.DataFrame:
+    """The chosen pair minus each other arm of `ways`, over shared seeds (`tables.paired`), with the way beside it. An
+    arm that stands there in two ways has one row."""
+    rows = []
+    for task, here in read.groupby("task", sort=False):
+        mine = here.arm[here.way == "two steps"].iloc[0]
+        others = here[here.arm != mine].drop_duplicates("arm")
+        runs_here = runs[runs.task == task]
+        rows += [paired(runs_here, mine, row.arm).assign(way=row.way) for row in others.itertuples()]
+    return pd.concat(rows, ignore_index=True)
+
+
+def winners_curse(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the best arm of one seed's test accuracy loses on the other seeds, one row a task and seed.
+
+    Columns: task, seed, winner, told (its accuracy at that seed), elsewhere (its mean over the other seeds; NaN with
+    one seed), points_lost (told − elsewhere, percentage points).
+    """
+    rows = []
+    for task, group in runs.groupby("task", sort=False):
+        table = group.pivot(index="arm", columns="seed", values="test_accuracy")
+        for seed in table:
+            winner = table[seed].idxmax()
+            told, rest = table.loc[winner, seed], table.drop(columns=seed).loc[winner].mean()
+            rows.append((task, seed, winner, told, rest, 100 * (told - rest)))
+    return pd.DataFrame(rows, columns=["task", "seed", "winner", "told", "elsewhere", "points_lost"])

@@ -1,0 +1,81 @@
+"""Table 2 of the paper as it is printed, beside our gains, and what its other tasks would cost here (notebook 08).
+
+printed_table    the paper's two columns in per cent, mean ± sd
+printed_gain     proposal minus original, in points
+gains_beside     the paper's gain and ours, in words
+cost_table       one run, and all runs of the notebook, of tasks that were not run
+commands         what runs them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from mambanorm.study.experiments import VALIDATION_ARMS
+from mambanorm.study.paper import TABLE_2_ARMS, paper_values
+from mambanorm.study.plan import plan_table
+from mambanorm.study.tables import SAME_TASK, points
+from mambanorm.text import prefixed, spell
+from mambanorm.training.config import base_config
+from mambanorm.training.presets import SEEDS_PER_ARM
+
+PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
+SCALES = ("quick", "lab", "paper")
+FACTS = dict(parameters="parameters", steps="steps", tokens="tokens", flops="FLOPs", bytes="bytes of memory")
+
+
+def _printed() -> pd.DataFrame:
+    return paper_values("sequence").query("source == 'Table 2'")
+
+
+def printed_gain() -> pd.Series:
+    """The paper's task → proposal minus original, in percentage points."""
+    means = 100 * _printed().pivot(index="task", columns="arm", values="accuracy")
+    return (means[PROPOSAL] - means[ORIGINAL]).rename("gain")
+
+
+def printed_table() -> pd.DataFrame:
+    """One row a task of the paper: both arms as "37.90 ± 0.23" (per cent, sd over three seeds), and the gain."""
+    rows = _printed()
+    cells = rows.assign(cell=[f"{100 * row.accuracy:.2f} ± {100 * row.sd:.2f}" for row in rows.itertuples()])
+    table = cells.pivot(index="task", columns="arm", values="cell")[list(TABLE_2_ARMS.values())]
+    return table.assign(gain=printed_gain().map("{:+.2f} points".format))
+
+
+def gains_beside(steps: pd.DataFrame, step: str = "NormVary→GN") -> pd.DataFrame:
+    """The paper's gain beside ours, both in words, one row a task of the paper. `steps`: the frame of
+    `tables.paired_steps` that holds this step."""
+    ours = steps[steps.step == step]
+    worded = {SAME_TASK[row.task]: points(row.difference, row.low, row.high) for row in ours.itertuples()}
+    scale = ", ".join(ours.scale.unique()) or "not run"
+    columns = {"the paper": printed_table().gain, f"ours, {scale}": pd.Series(worded, dtype=object)}
+    return pd.DataFrame(columns).fillna("not run")
+
+
+def cost_table(tasks: Sequence[str], *, measured: bool = True) -> pd.DataFrame:
+    """What tasks that were not run would cost: of one run at the paper's settings its parameters, steps, tokens, FLOPs
+    and bytes; of all runs of notebook 08 the time on this machine at each scale, one after another.
+
+    Every arm is counted as NormVary→GN. `measured=False` leaves the timing out ("–"). No row for no task.
+    """
+    if not tasks:
+        return pd.DataFrame()
+    cost = plan_table([base_config(t, s, arm=PROPOSAL) for t in tasks for s in SCALES], measured=measured)
+    cost["runs"] = len(VALIDATION_ARMS) * cost.scale.map(SEEDS_PER_ARM)
+    times = cost.assign(all=cost.runs * cost.hours).pivot(index="task", columns="scale", values="all")
+    times = times[list(SCALES)].map(_hours)
+    times.columns = [f"{s}, {cost.runs[cost.scale == s].iloc[0]} runs" for s in SCALES]
+    facts = cost[cost.scale == "paper"].set_index("task")[list(FACTS)]
+    return facts.map(prefixed).rename(columns=FACTS).add_suffix(", one run").join(times).loc[list(tasks)]
+
+
+def _hours(hours: float) -> str:
+    return "–" if hours != hours else spell(3600 * float(f"{hours:.2g}"))
+
+
+def commands(tasks: Iterable[str], scale: str = "paper") -> str:
+    """The line of a shell for each task: fetch or draw its data, then run notebook 08 on it."""
+    line = "mambanorm tasks --prepare {0} --scale {1} && mambanorm study --notebooks 08 --tasks {0} --scale {1}"
+    return "\n".join(line.format(task, scale) for task in tasks)
