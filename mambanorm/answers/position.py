@@ -67,6 +67,6 @@ def _gate(sizes: pd.DataFrame) -> str:
     grows = {place: sizes.z[arm, most] / sizes.z[arm, least] for arm, place in GATE.items()}
     says = "does nothing for the gate" if grows["after"] > 2 else "holds the gate's input too"
     return (
-        f"An input {most / least:g} times as large multiplies the gate's input by {grows['after']:.3g} where RMSN stands "
-        f"after the SSM, and by {grows['before']:.3g} where it stands before. So a norm after the SSM {says}."
+        f"An input {most / least:g} times as large multiplies the gate's input by {grows['after']:.3g} where RMSN "
+        f"stands after the SSM, and by {grows['before']:.3g} where it stands before. So a norm after the SSM {says}."
     )

@@ -2,6 +2,7 @@
 
     difference_of_differences   (a − b) − (c − d) over the seeds that all four arms share
     place_against               names → arms: one norm's gain from standing after the SSM, less that of each other norm
+    second_norm                 the same norm at both sites, less that norm at the better of the two sites
     interaction                 names → arms: NormVary's gain with a norm after the SSM, less its gain without one
 
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, each for one comparison
@@ -16,7 +17,7 @@ import pandas as pd
 
 from mambanorm.model.arms import Arm
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import by_seed, check_frame
+from mambanorm.study.tables import by_seed, check_frame, paired, summarize
 
 Four = tuple[str, str, str, str]
 COLUMNS = ["task", "step", "difference", "low", "high", "n"]
@@ -43,6 +44,20 @@ def difference_of_differences(runs: pd.DataFrame, contrasts: Mapping[str, Four])
 def place_against(norm: str, others: Iterable[str]) -> dict[str, Four]:
     """Other norm → the four arms of: `norm` after − before the SSM, less the other's after − before."""
     return {n: (f"None>SSM>{norm}", f"{norm}>SSM>None", f"None>SSM>{n}", f"{n}>SSM>None") for n in others}
+
+
+def second_norm(runs: pd.DataFrame, norms: Iterable[str]) -> pd.DataFrame:
+    """X→X minus the better of X→None and None→X, for each norm and task (`tables.paired`, one row each).
+
+    The better place is taken by the mean test accuracy of the same runs, which flatters it a little.
+    """
+    rows = []
+    for _, here in runs.groupby("task", sort=False):
+        means = summarize(here, ["arm"]).set_index("arm")["mean"]
+        for n in norms:
+            better = means[[f"{n}>SSM>None", f"None>SSM>{n}"]].idxmax()
+            rows.append(paired(here, f"{n}>SSM>{n}", better))
+    return pd.concat(rows, ignore_index=True)
 
 
 def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:

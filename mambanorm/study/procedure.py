@@ -6,6 +6,7 @@ norm before: the N1 that is best with that N2 (a search), or NormVary, which is 
     partners         the 20 pairs of two different norms, with their validation accuracy
     worth_of_n2      step 1 as a table;   best_n2: its choice
     best_pair        step 2 as a search;   second_step: its candidates beside NormVary
+    two_steps        both at once: run frame → chosen pair
     ways             the chosen pair and five others, read on test;   against_chosen: the paired differences
     winners_curse    what the best arm of one seed loses on the others
 
@@ -54,6 +55,12 @@ def best_n2(worth: pd.DataFrame, by: str = "mean") -> dict[str, str]:
 def best_pair(pairs: pd.DataFrame, n2: Mapping[str, str]) -> dict[str, str]:
     """Step 2 as a search: task → the arm with the highest validation accuracy among those with that N2."""
     return {task: _with_n2(pairs, task, name).idxmax() for task, name in n2.items()}
+
+
+def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
+    """Task → the pair that step 1 (with criterion `by`) and the search choose on these runs."""
+    pairs = partners(runs)
+    return best_pair(pairs, best_n2(worth_of_n2(pairs), by))
 
 
 def second_step(runs: pd.DataFrame, n2: Mapping[str, str]) -> pd.DataFrame:
