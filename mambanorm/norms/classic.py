@@ -215,7 +215,7 @@ class GroupNormToken(TokenNorm):
 
 @register_norm(
     "Lp",
-    equation=r"y = \gamma_c \frac{x}{\left(\mathrm{mean}_c\,|x|^p + \epsilon^{p/2}\right)^{1/p}}",
+    equation=r"y = \gamma_c \frac{x}{\sqrt{\|x\|_p^2 + \epsilon}},\quad \|x\|_p = (\mathrm{mean}_c\,|x|^p)^{1/p}",
     source="Wikipedia, Normalization (machine learning): Lp normalization; p = 2 is RMSN",
     axes=("D",),
     causal=True,
@@ -225,9 +225,9 @@ class LpNorm(Norm):
     """Divides each token by the p-mean of its channels, 1 ≤ p ≤ ∞: p = 1 by the mean of |x|, p = 2 by the root mean
     square (RMSN), p = ∞ by the largest |x|.
 
-    ε stands where √ε is a size of x for every p, so that p = 2 is RMSN to the digit; the source has none. With p = ∞ it
-    is a floor: max(max_c |x|, √ε). The source allows p > 0; below 1 the gradient at zero is infinite, and p is refused.
-    ValueError for such a p. `bias=True` adds β, which the source prints.
+    ε is added to the square of that size for every p, so that p = 2 is RMSN to the digit; the source has none. The
+    source allows p > 0; below 1 the gradient at zero is infinite, and p is refused with a ValueError. `bias=True` adds
+    β, which the source prints.
     """
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0, bias: bool = False):
@@ -239,18 +239,18 @@ class LpNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         same = blank_padding(x, lengths)
-        y = same / self.size(same)
+        y = same / torch.hypot(self.size(same), same.new_tensor(math.sqrt(self.eps)))
         y = y if self.weight is None else y * self.weight
         return finish(y if self.bias is None else y + self.bias, x, gate, fork)
 
     def size(self, x: Tensor) -> Tensor:
-        """(mean_c |x|^p + ε^(p/2))^(1/p) of each token, (B, L, D) → (B, L, 1)."""
-        least = math.sqrt(self.eps)
-        largest = x.abs().amax(-1, keepdim=True).clamp(min=least)
+        """(mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
+        largest = x.abs().amax(-1, keepdim=True)
         if math.isinf(self.p):
             return largest
-        unit = largest.detach()  # the p-mean of x is that of x/unit times unit: no power can overflow
-        return unit * ((x / unit).abs().pow(self.p).mean(-1, keepdim=True) + (least / unit).pow(self.p)).pow(1 / self.p)
+        tiny = torch.finfo(x.dtype).tiny  # for a token of zeros: its gradient is then 0, not 0/0
+        unit = largest.detach().clamp(min=tiny)  # the p-mean of x is that of x/unit times unit: no power can overflow
+        return unit * (x / unit).abs().pow(self.p).mean(-1, keepdim=True).clamp(min=tiny).pow(1 / self.p)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, p={self.p:g}"
