@@ -16,6 +16,7 @@ __init__
 claims
 widgets report
 figures
+lessons
 study
 training
 diagnostics

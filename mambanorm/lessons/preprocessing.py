@@ -9,6 +9,8 @@ Source: Forina et al. (1988), UCI Wine, doi:10.24432/C5PC7J; scikit-learn `load_
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
@@ -72,6 +74,26 @@ def descend(x: np.ndarray, y: np.ndarray, *, rate: float | None = None, steps: i
             break
         w = w - rate * 2 * x.T @ (x @ w - y) / len(x)
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Bowl:
+    """The loss over the two weights, and the way down: w0 and w1 (grid,), loss (grid w1, grid w0), path of `descend`."""
+
+    w0: np.ndarray
+    w1: np.ndarray
+    loss: np.ndarray
+    path: pd.DataFrame
+
+
+def bowl(how: str, points: int = 120) -> Bowl:
+    """The loss surface around the path of gradient descent from w = 0, for one way of scaling the two features."""
+    x, y = wine_problem(how)
+    path, best = descend(x, y), np.linalg.lstsq(x, y, rcond=None)[0]
+    reach = 1.6 * np.abs(best)
+    w0, w1 = (np.linspace(centre - side, centre + side, points) for centre, side in zip(best, reach, strict=True))
+    grid = np.stack(np.meshgrid(w0, w1), axis=-1)  # (w1, w0, 2)
+    return Bowl(w0, w1, squared_error(x, y, grid), path)
 
 
 def scaling_table(ways: tuple[str, ...] = ("raw", "min–max", "standardised")) -> pd.DataFrame:

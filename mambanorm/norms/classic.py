@@ -232,7 +232,9 @@ class LpNorm(Norm):
 
     def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0, bias: bool = False):
         if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
-            raise ValueError(f"p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, got {shown(p)}")
+            raise ValueError(
+                f"p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, got {shown(p)}"
+            )
         check_flag("bias", bias)
         super().__init__(d, eps=eps, affine=affine, bias=bias)
         self.p = float(p)
