@@ -1,5 +1,5 @@
-"""Figures of notebooks 01 and 02 whose data come from mambanorm.lessons: the way down a loss surface, invariances, a VGG
-with and without batch norm, what a state remembers, a block without one of its parts."""
+"""Figures whose data come from mambanorm.lessons: the way down a loss surface, invariances, a VGG with and without
+batch norm, what a state remembers, a block without one of its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PART_COLOURS = {"nothing": COMBINATION, "conv": PALETTE["RMSN"], "gate": PALETTE
 
 @styled
 def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
-    """Loss over two weights as contours, and the path of gradient descent; `bowls`: way of scaling → lessons' `Bowl`."""
+    """Loss over two weights as contours, and the path of gradient descent; `bowls`: way of scaling → `Bowl`."""
     fig, axes = new_figure(1, len(bowls), height=3.6)
     for ax, (how, bowl) in zip(axes[0], bowls.items(), strict=True):
         levels = bowl.loss.min() + np.geomspace(1e-3, 1, 12) * np.ptp(bowl.loss)
@@ -31,6 +31,7 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
         ax.set(xlim=(bowl.w0[0], bowl.w0[-1]), ylim=(bowl.w1[0], bowl.w1[-1]))
         ax.set_title(f"{how}: {bowl.path.step.iloc[-1]} steps", color=INK)
         ax.set_xlabel("weight of feature 1")
+        ax.set_aspect("equal")
         ax.grid(False)
     axes[0, 0].set_ylabel("weight of feature 2")
     words = "contours: loss, dark is low · orange: one dot a step, from the square until 99 % of the way down"
@@ -39,7 +40,7 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
 
 @styled
 def fig_invariances(table: pd.DataFrame, felt: float = 1e-3) -> Figure:
-    """Norms × changes of the input as a heat map of `lessons.invariances`: "–" where the output stays (below `felt`)."""
+    """Norms × changes of the input as a heat map of `invariances`: "–" where the output stays (below `felt`)."""
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
     values = table.to_numpy()
     ramp = LinearSegmentedColormap.from_list("felt", [PALE, PALETTE["BN"]])
@@ -47,7 +48,10 @@ def fig_invariances(table: pd.DataFrame, felt: float = 1e-3) -> Figure:
     for (row, column), value in np.ndenumerate(values):
         text = "–" if value < felt else f"{value:.2f}"
         ax.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if value > 0.6 else INK)
-    ax.set_xticks(range(table.shape[1]), [name.replace(", ", "\n").replace(" × ", "\n× ") for name in table])
+    ax.set_xticks(
+        range(table.shape[1]),
+        [name.replace(", ", "\n").replace(" × ", "\n× ").replace(" + ", "\n+ ") for name in table],
+    )
     ax.set_yticks(range(len(table)), table.index)
     ax.set(xlabel="what is done to the input", ylabel="norm")
     ax.grid(False), ax.spines[:].set_visible(False), ax.tick_params(length=0)
@@ -79,7 +83,7 @@ def fig_batch_norm(frame: pd.DataFrame) -> Figure:
 
 @styled
 def fig_memory_of_delta(frame: pd.DataFrame) -> Figure:
-    """What a state holds of a single input, step after step, one line a Δ: as a share of what entered, and absolutely."""
+    """What a state holds of one input, step after step, one line a Δ: as a share of what entered, and absolutely."""
     fig, (left_right,) = new_figure(1, 2, height=3.2)
     for ax, column, label in zip(left_right, ("share", "h"), ("share that is left (%)", "state h"), strict=True):
         for place, (delta, run) in enumerate(frame.groupby("delta")):

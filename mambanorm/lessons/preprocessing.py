@@ -57,7 +57,7 @@ def squared_error(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def descend(x: np.ndarray, y: np.ndarray, *, rate: float | None = None, steps: int = 2000) -> pd.DataFrame:
-    """Gradient descent from w = 0: columns step, w0, w1, …, loss and left, the share of the removable loss that is left.
+    """Gradient descent from w = 0: columns step, w0, w1, …, loss and left: the share of the removable loss.
 
     `rate`: None = 1 over the largest eigenvalue of H, the safest quick one; from twice that on it diverges. Stops once
     CLOSE is reached.
@@ -78,7 +78,7 @@ def descend(x: np.ndarray, y: np.ndarray, *, rate: float | None = None, steps: i
 
 @dataclass(frozen=True)
 class Bowl:
-    """The loss over the two weights, and the way down: w0 and w1 (grid,), loss (grid w1, grid w0), path of `descend`."""
+    """The loss over the two weights, and the way down: w0 and w1 (n,), loss (n of w1, n of w0), path of `descend`."""
 
     w0: np.ndarray
     w1: np.ndarray
@@ -90,8 +90,8 @@ def bowl(how: str, points: int = 120) -> Bowl:
     """The loss surface around the path of gradient descent from w = 0, for one way of scaling the two features."""
     x, y = wine_problem(how)
     path, best = descend(x, y), np.linalg.lstsq(x, y, rcond=None)[0]
-    reach = 1.6 * np.abs(best)
-    w0, w1 = (np.linspace(centre - side, centre + side, points) for centre, side in zip(best, reach, strict=True))
+    reach = 1.4 * np.abs(best).max()  # the same for both weights, so that a valley looks as narrow as it is
+    w0, w1 = (np.linspace(centre - reach, centre + reach, points) for centre in best)
     grid = np.stack(np.meshgrid(w0, w1), axis=-1)  # (w1, w0, 2)
     return Bowl(w0, w1, squared_error(x, y, grid), path)
 

@@ -1,4 +1,4 @@
-"""Adaptive layer norm: scale and shift come from a condition c (a class, a time step), not from the layer's own γ and β.
+"""Adaptive layer norm: scale and shift come from a condition c (a class, a time step), not from parameters γ and β.
 
     y = (1 + γ(c)) ⊙ LN(x) + β(c)                        adaLN
     x + α(c) ⊙ branch(y),   γ = β = α = 0 at the start   adaLN-zero
@@ -24,9 +24,9 @@ from mambanorm.norms.classic import LayerNorm
 class AdaLN(nn.Module):
     """Layer norm of x (B, L, d) whose scale and shift are computed from a condition (B, d_condition).
 
-    `forward(x, condition)` → (B, L, d). `residual(x, branch, condition)` → x + α ⊙ branch(forward(x, condition)); α is 1
-    with `zero=False`. With `zero=True` α is a third output of the map, which starts at zero: the residual block is then
-    the identity at first, and y is plain LN. Raises ValueError for other sizes or shapes.
+    `forward(x, condition)` → (B, L, d). `residual(x, branch, condition)` → x + α ⊙ branch(forward(x, condition)).
+    With `zero=False` α is 1. With `zero=True` α is a third output of the map, which starts at zero: the residual block
+    is then the identity at first, and y is plain LN. Raises ValueError for other sizes or shapes.
     """
 
     def __init__(self, d: int, d_condition: int, *, zero: bool = False, eps: float = 1e-5):
