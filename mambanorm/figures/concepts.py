@@ -3,6 +3,7 @@ batch norm, what a state remembers, a block without one of its parts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
