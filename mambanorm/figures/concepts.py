@@ -49,10 +49,7 @@ def fig_invariances(table: pd.DataFrame, felt: float = 1e-3) -> Figure:
     for (row, column), value in np.ndenumerate(values):
         text = "–" if value < felt else f"{value:.2f}"
         ax.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if value > 0.6 else INK)
-    ax.set_xticks(
-        range(table.shape[1]),
-        [name.replace(", ", "\n").replace(" × ", "\n× ").replace(" + ", "\n+ ") for name in table],
-    )
+    ax.set_xticks(range(table.shape[1]), [re.sub(r", | (?=[×+])", "\n", name) for name in table])
     ax.set_yticks(range(len(table)), table.index)
     ax.set(xlabel="what is done to the input", ylabel="norm")
     ax.grid(False), ax.spines[:].set_visible(False), ax.tick_params(length=0)

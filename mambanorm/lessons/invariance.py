@@ -78,3 +78,21 @@ def invariances(names: Sequence[str] | None = None, seed: int = 0) -> pd.DataFra
     names, x = list(NORMS) if names is None else [norm_name(name) for name in names], sample(seed=seed)
     rows = {name: {c: felt(create_norm(name, x.shape[-1]).double(), c, x) for c in CHANGES} for name in names}
     return pd.DataFrame(rows).T.rename_axis("norm")
+
+
+def trials(names: Sequence[str] | None = None) -> pd.DataFrame:
+    """Three questions to each norm, answered by running it in training mode: is a row's output the same in a batch of
+    one ("alone")? Does a sequence of one position keep anything of its input ("one position")? Do the early outputs
+    stay when later positions change ("no future")? Norms × these, True or False.
+    """
+    names, x = list(NORMS) if names is None else [norm_name(name) for name in names], sample()
+    rows = {}
+    for name in names:
+        with torch.no_grad():
+            full, single, position = (create_norm(name, x.shape[-1]).double()(v) for v in (x, x[:1], x[:, :1]))
+        rows[name] = {
+            "alone": bool(torch.allclose(full[:1], single)),
+            "one position": bool(position.std() > FELT),
+            "no future": felt(create_norm(name, x.shape[-1]).double(), "later positions", x) < FELT,
+        }
+    return pd.DataFrame(rows).T.rename_axis("norm")
