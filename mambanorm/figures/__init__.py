@@ -36,7 +36,7 @@ from mambanorm.figures.diagnostics import (
     fig_token_norms,
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_cross_scan, fig_patterns
-from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
+from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_rows, fig_sites
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
 from mambanorm.figures.verdicts import fig_claim, fig_verdicts
@@ -69,6 +69,7 @@ __all__ = [
     "fig_patterns",
     "fig_position",
     "fig_robustness",
+    "fig_rows",
     "fig_scaling",
     "fig_selector",
     "fig_sigma1",

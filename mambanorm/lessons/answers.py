@@ -75,6 +75,15 @@ def _steps(steps: float) -> str:
     return f"{steps:.0f} steps" if steps == steps else "not reached in 2,000 steps"
 
 
+def outlier(table: pd.DataFrame) -> Answer:
+    """What `outlier_table` says: a row a way of scaling, the range of the other wines as measured and with an outlier."""
+    said = [f"{how} {row.iloc[0]:.3g} → {row.iloc[1]:.2g}" for how, row in table.iterrows()]
+    return Answer(
+        f"Range of the other wines, before → with the wrong one: {'; '.join(said)}. Minimum and maximum are single "
+        "values, so one mistake sets them. Mean and standard deviation suffer as well. Median and quartiles hardly move."
+    )
+
+
 def guesses(table: pd.DataFrame) -> Answer:
     """What `trials` says of a batch of one, a sequence of one and the future."""
 
@@ -125,7 +134,7 @@ def costs(table: pd.DataFrame) -> Answer:
     rmsn = norms.ratio["RMSN"]
     versus = f"{100 * (1 - rmsn):.0f} % faster than" if rmsn < 1 else f"{100 * (rmsn - 1):.0f} % slower than"
     return Answer(
-        f"The cheapest norm here is {norms.index[0]}. RMSN is {versus} LN by the median; the guide says 15–20 % faster. "
+        f"The cheapest norm here is {norms.index[0]}. By the median RMSN is {versus} LN; the guide says 15–20 % faster. "
         f"Norms along the sequence take {norms.ratio[along].median():.1f} times LN's time, those per token "
         f"{norms.ratio[token].median():.1f} times (medians)."
     )
@@ -146,7 +155,7 @@ def normalization(table: pd.DataFrame) -> Answer:
 
 
 def parts(frame: pd.DataFrame) -> Answer:
-    """What `parts_of_a_block` says: by how much the test accuracy falls without the convolution and without the gate."""
+    """What `parts_of_a_block` says: the change of the test accuracy without the convolution and without the gate."""
     rows = []
     for task, runs in frame.groupby("task", sort=False):
         whole = _mean(runs, "test_accuracy", without="nothing")
@@ -166,16 +175,14 @@ def growth(growths: Mapping[str, float]) -> Answer:
 def survey(table: pd.DataFrame) -> str:
     """The commonest arm of each domain in the paper's survey; columns arm, domain."""
     counts = table.groupby("domain").arm.agg(lambda arms: " and, equally often, ".join(arms.mode()))
-    return (
-        f"Among the {len(table)} entries of the survey the commonest choice is {counts['sequence']} for sequences, "
-        + (f"{counts['vision']} for vision.")
-    )
+    chosen = f"{counts['sequence']} for sequences, {counts['vision']} for vision."
+    return f"Among the {len(table)} entries of the survey the commonest choice is {chosen}"
 
 
 def block(growths: Mapping[str, float], table: pd.DataFrame) -> Answer:
     """The notebook's answer: where a norm can stand, what it bounds, what others chose."""
     said = ", ".join(f"{factor:.3g}-fold in {arm}" for arm, factor in growths.items())
     return Answer(
-        "**Answer.** A norm can stand before both branches (N1) and between the SSM and the gate (N2). With the input a "
-        f"hundred times larger the branch grows {said}. {survey(table)}"
+        "**Answer.** A norm can stand before both branches (N1) and between the SSM and the gate (N2). "
+        f"With the input a hundred times larger the branch grows {said}. {survey(table)}"
     )

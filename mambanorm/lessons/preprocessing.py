@@ -76,6 +76,17 @@ def descend(x: np.ndarray, y: np.ndarray, *, rate: float | None = None, steps: i
     return pd.DataFrame(rows)
 
 
+def outlier_table(feature: str = "proline", factor: float = 100.0) -> pd.DataFrame:
+    """The range (largest minus smallest) of all wines but the first after scaling one feature by min–max, by mean and
+    standard deviation, and by median and quartiles ("robust"): as measured, and after the first wine's value was typed
+    `factor` times too large. Rows ways, columns "as measured" and "one wrong"."""
+    x = wines()[feature].to_numpy()
+    wrong = np.where(np.arange(len(x)) == 0, factor * x, x)
+    ways = {"min–max": np.ptp, "standardised": np.std, "robust": lambda v: np.subtract(*np.percentile(v, [75, 25]))}
+    rows = {how: [np.ptp(x[1:]) / size(v) for v in (x, wrong)] for how, size in ways.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["as measured", "one wrong"]).rename_axis("scaling")
+
+
 @dataclass(frozen=True)
 class Bowl:
     """The loss over the two weights, and the way down: w0 and w1 (n,), loss (n of w1, n of w0), path of `descend`."""
