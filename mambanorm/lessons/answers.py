@@ -76,11 +76,11 @@ def _steps(steps: float) -> str:
 
 
 def outlier(table: pd.DataFrame) -> Answer:
-    """What `outlier_table` says: a row a way of scaling, the range of the other wines as measured and with an outlier."""
+    """What `outlier_table` says: a row a way, the range of the other wines as measured and with an outlier."""
     said = [f"{how} {row.iloc[0]:.3g} → {row.iloc[1]:.2g}" for how, row in table.iterrows()]
     return Answer(
         f"Range of the other wines, before → with the wrong one: {'; '.join(said)}. Minimum and maximum are single "
-        "values, so one mistake sets them. Mean and standard deviation suffer as well. Median and quartiles hardly move."
+        "values, so one mistake sets them. Mean and deviation suffer as well. Median and quartiles hardly move."
     )
 
 
@@ -134,7 +134,7 @@ def costs(table: pd.DataFrame) -> Answer:
     rmsn = norms.ratio["RMSN"]
     versus = f"{100 * (1 - rmsn):.0f} % faster than" if rmsn < 1 else f"{100 * (rmsn - 1):.0f} % slower than"
     return Answer(
-        f"The cheapest norm here is {norms.index[0]}. By the median RMSN is {versus} LN; the guide says 15–20 % faster. "
+        f"The cheapest norm is {norms.index[0]}. By the median RMSN is {versus} LN; the guide says 15–20 % faster. "
         f"Norms along the sequence take {norms.ratio[along].median():.1f} times LN's time, those per token "
         f"{norms.ratio[token].median():.1f} times (medians)."
     )
