@@ -31,7 +31,7 @@ PLACES = {
         "model.language": "LanguageModel",
         "model.pretrained": "load_mamba_checkpoint read_checkpoint",
         "model.vision": "ImageClassifier VSSBlock cross_merge cross_scan",
-        "norms": "NORMS NormVary create_norm register_norm",
+        "norms": "AdaLN NORMS NormVary create_norm register_norm standardize_weights",
         "ssm": "scan_backend selective_scan",
         "study.experiments": "study",
         "study.plan": "plan plan_table",

@@ -70,6 +70,7 @@ EQUATIONS = {
     "IN": lambda x: standardize(x, *mean_var(x, (1,))),
     "LN": lambda x: standardize(x, *mean_var(x, (2,))),
     "RMSN": lambda x: x / torch.sqrt((x**2).mean(2, keepdim=True) + EPS),
+    "Lp": lambda x: x / torch.sqrt(x.abs().mean(2, keepdim=True) ** 2 + EPS),
     "GN": lambda x: standardize(grouped(x), *mean_var(grouped(x), (1, 3))).reshape(x.shape),
     "LN-DL": lambda x: standardize(x, *mean_var(x, (1, 2))),
     "RMSN-DL": lambda x: x / torch.sqrt((x**2).mean((1, 2), keepdim=True) + EPS),
@@ -299,7 +300,7 @@ def test_causal_says_whether_an_output_sees_the_future(name):
     assert past_is_untouched == mn.NORMS[name].causal
 
 
-@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL")])
+@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL", "Lp")])
 @pytest.mark.parametrize("length", [64, 2048])
 def test_a_mean_far_above_the_spread_costs_no_accuracy(name, length):
     x = (sample(2, length, 64) + 3000).float()
@@ -311,6 +312,61 @@ def test_a_mean_far_above_the_spread_costs_no_accuracy(name, length):
 def test_rmsnorm_is_scale_invariant():
     x, norm = sample(B, L, D), mn.create_norm("RMSN", D, eps=1e-12).double()
     torch.testing.assert_close(norm(x), norm(100 * x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3, 40, float("inf")])
+@pytest.mark.parametrize("bias", [False, True])
+def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p, bias):
+    norm = randomise(mn.create_norm("Lp", D, p=p, bias=bias).double())
+    x, weight = sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
+    if p == float("inf"):
+        size = x.abs().amax(2, keepdim=True)
+    else:
+        size = ((x.abs() ** p).mean(2, keepdim=True)) ** (1 / p)
+    expected = norm.weight * x / torch.sqrt(size**2 + EPS) + (norm.bias if bias else 0)
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+    leaves = [x, *norm.parameters()]
+    for ours, theirs in zip(*(torch.autograd.grad((y * weight).sum(), leaves) for y in (norm(x), expected))):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_lp_with_p_2_is_rmsn_and_a_large_p_comes_near_the_largest_value():
+    x = sample(B, L, D)
+    lp = {p: mn.create_norm("Lp", D, p=p).double() for p in (2, 500, float("inf"))}
+    torch.testing.assert_close(lp[2](x), mn.create_norm("RMSN", D).double()(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(lp[500](x), lp[float("inf")](x), rtol=1e-2, atol=0)
+    assert float(lp[float("inf")](x).detach().abs().amax(-1).min()) == pytest.approx(1, abs=1e-4)
+    huge = lp[500].float()(1e30 * x.float())
+    torch.testing.assert_close(huge, lp[500](x.float()), rtol=1e-4, atol=1e-4)  # no power overflows
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, float("inf")])
+def test_a_token_of_zeros_stays_zero_and_has_a_finite_gradient_under_lp(p):
+    x = torch.zeros(1, 2, D).requires_grad_()
+    y = mn.create_norm("Lp", D, p=p)(x)
+    y.sum().backward()
+    assert torch.equal(y, torch.zeros(1, 2, D))
+    torch.testing.assert_close(x.grad, torch.full_like(x, EPS**-0.5))
+
+
+@pytest.mark.parametrize("p", [0.5, 0, -1, float("nan"), "2", True, None])
+def test_a_p_below_1_or_that_is_no_number_is_refused(p):
+    with pytest.raises(ValueError, match="p of the Lp norm must be a number from 1 to infinity"):
+        mn.create_norm("Lp", D, p=p)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rmsn_with_bias_adds_beta_forward_and_backward(dtype):
+    norm, plain = (mn.create_norm("RMSN", D, bias=bias).to(dtype) for bias in (True, False))
+    assert [name for name, _ in norm.named_parameters()] == ["weight", "bias"]
+    randomise(norm)
+    plain.load_state_dict({"weight": norm.weight})
+    x, weight = sample(B, L, D, dtype=dtype), sample(B, L, D, seed=2, dtype=dtype)
+    torch.testing.assert_close(norm(x), plain(x) + norm.bias)
+    (norm(x) * weight).sum().backward()
+    torch.testing.assert_close(norm.bias.grad, weight.sum((0, 1)))
+    with pytest.raises(ValueError, match="bias must be True or False"):
+        mn.create_norm("RMSN", D, bias="no")
 
 
 def test_group_norm_with_one_channel_a_group_is_instance_norm_and_with_one_group_is_ln_dl():
@@ -515,7 +571,7 @@ def test_table_3_made_from_the_registry_is_the_papers():
     assert table.loc["DyT"].tolist() == ["–", "a function of each value", "γ, β ∈ ℝᴰ, α"]
 
 
-@pytest.mark.parametrize("name", [n for n in mn.NORMS if n not in ("None", *INSIDE) and not n.startswith("NormVary")])
+@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "Lp", *INSIDE) and "NormVary" not in n])
 def test_a_norm_is_its_operation_on_each_row_of_its_partition(name):
     row, sizes = taxonomy_table().loc[name], {"m": 3, "L": 5, "g_D": 4, "s_D": 2}
     apart, within = ([s for part in side.split("·") for s in ("g_D", "s_D") if s == part or part == "D"]

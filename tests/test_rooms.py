@@ -16,6 +16,7 @@ __init__
 claims
 widgets report
 answers figures
+lessons
 study
 training
 diagnostics

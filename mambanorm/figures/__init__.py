@@ -4,6 +4,7 @@
     accuracy.py      Figures 1, 5–8, Table 2: from the run frame
     comparisons.py   the 6×6 grid, curves, paired differences, IN taken apart: from the run frame and its tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
+    concepts.py      from mambanorm.lessons: descent, invariances, batch norm, memory, a block without a part
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
     speed.py         what a training step costs: from the frame of `mambanorm bench`
@@ -25,6 +26,7 @@ from mambanorm.figures.accuracy import (
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs
+from mambanorm.figures.concepts import fig_batch_norm, fig_descent, fig_invariances, fig_memory_of_delta, fig_parts
 from mambanorm.figures.diagnostics import (
     fig_mixture,
     fig_outputs,
@@ -34,7 +36,7 @@ from mambanorm.figures.diagnostics import (
     fig_token_norms,
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_cross_scan, fig_patterns
-from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
+from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_rows, fig_sites
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
 from mambanorm.figures.verdicts import fig_claim, fig_verdicts
@@ -43,26 +45,32 @@ __all__ = [
     "PALETTE",
     "example_batch",
     "fig_axes",
+    "fig_batch_norm",
     "fig_block",
     "fig_budget",
     "fig_claim",
     "fig_costs",
     "fig_cross_scan",
     "fig_curves",
+    "fig_descent",
     "fig_effect",
     "fig_grid",
     "fig_halves",
     "fig_headline",
+    "fig_invariances",
     "fig_latency",
     "fig_memory",
+    "fig_memory_of_delta",
     "fig_mixture",
     "fig_n2_box",
     "fig_outputs",
     "fig_pairs",
     "fig_part_norms",
+    "fig_parts",
     "fig_patterns",
     "fig_position",
     "fig_robustness",
+    "fig_rows",
     "fig_scaling",
     "fig_selector",
     "fig_sigma1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from mambanorm.figures.style import GREY, INK, PALETTE, arm_styles, finish, new_
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import SITES
 from mambanorm.norms import create_norm
+from mambanorm.tasks.base import Split
 
 
 @styled
@@ -38,6 +40,21 @@ def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
     return finish(
         fig, "What a norm does to one row", f"row 1 of a batch of {rows}, {length} positions, {channels} channels"
     )
+
+
+@styled
+def fig_rows(split: Split, n: int = 8, caption: str = "") -> Figure:
+    """The first n sequences of a split with their labels: as square images where their length is a square number and
+    they are values, else as one line of values (or token ids) over the positions."""
+    fig, axes = new_figure(1, n, height=1.9)
+    for ax, sequence, label in zip(axes[0], split.inputs[:n], split.labels[:n], strict=True):
+        side = math.isqrt(sequence.numel())
+        square = sequence.is_floating_point() and side**2 == sequence.numel()
+        ax.imshow(sequence.reshape((side, side) if square else (1, -1)), cmap="gray_r", aspect="auto")
+        ax.set_title(f"class {int(label)}", color=INK, fontsize=9)
+        ax.set_xlabel(f"step 0…{side - 1} of a row" if square else "step", fontsize=7)
+        ax.grid(False), ax.set_xticks([]), ax.set_yticks([])
+    return finish(fig, "The first sequences of the training set", caption)
 
 
 @styled

@@ -33,6 +33,7 @@ PALETTE = {
     "LN-DL": "#73C7AE",
     "RMSN-DL": "#F2CC78",
     "GN-token": "#EBAA7C",
+    "Lp": "#A87400",
     "NormVary-fixed": "#DBAFD0",
     "NormVary-token": "#7E3B70",
     "DyT": "#9A7B2F",

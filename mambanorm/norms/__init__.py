@@ -3,9 +3,11 @@
     registry.py         NORMS, create_norm: names, equations, axes, causality, sources
     masked_moments.py   per-channel moments and their pooling: the readable reduction over L, the only mask
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
-    classic.py          None, BN, IN, GN, LN, RMSN and the other scopes LN-DL, RMSN-DL, GN-token
+    classic.py          None, BN, IN, GN, LN, RMSN, the other scopes LN-DL, RMSN-DL, GN-token, and Lp
     adaptive.py         NormVary (Appendix D), and what is left of it within a token
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
+    conditional.py      adaLN and adaLN-zero, whose scale and shift come from a condition: not in the registry
+    weight.py           weight standardization: the weights of a layer are normalized, not its activations
 
 The same norms as fused loops on the CPU are kernels/norm_token.py, norm_sequence.py and norm_mixture.py. The registry
 as tables is study/norm_catalog.py.
@@ -15,6 +17,7 @@ Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bi
 
 from mambanorm.norms import classic  # noqa: F401  (importing them fills the registry, in this order)
 from mambanorm.norms.adaptive import NormVary
+from mambanorm.norms.conditional import AdaLN
 from mambanorm.norms.registry import (
     NORMS,
     NormEntry,
@@ -26,9 +29,11 @@ from mambanorm.norms.registry import (
     register_norm,
 )
 from mambanorm.norms.selector import NormSelector
+from mambanorm.norms.weight import standardize_weights
 
 __all__ = [
     "NORMS",
+    "AdaLN",
     "NormEntry",
     "NormSelector",
     "NormVary",
@@ -38,4 +43,5 @@ __all__ = [
     "known_options",
     "norm_name",
     "register_norm",
+    "standardize_weights",
 ]

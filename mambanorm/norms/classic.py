@@ -1,4 +1,5 @@
-"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token.
+"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token; and
+Lp, of which RMSN is the case p = 2.
 
 Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
 
@@ -8,12 +9,15 @@ RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2 us
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mambanorm.checks import check_flag, shown
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
-from mambanorm.norms.masked_moments import channel_moments, finish, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import blank_padding, channel_moments, finish, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -124,15 +128,18 @@ class LayerNorm(TokenNorm):
     learnable="γ",
 )
 class RMSNorm(TokenNorm):
-    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5); no β."""
+    """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5). It has no β, as in Mamba
+    code; `bias=True` adds the β that encyclopaedias print."""
 
     centred = False
 
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True):
-        super().__init__(d, eps=eps, affine=affine, bias=False)
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, bias: bool = False):
+        check_flag("bias", bias)
+        super().__init__(d, eps=eps, affine=affine, bias=bias)
 
     def readable(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (self.d,), self.weight, self.eps)
+        y = F.rms_norm(x, (self.d,), self.weight, self.eps)
+        return y if self.bias is None else y + self.bias
 
 
 @register_norm(
@@ -210,3 +217,48 @@ class GroupNormToken(TokenNorm):
         # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
         return y if self.weight is None else y * self.weight + self.bias
+
+
+@register_norm(
+    "Lp",
+    equation=r"y = \gamma_c \frac{x}{\sqrt{\|x\|_p^2 + \epsilon}},\quad \|x\|_p = (\mathrm{mean}_c\,|x|^p)^{1/p}",
+    source="Wikipedia, Normalization (machine learning): Lp normalization; p = 2 is RMSN",
+    axes=("D",),
+    causal=True,
+    learnable="γ",
+)
+class LpNorm(Norm):
+    """Divides each token by the p-mean of its channels, 1 ≤ p ≤ ∞: p = 1 by the mean of |x|, p = 2 by the root mean
+    square (RMSN), p = ∞ by the largest |x|.
+
+    ε is added to the square of that size for every p, so that p = 2 is RMSN to the digit; the source has none. The
+    source allows p > 0; below 1 the gradient at zero is infinite, and p is refused with a ValueError. `bias=True` adds
+    β, which the source prints.
+    """
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0, bias: bool = False):
+        if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
+            raise ValueError(
+                f"p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, got {shown(p)}"
+            )
+        check_flag("bias", bias)
+        super().__init__(d, eps=eps, affine=affine, bias=bias)
+        self.p = float(p)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        same = blank_padding(x, lengths)
+        y = same / torch.hypot(self.size(same), same.new_tensor(math.sqrt(self.eps)))
+        y = y if self.weight is None else y * self.weight
+        return finish(y if self.bias is None else y + self.bias, x, gate, fork)
+
+    def size(self, x: Tensor) -> Tensor:
+        """(mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
+        largest = x.abs().amax(-1, keepdim=True)
+        if math.isinf(self.p):
+            return largest
+        tiny = torch.finfo(x.dtype).tiny  # for a token of zeros: its gradient is then 0, not 0/0
+        unit = largest.detach().clamp(min=tiny)  # the p-mean of x is that of x/unit times unit: no power can overflow
+        return unit * (x / unit).abs().pow(self.p).mean(-1, keepdim=True).clamp(min=tiny).pow(1 / self.p)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, p={self.p:g}"

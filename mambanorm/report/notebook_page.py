@@ -36,12 +36,19 @@ class Renderer(IPythonRenderer):
         return mathml(rf"\begin{{{name}}}{body}\end{{{name}}}", display="block")
 
 
+FOLDED = """{%- extends "basic/index.html.j2" -%}
+{% block codecell %}{% if "solution" in cell.metadata.get("tags", []) -%}
+<details class="solution"><summary>Show the solution: code and result</summary>{{ super() }}</details>
+{%- else %}{{ super() }}{% endif %}{% endblock %}"""
+"""nbconvert's plain template, with the cells tagged `solution` folded."""
+
+
 class Cells(HTMLExporter):
-    """The cells of a notebook as HTML, without a page around them."""
+    """The cells of a notebook as HTML, without a page around them; a solution opens when it is clicked."""
 
     def __init__(self):
         shown = Config(NbConvertBase=dict(display_data_priority=SHOWN))
-        super().__init__(config=shown, template_name="basic", exclude_anchor_links=True)
+        super().__init__(config=shown, template_name="basic", exclude_anchor_links=True, raw_template=FOLDED)
 
     @pass_context
     def markdown2html(self, context, source: str) -> str:

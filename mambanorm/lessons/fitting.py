@@ -1,0 +1,48 @@
+"""A training loop to be read in one go, for the lessons' small experiments; the study's own is training/loop.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mambanorm.tasks.base import Split
+
+
+def fit(
+    model: nn.Module, train: Split, optimizer: torch.optim.Optimizer, *, epochs: int, batch_size: int = 64
+) -> Iterator[float]:
+    """Trains the model and yields the training accuracy after each epoch, measured while it learns (a fraction).
+
+    The order of the rows follows torch's seed. A loss that is not finite ends the training: the epochs that are left
+    yield the accuracy of a guess, 1 over the number of classes.
+    """
+    x, labels, finite = train.inputs, train.labels, True
+    for _ in range(epochs):
+        right = 0
+        for rows in torch.randperm(len(x)).split(batch_size) if finite else ():
+            logits = model.train()(x[rows])
+            loss = F.cross_entropy(logits, labels[rows])
+            finite = finite and bool(loss.isfinite())
+            right += int((logits.argmax(-1) == labels[rows]).sum())
+            optimizer.zero_grad(), loss.backward(), optimizer.step()
+        yield right / len(x) if finite else 1 / logits.shape[-1]
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, split: Split) -> float:
+    """Share of a split's rows that the model names rightly, in eval mode."""
+    return float((model.eval()(split.inputs).argmax(-1) == split.labels).float().mean())
+
+
+def first(split: Split, rows: int) -> Split:
+    """The first rows of a split."""
+    return Split(split.inputs[:rows], split.labels[:rows])
+
+
+def channels_first(split: Split) -> Split:
+    """Images (n, H, W, C) as (n, C, H, W)."""
+    images: Tensor = split.inputs.permute(0, 3, 1, 2).contiguous()
+    return Split(images, split.labels)

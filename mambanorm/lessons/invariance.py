@@ -1,0 +1,98 @@
+"""Which changes of its input a norm does not feel, found by trying: change x, and see whether the output of the first
+row changes.
+
+Each entry of CHANGES maps x (B, L, D) to a changed x of the same shape. The first four leave the shape of the data
+alone and move its scale or level. The last three leave the first row's early tokens alone and change what stands around
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mambanorm.norms import NORMS, create_norm, norm_name
+
+EARLY = 0.5
+"""The share of the positions, from the first on, whose outputs are compared."""
+FELT = 1e-3
+"""From this relative change on, a norm feels the change: ε alone, beside a variance near 1, moves an output by 1e-5."""
+
+
+def _channel_factors(x: Tensor) -> Tensor:
+    """One factor for each channel, from 0.5 to 2."""
+    return torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype)
+
+
+def _other_rows(x: Tensor) -> Tensor:
+    return torch.cat([x[:1], 3 * x[1:].flip(0) + 1])
+
+
+def _later(x: Tensor) -> Tensor:
+    start = int(EARLY * x.shape[1])
+    return torch.cat([x[:, :start], 3 * x[:, start:].flip(1) + 1], dim=1)
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "all × 3": lambda x: 3 * x,
+    "all + 3": lambda x: x + 3,
+    "each channel × its own": lambda x: x * _channel_factors(x),
+    "each channel + its own": lambda x: x + 3 * _channel_factors(x),
+    "other rows, training": _other_rows,
+    "other rows, eval": _other_rows,
+    "later positions": _later,
+}
+
+
+def sample(rows: int = 6, length: int = 32, channels: int = 16, seed: int = 0) -> Tensor:
+    """A batch (rows, length, channels) in float64 whose rows and channels have levels and spreads of their own."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    levels = normal(rows, 1, 1) + normal(1, 1, channels)
+    return levels + torch.exp(0.5 * normal(1, 1, channels)) * normal(rows, length, channels)
+
+
+def felt(norm: nn.Module, change: str, x: Tensor) -> float:
+    """By how much the change moves the output of the first row's early positions: root mean square of the difference
+    over that of the output. In eval, running statistics stay as they are, after ten batches like x."""
+    norm = norm.train()
+    with torch.no_grad():
+        for _ in range(10 if change.endswith("eval") else 0):
+            norm(x)
+        norm.train(not change.endswith("eval"))
+        early = slice(0, int(EARLY * x.shape[1]))
+        before, after = (norm(inputs)[0, early] for inputs in (x, CHANGES[change](x)))
+    return float((after - before).norm() / before.norm())
+
+
+def invariances(names: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
+    """Norms of the registry (or those named) × CHANGES: the relative change of the output, 0 where the norm does not
+    feel it. All norms see the same made-up batch (6 rows, 32 positions, 16 channels). ValueError for an unknown norm.
+    """
+    names, x = list(NORMS) if names is None else [norm_name(name) for name in names], sample(seed=seed)
+    rows = {name: {c: felt(create_norm(name, x.shape[-1]).double(), c, x) for c in CHANGES} for name in names}
+    return pd.DataFrame(rows).T.rename_axis("norm")
+
+
+def trials(names: Sequence[str] | None = None) -> pd.DataFrame:
+    """Three questions to each norm, answered by running it in training mode: is a row's output the same in a batch of
+    one ("alone")? Does a sequence of one position keep anything of its input ("one position")? Do the early outputs
+    stay when later positions change ("no future")? Norms × these, True or False.
+    """
+    names, x = list(NORMS) if names is None else [norm_name(name) for name in names], sample()
+    rows = {}
+    for name in names:
+        with torch.no_grad():
+            full, single, position = (create_norm(name, x.shape[-1]).double()(v) for v in (x, x[:1], x[:, :1]))
+        rows[name] = {
+            "alone": bool(torch.allclose(full[:1], single)),
+            "one position": bool(position.std() > FELT),
+            "no future": felt(create_norm(name, x.shape[-1]).double(), "later positions", x) < FELT,
+        }
+    return pd.DataFrame(rows).T.rename_axis("norm")

@@ -1,0 +1,330 @@
+"""The experiments of the lessons: each says what it should on cases whose answer is known."""
+
+from itertools import pairwise
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
+from torch import nn
+
+import mambanorm as mn
+from mambanorm import figures
+from mambanorm.lessons import answers, batch_norm, block_parts, invariance, preprocessing, state_space
+from mambanorm.lessons.fitting import accuracy, first, fit
+from mambanorm.settings import ROOT
+from mambanorm.tasks.base import Split
+
+# preprocessing
+
+
+def test_features_are_scaled_as_scikit_learn_does():
+    x = preprocessing.wines().to_numpy()
+    np.testing.assert_allclose(preprocessing.scaled(x, "min–max"), MinMaxScaler().fit_transform(x), atol=1e-12)
+    np.testing.assert_allclose(preprocessing.scaled(x, "standardised"), StandardScaler().fit_transform(x), atol=1e-12)
+    np.testing.assert_allclose(preprocessing.scaled(x, "raw").mean(0), 0, atol=1e-9)
+    with pytest.raises(ValueError, match="did you mean 'standardised'"):
+        preprocessing.scaled(x, "standardized")
+
+
+def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_safe_rate():
+    x, y = preprocessing.wine_problem("standardised")
+    path = preprocessing.descend(x, y)
+    assert path.loss.is_monotonic_decreasing
+    assert path.left.iloc[-1] <= preprocessing.CLOSE < path.left.iloc[-2]
+    best = np.linalg.lstsq(x, y, rcond=None)[0]
+    assert preprocessing.squared_error(x, y, path[["w0", "w1"]].iloc[-1].to_numpy()) == pytest.approx(
+        path.loss.iloc[-1]
+    )
+    assert np.abs(path[["w0", "w1"]].iloc[-1] - best).max() < 0.1
+    edge = 2 / preprocessing.curvature(x)[-1]
+    assert preprocessing.descend(x, y, rate=1.05 * edge).loss.iloc[-1] > 10 * path.loss.iloc[0]
+    assert preprocessing.descend(x, y, rate=0.9 * edge).left.iloc[-1] <= preprocessing.CLOSE
+
+
+def test_the_worse_the_condition_the_more_steps():
+    table = preprocessing.scaling_table()
+    assert list(table.index) == ["raw", "min–max", "standardised"]
+    assert table.condition.is_monotonic_decreasing
+    assert table.steps.is_monotonic_decreasing
+    said = answers.scaling(table)
+    assert "raw: condition number 231, 355 steps" in said
+    assert "The fewest are needed by the standardised features" in said
+    assert "not reached in 2,000 steps" in answers.scaling(table.assign(steps=[np.nan, 2, 1]))
+
+
+def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
+    table, x = preprocessing.outlier_table(), preprocessing.wines()[["proline"]].to_numpy()
+    scalers = {"min–max": MinMaxScaler(), "standardised": StandardScaler(), "robust": RobustScaler()}
+    for how, scaler in scalers.items():
+        wrong = x.copy()
+        wrong[0] *= 100
+        for column, values in zip(table, (x, wrong), strict=True):
+            assert table.loc[how, column] == pytest.approx(np.ptp(scaler.fit_transform(values)[1:]))
+    kept = table["one wrong"] / table["as measured"]
+    assert kept["min–max"] < 0.02
+    assert kept["robust"] > 0.95
+    assert "robust" in answers.outlier(table)
+
+
+def test_the_bowl_holds_its_path_and_its_lowest_point():
+    bowl = preprocessing.bowl("raw", points=60)
+    assert bowl.loss.shape == (60, 60)
+    assert bowl.w0[0] < min(bowl.path.w0.min(), 0) < max(bowl.path.w0.max(), 0) <= bowl.w0[-1]
+    assert bowl.w1[0] < bowl.path.w1.min() < bowl.path.w1.max() <= bowl.w1[-1]
+    assert bowl.loss.min() == pytest.approx(bowl.path.loss.iloc[-1], rel=0.05)
+    assert np.ptp(bowl.w0) == pytest.approx(np.ptp(bowl.w1))
+
+
+# invariances
+
+
+def test_a_norm_does_not_feel_what_its_equation_cancels():
+    blind = invariance.invariances() < invariance.FELT
+    known = {  # which norms cannot feel the change, from their equations
+        "all × 3": {n for n in mn.NORMS if n not in ("None", "DyT", "Derf", "NormSelector")},
+        "all + 3": {"BN", "IN", "LN", "GN", "LN-DL", "GN-token"},
+        "each channel × its own": {"BN", "IN"},
+        "each channel + its own": {"BN", "IN"},
+        "other rows, training": {n for n, e in mn.NORMS.items() if "B" not in e.axes},
+        "other rows, eval": set(mn.NORMS),
+        "later positions": {n for n, e in mn.NORMS.items() if e.causal},
+    }
+    assert list(known) == list(blind)
+    for change, names in known.items():
+        assert set(blind.index[blind[change]]) == names, change
+
+
+def test_the_changes_leave_the_first_rows_early_positions_alone_where_they_say_so():
+    x = invariance.sample()
+    for change in ("other rows, training", "other rows, eval", "later positions"):
+        changed = invariance.CHANGES[change](x)
+        assert changed.shape == x.shape
+        assert torch.equal(changed[0, : x.shape[1] // 2], x[0, : x.shape[1] // 2])
+        assert not torch.equal(changed, x)
+    with pytest.raises(ValueError, match="did you mean 'RMSN'"):
+        invariance.invariances(["RMSM"])
+
+
+def test_the_three_questions_are_answered_as_the_axes_say():
+    table = invariance.trials()
+    assert set(table.index[~table.alone.astype(bool)]) == {n for n, e in mn.NORMS.items() if "B" in e.axes}
+    assert set(table.index[table["no future"].astype(bool)]) == {n for n, e in mn.NORMS.items() if e.causal}
+    assert list(table.index[~table["one position"].astype(bool)]) == ["IN"]
+    said = answers.guesses(table)
+    assert "leaves nothing of the input with IN:" in said
+    assert "It changes BN, NormVary and NormVary-fixed" in said
+
+
+def test_an_answer_names_the_fewer_norms():
+    table = pd.DataFrame({"a": [0.0, 0, 1], "b": [0.0, 1, 1], "c": [0.0] * 3}, index=["BN", "LN", "GN"])
+    lines = answers.not_felt(table).splitlines()
+    assert lines == ["- **a**: felt by GN alone.", "- **b**: not felt by BN.", "- **c**: felt by none."]
+
+
+# the small training loop and what is trained with it
+
+
+def separable(rows=64):
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
+    return Split(x, (x[:, 0] > 0).long())
+
+
+def test_the_loop_learns_and_yields_one_accuracy_an_epoch():
+    torch.manual_seed(0)
+    model, data = nn.Linear(4, 2), separable()
+    curve = list(fit(model, data, torch.optim.SGD(model.parameters(), lr=1.0), epochs=30, batch_size=16))
+    assert len(curve) == 30
+    assert curve[-1] > 0.95
+    assert accuracy(model, data) > 0.95
+    assert len(first(data, 10).labels) == 10
+
+
+def test_a_run_that_diverges_is_scored_as_a_guess():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e20)
+    assert list(fit(model, separable(), optimizer, epochs=3, batch_size=16))[-1] == 0.5
+
+
+def test_the_arms_of_the_small_vgg_differ_in_norm_and_start_only():
+    layers = {arm: [type(m).__name__ for m in batch_norm.small_vgg(arm)] for arm in batch_norm.ARMS}
+    assert layers["none"] == layers["none, He start"] == [n for n in layers["BN"] if n != "BatchNorm2d"]
+    assert layers["BN"].count("BatchNorm2d") == layers["BN"].count("Conv2d") == 6
+    signal = {arm: batch_norm.small_vgg(arm)[:-2](torch.randn(8, 1, 8, 8)).std() for arm in batch_norm.ARMS[:2]}
+    assert signal["none, He start"] > 5 * signal["none"]
+    with pytest.raises(ValueError, match="unknown arm 'LN'"):
+        batch_norm.small_vgg("LN")
+
+
+def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off():
+    frame = batch_norm.with_and_without("smoke", 2, rates=(0.02,))
+    assert len(frame) == 2 * 3
+    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,)))
+    assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
+    ahead = frame.assign(train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9}))
+    said = answers.batch_norm(ahead)
+    assert "**The claim holds here**" in said
+    assert "The start alone accounts for +70.0 points of the difference of +80.0 points" in said
+
+
+def test_neighbours_cannot_be_told_by_counting_and_the_label_is_right():
+    data = block_parts.neighbours(60, seed=3)
+    counts = torch.stack([(data.inputs == symbol).sum(1) for symbol in range(block_parts.SYMBOLS)])
+    assert (counts == 3).all()
+    assert int(data.labels.sum()) == 30
+    for row, label in zip(data.inputs.tolist(), data.labels.tolist(), strict=True):
+        assert ((0, 1) in pairwise(row)) == bool(label)
+
+
+def test_a_block_without_nothing_is_the_block_and_without_a_part_it_does_not_use_its_weights():
+    torch.manual_seed(0)
+    whole, x = mn.MambaBlock(8, "RMSN", "GN"), torch.randn(2, 6, 8)
+    unused = {"nothing": set(), "conv": {"conv1d.weight", "conv1d.bias"}, "gate": set()}
+    for part, names in unused.items():
+        block = block_parts.BlockWithout(part, 8, "RMSN", "GN")
+        block.load_state_dict(whole.state_dict())
+        y = block(x)
+        assert torch.allclose(y, whole(x), atol=1e-5) == (part == "nothing")
+        y.sum().backward()
+        assert {name for name, p in block.named_parameters() if p.grad is None} == names
+    gate_rows = block.in_proj.weight.grad[block.d_inner :]
+    assert not gate_rows.any()  # the last one is the block without a gate
+    with pytest.raises(ValueError, match="unknown part of a block 'scan'"):
+        block_parts.BlockWithout("scan", 8)
+
+
+def test_the_parts_are_trained_on_both_tasks_and_told_in_points():
+    frame = block_parts.parts_of_a_block("smoke", 1)
+    assert len(frame) == 2 * 3
+    assert set(frame.chance) == {0.5, 0.1}
+    planted = frame.assign(test_accuracy=frame.without.map({"nothing": 0.9, "conv": 0.6, "gate": 0.95}))
+    assert "the whole block 90.0 %, without the conv −30.0 points, without the gate +5.0 points" in answers.parts(
+        planted
+    )
+    with pytest.raises(ValueError, match="unknown task of this lesson"):
+        block_parts.parts_of_a_block("smoke", 1, ["mnist"])
+
+
+# the state space
+
+
+def test_zero_order_hold_is_the_differential_equation_and_mambas_gain_its_first_term():
+    a, b, delta, u = -1.5, 0.7, 0.4, [1.0, -2.0, 0.5]
+    exact, h = [], 0.0
+    for value in u:
+        h = solve_ivp(lambda _, h, v=value: a * h + b * v, (0, delta), [h], rtol=1e-10, atol=1e-12).y[0, -1]
+        exact.append(h)
+    np.testing.assert_allclose(state_space.run(u, delta, a, b, "zero-order hold"), exact, rtol=1e-7)
+    decay, gain = state_space.coefficients(delta, a, b)
+    assert (decay, gain) == (pytest.approx(np.exp(delta * a)), pytest.approx(delta * b))
+    tiny = state_space.shortcut_error([1e-4, 1.0]).excess
+    assert tiny[0] == pytest.approx(5e-5, rel=1e-3)
+    assert tiny[1] == pytest.approx(1 / (1 - np.exp(-1)) - 1)
+
+
+def test_the_recurrence_is_the_selective_scan_of_one_state():
+    u = torch.randn(1, 1, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    delta, ones = torch.full_like(u, 0.3), torch.ones(1, 1, 9, dtype=torch.float64)
+    A = torch.tensor([[-2.0]], dtype=torch.float64)
+    y = mn.selective_scan(u, delta, A, ones, ones)
+    np.testing.assert_allclose(state_space.run(u[0, 0].tolist(), 0.3, -2.0), y[0, 0])
+
+
+def test_the_larger_delta_the_more_enters_and_the_sooner_it_is_forgotten():
+    table = state_space.memory(steps=11).pivot_table(index="step", columns="delta", values=["h", "share"])
+    assert table.h.loc[0].tolist() == pytest.approx([0.01, 0.1, 0.3, 1.0])
+    assert table.share.loc[10].is_monotonic_decreasing
+    assert table.share.loc[10, 0.1] == pytest.approx(np.exp(-1))
+
+
+@pytest.mark.parametrize(("a", "rule", "told"), [(0.0, "Mamba", "a must be below 0"), (-1.0, "Euler", "unknown rule")])
+def test_a_state_that_does_not_decay_and_an_unknown_rule_are_refused(a, rule, told):
+    with pytest.raises(ValueError, match=told):
+        state_space.coefficients(0.1, a, rule=rule)
+
+
+# figures and notebooks
+
+
+def bn_frame():
+    rows = [(arm, lr, seed, e) for arm in batch_norm.ARMS for lr in (0.1, 0.5) for seed in (0, 1) for e in (1, 2)]
+    return pd.DataFrame(rows, columns=["arm", "lr", "seed", "epoch"]).assign(scale="quick", train_accuracy=0.5)
+
+
+def part_frame():
+    rows = [(task, part, seed) for task in block_parts.TASKS for part in block_parts.PARTS for seed in (0, 1)]
+    facts = dict(scale="quick", epochs=4, test_accuracy=0.5, chance=0.1)
+    return pd.DataFrame(rows, columns=["task", "without", "seed"]).assign(**facts)
+
+
+DRAWN = {
+    "descent": lambda: figures.fig_descent({how: preprocessing.bowl(how, 20) for how in ("raw", "standardised")}, "w"),
+    "invariances": lambda: figures.fig_invariances(invariance.invariances(["LN", "BN"])),
+    "batch norm": lambda: figures.fig_batch_norm(bn_frame()),
+    "memory": lambda: figures.fig_memory_of_delta(state_space.memory()),
+    "parts": lambda: figures.fig_parts(part_frame()),
+}
+SAYS = {"batch norm": "quick scale · 2 seeds: a sketch", "parts": "quick scale · 2 seeds: a sketch", "memory": "a = −1"}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_figure_of_a_lesson_is_labelled_and_says_what_it_rests_on(name):
+    fig = DRAWN[name]()
+    for ax in fig.axes:
+        assert ax.get_xlabel()
+        assert ax.get_ylabel() or fig.axes[0].get_ylabel()
+    assert SAYS.get(name, "") in fig.get_supxlabel()
+    assert fig.get_label()
+
+
+def test_rows_are_shown_as_images_only_where_they_are_square_values():
+    images, tokens = Split(torch.rand(3, 64, 1), torch.arange(3)), Split(torch.randint(9, (3, 64)), torch.arange(3))
+    shapes = [
+        fig.axes[0].images[0].get_array().shape for fig in (figures.fig_rows(images, 3), figures.fig_rows(tokens, 3))
+    ]
+    assert shapes == [(8, 8), (1, 64)]
+
+
+def test_answers_are_markdown_and_plain_text_at_once():
+    said = answers.growth({"None→None": 1e6, "RMSN→None": 1.0})
+    assert (
+        said._repr_markdown_()
+        == said
+        == "The branch stays as it is with RMSN→None. It grows 1,000,000-fold with None→None."
+    )
+    assert answers.listed("ABC") == "A, B and C"
+    assert answers.listed([]) == "none"
+
+
+PATHS = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem[:2] in ("00", "01", "02")]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_lesson_opens_with_goals_needs_and_minutes_and_answers_what_it_asks(path):
+    nb = nbformat.read(path, 4)
+    opening = nb.cells[0].source
+    assert all(word in opening for word in ("**Question.**", "**You will be able to**", "**You need**", "minutes"))
+    for cell, after in pairwise(nb.cells):
+        if "**Predict" in cell.source:
+            assert after.cell_type == "code", cell.source[:80]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_exercise_has_a_folded_solution_that_ran(path):
+    cells = nbformat.read(path, 4).cells
+    (asked,) = [cell.source for cell in cells if cell.source.startswith("## Exercises")]
+    exercises = sum(line[:2].rstrip(".").isdigit() for line in asked.splitlines())
+    solutions = [(lead, cell) for lead, cell in pairwise(cells) if "solution" in tags(cell)]
+    assert len(solutions) == exercises > 0
+    for number, (lead, cell) in enumerate(solutions, start=1):
+        assert lead.source.startswith(f"**Solution of exercise {number}.**")
+        assert "<details><summary>" in lead.source
+        assert cell.metadata.jupyter.source_hidden
+        assert cell.outputs
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
