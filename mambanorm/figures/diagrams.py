@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
-from mambanorm.figures.style import GREY, INK, empty_axes, finish, new_figure, norm_colour, styled
+from mambanorm.figures.style import GREY, INK, empty_axes, finish, ink_on, new_figure, norm_colour, styled
 from mambanorm.model.arms import Arm
 from mambanorm.model.vision import DIRECTIONS, cross_scan
 from mambanorm.norms import NORMS, create_norm, norm_name
@@ -186,10 +186,9 @@ def _draw_station(ax: Axes, station: Station, fontsize: float) -> None:
     style = dict(facecolor=station.colour, edgecolor="#8A8A8A", linestyle="--" if station.dashed else "-")
     corner = (station.x - width / 2, station.y - height / 2)
     ax.add_patch(FancyBboxPatch(corner, width, height, boxstyle="round,pad=0,rounding_size=0.1", zorder=3, **style))
-    dark = station.colour.upper() in {"#3B3F46", "#0072B2", "#D55E00", "#009E73", "#B0559A"}
     size = fontsize if len(station.text) < 6 else fontsize * 0.68
     text = station.text.replace("NormVary-fixed", "NormVary\nfixed")
-    colour = GREY if station.dashed else "white" if dark else INK
+    colour = GREY if station.dashed else ink_on(station.colour)
     ax.text(station.x, station.y, text, ha="center", va="center", fontsize=size, color=colour, zorder=4)
 
 

@@ -1,11 +1,11 @@
 """The bibliography: every source that the kit names, read from `references.bib`.
 
     bibliography     key → Reference, in the file's order
-    find_reference   one of them, by its key, by how a text names it ("Wu & He 2018") or by its place in the study ("S4")
+    find_reference   one of them, by its key, by how a text names it ("Wu & He 2018") or as "S1" to "S5"
     cited            text → the names of sources in it
     references       a table for a notebook;   references_markdown: the same for the README, with links
 
-S1…S5 are the five sources that the study re-does: the paper, AutoNorm, an encyclopaedia's article, a guide and a poster.
+S1…S5 are the five sources of the study: the paper, AutoNorm, an encyclopaedia's article, a guide and a poster.
 """
 
 from __future__ import annotations
@@ -44,13 +44,8 @@ class Reference:
     def label(self) -> str:
         """How texts name it: `Krizhevsky 2009`, `Wu & He 2018`, `Ba et al. 2016`."""
         first, *rest = self.families
-        who = (
-            first
-            if not rest
-            else f"{first} & {rest[0]}"
-            if len(rest) == 1 and rest != ["others"]
-            else f"{first} et al."
-        )
+        two = len(rest) == 1 and rest != ["others"]
+        who = f"{first} & {rest[0]}" if two else f"{first} et al." if rest else first
         return f"{who} {self.year}"
 
     @property
@@ -97,7 +92,7 @@ def _author(name: str) -> tuple[str, str]:
 
 
 def find_reference(name: str) -> Reference:
-    """The entry with this key, this label or this place in the study. ValueError for an unknown one, with the nearest."""
+    """The entry with this key or label, or S1…S5. ValueError for an unknown one, with the nearest."""
     entries = bibliography()
     by_name = {reference.label: reference for reference in entries.values()} | entries
     by_name |= {reference.source: reference for reference in entries.values() if reference.source}

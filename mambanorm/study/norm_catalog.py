@@ -86,8 +86,8 @@ GUIDE_CLAIMS = {
     "GN": "+5–8 %",
     "IN": "+3–5 %",
 }
-"""The overhead of a norm over none as the guide `normalization-techniques` has it (S4, Morrissey 2025), which does not say
-of what model."""
+"""The overhead of a norm over none as the guide `normalization-techniques` has it (S4, Morrissey 2025), which does not
+say of what model."""
 
 
 def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
