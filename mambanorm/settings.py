@@ -14,6 +14,9 @@ from mambanorm.errors import unknown
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout: where notebooks, data and benchmarks stand beside the package."""
 
+TEACHING = ROOT / "reports" / "teaching"
+"""Where the sheet and the slides go."""
+
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
 """Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on one GPU; the
 paper's own settings."""

@@ -195,7 +195,7 @@ def test_figures_show_as_svg_on_demand_and_an_unknown_format_names_the_nearest(m
     fig = DRAW_ARRAYS["mixture"]("made up")
     monkeypatch.setenv("MAMBANORM_FIGURES", "svg")
     data, metadata = fig._repr_mimebundle_()
-    assert list(data) == ["image/svg+xml"]
+    assert list(data) == ["image/svg+xml", "image/png"]  # shown is the first, thumbnails are made of the second
     assert data["image/svg+xml"].startswith("<?xml")
     assert "made up" in metadata["image/svg+xml"]["alt"]
     assert data == DRAW_ARRAYS["mixture"]("made up")._repr_mimebundle_()[0]  # the same figure, the same file

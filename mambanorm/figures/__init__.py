@@ -6,6 +6,7 @@
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
+    sheet.py         the norms on one A4 page, from the registry, to print
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
@@ -35,6 +36,7 @@ from mambanorm.figures.diagnostics import (
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_cross_scan, fig_patterns
 from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_sites
+from mambanorm.figures.sheet import fig_sheet, save_sheet
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
 from mambanorm.figures.verdicts import fig_claim, fig_verdicts
@@ -64,6 +66,7 @@ __all__ = [
     "fig_robustness",
     "fig_scaling",
     "fig_selector",
+    "fig_sheet",
     "fig_sigma1",
     "fig_single_vs_best",
     "fig_singular_values",
@@ -74,4 +77,5 @@ __all__ = [
     "fig_validation",
     "fig_verdicts",
     "norm_colour",
+    "save_sheet",
 ]

@@ -101,7 +101,7 @@ def _mixture_lines(ax: Axes, steps: np.ndarray, weights: np.ndarray, dash: str) 
 
 def _member_line(member: str) -> dict:
     marker = dict(marker=norm_marker(MEMBERS[member]), markersize=4.5)
-    return dict(color=norm_colour(member), linewidth=MEMBER_WIDTH[member]) | marker
+    return dict(color=norm_colour(MEMBERS[member]), linewidth=MEMBER_WIDTH[member]) | marker
 
 
 def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:

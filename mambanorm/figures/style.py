@@ -120,8 +120,10 @@ class StudyFigure(Figure):
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # asked before pyplot's own formatter, so it is shown once, and small
         if figure_format() == "svg":
-            return {"image/svg+xml": self._repr_svg_()}, {"image/svg+xml": {"alt": self.get_label()}}
-        return {"image/png": self._repr_png_()}, {"image/png": {"alt": self.get_label()}}
+            formats = {"image/svg+xml": self._repr_svg_(), "image/png": self._repr_png_()}  # thumbnails are PNG
+        else:
+            formats = {"image/png": self._repr_png_()}
+        return formats, {kind: {"alt": self.get_label()} for kind in formats}
 
 
 def few_colours(image: Image.Image) -> Image.Image:
