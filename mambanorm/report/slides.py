@@ -23,7 +23,7 @@ import nbformat
 from mambanorm.atomic import write_text
 from mambanorm.errors import unknown
 from mambanorm.report.execute import find_notebooks
-from mambanorm.report.markdown import key_lines, markdown
+from mambanorm.report.markdown import OPENING, key_lines, markdown
 from mambanorm.report.outcome import read_outcome, tags_of
 from mambanorm.report.page import TEMPLATES, attribute, template
 
@@ -94,10 +94,7 @@ def slides_of(path: Path) -> Iterator[Slide]:
     """The slides of an executed notebook: title with question, then in its order each question to the reader and each
     figure, the answer and the exercises."""
     outcome, nb = read_outcome(path), nbformat.read(path, as_version=4)
-    keys = (
-        "Keys: → next · T the notebook's words · O overview · F full screen. To print, add ?print-pdf to the address."
-    )
-    opening = f"{_html(outcome.question)}<p class='keys'>{keys}</p>"
+    opening = f'{_html(outcome.question)}<p class="keys">{KEYS}</p>'
     yield Slide(outcome.title, opening, _plain(nb.cells[0].source), "title")
     heading, notes = outcome.title, []
     for cell in nb.cells[1:]:
@@ -129,7 +126,11 @@ def _base64(kind: str, data: str) -> str:
 
 
 def _short(answer: str) -> str:
-    return answer if len(answer) <= ONE_LOOK else "\n".join(f"- {line}" for line in key_lines(answer))
+    """The answer, or its key lines where it is long; scale and seeds stay in front of it."""
+    basis, text = OPENING.match(answer), OPENING.sub("", answer, count=1)
+    if len(text) > ONE_LOOK:
+        text = "\n".join(f"- {line}" for line in key_lines(answer))
+    return f"*{basis[1]}*\n\n{text}" if basis and basis[1] else text
 
 
 def _html(text: str) -> str:
