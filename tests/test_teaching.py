@@ -1,7 +1,8 @@
-"""Claims about the teacher's page: it names every notebook, its links lead somewhere, and its commands are understood."""
+"""Claims about the teacher's page: it names every notebook, its links lead somewhere, its commands are understood."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 
@@ -29,7 +30,7 @@ def test_the_short_way_takes_as_long_as_the_page_says():
 def test_the_lesson_fills_its_ninety_minutes_without_a_gap():
     spans = [tuple(map(int, span)) for span in re.findall(r"^\| (\d+)–(\d+) \|", PAGE, re.MULTILINE)]
     assert [spans[0][0], spans[-1][1]] == [0, 90]
-    assert all(before[1] == after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_files_that_the_page_links_to_exist():
