@@ -33,6 +33,7 @@ PLACES = {
         "model.vision": "ImageClassifier VSSBlock cross_merge cross_scan",
         "norms": "AdaLN NORMS NormVary create_norm register_norm standardize_weights",
         "ssm": "scan_backend selective_scan",
+        "study.bibliography": "references",
         "study.experiments": "study",
         "study.plan": "plan plan_table",
         "tasks": "TASKS load_task register_task",

@@ -1,4 +1,4 @@
-"""What the environment decides: where the checkout stands, and at which scale everything runs.
+"""What the environment decides: where the checkout stands, at which scale everything runs, how figures are shown.
 
 A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
 This module needs only the standard library, so that a wrong argument is reported at once.
@@ -14,9 +14,23 @@ from mambanorm.errors import unknown
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout: where notebooks, data and benchmarks stand beside the package."""
 
+TEACHING = ROOT / "reports" / "teaching"
+"""Where the sheet and the slides go."""
+
 SCALES = ("smoke", "quick", "evening", "lab", "paper")
 """Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on one GPU; the
 paper's own settings."""
+
+
+FIGURE_FORMATS = ("png", "svg")
+
+
+def figure_format() -> str:
+    """How figures show themselves: `MAMBANORM_FIGURES`, or png. ValueError if it is unknown."""
+    given = os.environ.get("MAMBANORM_FIGURES") or "png"
+    if given not in FIGURE_FORMATS:
+        raise unknown("format of figures", given, FIGURE_FORMATS)
+    return given
 
 
 def default_scale() -> str:

@@ -7,6 +7,7 @@
     concepts.py      from mambanorm.lessons: descent, invariances, batch norm, memory, a block without a part
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
+    sheet.py         the norms on one A4 page, from the registry, to print
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
@@ -37,6 +38,7 @@ from mambanorm.figures.diagnostics import (
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_cross_scan, fig_patterns
 from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_rows, fig_sites
+from mambanorm.figures.sheet import fig_sheet, save_sheet
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
 from mambanorm.figures.verdicts import fig_claim, fig_verdicts
@@ -73,6 +75,7 @@ __all__ = [
     "fig_rows",
     "fig_scaling",
     "fig_selector",
+    "fig_sheet",
     "fig_sigma1",
     "fig_single_vs_best",
     "fig_singular_values",
@@ -83,4 +86,5 @@ __all__ = [
     "fig_validation",
     "fig_verdicts",
     "norm_colour",
+    "save_sheet",
 ]

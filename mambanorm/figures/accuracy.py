@@ -332,7 +332,7 @@ def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figu
 
 def _n1_dot(n1: str) -> dict:
     """The dot of an arm with this N1: told by its shape as well as by its colour."""
-    shape = dict(marker=norm_marker(n1), markersize=7 if norm_marker(n1) in "^vP" else 6)
+    shape = dict(marker=norm_marker(n1), markersize=7 if norm_marker(n1) in ("^", "v", "P") else 6)
     return dict(color=norm_colour(n1), linestyle="", markeredgecolor="white", **shape)
 
 

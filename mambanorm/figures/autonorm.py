@@ -7,8 +7,6 @@ fig_latency       accuracy against milliseconds, from the run frame and `latency
 
 from __future__ import annotations
 
-from itertools import cycle
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -103,7 +101,7 @@ def fig_robustness(table: pd.DataFrame, caption: str = "") -> Figure:
         for arm, runs in table[table.kind == kind].groupby("arm", sort=False):
             points = runs.groupby("severity").accuracy.apply(lambda a: (100 * a.mean(), *t_interval(100 * a)))
             mean, low, high = np.array(points.tolist()).T
-            ax.plot(points.index, mean, marker="o", markersize=3, linewidth=1.6, label=short(arm), **styles[arm])
+            ax.plot(points.index, mean, markersize=4.5, linewidth=1.6, label=short(arm), **styles[arm])
             ax.fill_between(points.index, low, high, color=styles[arm]["color"], alpha=0.12, linewidth=0)
         title, unit = KINDS.get(kind, (kind, "severity"))
         ax.set(title=title, xlabel=unit)
@@ -122,7 +120,7 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
     fig, axes = new_figure(1, len(rows), height=3.6, sharey=True)
     styles = arm_styles([arm for arm in runs.arm.unique() if arm in set(latency.arm)])
     for ax, n in zip(axes[0], rows, strict=True):
-        for (arm, style), marker in zip(styles.items(), cycle("os^vPD*"), strict=False):
+        for arm, style in styles.items():
             accuracy = 100 * runs[runs.arm == arm].test_accuracy
             time = latency[(latency.arm == arm) & (latency.rows == n)].iloc[0]
             low, high = t_interval(accuracy)
@@ -130,7 +128,8 @@ def fig_latency(runs: pd.DataFrame, latency: pd.DataFrame) -> Figure:
             ax.hlines(accuracy.mean(), time.low, time.high, color=style["color"], linewidth=1.3, alpha=0.7)
             hollow = style["linestyle"] != "-"
             face = dict(color=style["color"], markerfacecolor="white" if hollow else style["color"])
-            ax.plot(time.ms, accuracy.mean(), marker, markersize=6.5, linestyle="", label=short(arm), **face)
+            place = dict(marker=style["marker"], markersize=6.5, linestyle="", label=short(arm))
+            ax.plot(time.ms, accuracy.mean(), **place, **face)
         ax.set(title="one row" if n == 1 else f"a batch of {n} rows", xlabel="forward pass (ms, median)")
         ax.set_xlim(left=0)
         ax.grid(axis="x")

@@ -98,9 +98,9 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     fig, axes = new_figure(1, 2, height=3.8)
     ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
     for label, style in arm_styles(list(curves)).items():
-        _loss(axes[0, 0], curves[label], ceiling, label=short(label), linewidth=1.4, **style)
+        _loss(axes[0, 0], curves[label], ceiling, label=short(label), linewidth=1.4, markersize=4, **style)
         scored = curves[label].dropna(subset="val_accuracy")
-        axes[0, 1].plot(scored.step, 100 * scored.val_accuracy, marker="o", markersize=3, linewidth=1.4, **style)
+        axes[0, 1].plot(scored.step, 100 * scored.val_accuracy, markersize=4, linewidth=1.4, **style)
     axes[0, 0].set(xlabel="step", ylabel="training loss (nats)")
     axes[0, 1].set(xlabel="step", ylabel="validation accuracy (%)")
     for ax in axes[0]:
@@ -115,7 +115,7 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
     """One smoothed loss; a cross at its end if the last loss or gradient was not finite."""
     finite = curve[np.isfinite(curve.train_loss)]
     loss = finite.train_loss.clip(upper=ceiling).rolling(10, min_periods=1).mean()
-    ax.plot(finite.step, loss, **style)
+    ax.plot(finite.step, loss, markevery=max(1, len(loss) // 6), **style)
     last = curve.iloc[-1]
     if len(finite) and not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
         cross = dict(markersize=8, markeredgecolor=INK, zorder=5, clip_on=False)

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from mambanorm.diagnostics import BLOCK_PARTS, norm_quantiles
 from mambanorm.errors import unknown
 from mambanorm.figures.style import (
+    DASHES,
     GREY,
     INK,
     SPARE_COLOURS,
@@ -38,8 +39,8 @@ from mambanorm.norms import NormVary
 from mambanorm.study.tables import seeds_text
 
 ONE_RUN = seeds_text([1])
-DASHES = ("-", "--", ":", "-.")
 PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
+PHASE_LINES = {"early": dict(linestyle="-."), "normal": dict(linewidth=1.2), "failing": dict(linewidth=2.4)}
 FEW = 6  # panels of layers in one row
 
 
@@ -95,8 +96,12 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
 
 def _mixture_lines(ax: Axes, steps: np.ndarray, weights: np.ndarray, dash: str) -> None:
     for member, line in zip(MEMBERS, weights.T, strict=True):
-        style = dict(color=norm_colour(member), linestyle=dash, linewidth=MEMBER_WIDTH[member])
-        ax.plot(steps, line, **style, marker=norm_marker(member), markersize=4, markevery=max(len(steps) // 5, 1))
+        ax.plot(steps, line, linestyle=dash, markevery=max(1, len(steps) // 6), **_member_line(member))
+
+
+def _member_line(member: str) -> dict:
+    marker = dict(marker=norm_marker(MEMBERS[member]), markersize=4.5)
+    return dict(color=norm_colour(MEMBERS[member]), linewidth=MEMBER_WIDTH[member]) | marker
 
 
 def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
@@ -108,11 +113,7 @@ def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
 
 
 def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
-    """A line a member, with the shape of its dots: told by shape, not by colour alone."""
-    handles = [
-        Line2D([], [], color=norm_colour(m), linewidth=MEMBER_WIDTH[m], marker=norm_marker(m), markersize=4, label=name)
-        for m, name in MEMBERS.items()
-    ]
+    handles = [Line2D([], [], label=name, **_member_line(member)) for member, name in MEMBERS.items()]
     if len(labels) > 1:
         dashes = zip(labels, DASHES * len(labels), strict=False)
         handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes]
@@ -159,7 +160,8 @@ def fig_token_norms(
         axes[-1, column].set_xlim(0.5, depth + 0.5)
     for row in axes:
         _keep_readable(row)
-    handles = [Line2D([], [], color=MODES[m], label=f"{m} mode") for m in MODES if m in set(frame["mode"])]
+    modes = [mode for mode in MODES if mode in set(frame["mode"])]
+    handles = [Line2D([], [], color=MODES[m], linewidth=MODE_WIDTHS[m], label=f"{m} mode") for m in modes]
     handles += [Line2D([], [], color=INK, label=name, linestyle=dash) for name, dash in QUANTILE_LINES.items()]
     fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     notes = (f"{phase}, {depth} blocks", "lines over tokens, band: every finite token, cross: non-finite tokens")
@@ -243,14 +245,19 @@ def fig_outputs(frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarra
         for run_id, ended in zip(mine.run_id, failed, strict=True):
             largest = np.log10(inside[run_id]["ring_outputs"][-1])
             blocks = np.arange(1, len(largest) + 1)
-            ax.plot(blocks, largest, color=PHASES["failing" if ended else "normal"], linewidth=1.2, alpha=0.75)
+            ax.plot(blocks, largest, alpha=0.75, **_ending("failing" if ended else "normal"))
         ax.set(title=f"{short(arm)}: {failed.sum()} of {len(mine)} failed", xlabel="block")
         whole_ticks(ax)
     axes[0, 0].set_ylabel("log₁₀ ‖y‖₂, largest token (a.u.)")
     looks = {"normal": "ran to its end", "failing": "ended non-finite"}
-    fig.legend(handles=[Line2D([], [], color=PHASES[k], label=v) for k, v in looks.items()], loc="outside upper right")
+    fig.legend(handles=[Line2D([], [], label=v, **_ending(k)) for k, v in looks.items()], loc="outside upper right")
     notes = "residual stream, train mode, last finite step", "a line a run"
     return finish(fig, "How outputs grow with depth, in models that train", caption or _seeds_of(frame), *notes)
+
+
+def _ending(phase: str) -> dict:
+    """The line of a run that ended so: without a number, dashed where it failed."""
+    return dict(color=PHASES[phase], linewidth=1.2, linestyle="--" if phase == "failing" else "-")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -275,7 +282,7 @@ def fig_singular_values(
     fig, axes = new_figure(1, len(shown), height=3.6, sharey=True)
     for ax, layer in zip(axes[0], shown, strict=True):
         for i, (phase, sigma) in enumerate(phases.items()):
-            _spectrum(ax, sigma[layer], i, label=phase, color=PHASES.get(phase, SPARE_COLOURS[i % 5]), linewidth=1.6)
+            _spectrum(ax, sigma[layer], i, label=phase, **_phase_line(phase, i))
         if control is not None:
             _spectrum(ax, control[layer], 0, label="control, normalized", color=GREY, linestyle="--", linewidth=1.2)
         for edge in mp or ():
@@ -288,6 +295,12 @@ def fig_singular_values(
     fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles))
     edges = "dotted: Marchenko–Pastur edges at initialisation" if mp else ""
     return finish(fig, "Singular values", caption or ONE_RUN, f"{len(shown)} of {layers} blocks", edges)
+
+
+def _phase_line(phase: str, i: int) -> dict:
+    """Colour, dash and width of the phase that comes as number i."""
+    look = dict(color=SPARE_COLOURS[i % len(SPARE_COLOURS)], linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
+    return look | PHASE_LINES[phase] | dict(color=PHASES[phase]) if phase in PHASES else look
 
 
 def _spectrum(ax: Axes, sigma: np.ndarray, line: int, **style) -> None:

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
-from mambanorm.figures.style import GREY, INK, empty_axes, finish, new_figure, norm_colour, styled
+from mambanorm.figures.style import GREY, INK, empty_axes, finish, ink_on, new_figure, norm_colour, styled
 from mambanorm.model.arms import Arm
 from mambanorm.model.vision import DIRECTIONS, cross_scan
 from mambanorm.norms import NORMS, create_norm, norm_name
@@ -94,8 +94,9 @@ def _draw_norm(ax: Axes, name: str, letters: bool) -> None:
             ax.text(x, y, letter, ha="center", va="center", fontsize=8, color=GREY)
 
 
-def draw_box(ax: Axes, cells: np.ndarray, colour: str) -> None:
-    """The three visible faces of a box of cells: front (L×D), top (L×B), right (B×D); the shared ones coloured."""
+def draw_box(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> None:
+    """The three visible faces of a box of cells: front (L×D), top (L×B), right (B×D); the shared ones coloured, and
+    hatched where a hatch is given, for print without colour."""
     B, L, D = cells.shape
     faces = [((pos, d), (1, 0), (0, 1), cells[0, pos, d], 0.0) for pos in range(L) for d in range(D)]
     step = np.array([0.45, 0.34])  # one row further back
@@ -106,7 +107,10 @@ def draw_box(ax: Axes, cells: np.ndarray, colour: str) -> None:
     for corner, across, up, shared, shade in faces:
         o, u, v = np.array(corner, float), np.array(across, float), np.array(up, float)
         face = _darker(colour if shared else "#F6F6F4", shade if shared else shade / 6)
-        ax.add_patch(Polygon([o, o + u, o + u + v, o + v], facecolor=face, edgecolor="#B9B9B9", linewidth=0.6))
+        corners, lines = [o, o + u, o + u + v, o + v], hatch if shared else ""
+        ax.add_patch(
+            Polygon(corners, facecolor=face, edgecolor=INK if lines else "#B9B9B9", linewidth=0.6, hatch=lines)
+        )
     ax.set(xlim=(-1.1, L + 0.45 * B + 0.3), ylim=(-0.9, D + 0.34 * B + 0.15), aspect="equal")
 
 
@@ -186,10 +190,9 @@ def _draw_station(ax: Axes, station: Station, fontsize: float) -> None:
     style = dict(facecolor=station.colour, edgecolor="#8A8A8A", linestyle="--" if station.dashed else "-")
     corner = (station.x - width / 2, station.y - height / 2)
     ax.add_patch(FancyBboxPatch(corner, width, height, boxstyle="round,pad=0,rounding_size=0.1", zorder=3, **style))
-    dark = station.colour.upper() in {"#3B3F46", "#0072B2", "#D55E00", "#009E73", "#B0559A"}
     size = fontsize if len(station.text) < 6 else fontsize * 0.68
     text = station.text.replace("NormVary-fixed", "NormVary\nfixed")
-    colour = GREY if station.dashed else "white" if dark else INK
+    colour = GREY if station.dashed else ink_on(station.colour)
     ax.text(station.x, station.y, text, ha="center", va="center", fontsize=size, color=colour, zorder=4)
 
 

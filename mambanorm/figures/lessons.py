@@ -81,7 +81,7 @@ def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     styles = arm_styles(list(frames))
     for arm, frame in frames.items():
         rms = frame.set_index("site").rms.reindex(SITES)
-        ax.plot(range(len(SITES)), rms, marker="o", markersize=4, label=Arm.parse(arm).label, **styles[arm])
+        ax.plot(range(len(SITES)), rms, markersize=4.5, label=Arm.parse(arm).label, **styles[arm])
     ax.set_yscale("log")
     ax.set_xticks(range(len(SITES)), SITES)
     ax.set_xlabel("site, in the order of computation")

@@ -105,8 +105,8 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
             line = line.dropna(subset=column).sort_values("length")
             long = line[column][line.length >= LINEAR_FROM]
             text = f"{group}: varies {long.max() / long.min():.2f}×" if len(long) else group
-            style = dict(color=(BEST, COMBINATION)[i % 2], linewidth=1.6, markersize=5)
-            ax.plot(line.length, line[column], "-o", label=text, **style)
+            style = dict(color=(BEST, COMBINATION)[i % 2], linestyle=("-", "-.")[i % 2], linewidth=1.6, markersize=5)
+            ax.plot(line.length, line[column], marker="o", label=text, **style)
             if i == 0 and len(long):
                 ax.axhline(long.mean(), color=GREY, linewidth=1.1, linestyle="--", zorder=1)
         ax.set_ylabel(label)

@@ -1,8 +1,11 @@
 """The look of the figures, in one place: colours by norm, sizes, the caption line, and how a figure shows itself.
 
 A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's global list: a notebook
-shows it once, as the value of the cell. Colours are Okabe & Ito's (safe for colour-blind readers); the other scopes of
-a norm are tints of its colour.
+shows it once, as the value of the cell: as a PNG, or as SVG where MAMBANORM_FIGURES=svg. Every figure has a white
+ground, in a dark page too, so that its colours mean the same everywhere.
+
+The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can tell apart. No norm and
+no arm is told by colour alone: shape, dash or hatch says it as well.
 """
 
 from __future__ import annotations
@@ -21,28 +24,47 @@ from PIL import Image
 from scipy.spatial import KDTree
 
 from mambanorm.model.arms import Arm
+from mambanorm.settings import figure_format
 
 PALETTE = {
-    "None": "#8C8C8C",
+    "None": "#5F5F5F",
     "BN": "#0072B2",
     "IN": "#56B4E9",
     "LN": "#009E73",
     "RMSN": "#E69F00",
     "GN": "#D55E00",
-    "NormVary": "#B0559A",
-    "LN-DL": "#73C7AE",
-    "RMSN-DL": "#F2CC78",
-    "GN-token": "#EBAA7C",
-    "Lp": "#A87400",
-    "NormVary-fixed": "#DBAFD0",
-    "NormVary-token": "#7E3B70",
-    "DyT": "#9A7B2F",
-    "Derf": "#C9B27C",
-    "NormSelector": "#4B4FA8",
+    "NormVary": "#CC79A7",
+    "LN-DL": "#004D3C",
+    "RMSN-DL": "#F0E442",
+    "GN-token": "#7A2B00",
+    "Lp": "#486078",
+    "NormVary-fixed": "#E6BFD0",
+    "NormVary-token": "#4B0F4C",
+    "DyT": "#7A6545",
+    "Derf": "#BFDCA0",
+    "NormSelector": "#2A2AA8",
 }
-"""Registry name → colour."""
-MARKERS = {"None": "X", "BN": "o", "IN": "s", "LN": "^", "RMSN": "v", "GN": "P", "NormVary": "*"}
-"""Registry name → the shape of a dot, for readers and printers who do not see the colour."""
+"""Registry name → colour. Any two differ by at least 10 in CIEDE2000, for normal colour vision and for each dichromacy
+as Machado et al. 2009 simulate it: a test computes the distances."""
+MARKERS = {
+    "None": r"$\emptyset$",
+    "BN": "o",
+    "IN": "s",
+    "LN": "^",
+    "RMSN": "v",
+    "GN": "P",
+    "NormVary": "*",
+    "LN-DL": "<",
+    "RMSN-DL": ">",
+    "GN-token": "p",
+    "Lp": "H",
+    "NormVary-fixed": "D",
+    "NormVary-token": "d",
+    "DyT": "h",
+    "Derf": (4, 1, 0),
+    "NormSelector": "$w$",
+}
+"""Registry name → the shape of a dot, for readers and printers who do not see the colour. No two share one."""
 SPARE_COLOURS = ("#5D5FA8", "#7A5C3E", "#3E7D7A", "#A23B4B", "#6B8E23")  # for norms registered later
 
 NO_NORM, SINGLE, COMBINATION = "#C8443C", "#E0A526", "#2F6DB5"
@@ -81,9 +103,15 @@ WIDTH, DPI = 9.5, 100
 class StudyFigure(Figure):
     """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there.
 
-    It shows as a PNG of 256 colours, half the size of matplotlib's, so that executed notebooks stay small; title and
-    caption are its alternative text, for those who cannot see it.
+    It shows as a PNG of 256 colours, half the size of matplotlib's, so that executed notebooks stay small, or as SVG
+    where MAMBANORM_FIGURES asks for it; title and caption are its alternative text, for those who cannot see it.
     """
+
+    def _repr_svg_(self) -> str:
+        drawn = io.StringIO()
+        with matplotlib.rc_context({"svg.hashsalt": "mambanorm"}):  # the same figure gives the same file
+            self.savefig(drawn, format="svg", metadata={"Date": None})
+        return drawn.getvalue()
 
     def _repr_png_(self) -> bytes:
         drawn, small = io.BytesIO(), io.BytesIO()
@@ -93,7 +121,11 @@ class StudyFigure(Figure):
 
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # asked before pyplot's own formatter, so it is shown once, and small
-        return {"image/png": self._repr_png_()}, {"image/png": {"alt": self.get_label()}}
+        if figure_format() == "svg":
+            formats = {"image/svg+xml": self._repr_svg_(), "image/png": self._repr_png_()}  # thumbnails are PNG
+        else:
+            formats = {"image/png": self._repr_png_()}
+        return formats, {kind: {"alt": self.get_label()} for kind in formats}
 
 
 def few_colours(image: Image.Image) -> Image.Image:
@@ -151,24 +183,42 @@ def norm_colour(name: str) -> str:
     return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
 
 
-def norm_marker(name: str) -> str:
-    """The shape of a norm's dots. Its other scopes and controls share it; a norm registered later has a round dot."""
-    return MARKERS.get(name.split("-")[0], "o")
+def norm_marker(name: str) -> str | tuple[int, int, int]:
+    """The shape of a norm's dots; a norm registered later has a round one."""
+    return MARKERS.get(name, "o")
+
+
+DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
-    """Line colour and dash by label: an arm takes the colour of its N2 (of N1 where N2 is None), and arms that share
-    a colour differ in their dashes; other labels take spare colours."""
-    styles, used = {}, {}
+    """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where N2 is None), and
+    arms that share them differ in their dashes. Other labels take spare colours, and the norms' markers in turn."""
+    styles, used, shapes = {}, {}, list(MARKERS.values())
     for i, label in enumerate(labels):
         try:
             arm = Arm.parse(label)
-            colour = norm_colour(arm.n1 if arm.n2 == "None" else arm.n2)
+            norm = arm.n1 if arm.n2 == "None" else arm.n2
+            colour, marker = norm_colour(norm), norm_marker(norm)
         except ValueError:
             colour = (*SPARE_COLOURS, *PALETTE.values())[i % (len(SPARE_COLOURS) + len(PALETTE))]
-        used[colour] = used.get(colour, -1) + 1
-        styles[label] = dict(color=colour, linestyle=("-", "--", ":", "-.")[used[colour] % 4])
+            marker = shapes[i % len(shapes)]
+        used[marker] = used.get(marker, -1) + 1
+        styles[label] = dict(color=colour, marker=marker, linestyle=DASHES[used[marker] % len(DASHES)])
     return styles
+
+
+def ink_on(colour: str) -> str:
+    """White or INK, whichever can be read better on a ground of that colour (the contrast of WCAG 2)."""
+    light = luminance(colour)
+    return "white" if 1.05 / (light + 0.05) > (light + 0.05) / (luminance(INK) + 0.05) else INK
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of `#RRGGBB`, from 0 (black) to 1 (white), as WCAG 2 defines it for sRGB."""
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
 def short(label: str) -> str:

@@ -44,6 +44,7 @@ STATISTICS = ("total", "literal")
     axes=("B", "L", "D"),
     causal=False,
     learnable="γ, β, 5 + 5 mixture logits",
+    use="the paper's proposal before the SSM; costs all five members",
 )
 class NormVary(SequenceNorm):
     """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
@@ -143,6 +144,7 @@ def mix(w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: li
     axes=("B", "L", "D"),
     causal=False,
     learnable="γ, β",
+    use="the control: is it the mixing or the learning that helps?",
 )
 def fixed_normvary(
     d: int,
@@ -167,6 +169,7 @@ def fixed_normvary(
     axes=("D",),
     causal=True,
     learnable="γ, β, 3 + 3 mixture logits",
+    use="a learned mixture where the future must not be seen",
 )
 class NormVaryToken(Norm):
     """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D): NormVary's members but BN and IN, whose

@@ -23,7 +23,15 @@ from mambanorm.norms.registry import register_norm
 TABLE_3 = "Table 3"
 
 
-@register_norm("None", equation="y = x", source="the identity", axes=(), causal=True, learnable="nothing")
+@register_norm(
+    "None",
+    equation="y = x",
+    source="the identity",
+    axes=(),
+    causal=True,
+    learnable="nothing",
+    use="the control: what does a norm change at all?",
+)
 class NoNorm(Norm):
     """The identity, y = x, with the same call and the same checks as a norm."""
 
@@ -41,6 +49,7 @@ class NoNorm(Norm):
     axes=("B", "L"),
     causal=False,
     learnable="γ, β",
+    use="images in batches of 8 rows or more; eval() uses other statistics than training",
 )
 class BatchNorm(SequenceNorm):
     """Batch norm over B and L, as torch.nn.BatchNorm1d. It normalises with the biased variance and stores the
@@ -84,6 +93,7 @@ def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     axes=("L",),
     causal=False,
     learnable="γ, β",
+    use="style of images, sequences read as a whole; takes each row's level and scale away",
 )
 class InstanceNorm(SequenceNorm):
     """Instance norm: each channel of each row over L. No running statistics: train and eval are the same.
@@ -108,6 +118,7 @@ class InstanceNorm(SequenceNorm):
     axes=("D",),
     causal=True,
     learnable="γ, β",
+    use="Transformers, recurrent nets, language models, any batch size",
 )
 class LayerNorm(TokenNorm):
     """Layer norm over the channels of one token, as torch.nn.LayerNorm(d)."""
@@ -126,6 +137,7 @@ class LayerNorm(TokenNorm):
     axes=("D",),
     causal=True,
     learnable="γ",
+    use="as LN, without a mean: large language models, Mamba",
 )
 class RMSNorm(TokenNorm):
     """Root mean square norm over the channels of one token, as torch.nn.RMSNorm(d, eps=1e-5). It has no β, as in Mamba
@@ -149,6 +161,7 @@ class RMSNorm(TokenNorm):
     axes=("L", "D/G"),
     causal=False,
     learnable="γ, β",
+    use="images in small batches, sequences read as a whole",
 )
 class GroupNorm(SequenceNorm):
     """Groups of channels of one row over L and D/G, as torch.nn.GroupNorm (Eq. 9). ValueError unless G divides D."""
@@ -170,6 +183,7 @@ class GroupNorm(SequenceNorm):
     axes=("L", "D"),
     causal=False,
     learnable="γ, β",
+    use="what the paper's Table 3 calls LN; sequences read as a whole",
 )
 class LayerNormDL(GroupNorm):
     """Layer norm over all channels and positions of one row: group norm with one group."""
@@ -185,6 +199,7 @@ class LayerNormDL(GroupNorm):
     axes=("L", "D"),
     causal=False,
     learnable="γ",
+    use="what the paper's Table 3 calls RMSN; sequences read as a whole",
 )
 class RMSNormDL(SequenceNorm):
     """Root mean square norm over all channels and positions of one row."""
@@ -204,6 +219,7 @@ class RMSNormDL(SequenceNorm):
     axes=("D/G",),
     causal=True,
     learnable="γ, β",
+    use="GN where the future must not be seen: Mamba-2, after the gate",
 )
 class GroupNormToken(TokenNorm):
     """Group norm over the channel groups of one token. ValueError unless G divides D."""

@@ -37,6 +37,8 @@ class NormEntry:
     causal: bool
     """True if an output depends on no later position (I3): the condition for language models and step mode."""
     learnable: str
+    use: str = ""
+    """When it is the one to take, in a few words: for the sheet of the norms."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -52,7 +54,9 @@ class NormEntry:
 NORMS: dict[str, NormEntry] = {}
 
 
-def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...], causal: bool, learnable: str):
+def register_norm(
+    name: str, *, equation: str, source: str, axes: tuple[str, ...], causal: bool, learnable: str, use: str = ""
+):
     """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS.
 
     ValueError if the name is taken or cannot be written in an arm, and for arguments of a wrong type: `causal="no"`
@@ -60,7 +64,7 @@ def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...
     """
     if not isinstance(name, str) or name != name.strip() or not name or set(name) & set(">→:+"):
         raise ValueError(f"a norm's name is a text without > → : + that can stand in an arm, got {shown(name)}")
-    for what, text in (("equation", equation), ("source", source), ("learnable", learnable)):
+    for what, text in (("equation", equation), ("source", source), ("learnable", learnable), ("use", use)):
         if not isinstance(text, str):
             raise ValueError(f"{what} of norm {name!r} must be a text, got {shown(text)}")
     if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
@@ -72,7 +76,7 @@ def register_norm(name: str, *, equation: str, source: str, axes: tuple[str, ...
             raise ValueError(f"norm {name!r} is registered already: choose another name (taken: {', '.join(NORMS)})")
         if not callable(factory) or not inspect.signature(factory).parameters:
             raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
-        NORMS[name] = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable)
+        NORMS[name] = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
         return factory
 
     return enter

@@ -35,6 +35,7 @@ MODES = ("learned", "disable", "random", "fixed")
     axes=(),
     causal=True,
     learnable="γ, β, α",
+    use="Transformers without any statistic",
 )
 class DyT(Norm):
     """Dynamic Tanh: every number for itself, no statistic. α is one number; with `linear=True` it is one a channel, and
@@ -66,6 +67,7 @@ class DyT(Norm):
     axes=(),
     causal=True,
     learnable="γ, β, α, s",
+    use="as DyT, with erf and a shift",
 )
 class Derf(Norm):
     """The error function in DyT's place, with a learned shift s of its argument. `alpha`, `shift`: where they start."""
@@ -91,6 +93,7 @@ class Derf(Norm):
     axes=("D",),
     causal=True,
     learnable="those of DyT and LN, an MLP",
+    use="a research question: does a choice for each token help?",
 )
 class NormSelector(Norm):
     """Two norms blended by weights that depend on the token, x (B, L, D) → (B, L, D).

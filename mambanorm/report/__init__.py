@@ -4,5 +4,6 @@ study.py           the whole way, from what has to be trained to the page
 execute.py         notebooks → executed notebooks
 outcome.py         what an executed notebook shows of itself
 index.py           the page of cards; its text is in templates/index.html
+slides.py          a slide deck of one notebook
 notebook_page.py   the page of one notebook;   page.py: the frame of every page;   markdown.py: its text
 """

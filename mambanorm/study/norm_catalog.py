@@ -86,7 +86,8 @@ GUIDE_CLAIMS = {
     "GN": "+5–8 %",
     "IN": "+3–5 %",
 }
-"""What a widely read guide to normalization gives as the overhead of a norm over none, without saying of what model."""
+"""The overhead of a norm over none as the guide `normalization-techniques` has it (S4, Morrissey 2025), which does not
+say of what model."""
 
 
 def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
@@ -94,7 +95,7 @@ def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: i
 
     Columns: norm; ms (median) and its ratio to LN with the quartiles low and high; parameters and buffers; overhead, by
     how much the norm as N1 makes a Mamba block of that width slower than none does (a fraction, with its quartiles);
-    claimed, what the guide says. All norms are timed in turn, `repeats` times over, so that a busy moment slows all.
+    claimed, what the guide S4 says. All norms are timed in turn, `repeats` times over, so that a busy moment slows all.
     """
     x = torch.randn(rows, length, channels, requires_grad=True)
     norms = {name: create_norm(name, channels) for name in NORMS}

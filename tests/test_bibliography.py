@@ -1,0 +1,124 @@
+"""Claims about the bibliography: every source that the kit names is in it, whole, and its table is the README's."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import mambanorm as mn
+from mambanorm import NORMS, TASKS
+from mambanorm.settings import ROOT
+from mambanorm.study.bibliography import (
+    FILE,
+    bibliography,
+    cited,
+    find_reference,
+    read_bibtex,
+    references,
+    references_markdown,
+)
+
+LABELS = {reference.label for reference in bibliography().values()}
+ENTRY = "@article{key, author = {Wu, Yuxin and He, Kaiming}, title = {T}, year = {2018}}"
+
+
+def texts() -> dict[str, str]:
+    """What the kit says: the package, the notebooks' text, the READMEs, the protocol."""
+    files = [*ROOT.glob("mambanorm/**/*.py"), *ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("mambanorm/**/*.md")]
+    said = {str(path.relative_to(ROOT)): path.read_text() for path in files if ".venv" not in path.parts}
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        said[path.name] = "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+    return said
+
+
+def test_every_source_that_the_kit_names_is_in_the_bibliography():
+    named = {(place, label) for place, text in texts().items() for label in cited(re.sub(r"\n[#> ]*", " ", text))}
+    assert len(named) > 60
+    assert not {(place, label) for place, label in named if label not in LABELS}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_source_of_every_norm_that_names_someone_resolves(name):
+    source = NORMS[name].source
+    for label in cited(source):
+        assert find_reference(label).label == label
+    if re.search(r"\b(19|20)\d\d\b", source):
+        assert cited(source), f"{source!r} has a year and names nobody"
+    for code in re.findall(r"\bS\d\b", source):
+        assert find_reference(code).source == code
+
+
+def test_the_source_of_every_task_resolves():
+    named = [label for entry in TASKS.values() for label in cited(entry.source)]
+    assert len(set(named)) > 12
+    assert set(named) <= LABELS
+
+
+def test_every_entry_is_whole_and_has_an_address_or_says_what_is_known():
+    for reference in bibliography().values():
+        assert reference.title
+        assert reference.names
+        assert re.fullmatch(r"(19|20)\d\d|n\.d\.", reference.year), reference.key
+        assert re.fullmatch(r"https?://\S+", reference.url) or reference.note, reference.key
+        assert not set("{}\\") & set(reference.title + reference.names), reference.key
+    assert len(LABELS) == len(bibliography())
+
+
+def test_the_five_sources_of_the_study_have_their_names():
+    five = [find_reference(f"S{n}") for n in range(1, 6)]
+    assert [reference.label for reference in five] == [
+        "Anonymous 2025", "Piyush 2025", "Wikipedia n.d.", "Morrissey 2025", "Patel n.d.",
+    ]  # fmt: skip
+    assert five[3].title == "normalization-techniques"
+    assert "A widely read guide" not in "".join(text for place, text in texts().items() if place.endswith(".py"))
+
+
+def test_authors_and_labels_are_read_as_bibtex_means_them():
+    two = read_bibtex(ENTRY)["key"]
+    assert (two.label, two.names) == ("Wu & He 2018", "Yuxin Wu and Kaiming He")
+    cut = read_bibtex(ENTRY.replace("He, Kaiming", "others"))["key"]
+    assert (cut.label, cut.names) == ("Wu et al. 2018", "Yuxin Wu and others")
+    three = read_bibtex(ENTRY.replace("{Wu", "{Ba, Jimmy Lei and Wu"))["key"]
+    assert (three.label, three.names) == ("Ba et al. 2018", "Jimmy Lei Ba, Yuxin Wu and Kaiming He")
+    body = read_bibtex(ENTRY.replace("Wu, Yuxin and He, Kaiming", "{The and Company}".replace(" and ", " & ")))["key"]
+    assert body.label == "The & Company 2018"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ENTRY.replace("title = {T}, ", ""), "'key'.*lacks title"),
+        (ENTRY + ENTRY, "cannot be read: Duplicate"),
+        (ENTRY[:-1], "line 1 cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_the_place(text, said):
+    with pytest.raises(ValueError, match=said):
+        read_bibtex(text)
+
+
+def test_names_of_sources_are_found_in_a_text_and_months_are_not():
+    text = (
+        "As Wu & He (2018), Ba et al. 2016; Krizhevsky (2009), Figure 2015, in October 2025 and Nadeau & Bengio 2003a."
+    )
+    assert cited(text) == ["Wu & He 2018", "Ba et al. 2016", "Krizhevsky 2009", "Nadeau & Bengio 2003"]
+    assert cited("nobody, 2024") == []
+
+
+def test_an_unknown_source_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"unknown source 'Wu & He 2019'.*did you mean 'Wu & He 2018'"):
+        mn.references("Wu & He 2019")
+
+
+def test_the_table_has_a_row_a_source_and_the_markdown_a_link():
+    assert len(references()) == len(bibliography()) == FILE.read_text().count("\n@")
+    assert list(references("S4", "ioffe2015batch").index) == ["Morrissey 2025", "Ioffe & Szegedy 2015"]
+    line = references_markdown("Wu & He 2018").splitlines()[-1]
+    title = "[Group Normalization](https://arxiv.org/abs/1803.08494). ECCV"
+    assert line == f"| Wu & He 2018 | {title} | Yuxin Wu and Kaiming He |"
+
+
+def test_the_readme_has_the_table():
+    assert references_markdown() in (ROOT / "README.md").read_text()

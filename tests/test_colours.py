@@ -1,0 +1,204 @@
+"""Claims about colour: any two norms can be told apart by colour-blind readers, and nothing is told by colour alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import same_color, to_rgba
+from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F401
+
+from mambanorm import NORMS, figures
+from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
+from mambanorm.model.arms import PAPER_NORMS
+from mambanorm.model.block import SITES
+
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+"""What a dichromat sees, as a matrix on linear RGB: Machado et al. 2009, severity 1."""
+TOLD_APART = 10.0
+"""CIEDE2000. A difference of 1 can just be seen side by side; 10 is seen at a glance, in two places of a figure."""
+
+
+def lab(colour: str, vision: str = "normal") -> np.ndarray:
+    """CIE L*a*b* (D65) of `#RRGGBB`, as someone with that colour vision sees it."""
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+    )
+    xyz = to_xyz @ np.clip(np.array(VISION[vision]) @ linear, 0, 1) / to_xyz.sum(1)
+    x, y, z = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def ciede2000(one: np.ndarray, two: np.ndarray) -> float:
+    """The colour difference ΔE₀₀ of two L*a*b* triples, with all weights 1 (Sharma et al. 2005, Eq. 2–22)."""
+    chroma = (np.hypot(*one[1:]) + np.hypot(*two[1:])) / 2
+    stretch = 1.5 - 0.5 * np.sqrt(chroma**7 / (chroma**7 + 25**7))
+    (l1, a1, b1), (l2, a2, b2) = one, two
+    c1, c2 = np.hypot(stretch * a1, b1), np.hypot(stretch * a2, b2)
+    h1, h2 = (np.degrees(np.arctan2(b, stretch * a)) % 360 for a, b in ((a1, b1), (a2, b2)))
+    turn = (h2 - h1 + 180) % 360 - 180 if c1 * c2 else 0.0
+    lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
+    hue = (h1 + turn / 2) % 360 if c1 * c2 else h1 + h2
+    cos = lambda degrees: np.cos(np.radians(degrees))  # noqa: E731
+    t = 1 - 0.17 * cos(hue - 30) + 0.24 * cos(2 * hue) + 0.32 * cos(3 * hue + 6) - 0.2 * cos(4 * hue - 63)
+    dl = (l2 - l1) / (1 + 0.015 * (lightness - 50) ** 2 / np.sqrt(20 + (lightness - 50) ** 2))
+    dc = (c2 - c1) / (1 + 0.045 * chroma)
+    dh = 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2)) / (1 + 0.015 * chroma * t)
+    rotation = 2 * np.sqrt(chroma**7 / (chroma**7 + 25**7))
+    rotation *= -np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2))))
+    return float(np.sqrt(dl**2 + dc**2 + dh**2 + rotation * dc * dh))
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "difference"),  # pairs 1, 7, 17, 21 and 25 of Sharma et al. 2005, Table 1
+    [
+        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
+        ((50, 0, 0), (50, -1, 2), 2.3669),
+        ((50, 2.5, 0), (73, 25, -18), 27.1492),
+        ((50, 2.5, 0), (50, 3.1736, 0.5854), 1.0000),
+        ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
+    ],
+)
+def test_the_difference_of_two_colours_is_the_published_one(one, two, difference):
+    assert ciede2000(np.array(one), np.array(two)) == pytest.approx(difference, abs=1e-4)
+
+
+def test_the_simulated_dichromats_confuse_what_they_are_known_to_confuse():
+    red_green = {vision: ciede2000(lab("#C04040", vision), lab("#60803A", vision)) for vision in VISION}
+    assert max(red_green["protanopia"], red_green["deuteranopia"]) < red_green["normal"] / 2
+    assert red_green["tritanopia"] > 3 * TOLD_APART
+    for vision in VISION:  # grey is grey to all
+        assert np.abs(lab("#808080", vision)[1:]).max() < 0.1
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_any_two_norms_differ_in_colour_for_every_kind_of_colour_vision(vision):
+    differences = {
+        (a, b): ciede2000(lab(PALETTE[a], vision), lab(PALETTE[b], vision))
+        for a, b in itertools.combinations(PALETTE, 2)
+    }
+    assert set(PALETTE) == set(NORMS)
+    assert {pair: d for pair, d in differences.items() if d < TOLD_APART} == {}
+
+
+def test_every_norm_differs_from_the_white_of_the_page_for_every_reader():
+    near = {(n, v): ciede2000(lab(c, v), lab("#FFFFFF", v)) for n, c in PALETTE.items() for v in VISION}
+    assert min(near.values()) > TOLD_APART
+
+
+def test_every_norm_has_a_shape_of_its_own():
+    assert set(MARKERS) == set(NORMS)
+    assert len(set(MARKERS.values())) == len(NORMS)
+    assert norm_marker("registered-tomorrow") == "o"
+
+
+def test_words_on_a_norms_colour_can_be_read():
+    for name, colour in PALETTE.items():
+        light, ink = luminance(colour), luminance("#FFFFFF" if ink_on(colour) == "white" else INK)
+        assert (max(light, ink) + 0.05) / (min(light, ink) + 0.05) > 3.5, name  # WCAG 2 asks for 3 in large type
+
+
+# ------------------------------------------------------------------------------------------------ never colour alone
+
+
+def without_colour(handle) -> tuple:
+    """What is left of a legend's handle for a reader who sees no colour."""
+    if hasattr(handle, "get_marker"):
+        face = handle.get_marker() not in ("None", "", " ") and same_color(handle.get_markerfacecolor(), "white")
+        return handle.get_marker(), str(handle._unscaled_dash_pattern), round(handle.get_linewidth(), 1), face
+    return handle.get_hatch(), round(to_rgba(handle.get_facecolor())[3], 1)
+
+
+def legends(fig):
+    return [*fig.legends, *(ax.get_legend() for ax in fig.axes if ax.get_legend())]
+
+
+def assert_told_without_colour(fig):
+    """For every legend: no two entries look the same in black and white. True if there was one to look at."""
+    for legend in legends(fig):
+        looks = {text.get_text(): without_colour(h) for text, h in zip(legend.get_texts(), legend.legend_handles)}
+        assert len(set(looks.values())) == len(looks), looks
+    return bool(legends(fig))
+
+
+ARMS = [
+    "None>SSM>None",
+    "RMSN>SSM>None",
+    "LN>SSM>LN",
+    "RMSN>SSM>GN",
+    "BN>SSM>GN",
+    "AutoNorm",
+    "NormVary>SSM>GN",
+    "IN>SSM>GN",
+]
+
+
+def sites_figure():
+    return figures.fig_sites({arm: pd.DataFrame(dict(site=SITES, rms=1.0)) for arm in ARMS[:5]})
+
+
+def robustness_figure():
+    rows = itertools.product(ARMS, range(2), ("noise", "rotation"), (0.0, 0.1))
+    table = pd.DataFrame(rows, columns=["arm", "seed", "kind", "severity"])
+    return figures.fig_robustness(table.assign(task="digits", accuracy=0.5 + 0.01 * table.seed))
+
+
+def curves_figure():
+    steps = pd.DataFrame(dict(step=range(1, 20), train_loss=1.0, val_accuracy=0.5))
+    return figures.fig_curves({arm: steps for arm in ARMS})
+
+
+MORE = {
+    "sites": sites_figure,
+    "robustness": robustness_figure,
+    "curves of eight arms": curves_figure,
+    "scaling": lambda: figures.fig_scaling(bench_frame()),
+}
+
+
+@pytest.mark.parametrize("name", [*DRAW_FRAME, *DRAW_ARRAYS, *MORE])
+def test_no_legend_tells_two_things_by_colour_alone(name, frame):  # noqa: F811
+    draw = {**DRAW_FRAME, **{key: lambda _, key=key: DRAW_ARRAYS[key]("") for key in DRAW_ARRAYS}}
+    draw |= {key: lambda _, key=key: MORE[key]() for key in MORE}
+    has_legend = assert_told_without_colour(draw[name](frame))
+    assert has_legend == (name not in {"headline", "type", "grid", "pairs", "sigma1"})
+
+
+def test_arms_of_one_norm_differ_in_their_dashes_and_arms_of_two_in_their_markers():
+    styles = arm_styles([f"{n1}>SSM>GN" for n1 in PAPER_NORMS] + ["LN>SSM>LN", "RMSN>SSM>None", "x", "y"])
+    looks = [(style["marker"], style["linestyle"]) for style in styles.values()]
+    assert len(set(looks)) == len(looks)
+    assert {style["marker"] for arm, style in styles.items() if arm.endswith("GN")} == {MARKERS["GN"]}
+    assert styles["RMSN>SSM>None"]["color"] == PALETTE["RMSN"]
+
+
+# ------------------------------------------------------------------------------------------------------ light and dark
+
+
+@pytest.mark.parametrize("name", DRAW_ARRAYS)
+def test_a_figure_keeps_its_white_ground_on_a_dark_page(name):
+    fig = DRAW_ARRAYS[name]("")
+    assert to_rgba(fig.get_facecolor()) == (1, 1, 1, 1)
+    assert all(to_rgba(ax.get_facecolor())[3] == 1 for ax in fig.axes)
+
+
+def test_figures_show_as_svg_on_demand_and_an_unknown_format_names_the_nearest(monkeypatch):
+    fig = DRAW_ARRAYS["mixture"]("made up")
+    monkeypatch.setenv("MAMBANORM_FIGURES", "svg")
+    data, metadata = fig._repr_mimebundle_()
+    assert list(data) == ["image/svg+xml", "image/png"]  # shown is the first, thumbnails are made of the second
+    assert data["image/svg+xml"].startswith("<?xml")
+    assert "made up" in metadata["image/svg+xml"]["alt"]
+    assert data == DRAW_ARRAYS["mixture"]("made up")._repr_mimebundle_()[0]  # the same figure, the same file
+    monkeypatch.setenv("MAMBANORM_FIGURES", "svgg")
+    with pytest.raises(ValueError, match="unknown format of figures 'svgg': valid are png, svg; did you mean 'svg'"):
+        fig._repr_mimebundle_()

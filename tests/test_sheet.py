@@ -1,0 +1,79 @@
+"""Claims about the sheet of the norms: one A4 page that holds what the registry says, in black and white too."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import Polygon, Rectangle
+
+from mambanorm import NORMS, figures
+from mambanorm.cli.main import main
+from mambanorm.figures.diagrams import moving_cells
+from mambanorm.figures.sheet import equation
+
+
+@pytest.fixture(scope="module")
+def sheet():
+    fig = figures.fig_sheet()
+    FigureCanvasAgg(fig).draw()
+    return fig
+
+
+def cards(fig):
+    """Name → the axes of its card; its box of cells is a child of it."""
+    return {text.get_text(): ax for ax in fig.axes for text in ax.texts if text.get_text() in NORMS}
+
+
+def test_the_sheet_has_a_card_for_every_norm_with_what_the_registry_says(sheet):
+    assert list(cards(sheet)) == list(NORMS)
+    for name, ax in cards(sheet).items():
+        said = " ".join(text.get_text() for text in ax.texts)
+        entry = NORMS[name]
+        assert ("sees the future" in said) == (not entry.causal)
+        assert (" · ".join(entry.axes) or "no statistic") in said
+        assert f"learns {entry.learnable}" in said
+        assert entry.use
+        assert " ".join(entry.use.split()[-2:]) in said.replace("  ", " ")
+        assert all(part in said for part in equation(entry))
+
+
+def test_no_words_leave_their_card_or_run_into_each_other(sheet):
+    renderer = sheet.canvas.get_renderer()
+    for name, ax in cards(sheet).items():
+        (frame,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+        limits = frame.get_window_extent(renderer)
+        boxes = {text.get_text(): text.get_window_extent(renderer) for text in ax.texts if text.get_text()}
+        for text, box in boxes.items():
+            assert limits.x0 <= box.x0 <= box.x1 <= limits.x1, (name, text)
+            assert limits.y0 <= box.y0 <= box.y1 <= limits.y1, (name, text)
+        for one in boxes:
+            crossing = [two for two in boxes if two != one and boxes[one].padded(-4).overlaps(boxes[two].padded(-4))]
+            assert not crossing, (name, one, crossing)
+
+
+def test_shared_cells_are_hatched_for_printers_without_colour(sheet):
+    for name, ax in cards(sheet).items():
+        (box,) = ax.child_axes
+        hatched = [patch for patch in box.patches if isinstance(patch, Polygon) and patch.get_hatch()]
+        assert bool(hatched) == bool(moving_cells(name).any())
+
+
+def test_the_command_writes_one_a4_page_as_pdf_and_svg(tmp_path, capsys):
+    assert main(["sheet", "--norms", "LN,BN,GN", "--out", str(tmp_path / "new")]) == 0
+    pdf, svg = tmp_path / "new" / "norms.pdf", tmp_path / "new" / "norms.svg"
+    assert capsys.readouterr().out.split() == [str(pdf), str(svg)]
+    raw = pdf.read_bytes()
+    assert len(re.findall(rb"/Type /Page\b", raw)) == 1
+    (width, height) = map(float, re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", raw).groups())
+    assert np.allclose([width, height], [595, 842], atol=1)  # 210 × 297 mm in points
+    assert ET.parse(svg).getroot().get("width") == "595.44pt"
+    assert not re.search(r"""(href|src)=["']http""", svg.read_text())
+
+
+def test_an_unknown_norm_on_the_sheet_names_the_nearest(capsys):
+    assert main(["sheet", "--norms", "LN,GNN"]) == 2
+    assert "unknown norm 'GNN'" in capsys.readouterr().err
