@@ -98,7 +98,7 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.bar(places, table.ratio, color=[PALETTE.get(name, GREY) for name in table.norm])
     ax.vlines(places, table.low, table.high, color=INK, linewidth=1)
     ax.axhline(1, color=GREY, linestyle=":")
-    ax.set_xticks(places, table.norm, rotation=20)
+    ax.set_xticks(places, table.norm, rotation=30, ha="right", rotation_mode="anchor")
     ax.set_xlabel("norm")
     ax.set_ylabel("time, LN = 1")
     return finish(fig, "What a norm costs", caption)
