@@ -15,6 +15,7 @@ import mambanorm as mn
 from mambanorm import figures
 from mambanorm.lessons import answers, batch_norm, block_parts, invariance, preprocessing, state_space
 from mambanorm.lessons.fitting import accuracy, first, fit
+from mambanorm.report.notebook_page import to_html
 from mambanorm.settings import ROOT
 from mambanorm.tasks.base import Split
 
@@ -370,3 +371,17 @@ def test_the_answer_on_the_block_counts_the_survey():
     assert "grows 6.34e+07-fold in None→None, 1-fold in RMSN→None" in said
     assert "Among the 6 entries of the survey the commonest choice is RMSN→None for sequences" in said
     assert "LN→LN and, equally often, LN→None for vision." in said
+
+
+def test_a_solution_is_folded_in_the_report_and_nothing_else_is():
+    cells = [
+        nbformat.v4.new_markdown_cell("# T\n\n<details><summary>In words</summary>\n\nBecause **x**.\n\n</details>"),
+        nbformat.v4.new_code_cell("1 + 1", metadata=dict(tags=["solution"])),
+        nbformat.v4.new_code_cell("2 + 2"),
+    ]
+    page = to_html(nbformat.v4.new_notebook(cells=cells), "T")
+    inside = page.split('<details class="solution">')
+    assert len(inside) == 2
+    folded, after = inside[1].split("</details>")
+    assert folded.count("<pre>") == after.count("<pre>") == 1
+    assert "<strong>x</strong>" in inside[0]
