@@ -15,6 +15,7 @@ import mambanorm as mn
 from mambanorm import figures
 from mambanorm.lessons import answers, batch_norm, block_parts, invariance, preprocessing, state_space
 from mambanorm.lessons.fitting import accuracy, first, fit
+from mambanorm.report.notebook_page import to_html
 from mambanorm.settings import ROOT
 from mambanorm.tasks.base import Split
 
@@ -328,3 +329,59 @@ def test_every_exercise_has_a_folded_solution_that_ran(path):
 
 def tags(cell):
     return cell.metadata.get("tags", [])
+
+
+# answers on made-up measurements
+
+
+def two_runs(before, after):
+    facts = dict(task="digits", seed=0, scale="quick", status="ok", chance=0.1, wall_s=5.0, threads=1)
+    rows = [("RMSN>SSM>None", before), ("RMSN>SSM>GN", after)]
+    return pd.DataFrame(rows, columns=["arm", "test_accuracy"]).assign(**facts)
+
+
+def test_the_first_answers_say_what_the_two_runs_reached():
+    said = answers.first_guess(two_runs(0.565, 0.5))
+    assert said.startswith(
+        "The original Mamba passes 50 %: it reaches 56.5 %. With GN after the SSM it is 50.0 %, −6.5 points."
+    )
+    assert "does not pass 50 %" in answers.first_guess(two_runs(0.3, 0.5))
+    said = answers.start_here(two_runs(0.565, 0.7))
+    assert "RMSN→None 56.5 %; RMSN→GN 70.0 %; chance is 10.0 %; 5 s a run on 1 thread(s)." in said
+
+
+def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
+    ratio = dict.fromkeys(mn.NORMS, 50.0) | {"RMSN": 0.8, "LN": 1.0, "GN-token": 1.5}
+    ratio |= dict.fromkeys(("BN", "IN", "GN", "LN-DL", "RMSN-DL"), 2.0) | {"None": 0.1}
+    table = pd.DataFrame({"norm": list(ratio), "ratio": list(ratio.values())}).sort_values("ratio")
+    said = answers.costs(table)
+    assert "The cheapest norm is RMSN. By the median RMSN is 20 % faster than LN" in said
+    assert "take 2.0 times LN's time, per token (RMSN, LN, GN-token) 1.0 times" in said
+    assert "RMSN was the cheapest and" in answers.normalization(table)
+    slower = table.assign(ratio=table.ratio.mask(table.norm == "RMSN", 1.1))
+    assert "10 % slower than LN" in answers.costs(slower)
+
+
+def test_the_answer_on_the_block_counts_the_survey():
+    table = pd.DataFrame(
+        [("RMSN→None", "sequence")] * 3 + [("LN→None", "sequence"), ("LN→LN", "vision"), ("LN→None", "vision")],
+        columns=["arm", "domain"],
+    )
+    said = answers.block({"None→None": 6.34e7, "RMSN→None": 1.0}, table)
+    assert "grows 6.34e+07-fold in None→None, 1-fold in RMSN→None" in said
+    assert "Among the 6 entries of the survey the commonest choice is RMSN→None for sequences" in said
+    assert "LN→LN and, equally often, LN→None for vision." in said
+
+
+def test_a_solution_is_folded_in_the_report_and_nothing_else_is():
+    cells = [
+        nbformat.v4.new_markdown_cell("# T\n\n<details><summary>In words</summary>\n\nBecause **x**.\n\n</details>"),
+        nbformat.v4.new_code_cell("1 + 1", metadata=dict(tags=["solution"])),
+        nbformat.v4.new_code_cell("2 + 2"),
+    ]
+    page = to_html(nbformat.v4.new_notebook(cells=cells), "T")
+    inside = page.split('<details class="solution">')
+    assert len(inside) == 2
+    folded, after = inside[1].split("</details>")
+    assert folded.count("<pre>") == after.count("<pre>") == 1
+    assert "<strong>x</strong>" in inside[0]

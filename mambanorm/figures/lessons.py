@@ -50,7 +50,7 @@ def fig_rows(split: Split, n: int = 8, caption: str = "") -> Figure:
     for ax, sequence, label in zip(axes[0], split.inputs[:n], split.labels[:n], strict=True):
         side = math.isqrt(sequence.numel())
         square = sequence.is_floating_point() and side**2 == sequence.numel()
-        ax.imshow(sequence.reshape((side, side) if square else (1, -1)), cmap="gray_r", aspect="auto")
+        ax.imshow(sequence.reshape((side, side) if square else (1, -1)).numpy(), cmap="gray_r", aspect="auto")
         ax.set_title(f"class {int(label)}", color=INK, fontsize=9)
         ax.set_xlabel(f"step 0…{side - 1} of a row" if square else "step", fontsize=7)
         ax.grid(False), ax.set_xticks([]), ax.set_yticks([])
@@ -98,7 +98,7 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.bar(places, table.ratio, color=[PALETTE.get(name, GREY) for name in table.norm])
     ax.vlines(places, table.low, table.high, color=INK, linewidth=1)
     ax.axhline(1, color=GREY, linestyle=":")
-    ax.set_xticks(places, table.norm, rotation=20)
+    ax.set_xticks(places, table.norm, rotation=30, ha="right", rotation_mode="anchor")
     ax.set_xlabel("norm")
     ax.set_ylabel("time, LN = 1")
     return finish(fig, "What a norm costs", caption)

@@ -12,7 +12,8 @@ import pandas as pd
 
 from mambanorm.lessons.invariance import FELT
 from mambanorm.model.arms import Arm
-from mambanorm.norms import NORMS
+from mambanorm.norms import NORMS, create_norm
+from mambanorm.norms.base import SequenceNorm, TokenNorm
 from mambanorm.study.tables import describe_frame, percent, seeds_text
 
 
@@ -129,14 +130,15 @@ def batch_norm(frame: pd.DataFrame) -> Answer:
 def costs(table: pd.DataFrame) -> Answer:
     """What the table of `norm_costs` says on the three guesses: cheapest, RMSN against LN, sequence against token."""
     norms = table[table.norm != "None"].set_index("norm")
-    along = [name for name in norms.index if "L" in NORMS[name].axes]
-    token = [name for name in norms.index if NORMS[name].axes and name not in along]
+    plain = {name: create_norm(name, 8) for name in norms.index}
+    along = [name for name, norm in plain.items() if isinstance(norm, SequenceNorm) and not hasattr(norm, "members")]
+    token = [name for name, norm in plain.items() if isinstance(norm, TokenNorm)]
     rmsn = norms.ratio["RMSN"]
     versus = f"{100 * (1 - rmsn):.0f} % faster than" if rmsn < 1 else f"{100 * (rmsn - 1):.0f} % slower than"
     return Answer(
         f"The cheapest norm is {norms.index[0]}. By the median RMSN is {versus} LN; the guide says 15–20 % faster. "
-        f"Norms along the sequence take {norms.ratio[along].median():.1f} times LN's time, those per token "
-        f"{norms.ratio[token].median():.1f} times (medians)."
+        f"Along the sequence plain norms ({', '.join(along)}) take {norms.ratio[along].median():.1f} times LN's time, "
+        f"per token ({', '.join(token)}) {norms.ratio[token].median():.1f} times (medians)."
     )
 
 
@@ -168,7 +170,7 @@ def parts(frame: pd.DataFrame) -> Answer:
 def growth(growths: Mapping[str, float]) -> Answer:
     """`growths`: arm → by how much its branch grows when the input is 100 times larger."""
     flat = [arm for arm, factor in growths.items() if factor < 2]
-    rest = [f"{factor:,.0f}-fold with {arm}" for arm, factor in growths.items() if factor >= 2]
+    rest = [f"{float(f'{factor:.2g}'):,.0f}-fold with {arm}" for arm, factor in growths.items() if factor >= 2]
     return Answer(f"The branch stays as it is with {listed(flat)}. It grows {listed(rest)}.")
 
 

@@ -4,7 +4,7 @@ A linear model w·x without intercept is fitted to a centred target by full-batc
 whose steepness is the matrix H = 2 XᵀX / n. The largest eigenvalue of H bounds the learning rate, the smallest sets the
 speed, so their ratio, the condition number, says how many steps it takes.
 
-Source: Forina et al. (1988), UCI Wine, doi:10.24432/C5PC7J; scikit-learn `load_wine`.
+Source: Aeberhard & Forina (1991), Wine, UCI, doi:10.24432/C5PC7J; scikit-learn `load_wine`.
 """
 
 from __future__ import annotations

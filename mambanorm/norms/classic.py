@@ -269,6 +269,8 @@ class LpNorm(Norm):
 
     def size(self, x: Tensor) -> Tensor:
         """(mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
+        if self.p == 1:
+            return x.abs().mean(-1, keepdim=True)
         largest = x.abs().amax(-1, keepdim=True)
         if math.isinf(self.p):
             return largest
