@@ -101,11 +101,12 @@ def test_the_halves_say_which_one_does_the_work_and_who_is_lost_on_level():
     said = answers.guesses_on_halves(halves_frame())
     assert "taking out the mean alone brings +30.0 points [30.0, 30.0] and dividing by the spread alone" in said
     assert "both together bring +50.0 points" in said
-    assert "Taking out the mean does more of the work: its lead over the other half is +20.0 points" in said
+    assert "Taking out the mean does more of the work: the lead over the other half is +20.0 points" in said
     assert "**level**: nearer to chance (10.0 %) than to the best part: mean taken out (40.0" in said
     assert "both: IN (20.0" in said
     assert "no norm (90.0" not in said
     assert "Dividing by the spread does more" in answers.guesses_on_halves(halves_frame(divided=0.7))
+    assert "Both halves do the same" in answers.guesses_on_halves(halves_frame(divided=0.6))
     assert "one seed cannot tell" in answers.guesses_on_halves(halves_frame(seeds=1))
 
 
@@ -196,8 +197,8 @@ def test_the_answer_on_pairs_names_the_choice_its_rank_and_what_it_beats():
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % t-interval · digits).\n\n"
         "- **digits**: the two steps choose LN→IN, 80.0 ± 1.0 % on test, rank 1 of 36; +10.0 points [10.0, 10.0] "
-        "against one type at both sites (IN→IN) and +40.0 points [40.0, 40.0] against the original (RMSN→None). Best on "
-        "test, chosen on test: LN→IN, 80.0 ± 1.0 %. What the best arm of one seed loses on the others: 0.0 points.\n"
+        "against one type at both sites (IN→IN) and +40.0 points [40.0, 40.0] against the original (RMSN→None). Best "
+        "on test, chosen on test: LN→IN, 80.0 ± 1.0 %. What the best arm of one seed loses on the others: 0.0 points.\n"
         "- The paper's own second step, NormVary→IN, has 60.0 ± 1.0 %; the fixed N₁ minus NormVary: +20.0 points "
         "[20.0, 20.0]; better: the fixed N₁.\n\n"
         "The paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."
