@@ -22,6 +22,7 @@ from jupyter_client.session import Session
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
+import mambanorm as mn
 from mambanorm import base_config, widgets
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
