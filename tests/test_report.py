@@ -22,6 +22,7 @@ from jupyter_client.session import Session
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
+import mambanorm as mn
 from mambanorm import base_config, widgets
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
@@ -416,7 +417,11 @@ def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):
     assert outcome.ok, outcome.problem
     assert "digits" in outcome.answer
     assert "listops" not in outcome.answer
-    assert len(list((tmp_path / "runs").iterdir())) == 6
+    stored = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert {config.run_id for config in mn.study("smoke", ["digits"], 1)["03_type"]} <= stored
+    runs = mn.load_runs(tmp_path / "runs")
+    assert set(runs.seed) == {0}
+    assert set(runs.task) == {"digits", "level"}  # that of the notebook's own experiment, and no other
 
 
 def test_a_reply_that_comes_just_before_a_widget_is_answered_is_not_missed(tmp_path):

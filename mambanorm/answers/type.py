@@ -82,12 +82,12 @@ def _halves(table: pd.DataFrame) -> str:
     gains = [f"{name} alone brings {_spread(table[part] - table['no norm'])}" for part, name in HALF_NAMES.items()]
     both = _spread(table["both: IN"] - table["no norm"])
     mean, spread = HALF_NAMES
-    gap = table[mean] - table[spread]
-    more, less = (mean, spread) if gap.mean() > 0 else (spread, mean)
-    sure = interval_says(*t_interval(table[more] - table[less]))
+    more, less = sorted((mean, spread), key=lambda part: -table[part].mean())
+    lead = table[more] - table[less]
+    does = f"{HALF_NAMES[more].capitalize()} does more of the work" if lead.mean() > 0 else "Both halves do the same"
+    sure = interval_says(*t_interval(lead))
     return (
-        f"{listed(gains)}; both together bring {both}. {HALF_NAMES[more].capitalize()} does more of the work: its lead "
-        f"over the other half is {_spread(table[more] - table[less])}, {sure}."
+        f"{listed(gains)}; both together bring {both}. {does}: the lead over the other half is {_spread(lead)}, {sure}."
     )
 
 

@@ -1,0 +1,56 @@
+"""A notebook of the study opens with goals, needs and minutes, tests its guesses, and solves its exercises."""
+
+from __future__ import annotations
+
+import re
+import statistics
+
+import nbformat
+import pytest
+
+from mambanorm.settings import ROOT
+
+NAMES = ("03_type", "04_position", "05_combination", "06_normvary", "08_validation")
+OPENING = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")
+
+
+@pytest.fixture(params=NAMES)
+def cells(request):
+    return nbformat.read(ROOT / "notebooks" / f"{request.param}.ipynb", 4).cells
+
+
+def test_the_first_cell_says_what_for_with_what_and_how_long(cells):
+    places = [cells[0].source.find(f"\n{words}") for words in OPENING]
+    assert min(places) > 0
+    assert places == sorted(places)
+    assert 2 <= len(re.findall(r"^- ", cells[0].source, re.MULTILINE)) <= 3
+    assert re.search(r"\d+ minutes to read", cells[0].source)
+
+
+def test_what_is_asked_to_be_guessed_is_tested_below(cells):
+    asked = [i for i, cell in enumerate(cells) if cell.source.startswith("## Predict first")]
+    tested = [i for i, cell in enumerate(cells) if cell.source.startswith("## Your guesses, tested")]
+    assert len(asked) == len(tested) == 1
+    assert asked < tested
+    assert "answers.guesses_on_" in cells[tested[0] + 1].source
+
+
+def test_every_exercise_has_a_folded_solution_below_its_lead(cells):
+    (at,) = [i for i, cell in enumerate(cells) if cell.source.startswith("## Exercises")]
+    numbers = re.findall(r"^(\d)\. ", cells[at].source, re.MULTILINE)
+    leads, codes = cells[at + 1 :: 2], cells[at + 2 :: 2]
+    assert [re.match(r"\*\*Solution (\d)\*\*", lead.source).group(1) for lead in leads] == numbers
+    assert len(codes) == len(leads)
+    for cell in codes:
+        assert cell.metadata.tags == ["solution"]
+        assert cell.metadata.jupyter.source_hidden
+
+
+def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells):
+    lengths = [len(cell.source.splitlines()) for cell in cells if cell.cell_type == "code"]
+    assert statistics.median(lengths) <= 6
+    assert max(lengths) <= 20
+    defined = re.findall(
+        r"^def (\w+)", "\n".join(cell.source for cell in cells if cell.cell_type == "code"), re.MULTILINE
+    )
+    assert set(defined) <= {"pool", "one_hot"}

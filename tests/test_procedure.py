@@ -1,0 +1,181 @@
+"""The tables behind notebooks 04, 05 and 08: the paper's two steps, what choosing costs, differences of differences,
+the gate, both modes, and Table 2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mambanorm as mn
+from mambanorm.study import contrasts, gate, modes, procedure, table_2, tables
+from mambanorm.study.more_seeds import more_seeds
+from mambanorm.training.recorded_results import recorded_seeds
+
+NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
+
+
+def frame(means, task="digits", seeds=3, noise=None):
+    """A run frame: arm → accuracy on validation, and on test unless `noise` (arm → by seed) is added there."""
+    rows = []
+    for arm, mean in means.items():
+        n1, n2 = arm.split(">SSM>")
+        for seed in range(seeds):
+            test = mean + (noise or {}).get(arm, [0.0] * seeds)[seed]
+            rows.append(dict(task=task, arm=arm, n1=n1, n2=n2, seed=seed, best_val_accuracy=mean, test_accuracy=test))
+    return pd.DataFrame(rows).assign(status="ok", chance=0.1, scale="quick")
+
+
+def pairs_with(**changed):
+    """All 36 pairs at 0.4, but for those that are named, such as LN_BN=0.7."""
+    means = {f"{a}>SSM>{b}": 0.4 for a in ["None", *NORMS] for b in ["None", *NORMS]}
+    return means | {name.replace("_", ">SSM>"): value for name, value in changed.items()}
+
+
+GOOD_GN = dict(BN_GN=0.7, IN_GN=0.7, LN_GN=0.75, RMSN_GN=0.7)
+
+
+def test_step_1_takes_the_highest_mean_over_four_partners_and_neither_none_nor_its_own_norm():
+    runs = frame(pairs_with(None_BN=0.99, BN_BN=0.99, BN_None=0.99, **GOOD_GN))
+    partners = procedure.partners(runs)
+    assert len(partners) == 20
+    assert procedure.best_n2(procedure.worth_of_n2(partners)) == {"digits": "GN"}
+    assert procedure.two_steps(runs) == {"digits": "LN>SSM>GN"}
+
+
+def test_the_worst_partner_can_choose_another_n2_than_the_mean():
+    runs = frame(pairs_with(BN_IN=0.99, LN_IN=0.99, RMSN_IN=0.99, GN_IN=0.1, **GOOD_GN))
+    worth = procedure.worth_of_n2(procedure.partners(runs))
+    assert procedure.best_n2(worth) == {"digits": "IN"}
+    assert procedure.best_n2(worth, "min") == {"digits": "GN"}
+    assert procedure.two_steps(runs, "min") == {"digits": "LN>SSM>GN"}
+    with pytest.raises(ValueError, match="'maen'.*did you mean 'mean'"):
+        procedure.best_n2(worth, "maen")
+
+
+def test_a_diverged_run_is_chosen_as_chance():
+    runs = frame(pairs_with(**GOOD_GN))
+    runs.loc[runs.arm == "LN>SSM>GN", "status"] = "diverged"
+    assert procedure.validation(runs)[runs.arm == "LN>SSM>GN"].eq(0.1).all()
+    assert procedure.two_steps(runs)["digits"] != "LN>SSM>GN"
+
+
+def test_the_second_step_shows_normvary_beside_the_four_partners_or_says_that_it_was_not_run():
+    with pytest.raises(ValueError, match="NormVary>SSM>GN was not run on 'digits'"):
+        procedure.second_step(frame(pairs_with()), {"digits": "GN"})
+    shown = procedure.second_step(frame(pairs_with(NormVary_GN=0.8)), {"digits": "GN"}).validation["digits"]
+    assert set(shown.index) == {f"{n}>SSM>GN" for n in ("BN", "IN", "LN", "RMSN", "NormVary")}
+    assert shown["NormVary>SSM>GN"] == pytest.approx(0.8)
+
+
+def test_the_ways_hold_six_arms_and_normvary_has_no_rank():
+    lucky = {"BN>SSM>BN": [0.5] * 3}  # best on test, not on validation
+    runs = frame(pairs_with(NormVary_GN=0.8, **GOOD_GN), noise=lucky)
+    read = procedure.ways(runs, {"digits": "LN>SSM>GN"}).set_index("way")
+    assert read.arm.to_dict() == {
+        "two steps": "LN>SSM>GN",
+        "NormVary": "NormVary>SSM>GN",
+        "same type": "GN>SSM>GN",
+        "original": "RMSN>SSM>None",
+        "one step": "LN>SSM>GN",
+        "cheating": "BN>SSM>BN",
+    }
+    assert read["rank"].isna().to_dict()["NormVary"]
+    assert read["rank"].drop("NormVary").tolist() == [2, 6, 6, 2, 1]
+    pairs = procedure.against_chosen(runs, read.reset_index())
+    assert pairs.b.tolist() == ["NormVary>SSM>GN", "GN>SSM>GN", "RMSN>SSM>None", "BN>SSM>BN"]
+    assert pairs.difference.tolist() == pytest.approx([-5, 35, 35, -15])
+
+
+def test_the_winners_curse_is_what_the_best_of_one_seed_loses_elsewhere():
+    runs = frame({"BN>SSM>BN": 0.5, "IN>SSM>IN": 0.6}, noise={"BN>SSM>BN": [0.3, 0, 0]})
+    curse = procedure.winners_curse(runs).set_index("seed")
+    assert curse.winner.tolist() == ["BN>SSM>BN", "IN>SSM>IN", "IN>SSM>IN"]
+    assert curse.points_lost.tolist() == pytest.approx([30, 0, 0])
+    assert procedure.winners_curse(runs[runs.seed == 0]).points_lost.isna().all()
+
+
+FOUR = ("NormVary>SSM>GN", "RMSN>SSM>GN", "NormVary>SSM>None", "RMSN>SSM>None")
+
+
+def test_a_difference_of_differences_is_taken_seed_by_seed_over_the_shared_seeds():
+    runs = frame(dict(zip(FOUR, (0.9, 0.6, 0.5, 0.4), strict=True)), noise={FOUR[0]: [0.1, 0.0, -0.1]})
+    row = contrasts.difference_of_differences(runs, contrasts.interaction(["GN"])).iloc[0]
+    assert (row.task, row.step, row.n) == ("digits", "GN", 3)
+    assert row.difference == pytest.approx(20)
+    assert (row.low, row.high) == pytest.approx(tables.t_interval([30, 20, 10]))
+    fewer = contrasts.difference_of_differences(runs.drop(runs.index[-1]), contrasts.interaction(["GN"]))
+    assert fewer.n.tolist() == [2]
+
+
+def test_a_task_that_lacks_an_arm_has_no_row():
+    runs = frame(dict(zip(FOUR, (0.9, 0.6, 0.5, 0.4), strict=True)))
+    assert contrasts.difference_of_differences(runs, contrasts.interaction(["LN"])).empty
+
+
+def test_gn_against_the_others_compares_the_gain_of_the_place():
+    means = {"None>SSM>GN": 0.9, "GN>SSM>None": 0.5, "None>SSM>LN": 0.6, "LN>SSM>None": 0.5}
+    rows = contrasts.difference_of_differences(frame(means), contrasts.place_against("GN", ["LN"]))
+    assert rows.step.tolist() == ["LN"]
+    assert rows.difference.tolist() == pytest.approx([30])
+
+
+def test_the_second_norm_is_compared_with_the_better_place():
+    runs = frame({"GN>SSM>GN": 0.8, "GN>SSM>None": 0.7, "None>SSM>GN": 0.4})
+    row = contrasts.second_norm(runs, ["GN"]).iloc[0]
+    assert (row.a, row.b) == ("GN>SSM>GN", "GN>SSM>None")
+    assert row.difference == pytest.approx(10)
+
+
+def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it():
+    sizes = gate.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
+    after, before = sizes.loc["None>SSM>RMSN"], sizes.loc["RMSN>SSM>None"]
+    assert after.z[100] / after.z[1] == pytest.approx(100, rel=1e-3)
+    assert before.z[100] / before.z[1] == pytest.approx(1, rel=1e-2)
+    np.testing.assert_allclose(after.n2, 1, atol=0.01)
+    assert after.branch[100] / after.branch[1] > 20
+
+
+def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
+    configs = mn.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
+    assert modes.both_modes(configs, tmp_path).empty  # nothing is stored yet
+    runs = mn.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
+    found = modes.both_modes(configs, tmp_path).set_index("arm")
+    assert found.points_lost["IN>SSM>None"] == 0
+    assert found["eval"].tolist() == pytest.approx(runs.set_index("arm").loc[found.index].best_val_accuracy.tolist())
+    assert (found.points_lost == 100 * (found.train - found["eval"])).all()
+    table = modes.modes_table(found.reset_index())
+    assert table.seeds.tolist() == [1, 1]
+    assert table.index.tolist() == [("digits", "BN>SSM>None"), ("digits", "IN>SSM>None")]
+
+
+def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the_same_name():
+    printed = table_2.printed_table()
+    assert printed.loc["ListOps"].tolist() == ["37.90 ± 0.23", "40.27 ± 0.15", "+2.37 points"]
+    assert table_2.printed_gain()["IMDB"] == pytest.approx(2.44)
+    runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
+    beside = table_2.gains_beside(tables.paired_steps(runs, {"NormVary→GN": (table_2.PROPOSAL, table_2.ORIGINAL)}))
+    assert beside.loc["ListOps"].tolist() == ["+2.37 points", "+10.0 points [10.0, 10.0]"]
+    assert beside.loc["IMDB", "ours, quick"] == "not run"
+
+
+def test_the_cost_of_what_was_not_run_counts_all_runs_and_the_commands_name_each_task():
+    cost = table_2.cost_table(["imdb"], measured=False)
+    assert cost.index.tolist() == ["imdb"]
+    assert {"steps, one run", "FLOPs, one run", "quick, 18 runs", "lab, 48 runs", "paper, 18 runs"} <= set(cost)
+    assert cost["paper, 18 runs"].tolist() == ["–"]
+    assert table_2.cost_table([]).empty
+    lines = table_2.commands(["imdb", "cifar100"]).splitlines()
+    assert [line.split("--prepare ")[1].split()[0] for line in lines] == ["imdb", "cifar100"]
+
+
+def test_more_seeds_reads_what_is_recorded_and_else_trains_what_is_asked(tmp_path):
+    how = dict(runs_dir=tmp_path, workers=0, progress=False)
+    asked = mn.grid(["RMSN>SSM>None"], ["digits"], scale="quick", seeds=1)
+    eight = more_seeds(asked, **how)
+    assert sorted(eight.seed) == list(range(8))
+    pd.testing.assert_frame_equal(eight, recorded_seeds(asked))
+    assert not list(tmp_path.iterdir())
+    trained = more_seeds(mn.grid(["RMSN>SSM>None"], ["digits"], scale="smoke", seeds=1), **how)
+    assert trained.scale.tolist() == ["smoke"]
+    assert len(list(tmp_path.iterdir())) == 1
