@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from mambanorm import NORMS, figures
 from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
 from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.model.block import SITES
+from mambanorm.report.page import TEMPLATES
 
 VISION = {
     "normal": np.eye(3),
@@ -103,8 +105,8 @@ def test_every_norm_has_a_shape_of_its_own():
 
 def test_words_on_a_norms_colour_can_be_read():
     for name, colour in PALETTE.items():
-        light, ink = luminance(colour), luminance("#FFFFFF" if ink_on(colour) == "white" else INK)
-        assert (max(light, ink) + 0.05) / (min(light, ink) + 0.05) > 3.5, name  # WCAG 2 asks for 3 in large type
+        ink = "#FFFFFF" if ink_on(colour) == "white" else INK
+        assert contrast(colour, ink) > 3.5, name  # WCAG 2 asks for 3 in large type
 
 
 # ------------------------------------------------------------------------------------------------ never colour alone
@@ -182,6 +184,28 @@ def test_arms_of_one_norm_differ_in_their_dashes_and_arms_of_two_in_their_marker
 
 
 # ------------------------------------------------------------------------------------------------------ light and dark
+
+
+def schemes() -> dict[str, dict[str, str]]:
+    """The colours of the report's pages and of the slides: `light` and `dark`, name → #RRGGBB."""
+    found = re.findall(r":root \{(.*?)\}", (TEMPLATES / "look.css").read_text(), re.DOTALL)
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{3,6})\b", block)) for block in found)
+    full = lambda c: c if len(c) == 7 else "#" + "".join(2 * digit for digit in c[1:])  # noqa: E731
+    return {"light": {n: full(c) for n, c in light.items()}, "dark": {n: full(c) for n, c in (light | dark).items()}}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_of_the_pages_can_be_read_on_every_ground_in_light_and_dark(scheme):
+    colours = schemes()[scheme]
+    assert (luminance(colours["page"]) > 0.5) == (scheme == "light")
+    pairs = itertools.product(("ink", "soft", "accent", "good", "bad"), ("page", "card", "wash"))
+    contrasts = {(text, ground): contrast(colours[text], colours[ground]) for text, ground in pairs}
+    assert {pair: c for pair, c in contrasts.items() if c < 4.5} == {}  # WCAG 2 AA, small type
+
+
+def contrast(one: str, two: str) -> float:
+    low, high = sorted((luminance(one), luminance(two)))
+    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("name", DRAW_ARRAYS)

@@ -79,10 +79,12 @@ def _card(ax: Axes, entry: NormEntry) -> None:
     ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", color=INK, va="top")
     _causality(ax, entry)
     main, *conditions = equation(entry)
-    ax.text(0.29, 0.58, main, fontsize=9.5 if r"\sum" in main else 8, va="center", color=INK)
-    ax.text(0.98, 0.56, "  ".join(conditions), fontsize=7, va="center", ha="right", color=INK)
-    for y, line in zip((0.34, 0.225, 0.11), _words(entry), strict=False):
-        ax.text(0.29, y, line, fontsize=6.8, va="center", color=INK)
+    ax.text(0.29, 0.58, main, fontsize=9 if r"\sum" in main else 8, va="center", color=INK)
+    ax.text(0.98, 0.56, "  ".join(conditions), fontsize=6.4, va="center", ha="right", color=INK)
+    *use, source = _words(entry)
+    for i, line in enumerate(use):
+        ax.text(0.29, 0.34 - 0.115 * i, line, fontsize=6.8, va="center", color=INK)
+    ax.text(0.29, 0.11, source, fontsize=6.1, va="center", color=GREY)
 
 
 def _causality(ax: Axes, entry: NormEntry) -> None:
@@ -107,7 +109,7 @@ def _words(entry: NormEntry) -> list[str]:
     """What it learns and when to take it, in at most two lines, then its source."""
     use = textwrap.wrap(f"learns {entry.learnable} · {entry.use}" if entry.use else f"learns {entry.learnable}", WIDEST)
     source = entry.source.replace("`", "")
-    return [*use[:2], textwrap.shorten(source, WIDEST, placeholder=" …")]
+    return [*use[:2], textwrap.shorten(source, WIDEST + 6, placeholder=" …")]
 
 
 def _rules(ax: Axes) -> None:
