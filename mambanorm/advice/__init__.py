@@ -1,0 +1,39 @@
+"""Which norm when, and which mistakes? The guide (source S4) as functions, and what this kit measures of it.
+
+recommendation.py          recommend: the decision framework;   rules.py: its steps;   mamba.py: from recorded verdicts
+evidence.py                what the stored runs of the experiments say of a recommendation
+model_check.py             check_model: the checklist on a real model;   findings.py, trace.py: what it sees and says
+checks_of_structure.py     the checks of what a model is made of;   checks_of_behaviour.py: of what it does
+blocks.py                  ConvBlock, StyleConvBlock, NormalizedLSTM, TransformerLayer, Generator, Discriminator, …
+experiments.py             small real runs, experiments_gan.py: GANs;   fitting.py: their loop and their cache
+mistakes.py                the five mistakes, each a failing demo beside its mended twin
+costs.py                   what a norm costs here: time and memory
+claimed.py                 every number that the guide claims, beside the one measured here
+"""
+
+from mambanorm.advice.claimed import claimed_and_measured
+from mambanorm.advice.costs import memory_table, overhead_table
+from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
+from mambanorm.advice.findings import Finding, Findings
+from mambanorm.advice.mistakes import MISTAKES, mistake_runs, mistake_table
+from mambanorm.advice.model_check import CHECKS, check_model
+from mambanorm.advice.recommendation import Reason, Recommendation, recommend
+
+__all__ = [
+    "CHECKS",
+    "EXPERIMENTS",
+    "MISTAKES",
+    "Finding",
+    "Findings",
+    "Reason",
+    "Recommendation",
+    "check_model",
+    "claimed_and_measured",
+    "measure",
+    "memory_table",
+    "mistake_runs",
+    "mistake_table",
+    "overhead_table",
+    "recommend",
+    "spread",
+]
