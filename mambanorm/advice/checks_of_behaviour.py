@@ -6,6 +6,7 @@ They compute on the Exam's copy of the model; the model itself is never touched.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.advice.findings import Exam, Finding
-from mambanorm.advice.trace import first_tensor, norms_of
+from mambanorm.advice.trace import channel_axis, first_tensor, norms_of
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
@@ -71,7 +72,9 @@ def _stale(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
             continue
         far, wide = _distance(inputs[path], norm)
         if far > FAR or not 1 / WIDE < wide < WIDE:
-            found = f"running means lie {far:.1f} standard deviations from these batches', variances differ {wide:.2g}-fold"
+            found = (
+                f"running means lie {far:.1f} standard deviations from these batches', variances differ {wide:.2g}-fold"
+            )
             mend = "evaluate on data prepared as in training; run some batches in train mode without learning"
             yield Finding("warning", path, found, mend, "check 6")
             return  # what follows it sees shifted inputs as well
@@ -80,7 +83,7 @@ def _stale(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
 def _distance(inputs: list[Tensor], norm: nn.Module) -> tuple[float, float]:
     """Median over the channels: distance of the means in standard deviations, and ratio of the variances."""
     channels = len(norm.running_mean)
-    axis = 1 if isinstance(norm, nn.modules.batchnorm._NormBase) and inputs[0].shape[1] == channels else -1
+    axis = channel_axis(norm, tuple(inputs[0].shape))
     x = torch.cat([each.movedim(axis, -1).reshape(-1, channels) for each in inputs]).double()
     mean, var = x.mean(0), x.var(0) + norm.eps
     far = ((norm.running_mean - mean).abs() / var.sqrt()).median()
@@ -194,7 +197,7 @@ def descent(exam: Exam, lr: float) -> list[float]:
 
 def told(losses: list[float]) -> str:
     """What is wrong with a curve: not finite, no lower at its end, or rising in a third of its steps; "" if nothing."""
-    rises = sum(b > a for a, b in zip(losses, losses[1:], strict=False))
+    rises = sum(b > a for a, b in itertools.pairwise(losses))
     if not math.isfinite(losses[-1]):
         return f"the loss is not finite after {len(losses) - 1} steps (it began at {losses[0]:.3g})"
     if losses[-1] >= losses[0]:

@@ -5,13 +5,14 @@ Each takes an Exam and yields findings. `check` names the line of the guide's ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torch import nn
 
 from mambanorm.advice.findings import Exam, Finding
 from mambanorm.advice.rules import DEEP, SMALL_BATCH
-from mambanorm.advice.trace import ACTIVATIONS, PADS, WEIGHTED, norms_of, takes_batch_statistics
+from mambanorm.advice.trace import ACTIVATIONS, PADS, WEIGHTED, channels_of, norms_of, takes_batch_statistics
 
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 PADDED = 0.02
@@ -31,8 +32,7 @@ def small_batches(exam: Exam) -> Iterator[Finding]:
     told = ""
     seen = next((s for s in exam.trace.seen if s.path == path), None) if exam.trace else None
     if seen is not None:
-        axis = 1 if isinstance(seen.module, nn.modules.batchnorm._NormBase) else -1
-        values = int(_product(seen.shape) / seen.shape[axis])
+        values = math.prod(seen.shape) // channels_of(seen.module)
         told = f"; the statistics of the first are taken over {values:,} values a channel"
     found = f"BatchNorm learns from batches of {batch} ({len(norms)} such norms{told})"
     mend = "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
@@ -48,7 +48,9 @@ def recurrent(exam: Exam) -> Iterator[Finding]:
         seen = next((s for s in exam.trace.seen if s.path == path), None) if exam.trace else None
         source = seen.source if seen else _widths(nets, module)
         if source in nets and (seen is None or len(seen.shape) == 3):
-            steps = f" over {seen.shape[0]} rows × {_product(seen.shape[1:]) // _channels(module)} steps" if seen else ""
+            steps = (
+                f" over {seen.shape[0]} rows × {math.prod(seen.shape[1:]) // channels_of(module)} steps" if seen else ""
+            )
             found = f"one BatchNorm statistic{steps} of the outputs of {source} ({type(nets[source]).__name__})"
             mend = "nn.LayerNorm on (B, L, hidden), or statistics of its own for each step"
             yield Finding("warning", path, found, mend, "check 2, mistake 2")
@@ -126,13 +128,15 @@ def groups(exam: Exam) -> Iterator[Finding]:
         if c % g:
             yield Finding("serious", path, f"{c} channels do not divide into {g} groups", "a divisor", "GroupNorm")
             continue
-        values = c // g * _product(shapes[path][2:]) if path in shapes else 0
+        values = c // g * math.prod(shapes[path][2:]) if path in shapes else 0
         if values == 1:
             found = f"each of the {g} groups holds one value: what comes out is β, whatever goes in"
             yield Finding("serious", path, found, "fewer groups, or LN", "GroupNorm")
         elif g == c > 1:
             found = f"{g} groups of one channel each: this is InstanceNorm"
-            yield Finding("note", path, found, f"fewer groups, such as {max(c // 8, 1)}, or say InstanceNorm", "GroupNorm")
+            yield Finding(
+                "note", path, found, f"fewer groups, such as {max(c // 8, 1)}, or say InstanceNorm", "GroupNorm"
+            )
 
 
 def padding(exam: Exam) -> Iterator[Finding]:
@@ -144,14 +148,3 @@ def padding(exam: Exam) -> Iterator[Finding]:
             found = f"{100 * seen.empty:.0f} % of the positions under the statistics are padding"
             mend = "pad behind the norm, let convolutions pad, or leave padding out (lengths= in this kit's norms)"
             yield Finding("warning", seen.path, found, mend, "Batch Normalization")
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _channels(norm: nn.Module) -> int:
-    return getattr(norm, "num_features", None) or norm.d

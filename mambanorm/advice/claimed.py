@@ -52,7 +52,9 @@ def _batch_rows(scale, seeds, runs_dir) -> list[tuple]:
         rows.append((f"BN / GN at batch {batch}", claimed, ours, _setting(frame, "small CNN, digits")))
     gaps = {b: paired_by_seed(frame[frame.batch == b], "norm", "BN", "GN", "accuracy") for b in frame.batch.unique()}
     behind = [f"{b}" for b, gap in sorted(gaps.items()) if t_interval(gap)[1] < 0]
-    said = f"BN is told to be behind GN at batch {', '.join(behind)}" if behind else "BN is nowhere told to be behind GN"
+    said = (
+        f"BN is told to be behind GN at batch {', '.join(behind)}" if behind else "BN is nowhere told to be behind GN"
+    )
     return [*rows, ("BatchNorm fails below batch", "8", said, _setting(frame, "small CNN, digits"))]
 
 

@@ -1,8 +1,8 @@
 """What a check of a model found, as data, as a table and as text.
 
-    Finding     one thing: how bad, where, what with its number, what to try, which line of the guide
-    Findings    all of a model, the worst first
-    Exam        what the checks look at: a copy of the model, some batches, what a pass through it has shown
+Finding     one thing: how bad, where, what with its number, what to try, which line of the guide
+Findings    all of a model, the worst first
+Exam        what the checks look at: a copy of the model, some batches, what a pass through it has shown
 """
 
 from __future__ import annotations

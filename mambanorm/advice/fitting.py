@@ -59,17 +59,20 @@ def fit(
     batches: Iterable[object],
     *,
     lr: float,
+    steps: int,
     optimizer: str = "adam",
     watch: Callable[[int], None] | None = None,
 ) -> list[float]:
     """Trains the model, one step a batch, and returns the loss of each step. A loss that is not finite ends it.
 
+    The rate falls linearly to 0 over `steps`, so that running statistics catch up with the weights at the end.
     loss_of(model, batch) is a scalar; watch(step) is called after each step. ValueError for another optimizer.
     """
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     descent, losses = OPTIMIZERS[optimizer](model.parameters(), lr), []
     for step, batch in enumerate(batches, 1):
+        descent.param_groups[0]["lr"] = lr * (1 - (step - 1) / steps)
         model.train()
         loss = loss_of(model, batch)
         losses.append(loss.item())

@@ -113,10 +113,10 @@ def _call(model: nn.Module, batch: object) -> object:
 @contextmanager
 def as_it_was():
     """Random states of torch, NumPy and Python as they were, whatever is drawn inside."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         try:
             yield
         finally:
             random.setstate(states[0])
-            np.random.set_state(states[1])  # noqa: NPY002
+            np.random.set_state(states[1])

@@ -1,9 +1,9 @@
 """Which norm, where, and why: `recommend` asks the rules (rules.py, mamba.py) and hands back a Recommendation.
 
-    Question          what is asked, checked
-    Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
-    Recommendation    norm, place, the line of code, reasons, and what is at odds with them
-    recommend         the decision framework of the guide as a function
+Question          what is asked, checked
+Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
+Recommendation    norm, place, the line of code, reasons, and what is at odds with them
+recommend         the decision framework of the guide as a function
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def guide(text: str, section: str) -> Reason:
 
 
 ARITHMETIC = Reason(
-    "The guide's RMSNorm is 15–20 % faster than LayerNorm, and by its own table all of LayerNorm costs 3–5 %; the table "
-    "then allows 1–2 %. A part cannot save more than it costs.",
+    "The guide's RMSNorm is 15–20 % faster than LayerNorm. By its own table all of LayerNorm costs 3–5 %, and a part "
+    "cannot save more than it costs.",
     "guide S4, RMS Normalization against Performance Impact",
 )
 WU_AND_HE = Reason(
@@ -139,9 +139,7 @@ def _instance_norm(q: Question, runs_dir) -> Recommendation:
         "Huang & Belongie 2017, against guide S4, Instance Normalization",
     )
     code = "nn.InstanceNorm2d(channels, affine=True)"
-    return Recommendation(
-        q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), (reversed_, IDENTICAL, *odd), ("GN",)
-    )
+    return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), (reversed_, IDENTICAL, *odd), ("GN",))
 
 
 def recurrent(q: Question, runs_dir=None) -> Recommendation:
@@ -152,12 +150,12 @@ def recurrent(q: Question, runs_dir=None) -> Recommendation:
         *measured,
     )
     inside = Reason(
-        "The guide normalizes the outputs alone, so the state itself is not. The paper normalizes inside the recurrence.",
+        "The guide normalizes the outputs alone, and so not the state. The paper normalizes inside the recurrence.",
         "Ba et al. 2016, against guide S4, RNN / LSTM",
     )
     never_bn = Reason(
-        "BatchNorm trains LSTMs well when it has statistics of its own for each step. Pooled over steps it is one shift "
-        "and scale a channel: that destroys no order in time.",
+        "BatchNorm trains LSTMs well when it has statistics of its own for each step. Pooled over steps it is one "
+        "shift and scale a channel: that destroys no order in time.",
         "Cooijmans et al. 2017, against guide S4, Why NOT BatchNorm",
     )
     place, code = "on the outputs of each layer, step by step", "nn.LayerNorm(hidden_size)  # on (B, L, hidden)"
@@ -188,8 +186,8 @@ _DEEPNET = Reason(
     "With scaled residuals and initial weights, post-norm trains with 1,000 layers.", "Wang et al. 2022, DeepNet"
 )
 _GPT_2 = Reason(
-    "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input of each sub-block, and "
-    "the paper on PaLM speaks of layer norms without biases.",
+    "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input of each sub-block, "
+    "and the paper on PaLM speaks of layer norms without biases.",
     "Radford et al. 2019; Chowdhery et al. 2022, §2; against guide S4, Transformer and RMS Normalization",
 )
 

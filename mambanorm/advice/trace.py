@@ -27,7 +27,9 @@ TORCH_KINDS = {
     nn.RMSNorm: "RMSN",
 }
 BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}
-RESHAPES = re.compile(r"^(Unsafe)?(View|ReshapeAlias|Reshape|Transpose|Permute|T|Squeeze|Unsqueeze|Clone|Alias|ToCopy)B")
+RESHAPES = re.compile(
+    r"^(Unsafe)?(View|ReshapeAlias|Reshape|Transpose|Permute|T|Squeeze|Unsqueeze|Clone|Alias|ToCopy)B"
+)
 TRANSPARENT = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout)
 ACTIVATIONS = re.compile(r"^(Relu|LeakyRelu|Gelu|Silu|Tanh|Sigmoid|Elu|Hardswish|Hardtanh|Softplus|Mish|PRelu|Thresh)")
 WEIGHTED = re.compile(r"^(Convolution|MkldnnConvolution|SlowConv|ThnnConv|Addmm|Mm|Bmm|Linear)")
@@ -148,11 +150,21 @@ def _look(path: str, module: nn.Module, kinds: dict, x: Tensor, made: dict, mask
                 _empty(x, module), masked)  # fmt: skip
 
 
-def _empty(x: Tensor, module: nn.Module) -> float:
-    """The share of positions of (B, C, …) that are zero in all of at least two channels; kit norms have C last."""
-    if x.dim() < 3:
-        return 0.0
-    axis = -1 if isinstance(module, Norm) else 1
-    if x.shape[axis] < 2:
+def channels_of(norm: nn.Module) -> int | None:
+    """The number of channels that a norm has a statistic or a weight for; None if it does not say."""
+    named = (getattr(norm, name, None) for name in ("num_features", "num_channels", "d"))
+    return next((n for n in named if isinstance(n, int)), None)
+
+
+def channel_axis(norm: nn.Module, shape: tuple[int, ...]) -> int:
+    """The axis of the channels: 1 as in torch, or the last, as in this kit and where the sizes say so."""
+    torchs = not isinstance(norm, Norm) and len(shape) > 1 and channels_of(norm) in (shape[1], None)
+    return 1 if torchs else -1
+
+
+def _empty(x: Tensor, norm: nn.Module) -> float:
+    """The share of the positions of (B, C, …) or (B, …, C) that are zero in all of at least two channels."""
+    axis = channel_axis(norm, tuple(x.shape))
+    if x.dim() < 3 or x.shape[axis] < 2:
         return 0.0
     return float((x.detach() == 0).all(axis).float().mean())
