@@ -91,7 +91,8 @@ SOUND = {
         lambda: mn.SequenceClassifier(10, in_features=8, d_model=16, n_layers=4, arm="BN>SSM>GN"), STEPS),
     "this kit's image model": (lambda: mn.ImageClassifier(10, in_channels=1, d_model=16, n_layers=2, patch=2),
                                IMAGES.permute(0, 2, 3, 1)),
-    "this kit's language model": (lambda: mn.LanguageModel(20, d_model=16, n_layers=2), torch.arange(32).view(8, 4) % 20),
+    "this kit's language model": (
+        lambda: mn.LanguageModel(20, d_model=16, n_layers=2), torch.arange(32).view(8, 4) % 20),
 }  # fmt: skip
 
 

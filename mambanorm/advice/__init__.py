@@ -9,8 +9,10 @@ experiments.py             small real runs, experiments_gan.py: GANs;   fitting.
 mistakes.py                the five mistakes, each a failing demo beside its mended twin
 costs.py                   what a norm costs here: time and memory
 claimed.py                 every number that the guide claims, beside the one measured here
+answers.py                 what came out, in sentences
 """
 
+from mambanorm.advice.answers import in_words
 from mambanorm.advice.claimed import claimed_and_measured
 from mambanorm.advice.costs import memory_table, overhead_table
 from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
@@ -29,6 +31,7 @@ __all__ = [
     "Recommendation",
     "check_model",
     "claimed_and_measured",
+    "in_words",
     "measure",
     "memory_table",
     "mistake_runs",

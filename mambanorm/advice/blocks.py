@@ -155,7 +155,7 @@ class Discriminator(nn.Module):
 class ConvNet(nn.Sequential):
     """ConvBlocks, the mean over each quarter of the image, a linear head: (B, 1, H, W) → (B, n_classes).
 
-    A mean over the whole image would be nearly the same for all images behind GN, which has set the means of its groups.
+    A mean over the whole image would be nearly the same for all images behind GN, which sets the means of groups.
     """
 
     def __init__(self, n_classes: int = 10, channels: int = 16, depth: int = 3, norm: str = "BN"):

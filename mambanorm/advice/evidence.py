@@ -2,7 +2,7 @@
 
 Each function returns two lists: reasons that agree with the guide or stand beside it, and those that are at odds with
 it. A difference is told by the 95 % t-interval of its paired seeds. Where nothing is stored, the only reason says how
-to measure it.
+to measure it. `store`: scale and runs_dir of what is stored, None = the environment's.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _told(difference: pd.Series) -> tuple[str, str]:
     return points(difference.mean(), low, high), interval_says(low, high)
 
 
-def batch_size(batch: int | None, small: bool, runs_dir=None) -> Lists:
+def batch_size(batch: int | None, small: bool, store: dict | None = None) -> Lists:
     """BN against GN at the measured batch nearest to the one asked for."""
-    frame = stored("batch_size", runs_dir=runs_dir)
+    frame = stored("batch_size", **store or {})
     if frame.empty:
         return _unmeasured("batch_size")
     near = min(frame.batch.unique(), key=lambda b: abs(b - (batch or (4 if small else 32))))
@@ -51,9 +51,9 @@ def batch_size(batch: int | None, small: bool, runs_dir=None) -> Lists:
     return ([], [reason]) if against else ([reason], [])
 
 
-def depth(layers: int | None, runs_dir=None) -> Lists:
+def depth(layers: int | None, store: dict | None = None) -> Lists:
     """Pre- against post-norm at the measured depth nearest to the one asked for (None = the deepest), both with LN."""
-    frame = stored("depth", runs_dir=runs_dir)
+    frame = stored("depth", **store or {})
     if frame.empty:
         return _unmeasured("depth")
     near = min(frame.depth.unique(), key=lambda n: abs(n - (layers or 10**6)))
@@ -63,9 +63,9 @@ def depth(layers: int | None, runs_dir=None) -> Lists:
     return ([], [reason]) if says == "below zero" else ([reason], [])
 
 
-def recurrent(runs_dir=None) -> Lists:
+def recurrent(store: dict | None = None) -> Lists:
     """LN against BN and against no norm in an LSTM."""
-    frame = stored("recurrent", runs_dir=runs_dir)
+    frame = stored("recurrent", **store or {})
     if frame.empty:
         return _unmeasured("recurrent")
     agree, odd = [], []
@@ -76,9 +76,9 @@ def recurrent(runs_dir=None) -> Lists:
     return agree, odd
 
 
-def style(runs_dir=None) -> Lists:
+def style(store: dict | None = None) -> Lists:
     """Which norm paints one style best, and how much of each image's own style it leaves."""
-    frame = stored("style", runs_dir=runs_dir)
+    frame = stored("style", **store or {})
     if frame.empty:
         return _unmeasured("style")
     means = frame.groupby("norm")[["error", "error_beyond", "survives"]].mean()
@@ -98,9 +98,9 @@ def style(runs_dir=None) -> Lists:
     return ([error], odd) if helps else ([], [error, *odd])
 
 
-def gan(component: str, runs_dir=None) -> Lists:
+def gan(component: str, store: dict | None = None) -> Lists:
     """BatchNorm in this component against none in both, by the energy distance of samples (lower is better)."""
-    frame = stored("gan", runs_dir=runs_dir)
+    frame = stored("gan", **store or {})
     if frame.empty:
         return _unmeasured("gan")
     other = "discriminator" if component == "generator" else "generator"

@@ -110,6 +110,7 @@ def recommend(
     size: float | str | None = None,
     component: str | None = None,
     depth: int | None = None,
+    scale: str | None = None,
     runs_dir=None,
 ) -> Recommendation:
     """The norm for an architecture and its place, with reasons (the guide's decision framework, S4).
@@ -117,7 +118,8 @@ def recommend(
     batch_size: rows of a training batch on one device. causal: no output may depend on a later position. size:
     parameters, a number or such as "7B". component: "generator" or "discriminator" (a GAN needs one), or "output" for
     the last layer. depth: layers. For "mamba", task may also name a task of this kit, such as "digits", and the reasons
-    are recorded verdicts. Runs of `advice.measure` that the run store holds are named where they speak to the question.
+    are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None = the
+    environment's) are named where they speak to the question.
     ValueError for an unknown value, with the valid ones.
     """
     from mambanorm.advice.mamba import mamba  # here: reading the recorded results takes seconds
@@ -127,7 +129,11 @@ def recommend(
     check(question)
     if refused := never(question):
         return refused
-    return mamba(question) if architecture == "mamba" else RULES[architecture](question, runs_dir)
+    return (
+        mamba(question)
+        if architecture == "mamba"
+        else RULES[architecture](question, dict(scale=scale, runs_dir=runs_dir))
+    )
 
 
 def check(question: Question) -> None:

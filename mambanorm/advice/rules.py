@@ -78,16 +78,16 @@ _SCALED_INPUTS = Reason(
 # architectures
 
 
-def cnn(q: Question, runs_dir=None) -> Recommendation:
+def cnn(q: Question, store: dict | None = None) -> Recommendation:
     if q.causal:
         why = guide("LayerNorm does not mix steps.", "Layer Normalization")
         more = Reason("BN, GN and IN take statistics along the positions, and so from the future.", "notebook 01")
         code = "nn.LayerNorm(channels)  # on (B, L, C)"
         return Recommendation(q, "LN", "over the channels of each position", code, (why, more))
     if q.task in SPATIAL:
-        return _instance_norm(q, runs_dir)
+        return _instance_norm(q, store)
     small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or (q.batch_size is None and q.task in SMALL_BATCH_TASKS)
-    measured, odd = evidence.batch_size(q.batch_size, small, runs_dir)
+    measured, odd = evidence.batch_size(q.batch_size, small, store)
     if small:
         given = f"{q.task} usually has batches" if q.batch_size is None else f"A batch of {q.batch_size} is"
         whys = [
@@ -124,8 +124,8 @@ def _after_convolution() -> Reason:
     return guide("In CNNs the norm stands between convolution and activation.", "Decision Framework, step 3")
 
 
-def _instance_norm(q: Question, runs_dir) -> Recommendation:
-    measured, odd = evidence.style(runs_dir)
+def _instance_norm(q: Question, store: dict | None) -> Recommendation:
+    measured, odd = evidence.style(store)
     what = "Style transfer" if q.task == "style_transfer" else "Image-to-image translation"
     whys = (
         guide(f"{what} takes InstanceNorm, whatever the batch.", "Decision Framework, step 2"),
@@ -142,8 +142,8 @@ def _instance_norm(q: Question, runs_dir) -> Recommendation:
     return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), (reversed_, IDENTICAL, *odd), ("GN",))
 
 
-def recurrent(q: Question, runs_dir=None) -> Recommendation:
-    measured, odd = evidence.recurrent(runs_dir)
+def recurrent(q: Question, store: dict | None = None) -> Recommendation:
+    measured, odd = evidence.recurrent(store)
     whys = (
         guide("Recurrent nets take LayerNorm, never BatchNorm.", "Decision Framework, step 2"),
         guide("It stands on the hidden states, step by step.", "Decision Framework, step 3"),
@@ -162,11 +162,11 @@ def recurrent(q: Question, runs_dir=None) -> Recommendation:
     return Recommendation(q, "LN", place, code, whys, (inside, never_bn, *odd), ("RMSN",))
 
 
-def transformer(q: Question, runs_dir=None) -> Recommendation:
+def transformer(q: Question, store: dict | None = None) -> Recommendation:
     large = (q.size or 0) >= LARGE
     norm = "RMSN" if large else "LN"
     says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
-    measured, odd = evidence.depth(q.depth, runs_dir)
+    measured, odd = evidence.depth(q.depth, store)
     whys = [
         guide(says, "Decision Framework, step 2; Modern Recommendations (2025)"),
         guide("Pre-norm is more stable, and the default.", "Decision Framework, steps 2 and 3"),
@@ -192,10 +192,10 @@ _GPT_2 = Reason(
 )
 
 
-def gan(q: Question, runs_dir=None) -> Recommendation:
-    measured, odd = evidence.gan(q.component, runs_dir)
+def gan(q: Question, store: dict | None = None) -> Recommendation:
+    measured, odd = evidence.gan(q.component, store)
     if q.component == "generator" and q.task in SPATIAL:
-        found = _instance_norm(q, runs_dir)
+        found = _instance_norm(q, store)
         return Recommendation(q, "IN", AFTER_CONVOLUTION, found.code, found.reasons, found.at_odds, ("None",))
     odd = (_DCGAN, *odd)
     section = "Decision Framework, step 2; GAN"
@@ -216,7 +216,7 @@ _DCGAN = Reason(
 )
 
 
-def mlp(q: Question, runs_dir=None) -> Recommendation:
+def mlp(q: Question, store: dict | None = None) -> Recommendation:
     place = "after the linear layer, before the activation"
     if (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.causal or q.task == "reinforcement_learning":
         why = guide("LayerNorm works at any batch size, 1 included.", "Layer Normalization; Summary, 2")

@@ -6,6 +6,7 @@
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
+    advice.py        mistakes beside their mended twins, values over batch, rate and depth, samples of GANs
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
@@ -22,6 +23,7 @@ from mambanorm.figures.accuracy import (
     fig_type,
     fig_validation,
 )
+from mambanorm.figures.advice import fig_mistakes, fig_over, fig_samples
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_pairs
@@ -54,14 +56,17 @@ __all__ = [
     "fig_headline",
     "fig_latency",
     "fig_memory",
+    "fig_mistakes",
     "fig_mixture",
     "fig_n2_box",
     "fig_outputs",
+    "fig_over",
     "fig_pairs",
     "fig_part_norms",
     "fig_patterns",
     "fig_position",
     "fig_robustness",
+    "fig_samples",
     "fig_scaling",
     "fig_selector",
     "fig_sigma1",
