@@ -42,8 +42,8 @@ class Question:
     def words(self) -> str:
         """`cnn, batch_size=4`"""
         given = {name: value for name, value in vars(self).items() if value and name != "architecture"}
-        return ", ".join([self.architecture, *(f"{name}={value:,}" if name == "size" else f"{name}={value}"
-                                               for name, value in given.items())])  # fmt: skip
+        said = (f"{name}={value:,.0f}" if name == "size" else f"{name}={value}" for name, value in given.items())
+        return ", ".join([self.architecture, *said])
 
 
 @dataclass(frozen=True)
