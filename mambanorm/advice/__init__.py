@@ -1,6 +1,7 @@
 """Which norm when, and which mistakes? The guide (source S4) as functions, and what this kit measures of it.
 
-recommendation.py          recommend: the decision framework;   rules.py: its steps;   mamba.py: from recorded verdicts
+framework.py               recommend: the decision framework;   rules.py: its steps;   mamba.py: from recorded verdicts
+recommendation.py          what is asked, and what comes back
 evidence.py                what the stored runs of the experiments say of a recommendation
 model_check.py             check_model: the checklist on a real model;   findings.py, trace.py: what it sees and says
 checks_of_structure.py     the checks of what a model is made of;   checks_of_behaviour.py: of what it does
@@ -17,9 +18,10 @@ from mambanorm.advice.claimed import claimed_and_measured
 from mambanorm.advice.costs import memory_table, overhead_table
 from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
 from mambanorm.advice.findings import Finding, Findings
+from mambanorm.advice.framework import recommend
 from mambanorm.advice.mistakes import MISTAKES, mistake_runs, mistake_table
 from mambanorm.advice.model_check import CHECKS, check_model
-from mambanorm.advice.recommendation import Reason, Recommendation, recommend
+from mambanorm.advice.recommendation import Reason, Recommendation
 
 __all__ = [
     "CHECKS",

@@ -1,9 +1,8 @@
-"""Which norm, where, and why: `recommend` asks the rules (rules.py, mamba.py) and hands back a Recommendation.
+"""What is asked of `recommend` and what it hands back.
 
-Question          what is asked, checked
+Question          what is asked;   check: that it can be answered;   parameters: a size such as "7B" as a number
 Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
 Recommendation    norm, place, the line of code, reasons, and what is at odds with them
-recommend         the decision framework of the guide as a function
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 
 from mambanorm.checks import check_flag, check_size, shown
 from mambanorm.errors import unknown
+from mambanorm.tasks import TASKS as KIT
 
 ARCHITECTURES = ("cnn", "rnn", "lstm", "gru", "transformer", "gan", "mamba", "mlp")
 TASKS = (
@@ -101,45 +101,8 @@ class Recommendation:
         return [(title, list(entries)) for title, entries in lists if entries]
 
 
-def recommend(
-    architecture: str,
-    *,
-    batch_size: int | None = None,
-    task: str | None = None,
-    causal: bool = False,
-    size: float | str | None = None,
-    component: str | None = None,
-    depth: int | None = None,
-    scale: str | None = None,
-    runs_dir=None,
-) -> Recommendation:
-    """The norm for an architecture and its place, with reasons (the guide's decision framework, S4).
-
-    batch_size: rows of a training batch on one device. causal: no output may depend on a later position. size:
-    parameters, a number or such as "7B". component: "generator" or "discriminator" (a GAN needs one), or "output" for
-    the last layer. depth: layers. For "mamba", task may also name a task of this kit, such as "digits", and the reasons
-    are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None = the
-    environment's) are named where they speak to the question.
-    ValueError for an unknown value, with the valid ones.
-    """
-    from mambanorm.advice.mamba import mamba  # here: reading the recorded results takes seconds
-    from mambanorm.advice.rules import RULES, never
-
-    question = Question(architecture, batch_size, task, causal, parameters(size), component, depth)
-    check(question)
-    if refused := never(question):
-        return refused
-    return (
-        mamba(question)
-        if architecture == "mamba"
-        else RULES[architecture](question, dict(scale=scale, runs_dir=runs_dir))
-    )
-
-
 def check(question: Question) -> None:
     """ValueError for an unknown value, for a size below 1, and for a component that the architecture does not have."""
-    from mambanorm.tasks import TASKS as KIT
-
     q = question
     if q.architecture not in ARCHITECTURES:
         raise unknown("architecture", q.architecture, ARCHITECTURES)
