@@ -192,7 +192,7 @@ SICK = {
         blocks.ConvNet, IMAGES, dict(evaluating=True), "check 7, mistake 3", "serious", "other rows in its batch"),
     "dropout left on": (
         lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 3)), torch.randn(8, 8),
-        dict(evaluating=True), "check 7, mistake 3", "serious", "1 dropout layers are on"),
+        dict(evaluating=True), "check 7, mistake 3", "serious", "1 dropout layer on"),
     "vanishing gradients": (without_norms, torch.randn(16, 8), {}, "check 8", "serious", "vanish"),
     "post-norm, 13 layers of torch": (
         lambda: encoder(False, 13), STEPS, {}, "check 10, mistake 4", "warning", "about 13 layers"),
@@ -203,7 +203,7 @@ SICK = {
         lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), torch.randn(16, 8), {}, "when not to, 1", "serious",
         "(16, 3)"),
     "BatchNorm in a discriminator": (
-        lambda: blocks.Discriminator(norm="BN"), IMAGES, {}, "GAN; modern advice", "warning", "1 BatchNorms"),
+        lambda: blocks.Discriminator(norm="BN"), IMAGES, {}, "GAN; modern advice", "warning", "1 BatchNorm in"),
     "the same, told by the caller": (
         blocks.ConvNet, IMAGES, dict(component="discriminator"), "GAN; modern advice", "warning", "3 BatchNorms"),
     "one channel a group": (one_channel_groups, IMAGES, {}, "GroupNorm", "note", "this is InstanceNorm"),

@@ -6,7 +6,8 @@ evidence.py                what the stored runs of the experiments say of a reco
 model_check.py             check_model: the checklist on a real model;   findings.py, trace.py: what it sees and says
 checks_of_structure.py     the checks of what a model is made of;   checks_of_behaviour.py: of what it does
 blocks.py                  ConvBlock, StyleConvBlock, NormalizedLSTM, TransformerLayer, Generator, Discriminator, …
-experiments.py             small real runs, experiments_gan.py: GANs;   fitting.py: their loop and their cache
+experiments.py             small real runs, experiments_dense.py, experiments_gan.py: two more
+fitting.py                 their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin
 costs.py                   what a norm costs here: time and memory
 claimed.py                 every number that the guide claims, beside the one measured here

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mambanorm.advice.findings import Exam, Finding
 from mambanorm.advice.trace import channel_axis, first_tensor, norms_of
+from mambanorm.text import plural
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
@@ -100,7 +101,7 @@ def forgotten_eval(exam: Exam) -> Iterator[Finding]:
         found = f"train mode: with other rows in its batch the same row's output changes by {100 * change:.0f} %"
         yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
     elif random:
-        found = f"train mode: {len(random)} dropout layers are on"
+        found = f"train mode: {plural(len(random), 'dropout layer')} on"
         yield Finding("serious", random[0], found, "model.eval() before predicting", "check 7, mistake 3")
     elif any(getattr(m, "running_mean", None) is not None for m in exam.model.modules()):
         found = "train mode: norms use the statistics of the batch"

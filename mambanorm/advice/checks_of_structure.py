@@ -13,6 +13,7 @@ from torch import nn
 from mambanorm.advice.findings import Exam, Finding
 from mambanorm.advice.rules import DEEP, SMALL_BATCH
 from mambanorm.advice.trace import ACTIVATIONS, PADS, WEIGHTED, channels_of, norms_of, takes_batch_statistics
+from mambanorm.text import plural
 
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 PADDED = 0.02
@@ -34,7 +35,7 @@ def small_batches(exam: Exam) -> Iterator[Finding]:
     if seen is not None:
         values = math.prod(seen.shape) // channels_of(seen.module)
         told = f"; the statistics of the first are taken over {values:,} values a channel"
-    found = f"BatchNorm learns from batches of {batch} ({len(norms)} such norms{told})"
+    found = f"BatchNorm learns from batches of {batch} ({plural(len(norms), 'such norm')}{told})"
     mend = "GroupNorm, or LN; or larger batches; or freeze the statistics of a pre-trained model"
     yield Finding("serious" if batch <= 2 else "warning", path, found, mend, "check 1, mistake 1")
 
@@ -66,7 +67,7 @@ def wrong_for_the_task(exam: Exam) -> Iterator[Finding]:
     """Check 3: style transfer and image translation with BatchNorm."""
     norms = _batch_norms(exam)
     if exam.task in ("style_transfer", "image_translation") and norms:
-        found = f"{len(norms)} BatchNorms mix the styles of a batch, in {exam.task.replace('_', ' ')}"
+        found = f"{plural(len(norms), 'BatchNorm')} would mix the styles of a batch, in {exam.task.replace('_', ' ')}"
         yield Finding("warning", norms[0][0], found, "nn.InstanceNorm2d(channels, affine=True)", "check 3, mistake 5")
 
 
@@ -113,7 +114,7 @@ def discriminator(exam: Exam) -> Iterator[Finding]:
     for path, module in inside[:1]:
         norms = [name for name, norm, kind in norms_of(module) if takes_batch_statistics(norm, kind)]
         if norms:
-            found = f"{len(norms)} BatchNorms in a discriminator: a row's score depends on its batch-mates"
+            found = f"{plural(len(norms), 'BatchNorm')} in a discriminator: a row's score depends on its batch-mates"
             where = f"{path}.{norms[0]}".strip(".")
             yield Finding("warning", where, found, "no norm, LN, or spectral norm", "GAN; modern advice")
 
@@ -135,7 +136,7 @@ def groups(exam: Exam) -> Iterator[Finding]:
         elif g == c > 1:
             found = f"{g} groups of one channel each: this is InstanceNorm"
             yield Finding(
-                "note", path, found, f"fewer groups, such as {max(c // 8, 1)}, or say InstanceNorm", "GroupNorm"
+                "note", path, found, f"fewer groups, such as {max(c // 4, 1)}, or say InstanceNorm", "GroupNorm"
             )
 
 

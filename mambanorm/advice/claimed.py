@@ -41,8 +41,7 @@ def _setting(frame: pd.DataFrame, what: str) -> str:
 
 
 def _batch_rows(scale, seeds, runs_dir) -> list[tuple]:
-    frame = measure("batch_size", scale, seeds, runs_dir)
-    rows = []
+    frame, rows = measure("batch_size", scale, seeds, runs_dir), []
     for batch in sorted(frame.batch.unique(), reverse=True):
         here = frame[frame.batch == batch]
         means = here.groupby("norm").accuracy.mean()
@@ -50,12 +49,17 @@ def _batch_rows(scale, seeds, runs_dir) -> list[tuple]:
         ours = f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: {points(gap.mean(), *t_interval(gap))})"
         claimed = "{:.1f} / {:.1f} %".format(*IMAGENET[batch]) if batch in IMAGENET else "–"
         rows.append((f"BN / GN at batch {batch}", claimed, ours, _setting(frame, "small CNN, digits")))
+    dense = measure("dense", scale, seeds, runs_dir)
+    for what, measured in (("small CNN", frame), ("net of linear layers", dense)):
+        rows.append((f"BatchNorm fails below batch ({what})", "8", _fails_below(measured), _setting(measured, what)))
+    return rows
+
+
+def _fails_below(frame: pd.DataFrame) -> str:
     gaps = {b: paired_by_seed(frame[frame.batch == b], "norm", "BN", "GN", "accuracy") for b in frame.batch.unique()}
-    behind = [f"{b}" for b, gap in sorted(gaps.items()) if t_interval(gap)[1] < 0]
-    said = (
-        f"BN is told to be behind GN at batch {', '.join(behind)}" if behind else "BN is nowhere told to be behind GN"
-    )
-    return [*rows, ("BatchNorm fails below batch", "8", said, _setting(frame, "small CNN, digits"))]
+    behind = {b: gap.mean() for b, gap in sorted(gaps.items()) if t_interval(gap)[1] < 0}
+    told = ", ".join(f"{b} ({points(gap).split(' (')[0]})" for b, gap in behind.items())
+    return f"BN is told to be behind GN at batch {told}" if behind else "BN is nowhere told to be behind GN"
 
 
 def _rate_rows(scale, seeds, runs_dir) -> list[tuple]:
@@ -109,11 +113,13 @@ def _cost_rows(scale) -> list[tuple]:
     for (model, norm), claimed in OVERHEAD.items():
         row = table.loc[(model, norm)]
         ours = f"{100 * row.overhead:+.0f} % [{100 * row.low:.0f}, {100 * row.high:.0f}]".replace("-", "−")
-        rows.append((f"inference with {norm}", claimed, ours, f"{model}, this CPU, median and quartiles of rounds"))
+        rows.append((f"inference with {norm}", claimed, ours, f"{model}, CPU time of one thread, median and quartiles"))
     for model, claimed in (("the norm alone", "–"), ("Transformer layer", "15–20 % (text), 18 % (LLaMA-7B, A100)")):
         ratio = table.loc[(model, "LN")].ms / table.loc[(model, "RMSN")].ms - 1
         ours = f"{100 * ratio:+.0f} %".replace("-", "−")
-        rows.append((f"RMSNorm is faster than LayerNorm: {model}", claimed, ours, "forward, this CPU, medians"))
+        rows.append(
+            (f"RMSNorm is faster than LayerNorm: {model}", claimed, ours, "forward, CPU time of one thread, medians")
+        )
     for row in memory_table().itertuples():
         ours = f"{row.parameters:,} learned + {row.buffers:,} kept"
         rows.append((f"{row.norm} of 512 channels holds", f"{row.claimed:,} parameters", ours, "counted in torch"))

@@ -1,7 +1,7 @@
 """What a norm costs on this machine: time beside the same model without it, and numbers kept.
 
-Times are medians over rounds in which all variants take turns, so that a busy machine slows all of them alike. They
-are of this CPU, in float32, and say nothing of a GPU.
+Times are CPU times of one thread, medians over rounds in which all variants take turns: other processes do not enter.
+They are of this CPU, in float32, and say nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from mambanorm.advice.blocks import TransformerLayer, norm_2d
+from mambanorm.kernels.threads import exactly_threads
 from mambanorm.settings import check_scale, default_scale
 
 ROUNDS = {"smoke": 2, "quick": 30}
@@ -40,9 +41,10 @@ def overhead_table(scale: str | None = None) -> pd.DataFrame:
         image, tokens = image[:1], tokens[:1]
     convs = {name: nn.Sequential(*_conv(name)).eval() for name in ("None", "BN", "LN", "GN", "IN")}
     layers = {name: TransformerLayer(128, norm=name).eval() for name in ("None", "LN", "RMSN")}
-    frames = [_timed("CNN", convs, image, rounds), _timed("Transformer layer", layers, tokens, rounds)]
     alone = {"None": nn.Identity(), "LN": nn.LayerNorm(128), "RMSN": nn.RMSNorm(128)}
-    frames.append(_timed("the norm alone", alone, tokens, 4 * rounds))
+    with exactly_threads(1):
+        frames = [_timed("CNN", convs, image, rounds), _timed("Transformer layer", layers, tokens, rounds)]
+        frames.append(_timed("the norm alone", alone, tokens, 4 * rounds))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -55,10 +57,10 @@ def _timed(model: str, variants: dict[str, Callable], x: torch.Tensor, rounds: i
     times = {name: [] for name in variants}
     for i in range(rounds + 2):  # the first two warm up
         for name, variant in variants.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             variant(x)
             if i > 1:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(time.thread_time() - start)
     base = np.array(times["None"])
     rows = []
     for name, values in times.items():

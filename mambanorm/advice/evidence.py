@@ -38,15 +38,16 @@ def _told(difference: pd.Series) -> tuple[str, str]:
     return points(difference.mean(), low, high), interval_says(low, high)
 
 
-def batch_size(batch: int | None, small: bool, store: dict | None = None) -> Lists:
-    """BN against GN at the measured batch nearest to the one asked for."""
-    frame = stored("batch_size", **store or {})
+def batch_size(batch: int | None, small: bool, store: dict | None = None, name: str = "batch_size") -> Lists:
+    """BN against GN at the measured batch nearest to the one asked for; name: of the CNN, or "dense"."""
+    frame = stored(name, **store or {})
     if frame.empty:
-        return _unmeasured("batch_size")
+        return _unmeasured(name)
     near = min(frame.batch.unique(), key=lambda b: abs(b - (batch or (4 if small else 32))))
     here = frame[frame.batch == near]
     amount, says = _told(paired_by_seed(here, "norm", "BN", "GN", "accuracy"))
-    reason = Reason(f"BN − GN at batch {near}, a small CNN on digits: {amount}, {says}.", _source(here))
+    model = "linear layers" if name == "dense" else "a small CNN"
+    reason = Reason(f"BN − GN at batch {near}, {model} on digits: {amount}, {says}.", _source(here))
     against = says == ("above zero" if small else "below zero")
     return ([], [reason]) if against else ([reason], [])
 

@@ -3,6 +3,7 @@
 `measure(name)` gives one row a run: the columns of the experiment, `losses` (one a step), seed and scale.
 
     batch_size    ConvNet on digits, BN and GN at batches of 2 … 64         norm, batch → accuracy (%)
+    dense         the same with a net of linear layers, whose statistics have no positions to average over (BN, GN)
     inference     the ConvNets with BN and GN, tested in train and in eval mode, in batches of 1 … 64, and sorted
                                                                             norm, mode, batch, rows → accuracy
     rates         ConvNet, None, BN and GN over learning rates   norm, lr → accuracy, steps to 80 %
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mambanorm.advice.blocks import ConvNet, DepthNet, SequenceNet, StyleNet
+from mambanorm.advice.experiments_dense import dense
 from mambanorm.advice.experiments_gan import gan
 from mambanorm.advice.fitting import accuracy, cached, digits, fit, shuffled
 from mambanorm.errors import unknown
@@ -248,8 +250,8 @@ def _style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 
 EXPERIMENTS = dict(
-    batch_size=batch_size, inference=inference, rates=rates, depth=depth, recurrent=recurrent, counting=counting,
-    style=style, gan=gan,
+    batch_size=batch_size, dense=dense, inference=inference, rates=rates, depth=depth, recurrent=recurrent,
+    counting=counting, style=style, gan=gan,
 )  # fmt: skip
 
 

@@ -54,6 +54,9 @@ def mamba(q: Question) -> Recommendation:
     odd += [_named(row, basis) for row in table[table.who != ""].itertuples() if row.told == "behind"]
     if q.batch_size is not None and q.batch_size < 8 and {"BN", "NormVary"} & {arm.n1, arm.n2}:
         odd.append(Reason(f"A batch of {q.batch_size} makes the statistics of BN noisy.", "guide S4, step 1"))
+    if not _fits(best.arm, causal=True):
+        odd.append(Reason("It looks along the sequence, and so at later positions: causal=True asks for one that does "
+                          "not.", "notebook 01"))  # fmt: skip
     code = f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")'
     norm, place = (arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)")
     if arm.n2 == "None":

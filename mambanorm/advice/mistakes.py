@@ -46,9 +46,9 @@ def _counted(frame: pd.DataFrame, norm: str) -> pd.Series:
 
 MISTAKES = {
     1: Mistake(
-        "BatchNorm with small batches", "batch_size",
+        "BatchNorm with small batches", "dense",
         lambda f: (f.norm == "BN") & (f.batch == 2), lambda f: (f.norm == "GN") & (f.batch == 2),
-        ("BN, batch 2", "GN, batch 2"),
+        ("BN, batch 2, linear layers", "GN, batch 2, linear layers"),
     ),
     2: Mistake(
         "BatchNorm in RNN", "counting", lambda f: _counted(f, "BN"), lambda f: _counted(f, "LN"),

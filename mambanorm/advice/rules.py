@@ -218,11 +218,15 @@ _DCGAN = Reason(
 
 def mlp(q: Question, store: dict | None = None) -> Recommendation:
     place = "after the linear layer, before the activation"
-    if (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.causal or q.task == "reinforcement_learning":
+    small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.task == "reinforcement_learning"
+    measured, odd = evidence.batch_size(q.batch_size, small, store, "dense")
+    if small or q.causal:
         why = guide("LayerNorm works at any batch size, 1 included.", "Layer Normalization; Summary, 2")
-        return Recommendation(q, "LN", place, "nn.LayerNorm(features)", (why,), (NORM_FREE,), ("RMSN", "None"))
+        code = "nn.LayerNorm(features)"
+        return Recommendation(q, "LN", place, code, (why, *measured), (NORM_FREE, *odd), ("RMSN", "None"))
     why = guide("BatchNorm takes fully connected features as well, from 8 rows on.", "Batch Normalization")
-    return Recommendation(q, "BN", place, "nn.BatchNorm1d(features)", (why,), (NORM_FREE,), ("LN", "None"))
+    code = "nn.BatchNorm1d(features)"
+    return Recommendation(q, "BN", place, code, (why, *measured), (NORM_FREE, *odd), ("LN", "None"))
 
 
 RULES: dict[str, Callable[..., Recommendation]] = dict(

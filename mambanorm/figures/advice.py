@@ -7,12 +7,14 @@ fig_samples     what the GANs of each arm paint, with their distance from real i
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from mambanorm.figures.style import (
     COMBINATION,
@@ -82,8 +84,10 @@ def fig_mistakes(runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], un
                 ax.plot(np.arange(1, len(smooth) + 1), smooth, line, color=colour, linewidth=1, alpha=0.8)
             label = f"{mine.label.iloc[0]}: {mine.measured.mean():.3g}"
             ax.plot([], [], line, color=colour, label=label)
-        ax.set_title(f"{number}. {titles[number]}", fontsize=8.5, wrap=True)
+        ax.set_title(textwrap.fill(f"{number}. {titles[number]}", 26), fontsize=8.5)
         ax.set_yscale("log")
+        for set_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+            set_formatter(LogFormatter(minor_thresholds=(1.2, 0.4)))
         ax.set_xlabel("training step")
         ax.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=7.5, title=units[number], title_fontsize=7.5
