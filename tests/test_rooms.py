@@ -13,6 +13,7 @@ FLOORS = """
 __main__
 cli
 __init__
+advice
 claims
 widgets report
 answers figures

@@ -8,6 +8,7 @@
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
     sheet.py         the norms on one A4 page, from the registry, to print
+    advice.py        mistakes beside their mended twins, values over batch, rate and depth, samples of GANs
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
@@ -24,6 +25,7 @@ from mambanorm.figures.accuracy import (
     fig_type,
     fig_validation,
 )
+from mambanorm.figures.advice import fig_mistakes, fig_over, fig_samples
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs
@@ -63,9 +65,11 @@ __all__ = [
     "fig_latency",
     "fig_memory",
     "fig_memory_of_delta",
+    "fig_mistakes",
     "fig_mixture",
     "fig_n2_box",
     "fig_outputs",
+    "fig_over",
     "fig_pairs",
     "fig_part_norms",
     "fig_parts",
@@ -73,6 +77,7 @@ __all__ = [
     "fig_position",
     "fig_robustness",
     "fig_rows",
+    "fig_samples",
     "fig_scaling",
     "fig_selector",
     "fig_sheet",

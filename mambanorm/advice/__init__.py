@@ -1,0 +1,45 @@
+"""Which norm when, and which mistakes? The guide (source S4) as functions, and what this kit measures of it.
+
+framework.py               recommend: the decision framework;   rules.py: its steps;   mamba.py: from recorded verdicts
+recommendation.py          what is asked, and what comes back
+evidence.py                what the stored runs of the experiments say of a recommendation
+model_check.py             check_model: the checklist on a real model;   findings.py, trace.py: what it sees and says
+checks_of_structure.py     the checks of what a model is made of;   checks_of_behaviour.py: of what it does
+blocks.py                  ConvBlock, StyleConvBlock, NormalizedLSTM, TransformerLayer, Generator, Discriminator, …
+experiments.py             small real runs, experiments_dense.py, experiments_gan.py: two more
+fitting.py                 their loop and their cache
+mistakes.py                the five mistakes, each a failing demo beside its mended twin
+costs.py                   what a norm costs here: time and memory
+claimed.py                 every number that the guide claims, beside the one measured here
+answers.py                 what came out, in sentences
+"""
+
+from mambanorm.advice.answers import in_words
+from mambanorm.advice.claimed import claimed_and_measured
+from mambanorm.advice.costs import memory_table, overhead_table
+from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
+from mambanorm.advice.findings import Finding, Findings
+from mambanorm.advice.framework import recommend
+from mambanorm.advice.mistakes import MISTAKES, mistake_runs, mistake_table
+from mambanorm.advice.model_check import CHECKS, check_model
+from mambanorm.advice.recommendation import Reason, Recommendation
+
+__all__ = [
+    "CHECKS",
+    "EXPERIMENTS",
+    "MISTAKES",
+    "Finding",
+    "Findings",
+    "Reason",
+    "Recommendation",
+    "check_model",
+    "claimed_and_measured",
+    "in_words",
+    "measure",
+    "memory_table",
+    "mistake_runs",
+    "mistake_table",
+    "overhead_table",
+    "recommend",
+    "spread",
+]

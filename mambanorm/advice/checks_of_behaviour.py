@@ -1,0 +1,208 @@
+"""Checks of what a model does: with its running statistics, in train and eval mode, with gradients, and with its loss.
+
+They compute on the Exam's copy of the model; the model itself is never touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mambanorm.advice.findings import Exam, Finding
+from mambanorm.advice.trace import channel_axis, first_tensor, norms_of
+from mambanorm.text import plural
+
+FAR = 1.0
+"""How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
+WIDE = 4.0
+"""By what factor running variances may differ."""
+FLOW = 1e-4
+"""Ratio of the gradients of the first layers to those of the last below which they vanish; above its inverse they
+explode."""
+LAYERS = 8
+"""Weights from which gradients over depth mean something."""
+STEPS = 12
+
+
+def running_statistics(exam: Exam) -> Iterator[Finding]:
+    """Check 6: running statistics that no batch has updated, that cannot be updated, or that are stale."""
+    tracked = [(path, m) for path, m, _ in norms_of(exam.model) if getattr(m, "running_mean", None) is not None]
+    fresh = [path for path, m in tracked if not _batches_seen(m) and (exam.evaluating or _frozen(exam, m))]
+    if fresh:
+        found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
+        mend = "train first, load the buffers with the weights, or run some batches in train mode"
+        yield Finding("serious", fresh[0], found, mend, "check 6")
+    stuck = [path for path, m in tracked if m.momentum == 0 and not _batches_seen(m)]
+    if stuck and not fresh:
+        found = f"{len(stuck)} norms have momentum 0: running statistics will never be updated"
+        yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
+    seen_batches = [(path, m) for path, m in tracked if _batches_seen(m)]
+    if seen_batches and exam.batches:
+        yield from _stale(exam, seen_batches)
+
+
+def _batches_seen(norm: nn.Module) -> bool:
+    """Whether the statistics have moved, as far as can be told."""
+    counter = getattr(norm, "num_batches_tracked", None)
+    moved = bool((norm.running_mean != 0).any() or (norm.running_var != 1).any())
+    return moved or (counter is not None and int(counter) > 0 and norm.momentum != 0)
+
+
+def _frozen(exam: Exam, norm: nn.Module) -> bool:
+    """A norm in eval mode inside a model that was handed in in train mode."""
+    return exam.training and not norm.training
+
+
+def _stale(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
+    """Compares the running statistics with those that the norms have in eval mode on these batches."""
+    inputs: dict[str, list[Tensor]] = {path: [] for path, _ in norms}
+    model = copy.deepcopy(exam.model).eval()
+    for path in inputs:
+        model.get_submodule(path).register_forward_pre_hook(lambda m, args, path=path: inputs[path].append(args[0]))
+    with torch.no_grad():
+        for batch in exam.batches:
+            exam.forward(model, batch)
+    for path, norm in norms:
+        if not inputs[path]:
+            continue
+        far, wide = _distance(inputs[path], norm)
+        if far > FAR or not 1 / WIDE < wide < WIDE:
+            found = (
+                f"running means lie {far:.1f} standard deviations from these batches', variances differ {wide:.2g}-fold"
+            )
+            mend = "evaluate on data prepared as in training; run some batches in train mode without learning"
+            yield Finding("warning", path, found, mend, "check 6")
+            return  # what follows it sees shifted inputs as well
+
+
+def _distance(inputs: list[Tensor], norm: nn.Module) -> tuple[float, float]:
+    """Median over the channels: distance of the means in standard deviations, and ratio of the variances."""
+    channels = len(norm.running_mean)
+    axis = channel_axis(norm, tuple(inputs[0].shape))
+    x = torch.cat([each.movedim(axis, -1).reshape(-1, channels) for each in inputs]).double()
+    mean, var = x.mean(0), x.var(0) + norm.eps
+    far = ((norm.running_mean - mean).abs() / var.sqrt()).median()
+    return float(far), float(((norm.running_var + norm.eps) / var).log().median().exp())
+
+
+def forgotten_eval(exam: Exam) -> Iterator[Finding]:
+    """Check 7: a model that is to be evaluated was handed in in train mode."""
+    if not (exam.evaluating and exam.training):
+        return
+    random = [path for path, m in exam.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p]
+    change = _change_by_mates(exam)
+    if change is not None and change > 1e-4:
+        found = f"train mode: with other rows in its batch the same row's output changes by {100 * change:.0f} %"
+        yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
+    elif random:
+        found = f"train mode: {plural(len(random), 'dropout layer')} on"
+        yield Finding("serious", random[0], found, "model.eval() before predicting", "check 7, mistake 3")
+    elif any(getattr(m, "running_mean", None) is not None for m in exam.model.modules()):
+        found = "train mode: norms use the statistics of the batch"
+        yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
+
+
+@torch.no_grad()
+def _change_by_mates(exam: Exam) -> float | None:
+    """‖change‖ / ‖output‖ of the first half of a batch when its second half is replaced; None if that cannot be told.
+
+    The replacement is the second half with its sign turned; token ids are reversed along the sequence instead.
+    """
+    x = first_tensor(exam.batches[0]) if exam.batches else None
+    if x is None or len(x) < 2 or not isinstance(exam.batches[0], Tensor | tuple | list):
+        return None
+    half, others = len(x) // 2, x.clone()
+    others[half:] = -others[half:] if x.is_floating_point() else others[half:].flip(-1)
+    outputs = []
+    for given in (x, others):
+        model = copy.deepcopy(exam.model)
+        torch.manual_seed(0)  # dropout draws the same both times
+        batch = given if isinstance(exam.batches[0], Tensor) else (given, *exam.batches[0][1:])
+        outputs.append(first_tensor(exam.forward(model.train(), batch))[:half].double())
+    return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
+
+
+def gradient_flow(exam: Exam) -> Iterator[Finding]:
+    """Check 8: gradients of the first layers against those of the last, and any that are not finite."""
+    if not exam.batches:
+        return
+    sizes = gradients(exam)
+    broken = [name for name, size in sizes.items() if not math.isfinite(size)]
+    if broken:
+        found = f"gradients of {len(broken)} of {len(sizes)} weights are not finite"
+        yield Finding("serious", broken[0], found, "a norm before each block, a lower rate", "check 8")
+    elif len(sizes) >= LAYERS:
+        third, values = len(sizes) // 3, list(sizes.values())
+        first, last = np.median(values[:third]), np.median(values[-third:])
+        ratio = first / last if last else math.inf
+        if not FLOW < ratio < 1 / FLOW:
+            word = "vanish" if ratio <= FLOW else "explode"
+            found = f"gradients {word}: the first layers' (RMS {first:.1e}) are {ratio:.1e} times the last layers'"
+            mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights"
+            yield Finding("serious", next(iter(sizes)), found, mend, "check 8")
+
+
+def gradients(exam: Exam) -> dict[str, float]:
+    """RMS of the gradient of each weight matrix, in the order of definition, from one batch in train mode.
+
+    Without a loss it is that of the mean square of the output.
+    """
+    model = copy.deepcopy(exam.model).train()
+    model.zero_grad(set_to_none=True)
+    with torch.enable_grad():
+        output, batch = exam.forward(model, exam.batches[0]), exam.batches[0]
+        loss = exam.loss(output, batch[1]) if exam.loss else first_tensor(output).float().square().mean()
+        if loss.requires_grad:
+            loss.backward()
+    named = [(name, p.grad) for name, p in model.named_parameters() if p.dim() >= 2 and p.grad is not None]
+    return {name: float(grad.double().square().mean().sqrt()) for name, grad in named}
+
+
+def falling_loss(exam: Exam) -> Iterator[Finding]:
+    """Checks 5 and 11: does the loss fall in a few steps of SGD on a copy, and would a tenth of the rate do better?"""
+    if not (exam.batches and exam.loss and exam.lr):
+        return
+    losses = descent(exam, exam.lr)
+    problem = told(losses)
+    if not problem:
+        return
+    lower = descent(exam, exam.lr / 10)
+    mend = "a norm before each activation; another norm (check 9): GN for BN, RMSN for LN; other initial weights"
+    if not told(lower):
+        mend = f"lr = {exam.lr / 10:g}: there the loss falls from {lower[0]:.3g} to {lower[-1]:.3g}"
+    yield Finding("serious" if not math.isfinite(losses[-1]) else "warning", "", problem, mend, "checks 5, 9 and 11")
+
+
+def descent(exam: Exam, lr: float) -> list[float]:
+    """The loss of the first batch before and after each step of plain SGD on it; it ends where it is not finite."""
+    model, batch, losses = copy.deepcopy(exam.model).train(), exam.batches[0], []
+    learn = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr)
+    for _ in range(STEPS):
+        torch.manual_seed(0)  # dropout leaves out the same units in every step, so that steps compare
+        with torch.enable_grad():
+            loss = exam.loss(exam.forward(model, batch), batch[1])
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            break
+        learn.zero_grad()
+        loss.backward()
+        learn.step()
+    return losses
+
+
+def told(losses: list[float]) -> str:
+    """What is wrong with a curve: not finite, no lower at its end, or rising in a third of its steps; "" if nothing."""
+    rises = sum(b > a for a, b in itertools.pairwise(losses))
+    if not math.isfinite(losses[-1]):
+        return f"the loss is not finite after {len(losses) - 1} steps (it began at {losses[0]:.3g})"
+    if losses[-1] >= losses[0]:
+        return f"the loss does not fall: {losses[0]:.3g} before, {losses[-1]:.3g} after {len(losses)} steps"
+    if rises > len(losses) / 3:
+        return f"the loss rises in {rises} of {len(losses) - 1} steps on one and the same batch"
+    return ""

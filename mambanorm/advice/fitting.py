@@ -1,0 +1,134 @@
+"""Small trainings for the experiments: one loop, one thread, everything by seed; and a cache of what they measured.
+
+    digits        the handwritten digits as images (B, 1, 8, 8), from the kit's task
+    fit           trains a model on batches, and returns its losses
+    accuracy      of a classifier, in eval mode, in per cent
+    cached        rows of an experiment by seed, from the run store or measured now
+    stored        the same, of those that are there already
+
+A frame of rows is kept in `<run store>/.advice/`, under a name that holds the digest of the code that made it: changed
+code measures anew. Folders with a dot are no runs, so the run store passes them by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mambanorm.atomic import replacing
+from mambanorm.errors import unknown
+from mambanorm.kernels.threads import exactly_threads
+from mambanorm.settings import default_scale
+from mambanorm.tasks import load_task
+from mambanorm.training.store import runs_dir as store_dir
+
+FOLDER = ".advice"
+OPTIMIZERS = {
+    "adam": torch.optim.Adam,
+    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+}
+
+
+@lru_cache(maxsize=32)
+def digits(scale: str, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """train, val, test → images (n, 1, 8, 8) in [−1, 1] and labels (n,); the seed decides the split."""
+    data = load_task("digits_images", scale, seed)
+    splits = {"train": data.train, "val": data.val, "test": data.test}
+    return {name: (split.inputs.permute(0, 3, 1, 2).contiguous(), split.labels) for name, split in splits.items()}
+
+
+def shuffled(rows: int, batch: int, steps: int, seed: int) -> Iterable[Tensor]:
+    """`steps` batches of row numbers, epoch after epoch in a new order; a last batch that is not whole is left out."""
+    draw, order = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < batch:
+            order = torch.randperm(rows, generator=draw)
+        yield order[:batch]
+        order = order[batch:]
+
+
+def fit(
+    model: nn.Module,
+    loss_of: Callable[[nn.Module, object], Tensor],
+    batches: Iterable[object],
+    *,
+    lr: float,
+    steps: int,
+    optimizer: str = "adam",
+    watch: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Trains the model, one step a batch, and returns the loss of each step. A loss that is not finite ends it.
+
+    The rate falls linearly to 0 over `steps`, so that running statistics catch up with the weights at the end.
+    loss_of(model, batch) is a scalar; watch(step) is called after each step. ValueError for another optimizer.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    descent, losses = OPTIMIZERS[optimizer](model.parameters(), lr), []
+    for step, batch in enumerate(batches, 1):
+        descent.param_groups[0]["lr"] = lr * (1 - (step - 1) / steps)
+        model.train()
+        loss = loss_of(model, batch)
+        losses.append(loss.item())
+        if not torch.isfinite(loss):
+            break
+        descent.zero_grad()
+        loss.backward()
+        descent.step()
+        if watch is not None:
+            watch(step)
+    return losses
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, labels: Tensor) -> float:
+    """Per cent of the rows that the model, in eval mode, gives their label; one that is not finite counts as wrong."""
+    model.eval()
+    scores = model(x)
+    right = (scores.argmax(-1) == labels) & scores.isfinite().all(-1)
+    return 100 * right.float().mean().item()
+
+
+def cached(
+    name: str, one_seed: Callable[[str, int], list[dict]], scale: str, seeds: Sequence[int], runs_dir=None
+) -> pd.DataFrame:
+    """The rows of `one_seed(scale, seed)` for each seed, with the columns seed and scale; what is stored is read."""
+    frames = []
+    for seed in seeds:
+        path = _path(name, scale, seed, runs_dir)
+        if not path.is_file():
+            with torch.random.fork_rng(devices=[]), exactly_threads(1):
+                torch.manual_seed(seed)
+                rows = pd.DataFrame(one_seed(scale, seed)).assign(seed=seed, scale=scale)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                rows.to_parquet(temporary, index=False)
+        frames.append(pd.read_parquet(path))
+    return pd.concat(frames, ignore_index=True)
+
+
+def stored(name: str, scale: str | None = None, runs_dir=None) -> pd.DataFrame:
+    """Every stored row of an experiment at a scale (None = the environment's); an empty frame where there is none."""
+    pattern = _path(name, default_scale() if scale is None else scale, "*", runs_dir)
+    paths = sorted(pattern.parent.glob(pattern.name)) if pattern.parent.is_dir() else []
+    return pd.concat(map(pd.read_parquet, paths), ignore_index=True) if paths else pd.DataFrame()
+
+
+def _path(name: str, scale: str, seed: int | str, runs_dir) -> Path:
+    return store_dir(runs_dir) / FOLDER / f"{name}-{scale}-{seed}-{_digest()}.parquet"
+
+
+@lru_cache(maxsize=1)
+def _digest() -> str:
+    """Of the code that measures, and of torch's version: results of another one are not these."""
+    texts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")) if path.stem in MEASURES]
+    return hashlib.sha256(b"".join(texts) + torch.__version__.encode()).hexdigest()[:10]
+
+
+MEASURES = ("blocks", "experiments", "experiments_dense", "experiments_gan", "fitting")

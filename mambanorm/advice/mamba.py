@@ -1,0 +1,134 @@
+"""The pair of norms for a Mamba block, from the recorded runs and verdicts of this kit alone.
+
+The arm is the one that validation chooses among those that are tuned and tested; the reasons say how sure that is, and
+which claims of the paper stand or fall. Trained models (scale evening) come first where they are recorded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from mambanorm.advice.recommendation import Question, Reason, Recommendation
+from mambanorm.claims import headline_scales, judge, ranking
+from mambanorm.claims.judged_on import kind_of
+from mambanorm.claims.verdict import Verdict
+from mambanorm.errors import unknown
+from mambanorm.model.arms import AUTONORM, Arm
+from mambanorm.norms import NORMS
+from mambanorm.study.tables import points
+from mambanorm.tasks import TASKS
+from mambanorm.training.recorded_results import recorded, recorded_path
+
+KINDS = {
+    "language_model": "language", "detection": "vision", "segmentation": "vision", "style_transfer": "vision",
+    "image_translation": "vision",
+}  # fmt: skip
+"""Task of the guide → kind of this kit's tasks; any other is a sequence."""
+JUDGED = {
+    "sequence": ("H1s", "H3s", "H4s", "H6s", "H8s"),
+    "vision": ("H1v", "H3v", "H4v", "H6v", "H8v"),
+    "language": ("H1l", "H3l", "H8l"),
+}
+"""The claims on type, position and proposal, by kind of task."""
+
+
+def mamba(q: Question) -> Recommendation:
+    """The recommendation for a Mamba block. ValueError for a task of the kit that is not recorded."""
+    kind = kind_of(q.task) if q.task in TASKS else KINDS.get(q.task, "sequence")
+    table, basis = _ranked(kind, q.task if q.task in TASKS else None)
+    table = table[[_fits(arm, q.causal or kind == "language") for arm in table.arm]]
+    if table.empty:
+        return _unknown_yet(q, kind)
+    best, near = table.iloc[0], table[table.told == "not told apart"].arm
+    arm = Arm.parse(best.arm)
+    accuracy = f"{best['mean']:.1f} ± {best.sd:.1f} % (mean ± sd, {best.n:.0f} seeds)"
+    reasons = [
+        Reason(f"{arm.label} is the arm that validation chooses of {len(table)}: {accuracy} in the test.", basis),
+        Reason(f"Not told apart from it: {', '.join(Arm.parse(a).label for a in near) or 'none'}.", basis),
+    ]
+    verdicts = _verdicts(kind)
+    reasons += [_claim(v) for v in verdicts if v.verdict not in ("contradicted", "not run")]
+    odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
+    odd += [_named(row, basis) for row in table[table.who != ""].itertuples() if row.told == "behind"]
+    if q.batch_size is not None and q.batch_size < 8 and {"BN", "NormVary"} & {arm.n1, arm.n2}:
+        odd.append(Reason(f"A batch of {q.batch_size} makes the statistics of BN noisy.", "guide S4, step 1"))
+    if not _fits(best.arm, causal=True):
+        odd.append(Reason("It looks along the sequence, and so at later positions: causal=True asks for one that does "
+                          "not.", "notebook 01"))  # fmt: skip
+    code = f'mambanorm.MambaBlock(d_model, n1="{arm.n1}", n2="{arm.n2}")'
+    norm, place = (arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)")
+    if arm.n2 == "None":
+        norm, place = arm.n1, "before the SSM (N1), none after it (N2)"
+    return Recommendation(q, norm, place, code, tuple(reasons), tuple(odd), tuple(Arm.parse(a).label for a in near[:3]))
+
+
+def _fits(arm: str, causal: bool) -> bool:
+    parsed = Arm.parse(arm)
+    return not causal or all(NORMS[name].causal for name in (parsed.n1, parsed.n2))
+
+
+@lru_cache(maxsize=4)
+def _frame(scale: str) -> pd.DataFrame:
+    """The recorded runs of Mambas; those of the Transformers among them have rates of their own."""
+    frame = recorded(scale)
+    return frame[~frame.arm.isin(AUTONORM)]
+
+
+def _scales() -> list[str]:
+    return [scale for scale in headline_scales("quick") if recorded_path(scale).is_file()]
+
+
+@lru_cache(maxsize=16)
+def _ranked(kind: str, task: str | None) -> tuple[pd.DataFrame, str]:
+    """The ranking on a task (None = the first of the kind that has one), and what it rests on, in words."""
+    known = []
+    for scale in _scales():
+        frame = _frame(scale)
+        for name in dict.fromkeys(frame.task):
+            known.append(name)
+            if (name != task) if task else (kind_of(name) != kind):
+                continue
+            try:
+                table = ranking(frame, name, scale=scale)
+            except ValueError:  # no arm is tuned and tested on it
+                continue
+            return table, f"recorded runs, scale {scale}, {name}, {int(table.n.max())} seeds"
+    if task:
+        raise unknown("task with recorded runs", task, dict.fromkeys(known))
+    return pd.DataFrame(columns=["arm", "told", "who"]), ""
+
+
+@lru_cache(maxsize=4)
+def _verdicts(kind: str) -> tuple[Verdict, ...]:
+    """Each claim's verdict at the first scale that has runs of it."""
+    found = []
+    for name in JUDGED[kind]:
+        mine = [judge(name, recorded(scale), scale=scale) for scale in _scales()]
+        found.append(next((v for v in mine if v.n_seeds), mine[0]))
+    return tuple(found)
+
+
+def _claim(verdict: Verdict) -> Reason:
+    text = f"“{verdict.claim.words}” ({verdict.claim.id}): {verdict.brief}."
+    return Reason(text, f"claim of the paper, {verdict.claim.where}; {verdict.fidelity}, {verdict.n_seeds} seeds")
+
+
+def _named(row, basis: str) -> Reason:
+    behind = points(-row.behind, -row.high, -row.low)
+    return Reason(f"{Arm.parse(row.arm).label} ({row.who}) is behind the chosen arms: {behind}.", basis)
+
+
+def _unknown_yet(q: Question, kind: str) -> Recommendation:
+    """Where no arm is tuned and tested: the original, and the words that this kit has not judged it."""
+    language = kind == "language" or q.causal
+    why = Reason(
+        f"No {'causal ' if language else ''}arm of a {kind} task is tuned and tested here yet, so this is the original "
+        "Mamba, unjudged.",
+        "Gu & Dao 2023; this kit's recorded runs",
+    )
+    code = 'mambanorm.MambaBlock(d_model, n1="RMSN", n2="None")'
+    return Recommendation(
+        q, "RMSN", "before the SSM (N1), none after it (N2)", code, (why,), (), ("GN-token after it", "LN after it")
+    )

@@ -1,0 +1,105 @@
+"""The five mistakes of the guide (S4), each a failing demo beside its mended twin: two sets of rows of one experiment.
+
+MISTAKES         number → Mistake: the guide's words, the experiment, which rows are wrong and which are right
+mistake_runs     the rows of both, told apart by the column `twin`
+mistake_table    all five: mean ± sd of both, the difference with its interval, and whether the demo fails here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mambanorm.advice.experiments import measure
+from mambanorm.errors import unknown
+from mambanorm.study.intervals import t_interval
+from mambanorm.study.tables import interval_says
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """wrong, right: which rows of the experiment's frame. value: what is measured; better: 1 if more is, else −1."""
+
+    words: str
+    experiment: str
+    wrong: Callable[[pd.DataFrame], pd.Series]
+    right: Callable[[pd.DataFrame], pd.Series]
+    labels: tuple[str, str]
+    value: str = "accuracy"
+    better: int = 1
+    unit: str = "accuracy (%)"
+
+
+def _deepest(frame: pd.DataFrame, place: str) -> pd.Series:
+    return (frame.depth == frame.depth.max()) & (frame.norm == "LN") & (frame.place == place)
+
+
+def _forgotten(frame: pd.DataFrame, mode: str) -> pd.Series:
+    return (frame.norm == "BN") & (frame["rows"] == "sorted") & (frame.batch == 32) & (frame["mode"] == mode)
+
+
+def _counted(frame: pd.DataFrame, norm: str) -> pd.Series:
+    return (frame.norm == norm) & (frame.lengths == "four") & (frame["mode"] == "eval")
+
+
+MISTAKES = {
+    1: Mistake(
+        "BatchNorm with small batches", "dense",
+        lambda f: (f.norm == "BN") & (f.batch == 2), lambda f: (f.norm == "GN") & (f.batch == 2),
+        ("BN, batch 2, linear layers", "GN, batch 2, linear layers"),
+    ),
+    2: Mistake(
+        "BatchNorm in RNN", "counting", lambda f: _counted(f, "BN"), lambda f: _counted(f, "LN"),
+        ("BN on the LSTM's outputs", "LN on the LSTM's outputs"), "error", -1, "RMSE (pulses)",
+    ),
+    3: Mistake(
+        "Forgetting model.eval()", "inference", lambda f: _forgotten(f, "train"), lambda f: _forgotten(f, "eval"),
+        ("BN in train mode, sorted rows", "BN in eval mode, sorted rows"),
+    ),
+    4: Mistake(
+        "Post-norm for deep Transformers", "depth", lambda f: _deepest(f, "post"), lambda f: _deepest(f, "pre"),
+        ("post-norm, deepest", "pre-norm, deepest"),
+    ),
+    5: Mistake(
+        "Wrong normalization for style transfer", "style", lambda f: f.norm == "BN", lambda f: f.norm == "IN",
+        ("BN", "IN"), "error_beyond", -1, "RMSE, unseen contrasts",
+    ),
+}  # fmt: skip
+
+
+def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
+    """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, measured, seed, losses, scale.
+
+    Three of the five come from runs that other demos use too. ValueError for a number that is none of 1 to 5.
+    """
+    if number not in MISTAKES:
+        raise unknown("mistake", number, MISTAKES)
+    mistake = MISTAKES[number]
+    frame = measure(mistake.experiment, scale, seeds, runs_dir)
+    twins = zip(("wrong", "right"), (mistake.wrong, mistake.right), mistake.labels, strict=True)
+    found = [frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins]
+    rows = pd.concat(found, ignore_index=True)
+    return rows.assign(measured=rows[mistake.value])[["twin", "label", "measured", "seed", "scale", "losses"]]
+
+
+def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
+    """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by (right's advantage,
+    low, high: 95 % t-interval of the paired seeds), fails, n. fails: what the interval says of the demo."""
+    rows = []
+    for number, mistake in MISTAKES.items():
+        runs = mistake_runs(number, scale, seeds, runs_dir)
+        wide = runs.pivot_table(index="seed", columns="twin", values="measured")
+        gain = mistake.better * (wide.right - wide.wrong)
+        low, high = t_interval(gain)
+        facts = dict(number=number, mistake=mistake.words, measured=mistake.unit)
+        facts |= {twin: _mean_sd(wide[twin]) for twin in ("wrong", "right")}
+        told = {"above zero": "yes", "below zero": "no, the twin is worse"}
+        facts |= dict(advantage=gain.mean(), low=low, high=high, n=len(gain))
+        rows.append(facts | dict(fails=told.get(interval_says(low, high), "not told")))
+    return pd.DataFrame(rows)
+
+
+def _mean_sd(values: pd.Series) -> str:
+    return f"{values.mean():.3g} ± {values.std():.2g}" if len(values) > 1 else f"{values.mean():.3g}"

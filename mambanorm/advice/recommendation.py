@@ -1,0 +1,135 @@
+"""What is asked of `recommend` and what it hands back.
+
+Question          what is asked;   check: that it can be answered;   parameters: a size such as "7B" as a number
+Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
+Recommendation    norm, place, the line of code, reasons, and what is at odds with them
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+
+from mambanorm.checks import check_flag, check_size, shown
+from mambanorm.errors import unknown
+from mambanorm.tasks import TASKS as KIT
+
+ARCHITECTURES = ("cnn", "rnn", "lstm", "gru", "transformer", "gan", "mamba", "mlp")
+TASKS = (
+    "classification", "regression", "detection", "segmentation", "style_transfer", "image_translation", "generation",
+    "language_model", "reinforcement_learning", "debugging",
+)  # fmt: skip
+COMPONENTS = ("generator", "discriminator", "output")
+"""Parts of a model: those of a GAN, and the last layer of any."""
+LARGE = 1e9
+"""Parameters from which the guide calls a Transformer large."""
+UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked; None where it is left open."""
+
+    architecture: str
+    batch_size: int | None = None
+    task: str | None = None
+    causal: bool = False
+    size: float | None = None
+    component: str | None = None
+    depth: int | None = None
+
+    @property
+    def words(self) -> str:
+        """`cnn, batch_size=4`"""
+        given = {name: value for name, value in vars(self).items() if value and name != "architecture"}
+        said = (f"{name}={value:,.0f}" if name == "size" else f"{name}={value}" for name, value in given.items())
+        return ", ".join([self.architecture, *said])
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A sentence and its source."""
+
+    text: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.source}]"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A norm by its name in the kit ("None" for none), its place in words, the line of code, and why.
+
+    at_odds: where sources contradict each other, themselves, or the runs of this kit. instead: norms to try next.
+    """
+
+    question: Question
+    norm: str
+    place: str
+    code: str
+    reasons: tuple[Reason, ...] = ()
+    at_odds: tuple[Reason, ...] = ()
+    instead: tuple[str, ...] = field(default=())
+
+    @property
+    def headline(self) -> str:
+        return f"{self.question.words}: {'no norm' if self.norm == 'None' else self.norm}, {self.place}"
+
+    def __repr__(self) -> str:
+        lines = [self.headline, f"    {self.code}"]
+        for title, entries in self._lists:
+            lines += [title, *(f"  - {entry}" for entry in entries)]
+        return "\n".join(lines)
+
+    def _repr_markdown_(self) -> str:
+        lines = [f"**{self.headline}**", "", f"`{self.code}`"]
+        for title, entries in self._lists:
+            lines += ["", f"{title}:", "", *(f"- {entry}" for entry in entries)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        def listed(title: str, entries: list) -> str:
+            return f"<p>{title}:</p><ul>{''.join(f'<li>{html.escape(str(entry))}</li>' for entry in entries)}</ul>"
+
+        lists = "".join(listed(title, entries) for title, entries in self._lists)
+        return f"<p><b>{html.escape(self.headline)}</b></p><p><code>{html.escape(self.code)}</code></p>{lists}"
+
+    @property
+    def _lists(self) -> list[tuple[str, list]]:
+        lists = [("Why", self.reasons), ("What is at odds", self.at_odds), ("To try next", self.instead)]
+        return [(title, list(entries)) for title, entries in lists if entries]
+
+
+def check(question: Question) -> None:
+    """ValueError for an unknown value, for a size below 1, and for a component that the architecture does not have."""
+    q = question
+    if q.architecture not in ARCHITECTURES:
+        raise unknown("architecture", q.architecture, ARCHITECTURES)
+    tasks = (*TASKS, *KIT) if q.architecture == "mamba" else TASKS
+    if q.task is not None and q.task not in tasks:
+        raise unknown("task", q.task, tasks)
+    if q.component is not None and q.component not in COMPONENTS:
+        raise unknown("component", q.component, COMPONENTS)
+    if q.architecture == "gan" and q.component is None:
+        raise ValueError(f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}")
+    if q.architecture != "gan" and q.component in COMPONENTS[:2]:
+        raise ValueError(f"component={q.component!r} is a part of a GAN, and architecture is {q.architecture!r}")
+    for name in ("batch_size", "depth"):
+        if (value := getattr(q, name)) is not None:
+            check_size(name, value)
+    check_flag("causal", q.causal)
+
+
+def parameters(size: float | str | None) -> float | None:
+    """A number of parameters, from a number or a text such as "7B" or "350M". ValueError for anything else."""
+    if size is None:
+        return None
+    try:
+        text = str(size).strip().lower()
+        number = float(text[:-1]) * UNITS[text[-1]] if text[-1:] in UNITS else float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < float("inf") or isinstance(size, bool):
+        raise ValueError(f"size must be a number of parameters such as 3e8, '350M' or '7B', got {shown(size)}")
+    return number

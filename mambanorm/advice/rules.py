@@ -1,0 +1,235 @@
+"""The guide's decision steps, one function an architecture. Step 1 asks for the batch, 2 for the architecture, 3 for
+the place; then what it says of when not to normalize, and its advice of 2025.
+
+GUIDE names sections of the guide *Normalization Techniques* (source S4). Papers are named where they are at odds with
+it. What this kit has measured comes from evidence.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mambanorm.advice import evidence
+from mambanorm.advice.recommendation import LARGE, Question, Reason, Recommendation
+
+SMALL_BATCH = 8
+"""Rows below which the guide leaves BatchNorm."""
+DEEP = 12
+"""Layers above which it leaves post-norm."""
+SPATIAL = ("style_transfer", "image_translation")
+SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")
+"""Tasks whose batches the guide expects to be small."""
+
+AFTER_CONVOLUTION = "after the convolution, before the activation"
+PRE_NORM = "before each sub-layer (pre-norm), and once before the head"
+
+
+def guide(text: str, section: str) -> Reason:
+    return Reason(text, f"guide S4, {section}")
+
+
+ARITHMETIC = Reason(
+    "The guide's RMSNorm is 15–20 % faster than LayerNorm. By its own table all of LayerNorm costs 3–5 %, and a part "
+    "cannot save more than it costs.",
+    "guide S4, RMS Normalization against Performance Impact",
+)
+WU_AND_HE = Reason(
+    "The guide prints BN 3.2 points behind GN at batch 2, as of He et al. 2018. The paper says 10.6 points.",
+    "Wu & He 2018, abstract, against guide S4, Group Normalization",
+)
+NORM_FREE = Reason(
+    "The guide calls normalization mandatory. Networks without it train as well with scaled weight standardization and "
+    "gradient clipping, or with a tanh in place of the norm.",
+    "Brock et al. 2021, NFNets; Zhu et al. 2025, DyT",
+)
+IDENTICAL = Reason(
+    "The guide calls GroupNorm(1) a LayerNorm: of images over C·H·W it is, of one token's channels it is not. And "
+    "GroupNorm(C) is InstanceNorm only with the same γ and β: torch's InstanceNorm has none by default.",
+    "guide S4, Group Normalization; shown in notebook 11",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# when not to normalize
+
+
+def never(q: Question) -> Recommendation | None:
+    """The three cases of "When NOT to Normalize"; None for any other question."""
+    section = "When NOT to Normalize"
+    if q.component == "output":
+        why = guide("Logits and predictions need their own scale; a norm on the output takes it away.", section)
+        return Recommendation(q, "None", "on the output layer", "nn.Linear(d, n_out)  # and nothing behind it", (why,))
+    if q.task == "debugging":
+        why = guide("Without norms a wrong initialization, loss or preprocessing shows itself.", section)
+        return Recommendation(q, "None", "until the cause is found", "nn.Identity()", (why,))
+    if q.depth == 1 and q.architecture in ("mlp", "cnn"):
+        why = guide("One layer is too simple to need it.", section)
+        return Recommendation(q, "None", "in a single layer", "nn.Identity()", (why,), (_SCALED_INPUTS,))
+    return None
+
+
+_SCALED_INPUTS = Reason(
+    "Badly scaled inputs hurt a single layer as well: standardise the data, which is no layer.",
+    "LeCun et al. 1998, Efficient BackProp; notebook 01",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# architectures
+
+
+def cnn(q: Question, store: dict | None = None) -> Recommendation:
+    if q.causal:
+        why = guide("LayerNorm does not mix steps.", "Layer Normalization")
+        more = Reason("BN, GN and IN take statistics along the positions, and so from the future.", "notebook 01")
+        code = "nn.LayerNorm(channels)  # on (B, L, C)"
+        return Recommendation(q, "LN", "over the channels of each position", code, (why, more))
+    if q.task in SPATIAL:
+        return _instance_norm(q, store)
+    small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or (q.batch_size is None and q.task in SMALL_BATCH_TASKS)
+    measured, odd = evidence.batch_size(q.batch_size, small, store)
+    if small:
+        given = f"{q.task} usually has batches" if q.batch_size is None else f"A batch of {q.batch_size} is"
+        whys = [
+            guide(f"{given} below {SMALL_BATCH}: the statistics of BatchNorm are noisy.", "Decision Framework, step 1")
+        ]
+        if q.batch_size == 1:
+            odd = [_BATCH_OF_ONE, *odd]
+        return Recommendation(
+            q, "GN", AFTER_CONVOLUTION, "nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
+            (*whys, _after_convolution(), *measured), (WU_AND_HE, IDENTICAL, *odd), ("LN over C·H·W", "frozen BN"),
+        )  # fmt: skip
+    given = "Without a batch size, one of at least 8 is assumed" if q.batch_size is None else f"Batch {q.batch_size}"
+    whys = (
+        guide(f"{given}: BatchNorm is the default of CNNs.", "Decision Framework, steps 1 and 2"),
+        _after_convolution(),
+    )
+    marginal = [_MARGINAL] if q.batch_size is not None and q.batch_size < 2 * SMALL_BATCH else []
+    odd = (*marginal, NORM_FREE, _PREACTIVATION, *odd)
+    return Recommendation(q, "BN", AFTER_CONVOLUTION, "nn.BatchNorm2d(channels)", (*whys, *measured), odd, ("GN",))
+
+
+_MARGINAL = guide("In one place BatchNorm is for batches of at least 16, in another of at least 8.", "Batch Norm")
+_BATCH_OF_ONE = Reason(
+    "The guide calls BatchNorm undefined at batch 1. It is so only without a spatial extent: over H·W positions it has "
+    "statistics, those of InstanceNorm.",
+    "torch.nn.BatchNorm2d; shown in notebook 11",
+)
+_PREACTIVATION = Reason(
+    "Norm and activation can also stand before the convolution, so that the residual path stays free.", "He et al. 2016"
+)
+
+
+def _after_convolution() -> Reason:
+    return guide("In CNNs the norm stands between convolution and activation.", "Decision Framework, step 3")
+
+
+def _instance_norm(q: Question, store: dict | None) -> Recommendation:
+    measured, odd = evidence.style(store)
+    what = "Style transfer" if q.task == "style_transfer" else "Image-to-image translation"
+    whys = (
+        guide(f"{what} takes InstanceNorm, whatever the batch.", "Decision Framework, step 2"),
+        Reason("It removes the contrast of the content image, which the output must not depend on.",
+               "Ulyanov et al. 2017; Huang & Belongie 2017"),
+        _after_convolution(),
+    )  # fmt: skip
+    reversed_ = Reason(
+        "The guide says that InstanceNorm preserves each image's style and BatchNorm erases it. Each channel leaves "
+        "InstanceNorm with mean 0 and variance 1, whatever the style: it erases, and that is why it helps.",
+        "Huang & Belongie 2017, against guide S4, Instance Normalization",
+    )
+    code = "nn.InstanceNorm2d(channels, affine=True)"
+    return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), (reversed_, IDENTICAL, *odd), ("GN",))
+
+
+def recurrent(q: Question, store: dict | None = None) -> Recommendation:
+    measured, odd = evidence.recurrent(store)
+    whys = (
+        guide("Recurrent nets take LayerNorm, never BatchNorm.", "Decision Framework, step 2"),
+        guide("It stands on the hidden states, step by step.", "Decision Framework, step 3"),
+        *measured,
+    )
+    inside = Reason(
+        "The guide normalizes the outputs alone, and so not the state. The paper normalizes inside the recurrence.",
+        "Ba et al. 2016, against guide S4, RNN / LSTM",
+    )
+    never_bn = Reason(
+        "BatchNorm trains LSTMs well when it has statistics of its own for each step. Pooled over steps it is one "
+        "shift and scale a channel: that destroys no order in time.",
+        "Cooijmans et al. 2017, against guide S4, Why NOT BatchNorm",
+    )
+    place, code = "on the outputs of each layer, step by step", "nn.LayerNorm(hidden_size)  # on (B, L, hidden)"
+    return Recommendation(q, "LN", place, code, whys, (inside, never_bn, *odd), ("RMSN",))
+
+
+def transformer(q: Question, store: dict | None = None) -> Recommendation:
+    large = (q.size or 0) >= LARGE
+    norm = "RMSN" if large else "LN"
+    says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
+    measured, odd = evidence.depth(q.depth, store)
+    whys = [
+        guide(says, "Decision Framework, step 2; Modern Recommendations (2025)"),
+        guide("Pre-norm is more stable, and the default.", "Decision Framework, steps 2 and 3"),
+    ]
+    if q.depth is not None and q.depth > DEEP:
+        whys.append(guide(f"Post-norm above {DEEP} layers is hard to train.", "Transformer; Mistake 4"))
+        odd = [_DEEPNET, *odd]
+    if q.causal or q.task == "language_model":
+        whys.append(Reason("Both norms look at one token and so at no later one.", "notebook 01"))
+    code = "nn.RMSNorm(d_model)" if large else "nn.LayerNorm(d_model)"
+    return Recommendation(
+        q, norm, PRE_NORM, code, (*whys, *measured), (ARITHMETIC, _GPT_2, *odd), ("LN",) if large else ("RMSN",)
+    )
+
+
+_DEEPNET = Reason(
+    "With scaled residuals and initial weights, post-norm trains with 1,000 layers.", "Wang et al. 2022, DeepNet"
+)
+_GPT_2 = Reason(
+    "The guide lists GPT-2 as post-norm and PaLM with RMSNorm. GPT-2 moved the norm to the input of each sub-block, "
+    "and the paper on PaLM speaks of layer norms without biases.",
+    "Radford et al. 2019; Chowdhery et al. 2022, §2; against guide S4, Transformer and RMS Normalization",
+)
+
+
+def gan(q: Question, store: dict | None = None) -> Recommendation:
+    measured, odd = evidence.gan(q.component, store)
+    if q.component == "generator" and q.task in SPATIAL:
+        found = _instance_norm(q, store)
+        return Recommendation(q, "IN", AFTER_CONVOLUTION, found.code, found.reasons, found.at_odds, ("None",))
+    odd = (_DCGAN, *odd)
+    section = "Decision Framework, step 2; GAN"
+    if q.component == "generator":
+        why = guide("A generator that translates no image needs no norm, or InstanceNorm.", section)
+        return Recommendation(q, "None", "in the generator", "nn.Identity()", (why, *measured), odd, ("IN",))
+    why = guide("BatchNorm lets the discriminator see who else is in the batch.", section)
+    return Recommendation(
+        q, "None", "in the discriminator", "nn.Identity()", (why, _CRITIC, *measured), odd, ("LN", "spectral norm")
+    )
+
+
+_CRITIC = Reason("A critic with a gradient penalty asks for LayerNorm in place of BatchNorm.", "Gulrajani et al. 2017")
+_DCGAN = Reason(
+    "DCGAN has BatchNorm in the generator and in the discriminator, but for the output of the one and the input of the "
+    "other, and calls it critical for training deep generators.",
+    "Radford et al. 2016, against guide S4, GAN",
+)
+
+
+def mlp(q: Question, store: dict | None = None) -> Recommendation:
+    place = "after the linear layer, before the activation"
+    small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.task == "reinforcement_learning"
+    measured, odd = evidence.batch_size(q.batch_size, small, store, "dense")
+    if small or q.causal:
+        why = guide("LayerNorm works at any batch size, 1 included.", "Layer Normalization; Summary, 2")
+        code = "nn.LayerNorm(features)"
+        return Recommendation(q, "LN", place, code, (why, *measured), (NORM_FREE, *odd), ("RMSN", "None"))
+    why = guide("BatchNorm takes fully connected features as well, from 8 rows on.", "Batch Normalization")
+    code = "nn.BatchNorm1d(features)"
+    return Recommendation(q, "BN", place, code, (why, *measured), (NORM_FREE, *odd), ("LN", "None"))
+
+
+RULES: dict[str, Callable[..., Recommendation]] = dict(
+    cnn=cnn, rnn=recurrent, lstm=recurrent, gru=recurrent, transformer=transformer, gan=gan, mlp=mlp
+)
+"""Architecture → its rule; Mamba's is in mamba.py."""

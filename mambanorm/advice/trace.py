@@ -1,0 +1,170 @@
+"""What one forward pass shows: which norms ran, on what, and which operation made their inputs.
+
+Provenance comes from autograd's graph: the node behind a norm's input tells the operation that made it, whether it was
+a module or a function. Reshapes are looked through.
+
+    Norms       norms_of(model): path, module and kind of each norm, torch's, this kit's or by its name
+    Seen        a norm as it ran: shapes, and the operation and module that made its input
+    Trace       all of them, and what stands at the output;   trace(model, batch, forward)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from mambanorm.norms.base import Norm
+
+TORCH_KINDS = {
+    nn.modules.batchnorm._BatchNorm: "BN",
+    nn.modules.instancenorm._InstanceNorm: "IN",
+    nn.GroupNorm: "GN",
+    nn.LayerNorm: "LN",
+    nn.RMSNorm: "RMSN",
+}
+BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}
+RESHAPES = re.compile(
+    r"^(Unsafe)?(View|ReshapeAlias|Reshape|Transpose|Permute|T|Squeeze|Unsqueeze|Clone|Alias|ToCopy)B"
+)
+TRANSPARENT = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout)
+ACTIVATIONS = re.compile(r"^(Relu|LeakyRelu|Gelu|Silu|Tanh|Sigmoid|Elu|Hardswish|Hardtanh|Softplus|Mish|PRelu|Thresh)")
+WEIGHTED = re.compile(r"^(Convolution|MkldnnConvolution|SlowConv|ThnnConv|Addmm|Mm|Bmm|Linear)")
+PADS = re.compile(r"^(ConstantPad|ReflectionPad|ReplicationPad)")
+
+
+def norm_kind(module: nn.Module) -> str | None:
+    """BN, IN, GN, LN, RMSN or the class name of another norm of this kit; None for what is no norm."""
+    for kind, name in TORCH_KINDS.items():
+        if isinstance(module, kind):
+            return name
+    own = type(module).__name__
+    if isinstance(module, Norm):
+        return None if own == "NoNorm" else BY_NAME.get(own, own)
+    named = re.search("|".join(BY_NAME), own)
+    return BY_NAME[named[0]] if named and not list(module.children()) else None
+
+
+def norms_of(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """path, module, kind of every norm, in the order of definition."""
+    for path, module in model.named_modules():
+        if kind := norm_kind(module):
+            yield path, module, kind
+
+
+def takes_batch_statistics(module: nn.Module, kind: str) -> bool:
+    return kind == "BN" or (isinstance(module, Norm) and hasattr(module, "running_mean"))
+
+
+@dataclass
+class Seen:
+    """A norm as it ran. made_by: the operation behind its input ("" = the model's input); before: the one behind that;
+    source: the module that did it, if one did; adds_norm: its input is a sum with a norm's output, as in post-norm."""
+
+    path: str
+    module: nn.Module
+    kind: str
+    shape: tuple[int, ...]
+    made_by: str
+    before: str
+    source: str
+    adds_norm: bool
+    empty: float  # share of the positions that are zero in every channel
+    masked: bool  # it was told the lengths of its rows
+
+
+@dataclass
+class Trace:
+    seen: list[Seen] = field(default_factory=list)
+    output: Tensor | None = None
+    ends_in: str = ""  # the path of the norm that makes the output, "" if none does
+
+
+def first_tensor(value: object) -> Tensor | None:
+    """The first tensor of an output: itself, or of a tuple, a list or a dict."""
+    if isinstance(value, Tensor):
+        return value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
+
+
+def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object], object]) -> Trace:
+    """One forward pass through the model, in its own mode, with autograd's graph."""
+    result, made, hooks = Trace(), {}, []
+
+    def entered(path: str, module: nn.Module):
+        def hook(_module, args, kwargs):
+            x = first_tensor([*args, *kwargs.values()])
+            if x is not None:
+                rest = [*args[1:], *kwargs.values()]
+                told_lengths = isinstance(module, Norm) and any(isinstance(a, Tensor) for a in rest)
+                result.seen.append(_look(path, module, kinds, x, made, told_lengths))
+
+        return hook
+
+    def left(path: str):
+        def hook(_module, _args, output):
+            y = first_tensor(output)
+            if y is not None and y.grad_fn is not None:
+                made.setdefault(y.grad_fn, path)
+
+        return hook
+
+    kinds = {path: kind for path, _, kind in norms_of(model)}
+    for path, module in model.named_modules():
+        if path in kinds:
+            hooks.append(module.register_forward_pre_hook(entered(path, module), with_kwargs=True))
+        if path and not isinstance(module, TRANSPARENT):
+            hooks.append(module.register_forward_hook(left(path)))
+    try:
+        with torch.enable_grad():
+            result.output = first_tensor(forward(model, batch))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    path = made.get(_through(result.output.grad_fn, made)) if result.output is not None else None
+    result.ends_in = path if path in kinds else ""
+    return result
+
+
+def _through(node, made: dict):
+    """The node behind reshapes that no module made."""
+    while node is not None and node not in made and RESHAPES.match(node.name()) and node.next_functions:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _name(node) -> str:
+    return "" if node is None else node.name()
+
+
+def _look(path: str, module: nn.Module, kinds: dict, x: Tensor, made: dict, masked: bool) -> Seen:
+    node = _through(x.grad_fn, made)
+    parts = [_through(part, made) for part, _ in node.next_functions] if node is not None else []
+    adds_norm = _name(node).startswith("AddBackward") and any(made.get(part) in kinds for part in parts)
+    before = _name(parts[0]) if parts else ""
+    return Seen(path, module, kinds[path], tuple(x.shape), _name(node), before, made.get(node, ""), adds_norm,
+                _empty(x, module), masked)  # fmt: skip
+
+
+def channels_of(norm: nn.Module) -> int | None:
+    """The number of channels that a norm has a statistic or a weight for; None if it does not say."""
+    named = (getattr(norm, name, None) for name in ("num_features", "num_channels", "d"))
+    return next((n for n in named if isinstance(n, int)), None)
+
+
+def channel_axis(norm: nn.Module, shape: tuple[int, ...]) -> int:
+    """The axis of the channels: 1 as in torch, or the last, as in this kit and where the sizes say so."""
+    torchs = not isinstance(norm, Norm) and len(shape) > 1 and channels_of(norm) in (shape[1], None)
+    return 1 if torchs else -1
+
+
+def _empty(x: Tensor, norm: nn.Module) -> float:
+    """The share of the positions of (B, C, …) or (B, …, C) that are zero in all of at least two channels."""
+    axis = channel_axis(norm, tuple(x.shape))
+    if x.dim() < 3 or x.shape[axis] < 2:
+        return 0.0
+    return float((x.detach() == 0).all(axis).float().mean())
