@@ -13,8 +13,9 @@ FLOORS = """
 __main__
 cli
 __init__
+widgets
 claims
-widgets report
+report
 figures
 study
 training
