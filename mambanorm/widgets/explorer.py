@@ -13,6 +13,7 @@ from functools import lru_cache
 from html import escape
 
 import ipywidgets as w
+from traitlets import Unicode
 
 from mambanorm.figures.style import StudyFigure
 
@@ -20,6 +21,13 @@ REMEMBERED = 64
 """Pictures that an explorer keeps, so that going back to a value shows it at once."""
 DRAWING = threading.Lock()
 """Matplotlib's settings are the process's: a thread that trains must not draw while another one does."""
+
+
+class Picture(w.Image):
+    """An image with words for those who cannot see it: `tooltip`. The browser's side of ipywidgets shows a tooltip only
+    of a widget that has a description, if an empty one; an Image has none."""
+
+    description = Unicode("").tag(sync=True)
 
 
 class Explorer(w.VBox):
@@ -42,7 +50,7 @@ class Explorer(w.VBox):
         self._arrange(controls)
         self.first = draw(**self.values)
         self._first_png = self.first._repr_png_()  # in few colours: notebooks that keep it stay small
-        self.picture = w.Image(value=self._first_png, format="png", layout=w.Layout(max_width="100%"))
+        self.picture = Picture(value=self._first_png, format="png", layout=w.Layout(max_width="100%"))
         self.picture.add_class("mambanorm-picture")
         self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
         self.said = w.HTML()
@@ -51,6 +59,7 @@ class Explorer(w.VBox):
         # controls wrap to a second row: squeezed into one row, sliders lose their tracks
         row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.said, self.picture])
+        self.add_class("mambanorm-explorer")
 
     @property
     def values(self) -> dict[str, object]:
@@ -97,10 +106,11 @@ def choice(value: object, options, name: str) -> w.Dropdown:
 
 
 def buttons(value: object, options, name: str) -> w.ToggleButtons:
-    """A few buttons of which one is pressed."""
-    return w.ToggleButtons(
-        options=options, value=value, description=name, style=w.ToggleButtonsStyle(button_width="auto")
-    )
+    """A few buttons of which one is pressed, beside their name."""
+    style, words = w.ToggleButtonsStyle(button_width="auto"), "".join(map(str, options))
+    width = f"{110 + 24 * len(options) + 7 * len(words)}px"
+    layout = w.Layout(display="flex", flex_flow="row", align_items="center", width=width, max_width="100%")
+    return w.ToggleButtons(options=options, value=value, description=name, style=style, layout=layout)
 
 
 def show(control: w.Widget, yes: bool) -> None:
