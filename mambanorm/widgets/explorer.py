@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from html import escape
 
@@ -34,7 +34,8 @@ class Explorer(w.VBox):
     """Controls above the figure that `draw` makes of their values.
 
     `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend on others. A
-    ValueError of `draw` is shown in words, and the last picture stays. `remember=False` for what changes by itself.
+    ValueError of `draw` is shown in words, and the last picture stays. `remember=False` for what changes by itself;
+    `beside`: what stands behind the controls and is none, such as a button.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Explorer(w.VBox):
         *,
         arrange: Callable[[dict[str, w.Widget]], None] | None = None,
         remember: bool = True,
+        beside: Sequence[w.Widget] = (),
         **controls: w.Widget,
     ):
         self.controls, self._arrange = controls, arrange or (lambda controls: None)
@@ -57,7 +59,7 @@ class Explorer(w.VBox):
         for control in controls.values():
             control.observe(self.redraw, "value")
         # controls wrap to a second row: squeezed into one row, sliders lose their tracks
-        row = w.HBox(list(controls.values()), layout=w.Layout(flex_flow="row wrap"))
+        row = w.HBox([*controls.values(), *beside], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.said, self.picture])
         self.add_class("mambanorm-explorer")
 
@@ -93,10 +95,10 @@ def slider(value: float, low: float, high: float, name: str, *, step: float = 0.
     return w.FloatSlider(value=value, **given | options)
 
 
-def log_slider(value: float, low: float, high: float, name: str) -> w.FloatLogSlider:
-    """A wide slider on which every tenfold takes the same way; 20 steps each."""
+def log_slider(value: float, low: float, high: float, name: str, *, step: float = 0.05) -> w.FloatLogSlider:
+    """A wide slider on which every tenfold takes the same way; `step` is the part of one that a step goes."""
     layout = w.Layout(width="380px", max_width="100%")
-    ends = dict(min=math.log10(low), max=math.log10(high), step=0.05, readout_format=".3g")
+    ends = dict(min=math.log10(low), max=math.log10(high), step=step, readout_format=".3g")
     return w.FloatLogSlider(value=value, description=name, continuous_update=False, layout=layout, **ends)
 
 
@@ -107,8 +109,8 @@ def choice(value: object, options, name: str) -> w.Dropdown:
 
 def buttons(value: object, options, name: str) -> w.ToggleButtons:
     """A few buttons of which one is pressed, beside their name."""
-    style, words = w.ToggleButtonsStyle(button_width="auto"), "".join(map(str, options))
-    width = f"{110 + 24 * len(options) + 7 * len(words)}px"
+    style, words = w.ToggleButtonsStyle(button_width="auto", description_width="80px"), "".join(map(str, options))
+    width = f"{130 + 32 * len(options) + 8 * len(words)}px"
     layout = w.Layout(display="flex", flex_flow="row", align_items="center", width=width, max_width="100%")
     return w.ToggleButtons(options=options, value=value, description=name, style=style, layout=layout)
 

@@ -13,6 +13,7 @@ from mambanorm.norms import NORMS
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider
 
 GAINS = tuple(float(gain) for gain in np.logspace(-1, 2, 13))
+"""Four to a tenfold, as the slider goes."""
 growth = lru_cache(64)(growth_map)
 
 
@@ -28,6 +29,6 @@ def explore_failure() -> Explorer:
         n1=choice("None", list(NORMS), "N1"),
         n2=choice("BN", list(NORMS), "N2"),
         training=buttons(True, {"train": True, "eval": False}, "mode"),
-        gain=log_slider(10.0, 0.1, 100, "gain"),
+        gain=log_slider(10.0, 0.1, 100, "gain", step=0.25),
         seed=choice(0, list(range(8)), "seed"),
     )

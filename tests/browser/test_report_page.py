@@ -1,4 +1,4 @@
-"""The static report in a browser without a network: wide and narrow, its formulas drawn, its links leading somewhere."""
+"""The static report in a browser without a network: wide and narrow, formulas drawn, links that lead somewhere."""
 
 from __future__ import annotations
 
