@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import math
+import sys
+import time
 
+import nbformat
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from mambanorm import widgets
+from mambanorm.cli.main import main
 from mambanorm.diagnostics.growth_map import growth_map
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.diagrams import moving_cells
@@ -23,9 +27,14 @@ from mambanorm.study.arm_facts import arm_facts
 from mambanorm.study.invariance_trials import invariance_trials, prepared_norm
 from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
 from mambanorm.training.config import base_config
+from mambanorm.training.live import LiveRun, LiveRuns
+from mambanorm.training.loop import train
+from mambanorm.training.store import save_run
+from mambanorm.widgets import grid, page
 from mambanorm.widgets.explorer import Explorer, choice
 from mambanorm.widgets.norms import SEQUENCE, TOKEN, scopes
-from mambanorm.widgets.recorded import COLUMNS, recorded_arm, recorded_cell
+from mambanorm.widgets.page import explorers_notebook
+from mambanorm.widgets.recorded import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
 
 # ---------------------------------------------------------------------------------------------------------------------
 # what all explorers share
@@ -318,3 +327,193 @@ def test_the_figure_says_from_which_block_on_outputs_are_not_finite():
     how = dict(training=True, seed=0)
     assert "not finite from block 2 on" in texts(fig_growth_view(sizes, [1.0, 10.0], 9.0, "None>SSM>None", **how))
     assert "3 after the last block" in texts(fig_growth_view(sizes, [1.0, 10.0], 1.2, "None>SSM>None", **how))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# live training
+
+
+def short_run(**changes):
+    return base_config("digits", "smoke", steps=6, warmup_steps=2, device="cpu", **changes)
+
+
+def test_to_watch_a_run_changes_nothing_in_it():
+    config = short_run(arm="BN>SSM>NormVary")
+    run = LiveRun(config)
+    run.train()
+    alone = train(config)
+    assert run.status == "done"
+    assert run.losses == alone.curves.train_loss.tolist()
+    assert run.steps == list(range(1, 7))
+    assert run.looked == [1, 5]
+    assert run.l2.shape == (config.n_layers,)
+    assert run.gradients.sum() == pytest.approx(1)
+    assert all(0 <= accuracy <= 1 for accuracy in run.accuracies)
+    assert np.stack(run.mixtures).shape == (2, config.n_layers, 2, 5)
+    assert np.allclose(np.stack(run.mixtures).sum(-1), 1, atol=1e-6)
+
+
+def test_runs_side_by_side_are_those_that_train_alone_and_leave_the_threads_as_they_were():
+    before, calls = torch.get_num_threads(), []
+    configs = [short_run(arm=arm) for arm in ("RMSN>SSM>None", "None>SSM>IN")]
+    runs = LiveRuns(configs, lambda: calls.append(1)).start()
+    runs._watcher.join(120)
+    assert [run.status for run in runs.runs] == ["done", "done"]
+    assert [run.losses for run in runs.runs] == [train(config).curves.train_loss.tolist() for config in configs]
+    assert torch.get_num_threads() == before
+    assert calls
+
+
+def test_a_run_stops_when_it_is_told_to():
+    runs = LiveRuns([short_run().but(steps=10_000)], lambda: None).start()
+    while not runs.runs[0].steps:
+        assert runs.running
+        time.sleep(0.05)
+    runs.stop(wait_s=60)
+    assert not runs.running
+    assert runs.runs[0].status == "stopped"
+    assert 1 <= len(runs.runs[0].steps) < 10_000
+
+
+def test_a_run_that_cannot_start_says_why():
+    run = LiveRun(short_run().but(batch_size=10**6))
+    run.train()
+    assert "batch_size=1000000 is beyond" in run.status
+
+
+def test_live_training_shows_both_arms_and_gives_its_buttons_back():
+    explorer = widgets.explore_training(steps=3)
+    before = explorer.picture.value
+    explorer.begin()
+    explorer.live._watcher.join(120)
+    assert explorer.picture.value != before
+    assert not explorer.start.disabled
+    assert explorer.halt.disabled
+    words = texts(explorer._show(**explorer.values))
+    assert "RMSN→None: done" in words
+    assert "None→IN: done" in words
+    explorer.controls["seed"].value = 1  # another question: the old answer goes
+    assert "done" not in texts(explorer._show(**explorer.values))
+
+
+def test_live_training_refuses_one_arm_twice_in_words():
+    explorer = widgets.explore_training()
+    explorer.controls["b1"].value, explorer.controls["b2"].value = "RMSN", "None"
+    explorer.begin()
+    assert "both arms are RMSN" in explorer.said.value
+    assert explorer.live is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the grid
+
+
+def test_a_click_on_a_cell_shows_that_pair_and_frames_it():
+    explorer = widgets.explore_grid()
+    explorer.cells["IN", "LN"].click()
+    assert (explorer.values["n1"], explorer.values["n2"]) == ("IN", "LN")
+    assert "IN→LN on digits" in explorer.picture.tooltip
+    framed = [pair for pair, cell in explorer.cells.items() if "#F08A00" in cell.layout.border_top]
+    assert framed == [("IN", "LN")]
+    mean = recorded_cell("quick", "digits", "IN>SSM>LN").accuracy.mean()
+    assert explorer.cells["IN", "LN"].description == f"{100 * mean:.1f}"
+
+
+def test_a_pair_that_is_not_recorded_is_empty_in_the_grid_and_in_words():
+    means = grid_means("evening", "mnist1d")
+    absent = next((arm for arm, mean in means.items() if not np.isfinite(mean)), None)
+    if absent is None:
+        pytest.skip("every pair is recorded at scale evening")
+    explorer = widgets.explore_grid()
+    explorer.controls["setting"].value = "mnist1d (evening)"
+    n1, _, n2 = absent.split(">")
+    explorer.cells[n1, n2].click()
+    assert explorer.cells[n1, n2].description == "–"
+    assert "not recorded" in explorer.picture.tooltip
+
+
+def test_all_rates_of_a_cell_are_shown_and_the_tuned_ones_are_among_them():
+    rates = recorded_rates("quick", "digits", "GN>SSM>GN")
+    cell = recorded_cell("quick", "digits", "GN>SSM>GN")
+    assert rates.lr.nunique() >= 3
+    assert not rates.duplicated(["lr", "seed"]).any()
+    both = cell.merge(rates, on=["lr", "seed"], suffixes=("", "_again"))
+    assert len(both) == len(cell)
+    assert np.allclose(both.accuracy, both.accuracy_again)
+
+
+def test_the_curve_of_a_cell_is_that_of_a_run_of_this_machine(store):
+    grid._curves.cache_clear()
+    assert grid._curves("smoke", "digits", "GN>SSM>GN") is None
+    result = train(short_run(arm="GN>SSM>GN"))
+    save_run(result)
+    grid._curves.cache_clear()
+    assert grid._curves("smoke", "digits", "GN>SSM>GN").train_loss.tolist() == result.curves.train_loss.tolist()
+    grid._curves.cache_clear()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the mixture
+
+
+def test_a_mixture_that_nobody_has_trained_is_said_to_be_missing(store):
+    explorer = widgets.explore_mixture(steps=4)
+    assert "nothing recorded, nothing stored" in explorer.picture.tooltip
+    assert "press train" in texts(explorer.first)
+
+
+def test_a_mixture_is_trained_here_and_moves_with_time(store):
+    explorer = widgets.explore_mixture(steps=6)
+    explorer.begin()
+    explorer.live._watcher.join(120)
+    assert "trained here, done" in explorer.picture.tooltip
+    assert "step 5" in explorer.picture.tooltip
+    explorer.controls["at"].value = 0.0
+    assert "step 1" in explorer.picture.tooltip
+    explorer.controls["seed"].value = 3
+    assert "nothing stored" in explorer.picture.tooltip
+
+
+def test_a_stored_run_is_shown_without_training(store):
+    explorer = widgets.explore_mixture(steps=4)
+    config = explorer.config("NormVary>SSM>GN", 2).but(device="auto")
+    save_run(train(config))
+    explorer.controls["seed"].value = 2
+    explorer.controls["arm"].value = "NormVary>SSM>GN"
+    assert "from the run store of this machine" in explorer.picture.tooltip
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the page
+
+
+def test_the_page_has_every_explorer_under_its_title_with_a_sentence():
+    nb = explorers_notebook()
+    nbformat.validate(nb)
+    code = [cell.source for cell in nb.cells if cell.cell_type == "code"]
+    words = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    for title, make in widgets.EXPLORERS.items():
+        assert f">{title}</h2>" in words
+        assert f"{make.__name__}()" in code[-len(widgets.EXPLORERS) + list(widgets.EXPLORERS).index(title)]
+        assert len(make.__doc__) > 60
+
+
+def test_the_server_listens_on_this_machine_only_and_wants_a_token(tmp_path):
+    options = page._options(tmp_path / "x.ipynb", None)
+    assert "--Voila.ip=127.0.0.1" in options
+    assert "--Voila.auto_token=True" in options
+    assert "http" not in page.POLICY  # no other server
+
+
+@pytest.mark.parametrize("port", [0, 70_000])
+def test_a_port_that_is_none_is_refused(port, capsys):
+    with pytest.raises(ValueError, match="a port is a number from 1 to 65535"):
+        page.serve(port)
+    assert main(["explore", "--port", str(port)]) == 2
+    assert "a port is a whole number from 1 to 65535" in capsys.readouterr().err
+
+
+def test_without_voila_one_sentence_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "voila.app", None)
+    assert main(["explore", "--no-browser"]) == 2
+    assert "needs voila, which is not installed here" in capsys.readouterr().err

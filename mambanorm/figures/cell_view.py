@@ -35,7 +35,9 @@ def fig_cell_view(
     known = [mean for mean in means.values() if np.isfinite(mean)]
     place = 1 + sum(mean > means.get(arm, np.nan) for mean in known)
     found = (
-        f"{100 * cell.accuracy.mean():.1f} % on average, place {place} of {len(known)}" if len(cell) else "not recorded"
+        f"{100 * cell.accuracy.mean():.1f} % on average, place {place} of {len(known)} recorded"
+        if len(cell)
+        else "not recorded"
     )
     seeds = f"{len(cell)} seeds; spread: their dots" if len(cell) else "no seed"
     return finish(
@@ -80,6 +82,8 @@ def _draw_rates(ax: Axes, rates: pd.DataFrame) -> None:
         ax.set_xscale("log")
         ax.set_xticks(mean.index, [f"{lr:g}" for lr in mean.index])
         ax.minorticks_off()
+    else:
+        ax.set_xticks([])
     ax.set(ylim=(0, 100), xlabel="learning rate", ylabel="test accuracy (%)")
     failed = int(rates.diverged.sum()) if len(rates) else 0
     ax.set_title(f"its learning rates: {failed} of {len(rates)} diverged", color=INK)

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from mambanorm.figures.diagnostics import MEMBERS
 from mambanorm.figures.style import GREY, INK, finish, norm_colour, quick_figure, short, styled
 
-MARGINS = dict(left=0.075, right=0.985, top=0.83, bottom=0.22, wspace=0.28)
+LAYOUT = [["map", ".", *MEMBERS]]
+MARGINS = dict(left=0.06, right=0.985, top=0.84, bottom=0.26, wspace=0.28)
 
 
 @styled
@@ -18,9 +19,9 @@ def fig_mixture_view(
     """mixture (T, norms, 2, 5) at steps (T,): left the weights of one part (mean or variance) of every norm, by depth,
     at the step nearest to `at` (a share of all steps, 0…1); right each member over the steps, a line a norm, the
     deepest the darkest. `note` stands where there is nothing yet."""
-    fig, axes = quick_figure([["map", *MEMBERS]], height=3.5, margins=MARGINS, width_ratios=(2, 1, 1, 1, 1, 1))
+    fig, axes = quick_figure(LAYOUT, height=3.9, margins=MARGINS, width_ratios=(2.2, 0.12, 1, 1, 1, 1, 1))
     row = 0 if part == "mean" else 1
-    when = int(round(at * (len(steps) - 1))) if len(steps) else 0
+    when = round(at * (len(steps) - 1)) if len(steps) else 0
     if len(steps):
         _draw_map(fig, axes["map"], mixture[when, :, row])
     else:
@@ -49,5 +50,6 @@ def _draw_map(fig: Figure, ax, weights: np.ndarray) -> None:
         ax.text(x, y, f"{weight:.3f}", ha="center", va="center", fontsize=7.5, color=INK)
     ax.set_xticks(range(len(MEMBERS)), list(MEMBERS.values()), rotation=30)
     ax.set_yticks(range(len(weights)), [str(i + 1) for i in range(len(weights))])
-    ax.set(ylabel="norm, by depth", xlabel="member")
+    ax.set(ylabel="norm, by depth")
+    ax.set_title("at this step", color=INK)
     ax.grid(visible=False)

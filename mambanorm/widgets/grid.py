@@ -38,6 +38,7 @@ class GridExplorer(Explorer):
     """Between the menus and the picture stand 36 buttons, the heat map: a click chooses that pair."""
 
     def __init__(self):
+        self._choosing = False
         self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
         super().__init__(
             _draw,
@@ -56,37 +57,35 @@ class GridExplorer(Explorer):
 
     def _table(self) -> w.GridBox:
         """The buttons with the names of their rows (N1) and columns (N2)."""
-        name = {norm: w.HTML(f"<b>{norm}</b>") for norm in ("", *PAPER_NORMS)}
-        lines = [w.HTML("N1 ↓ N2 →"), *name.values()][:1] + [w.HTML(f"<b>{norm}</b>") for norm in PAPER_NORMS]
+        lines = [w.HTML("N1 ↓ N2 →"), *(w.HTML(f"<b>{n2}</b>") for n2 in PAPER_NORMS)]
         for n1 in PAPER_NORMS:
             lines += [w.HTML(f"<b>{n1}</b>"), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
         layout = w.Layout(grid_template_columns="80px repeat(6, 76px)", overflow="auto", margin="6px 0 6px 12px")
         return w.GridBox(lines, layout=layout)
 
     def choose(self, n1: str, n2: str) -> None:
-        """Shows the cell of this pair."""
+        """Shows the cell of this pair, drawn once."""
+        self._choosing = True
         self.controls["n1"].value, self.controls["n2"].value = n1, n2
+        self._choosing = False
+        self.redraw()
 
     def redraw(self, *_) -> None:
-        super().redraw()
-        self._colour()
+        if not self._choosing:
+            super().redraw()
+            self._colour()
 
     def _colour(self) -> None:
         """Each button as dark as its mean accuracy, with the number on it; the chosen one is framed."""
-        scale, task = SETTINGS[self.values["setting"]]
-        means, colours = grid_means(scale, task), matplotlib.colormaps["YlGnBu"]
-        low, high = (
-            (f(list(means.values())) for f in (np.nanmin, np.nanmax))
-            if any(map(np.isfinite, means.values()))
-            else (0, 1)
-        )
-        for (n1, n2), cell in self.cells.items():
-            mean = means[f"{n1}>SSM>{n2}"]
-            share = 0.9 * (mean - low) / max(high - low, 1e-9)
+        means, colours = grid_means(*SETTINGS[self.values["setting"]]), matplotlib.colormaps["YlGnBu"]
+        known = [mean for mean in means.values() if np.isfinite(mean)] or [0.0]
+        for pair, cell in self.cells.items():
+            mean = means["{}>SSM>{}".format(*pair)]
+            share = 0.9 * (mean - min(known)) / max(max(known) - min(known), 1e-9)
             cell.description = f"{100 * mean:.1f}" if np.isfinite(mean) else "–"
             cell.style.button_color = to_hex(colours(share)) if np.isfinite(mean) else "#FFFFFF"
             cell.style.text_color = "#FFFFFF" if share > 0.55 else INK
-            chosen = (n1, n2) == (self.values["n1"], self.values["n2"])
+            chosen = pair == (self.values["n1"], self.values["n2"])
             cell.layout.border = "2px solid #F08A00" if chosen else "1px solid #CCCCCC"
 
 

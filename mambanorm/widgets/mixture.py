@@ -30,9 +30,9 @@ class MixtureExplorer(Explorer):
             self._show,
             remember=False,
             beside=(self.train, self.halt),
-            arm=choice(ARMS[0], list(ARMS), "arm"),
-            part=buttons("mean", ("mean", "variance"), "part"),
             at=slider(1.0, 0, 1, "time", step=0.05),
+            part=buttons("mean", ("mean", "variance"), "part"),
+            arm=choice(ARMS[0], list(ARMS), "arm"),
             seed=choice(0, list(range(8)), "seed"),
         )
 
@@ -50,7 +50,7 @@ class MixtureExplorer(Explorer):
         if self.live is not None:
             self.live.stop()
 
-    def _show(self, arm: str, part: str, at: float, seed: int) -> StudyFigure:
+    def _show(self, at: float, part: str, arm: str, seed: int) -> StudyFigure:
         steps, mixture, source = self._found(self.config(arm, seed))
         caption = f"{TASK}, {SCALE} scale, seed {seed}: one seed, a sketch · {source}"
         how = dict(at=at, part=part, arm=arm, caption=caption, note=NOTHING)
