@@ -99,6 +99,18 @@ def test_every_explorer_is_one_picture_with_words_for_those_who_cannot_see_it(ma
     assert len([child for child in explorer.children if child is explorer.picture]) == 1
 
 
+@pytest.mark.parametrize("make", widgets.EXPLORERS.values(), ids=lambda make: make.__name__)
+def test_every_axis_of_an_explorer_says_what_it_shows(make):
+    explorer = make()
+    for ax in explorer.first.axes:
+        if not ax.axison or not ax.has_data():
+            continue
+        row = [other for other in explorer.first.axes if other is ax or other.get_shared_y_axes().joined(ax, other)]
+        column = [other for other in explorer.first.axes if other is ax or other.get_shared_x_axes().joined(ax, other)]
+        assert any(other.get_ylabel() for other in row), ax
+        assert any(other.get_xlabel() for other in column) or ax.get_label() == "<colorbar>", ax
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # norms
 

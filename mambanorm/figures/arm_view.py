@@ -14,7 +14,7 @@ from mambanorm.model.arms import Arm
 from mambanorm.study.arm_facts import ArmFacts
 
 LAYOUT = [["model", "model"], ["block", "block"], ["parameters", "results"]]
-MARGINS = dict(left=0.1, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)
+MARGINS = dict(left=0.115, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)
 DARK = {"#0072B2", "#D55E00", "#009E73", "#B0559A", "#7E3B70", "#4B4FA8"}
 NORM_PLACES = ("stem norm", "N1", "N2", "final norm")
 
@@ -72,7 +72,8 @@ def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
     for i, count in enumerate(counts):
         ax.text(max(count, 0.5) * 1.15, i, f"{count:,}", va="center", fontsize=8, color=INK)
     ax.set_xscale("log")
-    ax.set(xlim=(0.5, 40 * counts.max()), ylim=(len(places) - 0.4, -0.6), xlabel="parameters (log scale)")
+    ax.set(xlim=(0.5, 40 * counts.max()), ylim=(len(places) - 0.4, -0.6))
+    ax.set(xlabel="parameters (log scale)", ylabel="place in the model")
     ax.set_yticks(range(len(places)), places)
     ax.grid(visible=False)
     ax.set_title("what it learns", color=INK)
@@ -81,7 +82,7 @@ def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
 def _draw_results(ax: Axes, results: pd.DataFrame, note: str) -> None:
     """Test accuracy by task: a dot a seed, a line at their mean, a tick at chance."""
     ax.set_title("recorded test accuracy", color=INK)
-    ax.set(xlim=(0, 100), xlabel="test accuracy (%)")
+    ax.set(xlim=(0, 100), xlabel="test accuracy (%)", ylabel="task (scale)")
     ax.grid(visible=True, axis="x")
     ax.grid(visible=False, axis="y")
     groups = list(results.groupby(["scale", "task"], sort=False)) if len(results) else []

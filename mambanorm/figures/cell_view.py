@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mambanorm.figures.style import BEST, GREY, INK, NO_NORM, finish, jitter, quick_figure, short, styled
 
 LAYOUT = [["seeds", "rates", "curves"]]
-MARGINS = dict(left=0.06, right=0.985, top=0.81, bottom=0.26, wspace=0.32)
+MARGINS = dict(left=0.075, right=0.985, top=0.81, bottom=0.26, wspace=0.32)
 
 
 @styled
@@ -63,7 +63,7 @@ def _draw_seeds(ax: Axes, arm: str, cell: pd.DataFrame, means: Mapping[str, floa
     if len(cell):
         ax.vlines(100 * cell.accuracy.mean(), 0.6, 1.4, color="#2F6DB5", linewidth=2.2)
         ax.vlines(100 * cell.chance.mean(), 0.7, 1.3, color=GREY, linewidth=1, linestyle=":")
-    ax.set(ylim=(-0.5, 1.7), xlim=(0, 100), xlabel="test accuracy (%)")
+    ax.set(ylim=(-0.5, 1.7), xlim=(0, 100), xlabel="test accuracy (%)", ylabel="arm")
     ax.set_yticks([0, 1], ["all\narms", short(arm).replace("→", "→\n")])
     ax.grid(visible=False)
     ax.set_title("its seeds", color=INK)

@@ -115,6 +115,17 @@ def buttons(value: object, options, name: str) -> w.ToggleButtons:
     return w.ToggleButtons(options=options, value=value, description=name, style=style, layout=layout)
 
 
+def begin_and_end(word: str, begin: Callable, end: Callable) -> tuple[w.Button, w.Button]:
+    """A button that begins something, with this word on it, and one that stops it."""
+    layout = w.Layout(width="90px")
+    start, stop = (
+        w.Button(description=text, icon=icon, layout=layout) for text, icon in ((word, "play"), ("stop", "stop"))
+    )
+    start.add_class("mambanorm-start").on_click(begin)
+    stop.add_class("mambanorm-stop").on_click(end)
+    return start, stop
+
+
 def show(control: w.Widget, yes: bool) -> None:
     """Shows a control, or leaves it out of the row."""
     control.layout.display = None if yes else "none"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipywidgets as w
 import numpy as np
 
 from mambanorm.figures.mixture_view import fig_mixture_view
@@ -10,7 +9,7 @@ from mambanorm.figures.style import StudyFigure
 from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.live import LiveRuns
 from mambanorm.training.store import find_run
-from mambanorm.widgets.explorer import Explorer, buttons, choice, slider
+from mambanorm.widgets.explorer import Explorer, begin_and_end, buttons, choice, slider
 
 TASK, SCALE = "digits", "quick"
 ARMS = ("NormVary>SSM>None", "NormVary>SSM>GN", "None>SSM>NormVary", "NormVary>SSM>NormVary")
@@ -22,14 +21,10 @@ class MixtureExplorer(Explorer):
 
     def __init__(self, steps: int | None = None):
         self.live, self._steps = None, steps
-        self.train = w.Button(description="train", icon="play", layout=w.Layout(width="90px"))
-        self.halt = w.Button(description="stop", icon="stop", layout=w.Layout(width="90px"))
-        self.train.on_click(self.begin)
-        self.halt.on_click(self.end)
         super().__init__(
             self._show,
             remember=False,
-            beside=(self.train, self.halt),
+            beside=begin_and_end("train", self.begin, self.end),
             at=slider(1.0, 0, 1, "time", step=0.05),
             part=buttons("mean", ("mean", "variance"), "part"),
             arm=choice(ARMS[0], list(ARMS), "arm"),

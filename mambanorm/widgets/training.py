@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ipywidgets as w
-
 from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
 from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns
-from mambanorm.widgets.explorer import Explorer, choice
+from mambanorm.widgets.explorer import Explorer, begin_and_end, choice
 
 TASK, SCALE = "digits", "quick"
 
@@ -19,10 +17,8 @@ class TrainingExplorer(Explorer):
 
     def __init__(self, steps: int | None = None):
         self.live, self._asked, self._steps = None, None, steps
-        self.start = w.Button(description="start", icon="play", layout=w.Layout(width="90px"))
-        self.halt = w.Button(description="stop", icon="stop", disabled=True, layout=w.Layout(width="90px"))
-        self.start.on_click(self.begin)
-        self.halt.on_click(self.end)
+        self.start, self.halt = begin_and_end("start", self.begin, self.end)
+        self.halt.disabled = True
         names, seeds = list(NORMS), list(range(8))
         super().__init__(
             self._show,
