@@ -37,13 +37,13 @@ class MixtureExplorer(Explorer):
 
     def begin(self, *_) -> None:
         """Trains the arm of the controls in a thread of its own."""
-        self.end()
+        self.end(wait_s=10)
         self.live = LiveRuns([self.config(self.values["arm"], self.values["seed"])], self.redraw).start()
 
-    def end(self, *_) -> None:
-        """Stops what runs."""
+    def end(self, *_, wait_s: float = 0) -> None:
+        """Stops what runs after the step that it is in; a click need not wait for that."""
         if self.live is not None:
-            self.live.stop()
+            self.live.stop(wait_s)
 
     def _show(self, at: float, part: str, arm: str, seed: int) -> StudyFigure:
         steps, mixture, source = self._found(self.config(arm, seed))

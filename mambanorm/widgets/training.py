@@ -42,7 +42,7 @@ class TrainingExplorer(Explorer):
 
     def begin(self, *_) -> None:
         """Starts both runs in threads of their own; earlier ones are stopped."""
-        self.end()
+        self.end(wait_s=10)
         try:
             configs = self.configs()
         except ValueError as error:
@@ -53,10 +53,10 @@ class TrainingExplorer(Explorer):
         self.start.disabled, self.halt.disabled = True, False
         self.live.start()
 
-    def end(self, *_) -> None:
-        """Stops what runs."""
+    def end(self, *_, wait_s: float = 0) -> None:
+        """Stops what runs after the step that it is in; a click need not wait for that."""
         if self.live is not None:
-            self.live.stop()
+            self.live.stop(wait_s)
         self.start.disabled, self.halt.disabled = False, True
 
     def _moved(self) -> None:
