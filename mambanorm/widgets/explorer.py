@@ -19,8 +19,9 @@ from mambanorm.figures.style import StudyFigure
 
 REMEMBERED = 64
 """Pictures that an explorer keeps, so that going back to a value shows it at once."""
-DRAWING = threading.Lock()
-"""Matplotlib's settings are the process's: a thread that trains must not draw while another one does."""
+DRAWING = threading.RLock()
+"""Held from reading the controls to showing their picture. Matplotlib's settings are the process's, and a thread that
+trains must neither draw while another one does nor show its picture after a newer one."""
 
 
 class Picture(w.Image):
@@ -70,18 +71,18 @@ class Explorer(w.VBox):
 
     def redraw(self, *_) -> None:
         """Shows the picture of the values as they are now."""
-        self._arrange(self.controls)
-        try:
-            png, label = self._png(tuple(self.values.items()))
-        except ValueError as error:
-            self.said.value = f"<p>{escape(str(error))}</p>"
-            return
-        self.said.value, self.picture.value, self.picture.tooltip = "", png, label
+        with DRAWING:
+            self._arrange(self.controls)
+            try:
+                png, label = self._png(tuple(self.values.items()))
+            except ValueError as error:
+                self.said.value = f"<p>{escape(str(error))}</p>"
+                return
+            self.said.value, self.picture.value, self.picture.tooltip = "", png, label
 
     def _picture(self, values: tuple[tuple[str, object], ...]) -> tuple[bytes, str]:
-        with DRAWING:
-            figure = self._draw(**dict(values))
-            return figure.quick_png(), figure.get_label()
+        figure = self._draw(**dict(values))
+        return figure.quick_png(), figure.get_label()
 
     def _repr_mimebundle_(self, **options):
         alone = {"image/png": self._first_png}, {"image/png": {"alt": self.first.get_label()}}

@@ -43,8 +43,8 @@ class GridExplorer(Explorer):
         super().__init__(
             _draw,
             setting=choice(next(name for name in SETTINGS if "digits (" in name), list(SETTINGS), "task"),
-            n1=choice("RMSN", list(PAPER_NORMS), "N1 (row)"),
-            n2=choice("GN", list(PAPER_NORMS), "N2 (column)"),
+            n1=choice("RMSN", list(PAPER_NORMS), "N1"),
+            n2=choice("GN", list(PAPER_NORMS), "N2"),
         )
         row, *rest = self.children
         self.children = [row, self._table(), *rest]
