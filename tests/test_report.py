@@ -328,6 +328,13 @@ def test_formulas_are_drawn_when_the_page_is_made():
     assert markdown("costs 5 $") == "<p>costs 5 $</p>\n"
 
 
+def test_a_link_to_a_file_of_the_checkout_becomes_its_name():
+    page = as_page(new_markdown_cell("see [the protocol](../mambanorm/claims/PROTOCOL.md#rule), [next](01_a.ipynb)"))
+    assert "the protocol (<code>mambanorm/claims/PROTOCOL.md</code>)" in page
+    assert 'href="../' not in page
+    assert 'href="01_a.html"' in page
+
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 

@@ -13,9 +13,9 @@ FLOORS = """
 __main__
 cli
 __init__
-advice
+advice widgets
 claims
-widgets report
+report
 answers figures
 lessons
 study

@@ -1,5 +1,4 @@
-"""The command line: `mambanorm study | verdicts | record | calibrate | sweep | train | tasks | runs | plan | bench |
-sheet | slides`.
+"""The command line: `mambanorm study | verdicts | record | calibrate | sweep | train | explore | tasks | …`.
 
 Exit codes: 0 all that was asked for is done; 1 a run or a notebook failed; 2 something asked for does not exist or does
 not make sense (one line on stderr says what would); 130 interrupted, with every finished run kept.
@@ -18,14 +17,28 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from mambanorm.cli import bench, calibrate, plan, record, runs, sheet, slides, study, sweep, tasks, train, verdicts
+from mambanorm.cli import (
+    bench,
+    calibrate,
+    explore,
+    plan,
+    record,
+    runs,
+    sheet,
+    slides,
+    study,
+    sweep,
+    tasks,
+    train,
+    verdicts,
+)
 from mambanorm.cli.arguments import ELSEWHERE, Parser, defaults, place
 from mambanorm.cli.printing import say, without_repeats
 from mambanorm.errors import VARIABLE
 
 COMMANDS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (study, verdicts, record, calibrate, sweep, train, tasks, runs, plan, bench, sheet, slides)
+    for module in (study, verdicts, record, calibrate, sweep, train, explore, tasks, runs, plan, bench, sheet, slides)
 }
 """Command → its file: `SUMMARY` and `EXAMPLES` for its help, `add` for its options, `run` for what it does."""
 

@@ -12,6 +12,8 @@
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
+    *_view.py        the pictures of the explorers (mambanorm/widgets/): a norm, an arm, a scan, runs while they train,
+                     a cell of the grid, depth × gain, a mixture
     style.py         colours, sizes, captions: the palette is keyed by the names of the registry
 
 Every function returns a matplotlib Figure that a notebook displays as the value of a cell.
@@ -26,8 +28,10 @@ from mambanorm.figures.accuracy import (
     fig_validation,
 )
 from mambanorm.figures.advice import fig_mistakes, fig_over, fig_samples
+from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.budget import fig_budget
+from mambanorm.figures.cell_view import fig_cell_view
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs
 from mambanorm.figures.concepts import fig_batch_norm, fig_descent, fig_invariances, fig_memory_of_delta, fig_parts
 from mambanorm.figures.diagnostics import (
@@ -39,7 +43,12 @@ from mambanorm.figures.diagnostics import (
     fig_token_norms,
 )
 from mambanorm.figures.diagrams import fig_axes, fig_block, fig_cross_scan, fig_patterns
+from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch, fig_costs, fig_effect, fig_memory, fig_rows, fig_sites
+from mambanorm.figures.live_view import fig_live_view
+from mambanorm.figures.mixture_view import fig_mixture_view
+from mambanorm.figures.norm_view import fig_norm_view
+from mambanorm.figures.scan_view import fig_scan_view
 from mambanorm.figures.sheet import fig_sheet, save_sheet
 from mambanorm.figures.speed import fig_scaling, fig_speed
 from mambanorm.figures.style import PALETTE, norm_colour
@@ -48,10 +57,12 @@ from mambanorm.figures.verdicts import fig_claim, fig_verdicts
 __all__ = [
     "PALETTE",
     "example_batch",
+    "fig_arm_view",
     "fig_axes",
     "fig_batch_norm",
     "fig_block",
     "fig_budget",
+    "fig_cell_view",
     "fig_claim",
     "fig_costs",
     "fig_cross_scan",
@@ -59,15 +70,19 @@ __all__ = [
     "fig_descent",
     "fig_effect",
     "fig_grid",
+    "fig_growth_view",
     "fig_halves",
     "fig_headline",
     "fig_invariances",
     "fig_latency",
+    "fig_live_view",
     "fig_memory",
     "fig_memory_of_delta",
     "fig_mistakes",
     "fig_mixture",
+    "fig_mixture_view",
     "fig_n2_box",
+    "fig_norm_view",
     "fig_outputs",
     "fig_over",
     "fig_pairs",
@@ -79,6 +94,7 @@ __all__ = [
     "fig_rows",
     "fig_samples",
     "fig_scaling",
+    "fig_scan_view",
     "fig_selector",
     "fig_sheet",
     "fig_sigma1",

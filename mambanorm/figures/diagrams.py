@@ -50,10 +50,13 @@ def shared_cells(axes: Sequence[str], shape: tuple[int, int, int] = SHAPE, group
     return cells
 
 
-def moving_cells(name: str, shape: tuple[int, int, int] = SHAPE, groups: int = GROUPS) -> np.ndarray:
-    """The same, found by running the norm in training mode: the cells on which the output of the last channel at the
-    first row's last position depends. For a mixture such as NormVary this is the union of its members' cells."""
-    norm = create_norm(name, shape[2], groups=groups).double().train()
+def moving_cells(
+    name: str, shape: tuple[int, int, int] = SHAPE, groups: int = GROUPS, *, training: bool = True
+) -> np.ndarray:
+    """The same, found by running the norm in training mode (or in eval mode): the cells on which the output of the last
+    channel at the first row's last position depends. For a mixture such as NormVary this is the union of its members'
+    cells."""
+    norm = create_norm(name, shape[2], groups=groups).double().train(training)
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     norm(x)[0, -1, -1].backward()
     cells = x.grad.abs().numpy() > 1e-12

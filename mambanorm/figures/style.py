@@ -119,6 +119,12 @@ class StudyFigure(Figure):
         few_colours(Image.open(drawn).convert("RGB")).save(small, format="png", optimize=True)
         return small.getvalue()
 
+    def quick_png(self) -> bytes:
+        """The picture in all its colours, for explorers: three times as fast as the one of a notebook's output."""
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=self.dpi, pil_kwargs={"compress_level": 1})
+        return drawn.getvalue()
+
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # asked before pyplot's own formatter, so it is shown once, and small
         if figure_format() == "svg":
@@ -158,6 +164,14 @@ def new_figure(rows: int = 1, columns: int = 1, *, height: float = 4.0, width: f
     fig = StudyFigure(figsize=(width, height), dpi=DPI, layout="constrained")
     fig.get_layout_engine().set(h_pad=0.07, w_pad=0.06)
     return fig, fig.subplots(rows, columns, squeeze=False, **subplots)
+
+
+def quick_figure(layout: Sequence[Sequence[str]], *, height: float, margins: dict[str, float], **mosaic):
+    """A figure for an explorer and its axes by name, as `Figure.subplot_mosaic` lays them out. `margins` are those of
+    `Figure.subplots_adjust`: they are given, for finding them out takes longer than the drawing."""
+    fig = StudyFigure(figsize=(WIDTH, height), dpi=DPI)
+    fig.subplots_adjust(**margins)
+    return fig, fig.subplot_mosaic(layout, **mosaic)
 
 
 def finish(fig: Figure, title: str, *caption: str) -> Figure:

@@ -2,7 +2,7 @@
 
 markdown, mathml    Markdown → HTML;  TeX → MathML
 key_lines           an answer → at most three lines
-to_pages            links to notebooks → links to their pages
+to_pages            links to notebooks → links to their pages; to files beside the notebooks → their names
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ LONGEST_LINE = 96  # characters in a line of a card
 
 
 def to_pages(text: str) -> str:
-    """The HTML, with links to the notebooks' pages instead of the notebooks."""
+    """The HTML, with links to the notebooks' pages instead of the notebooks. A link to another file of the checkout
+    becomes the file's name: a report may lie anywhere."""
+    text = re.sub(r'<a [^>]*href="\.\./([^"#]+)[^"]*"[^>]*>(.*?)</a>', r"\2 (<code>\1</code>)", text, flags=re.DOTALL)
     return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
 
 

@@ -1,0 +1,132 @@
+"""Explorer: controls above one picture, which follows them in place.
+
+JupyterLab and voila show the widget. GitHub, the report and a notebook that is not trusted show the PNG that goes with
+it, the picture of the first values.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from html import escape
+
+import ipywidgets as w
+from traitlets import Unicode
+
+from mambanorm.figures.style import StudyFigure
+
+REMEMBERED = 64
+"""Pictures that an explorer keeps, so that going back to a value shows it at once."""
+DRAWING = threading.RLock()
+"""Held from reading the controls to showing their picture. Matplotlib's settings are the process's, and a thread that
+trains must neither draw while another one does nor show its picture after a newer one."""
+
+
+class Picture(w.Image):
+    """An image with words for those who cannot see it: `tooltip`. The browser's side of ipywidgets shows a tooltip only
+    of a widget that has a description, if an empty one; an Image has none."""
+
+    description = Unicode("").tag(sync=True)
+
+
+class Explorer(w.VBox):
+    """Controls above the figure that `draw` makes of their values.
+
+    `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend on others. A
+    ValueError of `draw` is shown in words, and the last picture stays. `remember=False` for what changes by itself;
+    `beside`: what stands behind the controls and is none, such as a button.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[..., StudyFigure],
+        *,
+        arrange: Callable[[dict[str, w.Widget]], None] | None = None,
+        remember: bool = True,
+        beside: Sequence[w.Widget] = (),
+        **controls: w.Widget,
+    ):
+        self.controls, self._arrange = controls, arrange or (lambda controls: None)
+        self._draw, self._png = draw, lru_cache(REMEMBERED)(self._picture) if remember else self._picture
+        self._arrange(controls)
+        self.first = draw(**self.values)
+        self._first_png = self.first._repr_png_()  # in few colours: notebooks that keep it stay small
+        self.picture = Picture(value=self._first_png, format="png", layout=w.Layout(max_width="100%"))
+        self.picture.add_class("mambanorm-picture")
+        self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
+        self.said = w.HTML()
+        for control in controls.values():
+            control.observe(self.redraw, "value")
+        # controls wrap to a second row: squeezed into one row, sliders lose their tracks
+        row = w.HBox([*controls.values(), *beside], layout=w.Layout(flex_flow="row wrap"))
+        super().__init__([row, self.said, self.picture])
+        self.add_class("mambanorm-explorer")
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The value of each control, by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def redraw(self, *_) -> None:
+        """Shows the picture of the values as they are now."""
+        with DRAWING:
+            self._arrange(self.controls)
+            try:
+                png, label = self._png(tuple(self.values.items()))
+            except ValueError as error:
+                self.said.value = f"<p>{escape(str(error))}</p>"
+                return
+            self.said.value, self.picture.value, self.picture.tooltip = "", png, label
+
+    def _picture(self, values: tuple[tuple[str, object], ...]) -> tuple[bytes, str]:
+        figure = self._draw(**dict(values))
+        return figure.quick_png(), figure.get_label()
+
+    def _repr_mimebundle_(self, **options):
+        alone = {"image/png": self._first_png}, {"image/png": {"alt": self.first.get_label()}}
+        return super()._repr_mimebundle_(**options) | alone[0], alone[1]
+
+
+def slider(value: float, low: float, high: float, name: str, *, step: float = 0.5, **options) -> w.FloatSlider:
+    """A wide slider: of its 380 pixels its name and its number take half, the track the rest."""
+    layout = w.Layout(width="380px", max_width="100%")
+    given = dict(min=low, max=high, step=step, description=name, continuous_update=False, layout=layout)
+    return w.FloatSlider(value=value, **given | options)
+
+
+def log_slider(value: float, low: float, high: float, name: str, *, step: float = 0.05) -> w.FloatLogSlider:
+    """A wide slider on which every tenfold takes the same way; `step` is the part of one that a step goes."""
+    layout = w.Layout(width="380px", max_width="100%")
+    ends = dict(min=math.log10(low), max=math.log10(high), step=step, readout_format=".3g")
+    return w.FloatLogSlider(value=value, description=name, continuous_update=False, layout=layout, **ends)
+
+
+def choice(value: object, options, name: str) -> w.Dropdown:
+    """A menu."""
+    return w.Dropdown(options=options, value=value, description=name, layout=w.Layout(width="240px"))
+
+
+def buttons(value: object, options, name: str) -> w.ToggleButtons:
+    """A few buttons of which one is pressed, beside their name."""
+    style, words = w.ToggleButtonsStyle(button_width="auto", description_width="80px"), "".join(map(str, options))
+    width = f"{130 + 32 * len(options) + 8 * len(words)}px"
+    layout = w.Layout(display="flex", flex_flow="row", align_items="center", width=width, max_width="100%")
+    return w.ToggleButtons(options=options, value=value, description=name, style=style, layout=layout)
+
+
+def begin_and_end(word: str, begin: Callable, end: Callable) -> tuple[w.Button, w.Button]:
+    """A button that begins something, with this word on it, and one that stops it."""
+    layout = w.Layout(width="90px")
+    start, stop = (
+        w.Button(description=text, icon=icon, layout=layout) for text, icon in ((word, "play"), ("stop", "stop"))
+    )
+    start.add_class("mambanorm-start").on_click(begin)
+    stop.add_class("mambanorm-stop").on_click(end)
+    return start, stop
+
+
+def show(control: w.Widget, yes: bool) -> None:
+    """Shows a control, or leaves it out of the row."""
+    control.layout.display = None if yes else "none"

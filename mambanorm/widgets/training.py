@@ -1,0 +1,82 @@
+"""explore_training: two arms learn the digits side by side, for some seconds, until stopped."""
+
+from __future__ import annotations
+
+from mambanorm.figures.live_view import fig_live_view
+from mambanorm.figures.style import StudyFigure
+from mambanorm.norms import NORMS
+from mambanorm.training.config import RunConfig, base_config
+from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns
+from mambanorm.widgets.explorer import Explorer, begin_and_end, choice
+
+TASK, SCALE = "digits", "quick"
+
+
+class TrainingExplorer(Explorer):
+    """Start and stop beside the controls; the picture moves while the runs do."""
+
+    def __init__(self, steps: int | None = None):
+        self.live, self._asked, self._steps = None, None, steps
+        self.start, self.halt = begin_and_end("start", self.begin, self.end)
+        self.halt.disabled = True
+        names, seeds = list(NORMS), list(range(8))
+        super().__init__(
+            self._show,
+            remember=False,
+            beside=(self.start, self.halt),
+            a1=choice("RMSN", names, "first: N1"),
+            a2=choice("None", names, "N2"),
+            b1=choice("None", names, "second: N1"),
+            b2=choice("IN", names, "N2"),
+            seed=choice(0, seeds, "seed"),
+        )
+
+    def configs(self) -> list[RunConfig]:
+        """The two runs that the controls ask for. ValueError for one arm twice."""
+        v = self.values
+        arms = [f"{v['a1']}>SSM>{v['a2']}", f"{v['b1']}>SSM>{v['b2']}"]
+        if arms[0] == arms[1]:
+            raise ValueError(f"both arms are {arms[0]}: change one of them")
+        steps = {} if self._steps is None else dict(steps=self._steps, warmup_steps=min(20, self._steps))
+        return [base_config(TASK, SCALE, arm=arm, seed=v["seed"], device="cpu", **steps) for arm in arms]
+
+    def begin(self, *_) -> None:
+        """Starts both runs in threads of their own; earlier ones are stopped."""
+        self.end(wait_s=10)
+        try:
+            configs = self.configs()
+        except ValueError as error:
+            self.said.value = f"<p>{error}</p>"
+            return
+        self._asked = self.values
+        self.live = LiveRuns(configs, self._moved)
+        self.start.disabled, self.halt.disabled = True, False
+        self.live.start()
+
+    def end(self, *_, wait_s: float = 0) -> None:
+        """Stops what runs after the step that it is in; a click need not wait for that."""
+        if self.live is not None:
+            self.live.stop(wait_s)
+        self.start.disabled, self.halt.disabled = False, True
+
+    def _moved(self) -> None:
+        self.redraw()
+        if all(run.status not in ("waiting", "running") for run in self.live.runs):
+            self.start.disabled, self.halt.disabled = False, True
+
+    def _show(self, **values: object) -> StudyFigure:
+        """The runs, if they are those of the controls; else what the controls ask for, before its start."""
+        mine = self.live.runs if self.live is not None and values == self._asked else []
+        runs = [(run.config.arm, run) for run in mine]
+        how = dict(task=TASK, scale=SCALE, seed=values["seed"], rows=ROWS)
+        return fig_live_view(runs, GRADIENT_BINS, arms=_arms(values), **how)
+
+
+def _arms(values: dict[str, object]) -> list[str]:
+    return [f"{values['a1']}>SSM>{values['a2']}", f"{values['b1']}>SSM>{values['b2']}"]
+
+
+def explore_training(steps: int | None = None) -> TrainingExplorer:
+    """Pick two arms and press start: loss, accuracy, sizes by depth and gradients while both learn the digits from the
+    same weights and batches. `steps`: None = those of scale quick."""
+    return TrainingExplorer(steps)

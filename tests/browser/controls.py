@@ -1,0 +1,75 @@
+"""Moving every control of an explorer, as a visitor does, and seeing its picture follow."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+CONTROLS = ".widget-slider, .widget-dropdown, .widget-toggle-buttons, .widget-text"
+PICTURE = "img.mambanorm-picture"
+CHANGED = "([image, before]) => image.src !== before && image.complete && image.naturalWidth > 0"
+LEARNED = "image => /step ([5-9]|\\d\\d)/.test(image.title)"
+WAIT = 60_000  # ms; a machine that does other things as well is slow
+
+
+def seconds_until_changed(explorer, act) -> float:
+    """Does something and waits for another picture."""
+    image = explorer.locator(PICTURE).element_handle()
+    before, start = image.get_attribute("src"), time.perf_counter()
+    act()
+    explorer.page.wait_for_function(CHANGED, arg=[image, before], timeout=WAIT)
+    return time.perf_counter() - start
+
+
+def moves(explorer) -> Iterator[tuple[str, float]]:
+    """Moves each visible control of an explorer by one step: its name, and the seconds until the picture changed."""
+    controls = explorer.locator(CONTROLS)
+    for i in range(controls.count()):
+        control = controls.nth(i)
+        if control.is_visible():
+            name = control.locator(".widget-label").first.inner_text()
+            yield name, seconds_until_changed(explorer, lambda control=control: move(control))
+
+
+def move(control) -> None:
+    """One step of a slider (back to its start from its end), the next entry of a menu, another button, or numbers."""
+    kind = control.get_attribute("class")
+    if "widget-slider" in kind:
+        handle = control.locator(".noUi-handle")
+        at_its_end = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
+        handle.focus()
+        control.page.keyboard.press("Home" if at_its_end else "ArrowRight")
+    elif "widget-dropdown" in kind:
+        menu = control.locator("select")
+        entries = menu.locator("option").count()
+        menu.select_option(index=(menu.evaluate("menu => menu.selectedIndex") + 1) % entries)
+    elif "widget-toggle-buttons" in kind:
+        control.locator("button:not(.mod-active)").first.click()
+    else:
+        field = control.locator("input")
+        field.fill("0 1 0 0 -1 0")
+        field.press("Enter")
+
+
+def play(explorer) -> str:
+    """Does what a visitor can do with an explorer, and says how long its answers took: starts and stops what trains,
+    moves every control, clicks a cell of the grid."""
+    said = ""
+    start = explorer.locator(".mambanorm-start")
+    if start.count():
+        begun = seconds_until_changed(explorer, start.click)
+        said += f"starts in {begun:.2f} s, "
+        if "NormVary" in explorer.locator(PICTURE).get_attribute("title"):
+            explorer.page.wait_for_function(LEARNED, arg=explorer.locator(PICTURE).element_handle(), timeout=WAIT)
+        explorer.locator(".mambanorm-stop").click()
+        explorer.page.wait_for_timeout(2_000)
+    times = list(moves(explorer))
+    assert len(times) >= 3
+    cells = explorer.locator(".widget-gridbox button")
+    if cells.count():
+        assert cells.count() == 36
+        times.append(("a cell", seconds_until_changed(explorer, cells.nth(14).click)))
+    slow = max(times, key=lambda one: one[1])
+    median = statistics.median(seconds for _, seconds in times)
+    return f"{said}{len(times)} controls, median answer {1e3 * median:.0f} ms, slowest {slow[0]} {1e3 * slow[1]:.0f} ms"

@@ -1,0 +1,72 @@
+"""`mambanorm explore` as a visitor meets it: one page, every explorer on it, every control alive."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+import pytest
+from browser.controls import play
+from browser.servers import free_port, server
+
+from mambanorm.widgets import EXPLORERS
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address(browser) -> str:
+    with server("mambanorm", "explore", "--no-browser", "--port", str(free_port()), ready="http://") as line:
+        yield re.search(r"http://\S+", line)[0]
+
+
+@pytest.fixture(scope="module")
+def page(browser, address):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.asked = []  # of other servers
+    page.on("request", lambda request: page.asked.append(request) if "//127.0.0.1:" not in request.url else None)
+    page.goto(address, wait_until="commit", timeout=60_000)  # the page comes when all of its cells have run
+    page.locator("img.mambanorm-picture").nth(len(EXPLORERS) - 1).wait_for(timeout=180_000)
+    return page
+
+
+def test_the_page_is_on_this_machine_only_and_asks_for_its_token(address):
+    assert address.startswith("http://127.0.0.1:")
+    with urllib.request.urlopen(address.partition("?")[0]) as answer:
+        assert "/login" in answer.url
+        assert b"mambanorm" not in answer.read().partition(b"<body")[2]
+
+
+def test_the_page_asks_no_other_server(page):
+    """The browser refuses, before it asks, what the template wants of others."""
+    left = [request.url for request in page.asked if request.url.startswith("http") and request.failure != "csp"]
+    assert left == []
+
+
+def test_every_explorer_stands_on_the_page_under_its_title(page, shoot):
+    assert page.locator(".mambanorm-explorer").count() == len(EXPLORERS)
+    assert page.locator("h2").all_inner_texts() == list(EXPLORERS)
+    assert "rror" not in page.locator("body").inner_text()
+    shoot(page, "explore-1280", full_page=True)
+
+
+@pytest.mark.parametrize("number", range(len(EXPLORERS)), ids=list(EXPLORERS))
+def test_every_control_changes_its_picture(page, number, shoot, capsys):
+    explorer = page.locator(".mambanorm-explorer").nth(number)
+    explorer.scroll_into_view_if_needed()
+    said = play(explorer)
+    shoot(explorer, f"explore-{number}")
+    with capsys.disabled():
+        print(f"\n{list(EXPLORERS)[number]}: {said}")
+
+
+def test_nothing_overflows_on_a_telephone(page, shoot):
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_timeout(300)
+    pictures = page.locator("img.mambanorm-picture")
+    for number in range(len(EXPLORERS)):
+        box = pictures.nth(number).bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 391
+    shoot(page, "explore-390", full_page=True)
+    page.set_viewport_size({"width": 1280, "height": 900})

@@ -1,0 +1,54 @@
+"""The explorers in JupyterLab, as a learner meets them: open the notebook, run all, move every control."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from browser.controls import play
+from browser.servers import free_port, server
+
+from mambanorm.widgets import EXPLORERS
+from mambanorm.widgets.page import explorers_notebook
+
+pytestmark = pytest.mark.browser
+
+TOKEN = "for-this-test-only"
+IDLE = '.jp-NotebookPanel-toolbar [data-status="idle"]'
+
+
+@pytest.fixture(scope="module")
+def address(browser, tmp_path_factory) -> str:
+    pytest.importorskip("jupyterlab", reason="JupyterLab is not installed: make setup")
+    folder = tmp_path_factory.mktemp("lab")
+    nbformat.write(explorers_notebook(), folder / "explorers.ipynb")
+    port = str(free_port())
+    options = (f"--port={port}", "--ip=127.0.0.1", "--port-retries=0", f"--IdentityProvider.token={TOKEN}")
+    root = ("--allow-root", "--no-browser", f"--ServerApp.root_dir={folder}")
+    with server("jupyterlab", *options, *root, ready="is running at"):
+        yield f"http://127.0.0.1:{port}/lab/workspaces/test/tree/explorers.ipynb?reset&token={TOKEN}"
+
+
+@pytest.fixture(scope="module")
+def page(browser, address):
+    """The notebook, run from its first cell to its last."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    page.goto(address, timeout=90_000)
+    page.locator(IDLE).wait_for(timeout=90_000)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator('[data-command="runmenu:run-all"]').click()
+    for number in range(len(EXPLORERS)):  # JupyterLab draws only what is near the screen
+        explorer = page.locator(".jp-CodeCell").nth(number + 1)
+        explorer.scroll_into_view_if_needed(timeout=60_000)
+        explorer.locator("img.mambanorm-picture").wait_for(timeout=180_000)
+    page.locator(IDLE).wait_for(timeout=90_000)
+    return page
+
+
+@pytest.mark.parametrize("number", range(len(EXPLORERS)), ids=list(EXPLORERS))
+def test_every_control_changes_its_picture_in_jupyterlab(page, number, shoot, capsys):
+    cell = page.locator(".jp-CodeCell").nth(number + 1)
+    cell.scroll_into_view_if_needed()
+    said = play(cell.locator(".mambanorm-explorer"))
+    shoot(page, f"lab-{number}")
+    with capsys.disabled():
+        print(f"\n{list(EXPLORERS)[number]}: {said}")
