@@ -10,7 +10,7 @@ CONTROLS = ".widget-slider, .widget-dropdown, .widget-toggle-buttons, .widget-te
 PICTURE = "img.mambanorm-picture"
 CHANGED = "([image, before]) => image.src !== before && image.complete && image.naturalWidth > 0"
 LEARNED = "image => /step ([5-9]|\\d\\d)/.test(image.title)"
-WAIT = 60_000  # ms; a machine that does other things as well is slow
+WAIT = 120_000  # ms; a machine that does other things as well is slow
 
 
 def seconds_until_changed(explorer, act) -> float:
