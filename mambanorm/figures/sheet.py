@@ -23,7 +23,7 @@ from mambanorm.norms import NORMS, norm_name
 from mambanorm.norms.registry import NormEntry
 
 A4 = (8.27, 11.69)  # inches
-COLUMNS = 2
+COLUMNS, ROWS = 2, 8  # a card of fewer norms is no larger; of more it is less high
 WIDEST = 52  # characters of a line of a card
 INTRODUCTION = (
     r"An activation has $B$ rows (of a batch), $L$ positions (of a sequence) and $D$ channels; "
@@ -48,13 +48,14 @@ RULES = (
 def fig_sheet(names: Sequence[str] | None = None) -> Figure:
     """One A4 page with a card for each norm of the registry (or those named). ValueError for an unknown name."""
     names = list(NORMS) if names is None else [norm_name(name) for name in names]
-    rows = -(-len(names) // COLUMNS)
+    used = -(-len(names) // COLUMNS)
+    rows = max(used, ROWS)
     fig = StudyFigure(figsize=A4, dpi=150)
     fig.text(0.05, 0.965, "The norms on one page", fontsize=17, weight="bold", color=INK)
     for i, line in enumerate(INTRODUCTION):
         fig.text(0.05, 0.95 - 0.0122 * i, line, fontsize=7.8, color=INK)
     grid = fig.add_gridspec(rows, COLUMNS, left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
-    places = itertools.product(range(rows), range(COLUMNS))
+    places = itertools.product(range(used), range(COLUMNS))
     for name, place in itertools.zip_longest(names, places):
         ax = _frame(fig.add_subplot(grid[place]))
         _rules(ax) if name is None else _card(ax, NORMS[name])

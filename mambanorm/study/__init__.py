@@ -4,6 +4,7 @@ experiments.py    the lists of runs: arms, depths, failures, and what each noteb
 paper.py          the numbers that the paper prints, and where it contradicts itself
 tables.py         a run frame → means, paired differences, ours beside the paper's
 intervals.py      intervals and tests for a handful of seeds
+bibliography.py   every source that the kit names, from references.bib
 norm_catalog.py   the registry of norms as tables, and what each norm costs
 contrasts.py      differences of differences
 procedure.py      the paper's two steps to a pair, and what choosing costs
