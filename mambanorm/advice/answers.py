@@ -8,11 +8,8 @@ from mambanorm.advice.evidence import paired_by_seed
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import points
 
-SAID = {
-    "yes": "the demo fails, as the guide says",
-    "no, the twin is worse": "**the demo does not fail here: the mended twin is worse**",
-    "not told": "not told apart here",
-}
+SAID = {"yes": "it fails", "no, the twin is worse": "**the twin is worse**", "not told": "not told apart"}
+"""Short, for the first lines stand on the notebook's card in the report."""
 
 
 def in_words(mistakes: pd.DataFrame, style: pd.DataFrame, gan: pd.DataFrame, batch: pd.DataFrame) -> str:
@@ -21,7 +18,7 @@ def in_words(mistakes: pd.DataFrame, style: pd.DataFrame, gan: pd.DataFrame, bat
     mistakes: mistake_table(); style, gan, batch: measure("style"), measure("gan"), measure("batch_size").
     """
     lines = [
-        f"- **{row.mistake}** ({row.measured}): {row.wrong}, mended {row.right}; {SAID[row.fails]}."
+        f"- **{row.mistake}**: {row.wrong}, mended {row.right}, {row.measured}; {SAID[row.fails]}."
         for row in mistakes.itertuples()
     ]
     return "\n".join([*lines, _style(style), _gan(gan), _batch(batch)])
