@@ -16,6 +16,18 @@ their order; the other function of a file is the notebook's answer. Nothing here
 """
 
 from mambanorm.answers.combination import guesses_on_pairs, search_or_normvary, which_pair
+from mambanorm.answers.diagnostics import (
+    growth_in_short,
+    guesses_on_growth,
+    have_learned,
+    hidden_growth,
+    how_often_it_fails,
+    how_spectra_moved,
+    how_the_gains_differ,
+    in_models_that_train,
+    its_end,
+    why_it_works,
+)
 from mambanorm.answers.exercises import decided, parted
 from mambanorm.answers.normvary import guesses_on_learning, learned_norm
 from mambanorm.answers.position import before_or_after, guesses_on_place
@@ -26,14 +38,23 @@ from mambanorm.answers.verdicts import guess_on_claims, how_well_trained, two_lo
 __all__ = [
     "before_or_after",
     "decided",
+    "growth_in_short",
     "guess_on_claims",
+    "guesses_on_growth",
     "guesses_on_halves",
     "guesses_on_learning",
     "guesses_on_pairs",
     "guesses_on_place",
     "guesses_on_steps",
     "guesses_on_type",
+    "have_learned",
+    "hidden_growth",
+    "how_often_it_fails",
+    "how_spectra_moved",
+    "how_the_gains_differ",
     "how_well_trained",
+    "in_models_that_train",
+    "its_end",
     "learned_norm",
     "parted",
     "proposal_or_original",
@@ -42,4 +63,5 @@ __all__ = [
     "type_of_norm",
     "what_holds",
     "which_pair",
+    "why_it_works",
 ]

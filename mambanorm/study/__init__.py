@@ -9,6 +9,8 @@ contrasts.py      differences of differences
 procedure.py      the paper's two steps to a pair, and what choosing costs
 table_2.py        Table 2 beside our gains, and what the tasks that are not run would cost
 gate.py           what a block does with an input that grows;   modes.py: trained models scored in train and eval mode
-halves.py         IN taken apart;   more_seeds.py: recorded seeds of the same arms;   two_looks.py: why new seeds are judged alone
+inside.py         the models of notebook 07: weights turned up, trained weights, growth over depth, how runs ended
+halves.py         IN taken apart;   more_seeds.py: recorded seeds of the same arms
+two_looks.py      why new seeds are judged alone
 plan.py           what a run costs before it starts;   estimate.py: how long the runs take that are not trained yet
 """
