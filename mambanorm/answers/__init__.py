@@ -34,14 +34,26 @@ from mambanorm.answers.position import before_or_after, guesses_on_place
 from mambanorm.answers.type import guesses_on_halves, guesses_on_type, type_of_norm
 from mambanorm.answers.validation import guesses_on_steps, proposal_or_original
 from mambanorm.answers.verdicts import guess_on_claims, how_well_trained, two_looks_told, what_holds
+from mambanorm.answers.vision import (
+    by_n2,
+    does_it_hold,
+    does_rank_carry_over,
+    guesses_on_images,
+    ranks_of,
+    with_and_without,
+)
 
 __all__ = [
     "before_or_after",
+    "by_n2",
     "decided",
+    "does_it_hold",
+    "does_rank_carry_over",
     "growth_in_short",
     "guess_on_claims",
     "guesses_on_growth",
     "guesses_on_halves",
+    "guesses_on_images",
     "guesses_on_learning",
     "guesses_on_pairs",
     "guesses_on_place",
@@ -58,10 +70,12 @@ __all__ = [
     "learned_norm",
     "parted",
     "proposal_or_original",
+    "ranks_of",
     "search_or_normvary",
     "two_looks_told",
     "type_of_norm",
     "what_holds",
     "which_pair",
     "why_it_works",
+    "with_and_without",
 ]
