@@ -43,8 +43,8 @@ def _best(task: str, grid: pd.DataFrame) -> str:
     means = summarize(grid).set_index("arm")
     best = means["mean"].idxmax()
     return (
-        f"- **{task}**: no norm {mean_sd(means.loc[NONE])}, the original LN→LN {mean_sd(means.loc[ORIGINAL])}; the best "
-        f"pair of the grid is {label(best)} with {mean_sd(means.loc[best])}."
+        f"- **{task}**: no norm {mean_sd(means.loc[NONE])}, the original LN→LN {mean_sd(means.loc[ORIGINAL])}; the "
+        f"best pair of the grid is {label(best)} with {mean_sd(means.loc[best])}."
     )
 
 
