@@ -15,6 +15,15 @@ Every sentence is computed from the frames it is given. `guesses_…` answers th
 their order; the other function of a file is the notebook's answer. Nothing here trains or reads the store.
 """
 
+from mambanorm.answers.autonorm import (
+    controls_and_teacher,
+    guesses_on_choice,
+    is_choice_better,
+    ratios_of,
+    rivals_said,
+    rmse_said,
+    robustness_said,
+)
 from mambanorm.answers.combination import guesses_on_pairs, search_or_normvary, which_pair
 from mambanorm.answers.diagnostics import (
     growth_in_short,
@@ -46,11 +55,13 @@ from mambanorm.answers.vision import (
 __all__ = [
     "before_or_after",
     "by_n2",
+    "controls_and_teacher",
     "decided",
     "does_it_hold",
     "does_rank_carry_over",
     "growth_in_short",
     "guess_on_claims",
+    "guesses_on_choice",
     "guesses_on_growth",
     "guesses_on_halves",
     "guesses_on_images",
@@ -66,11 +77,16 @@ __all__ = [
     "how_the_gains_differ",
     "how_well_trained",
     "in_models_that_train",
+    "is_choice_better",
     "its_end",
     "learned_norm",
     "parted",
     "proposal_or_original",
     "ranks_of",
+    "ratios_of",
+    "rivals_said",
+    "rmse_said",
+    "robustness_said",
     "search_or_normvary",
     "two_looks_told",
     "type_of_norm",

@@ -14,8 +14,8 @@ NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
 LAST = (
     "- The paper, ImageNet-100: no norm 10.7 %, LN→LN 86.6 % (§4.2), after ahead for 4 of 5 norms (Table 1).\n"
-    "- Compare the sequences: best pair and best N₂ in notebook 05. Tuned arms, eight seeds: the claims about images in "
-    "notebook 12."
+    "- Compare the sequences: best pair and best N₂ in notebook 05. Tuned arms, eight seeds: the claims about images "
+    "in notebook 12."
 )
 
 

@@ -12,5 +12,6 @@ gate.py           what a block does with an input that grows;   modes.py: traine
 inside.py         the models of notebook 07: weights turned up, trained weights, growth over depth, how runs ended
 halves.py         IN taken apart;   more_seeds.py: recorded seeds of the same arms
 two_looks.py      why new seeds are judged alone
+classical.py      boosted trees and a linear model on a run's own split of a table
 plan.py           what a run costs before it starts;   estimate.py: how long the runs take that are not trained yet
 """
