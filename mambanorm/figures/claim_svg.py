@@ -40,7 +40,7 @@ def claim_svg(verdict) -> str:
 
 def as_data(svg: str) -> str:
     """The SVG as a data URI."""
-    return f"data:image/svg+xml,{quote(svg, safe=''' !$&'()*+,-./:;=?@_~''')}"
+    return f"data:image/svg+xml,{quote(svg, safe=''' !$'()*+,-./:;=?@_~''')}"
 
 
 def _panel(unit: str, rows: list, top: int, several: bool) -> list[str]:
