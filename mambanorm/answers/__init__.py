@@ -1,36 +1,97 @@
-"""What the runs say, in words: the answer cells of notebooks 03 to 06 and 08. Frames in, Markdown out.
+"""What the runs say, in words: the answer cells of notebooks 03 to 10 and 12. Frames in, Markdown out.
 
     type.py           03: which norm leads, and what its halves do
     position.py       04: after against before, norm by norm
     combination.py    05: the pair that two steps choose, beside others
     normvary.py       06: Table 2's step taken apart
+    diagnostics.py    07: what grows inside, and how a run without norms ends
     validation.py     08: the proposal against the original
+    vision.py         09: the same norms on images
+    autonorm.py       10: is the learned choice better than LN?
+    verdicts.py       12: how many claims hold, and which arm to take
     exercises.py      what more seeds change: of overlaps between arms, of intervals around zero
 
 Every sentence is computed from the frames it is given. `guesses_…` answers the questions under "Predict first", in
 their order; the other function of a file is the notebook's answer. Nothing here trains or reads the store.
 """
 
+from mambanorm.answers.autonorm import (
+    controls_and_teacher,
+    guesses_on_choice,
+    is_choice_better,
+    ratios_of,
+    rivals_said,
+    rmse_said,
+    robustness_said,
+)
 from mambanorm.answers.combination import guesses_on_pairs, search_or_normvary, which_pair
+from mambanorm.answers.diagnostics import (
+    growth_in_short,
+    guesses_on_growth,
+    have_learned,
+    hidden_growth,
+    how_often_it_fails,
+    how_spectra_moved,
+    how_the_gains_differ,
+    in_models_that_train,
+    its_end,
+    why_it_works,
+)
 from mambanorm.answers.exercises import decided, parted
 from mambanorm.answers.normvary import guesses_on_learning, learned_norm
 from mambanorm.answers.position import before_or_after, guesses_on_place
 from mambanorm.answers.type import guesses_on_halves, guesses_on_type, type_of_norm
 from mambanorm.answers.validation import guesses_on_steps, proposal_or_original
+from mambanorm.answers.verdicts import guess_on_claims, how_well_trained, two_looks_told, what_holds
+from mambanorm.answers.vision import (
+    by_n2,
+    does_it_hold,
+    does_rank_carry_over,
+    guesses_on_images,
+    ranks_of,
+    with_and_without,
+)
 
 __all__ = [
     "before_or_after",
+    "by_n2",
+    "controls_and_teacher",
     "decided",
+    "does_it_hold",
+    "does_rank_carry_over",
+    "growth_in_short",
+    "guess_on_claims",
+    "guesses_on_choice",
+    "guesses_on_growth",
     "guesses_on_halves",
+    "guesses_on_images",
     "guesses_on_learning",
     "guesses_on_pairs",
     "guesses_on_place",
     "guesses_on_steps",
     "guesses_on_type",
+    "have_learned",
+    "hidden_growth",
+    "how_often_it_fails",
+    "how_spectra_moved",
+    "how_the_gains_differ",
+    "how_well_trained",
+    "in_models_that_train",
+    "is_choice_better",
+    "its_end",
     "learned_norm",
     "parted",
     "proposal_or_original",
+    "ranks_of",
+    "ratios_of",
+    "rivals_said",
+    "rmse_said",
+    "robustness_said",
     "search_or_normvary",
+    "two_looks_told",
     "type_of_norm",
+    "what_holds",
     "which_pair",
+    "why_it_works",
+    "with_and_without",
 ]

@@ -15,19 +15,22 @@ budget.py          a claim over the training budget, and over the size of the mo
 headline.py        which verdict stands first, that of trained models
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
+verdict_page.py    the runs, small tables and lines of notebook 12
 version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
-from mambanorm.claims.budget import in_words, over_budget, over_size, still_rising
+from mambanorm.claims.budget import budget_table, in_words, over_budget, over_size, still_rising
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
-from mambanorm.claims.ranking import against_chosen, not_ranked, ranking
+from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.ranking import against_chosen, leading, not_ranked, ranking, rankings
 from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_before, recorded_configs
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.claims.verdict_html import verdict_html
+from mambanorm.claims.verdict_page import basis, lines_of_runs, runs_to_judge, splits_table, task_by_task, words_of
 from mambanorm.claims.verdict_runs import VERDICT_TASKS, train_verdicts, verdict_runs
 from mambanorm.claims.verdict_table import describe, one_line, verdict_table
 
@@ -36,9 +39,12 @@ __all__ = [
     "NOT_RECORDED",
     "VERDICTS",
     "VERDICT_TASKS",
+    "VERSION",
     "Claim",
     "Verdict",
     "against_chosen",
+    "basis",
+    "budget_table",
     "chosen_lr",
     "describe",
     "find_claim",
@@ -48,6 +54,8 @@ __all__ = [
     "in_words",
     "judge",
     "known_runs",
+    "leading",
+    "lines_of_runs",
     "manifest",
     "missing",
     "needed",
@@ -57,12 +65,16 @@ __all__ = [
     "over_size",
     "parts",
     "ranking",
+    "rankings",
     "record_results",
     "recorded_before",
     "recorded_configs",
     "recorded_under",
     "runs_behind",
+    "runs_to_judge",
+    "splits_table",
     "still_rising",
+    "task_by_task",
     "train_verdicts",
     "trained_inside",
     "trained_runs",
@@ -71,4 +83,5 @@ __all__ = [
     "verdict_runs",
     "verdict_table",
     "with_summaries",
+    "words_of",
 ]

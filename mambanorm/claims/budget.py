@@ -4,6 +4,7 @@ over_budget     claims, run frame → a row for each claim, task and share of th
 over_size       the same for widths and depths
 still_rising    how many runs at all steps were best in their last tenth
 in_words        the verdicts over the budget as one: "reproduced early, gone when trained"
+budget_table    these words for every claim and task, with the effect from few steps to all
 
 The rule is the one of every verdict. Each budget has a schedule and a choice of learning rates of its own; so a short
 run is no cut of a long one. The verdict of a scale is the one at all of its steps.
@@ -19,7 +20,7 @@ import pandas as pd
 
 from mambanorm.claims.claim import SMALLEST_BITS
 from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.hypotheses import find_claim
+from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.judged_on import kind_of, tasks_of
 from mambanorm.claims.protocol import RISING
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
@@ -30,6 +31,9 @@ COLUMNS = (
     "claim", "task", "setting", "share", "steps", "verdict", "comparison", "state", "effect", "low", "high", "n",
     "threshold", "unit", "decided",
 )  # fmt: skip
+
+ASKED = tuple(name for name in CLAIMS if name[:-1] in ("H1", "H2", "H3", "H4", "H8"))
+"""The claims that notebook 12 follows over the budget: no norm, type, place, GN's place and the proposal."""
 
 
 def over_budget(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
@@ -152,6 +156,17 @@ def in_words(over: pd.DataFrame) -> str:
     if between:
         return f"{late} early and when trained, {between[0]} between"
     return f"{late} {'from the first steps on' if late in VERDICTS[:3] else 'at every budget'}"
+
+
+def budget_table(over: pd.DataFrame) -> pd.DataFrame:
+    """One row a claim and task of `over_budget`: task, its verdicts over the budget in words, and its effects."""
+    columns = ["task", "over the budget", "effect, from few steps to all"]
+    rows, claims = [], []
+    for (claim, task), mine in over.groupby(["claim", "task"], sort=False):
+        effects = " → ".join(f"{effect:+.3g}" for effect in mine.effect).replace("-", "−")
+        rows.append((task, in_words(mine), effects))
+        claims.append(claim)
+    return pd.DataFrame(rows, columns=columns, index=pd.Index(claims, name="claim"))
 
 
 def _share(share: float) -> str:

@@ -2,6 +2,7 @@
 
 jobs, calibrate                    the cells, and the share of each verdict in them
 errors, power, controls            three views of it; calibration_text: all of them as Markdown
+worst                              the worst claim of each scenario
 recorded_calibration               the table of the repository
 """
 
@@ -142,6 +143,17 @@ def errors(frame: pd.DataFrame) -> pd.DataFrame:
             f"{share[truth]:.1f}" for truth in BOUNDARY if truth in share
         )
     return pd.DataFrame.from_dict(found, orient="index").fillna("")
+
+
+def worst(frame: pd.DataFrame) -> pd.DataFrame:
+    """scenario × word: how often a verdict at the boundary is wrong for the claim where it is so most often, per cent;
+    and whether what the rule takes for granted holds in the scenario, and what the scenario is. No row for no cell."""
+    edge = frame[frame.truth.isin(BOUNDARY)]
+    wrong = edge.assign(share=[100 * row[BOUNDARY[row["truth"]]] for row in edge.to_dict("records")])
+    table = wrong.pivot_table(index="scenario", columns="truth", values="share", aggfunc="max", sort=False).round(1)
+    table = table.rename(columns={truth: f"falsely {word}" for truth, word in BOUNDARY.items()})
+    table["what the rule takes for granted"] = ["broken" if name in BROKEN else "given" for name in table.index]
+    return table.assign(studies=[SCENARIOS[name].what for name in table.index])
 
 
 def power(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,9 @@ winner's curse enters the differences.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 import numpy as np
 import pandas as pd
 
@@ -57,6 +60,21 @@ def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.D
         facts |= dict(mean=score[i].mean(), sd=score[i].std(ddof=1), n=n, diverged=int(paired.diverged[i, 0]))
         rows.append(facts | dict(behind=gap.mean(), low=low, high=high, per_seed=gap.tolist(), told=told))
     return pd.DataFrame(rows)
+
+
+def rankings(frame: pd.DataFrame, tasks: Iterable[str], scale: str | None = None) -> dict[str, pd.DataFrame]:
+    """Task → `ranking`, for those of the tasks on which an arm is tuned and tested with two seeds or more."""
+    found = {}
+    for task in tasks:
+        with suppress(ValueError):
+            found[task] = ranking(frame, task, scale=scale)
+    return found
+
+
+def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
+    """The first arms of a ranking and those that somebody recommends, rounded for reading."""
+    shown = table[(table.index < at_most) | (table.who != "")].drop(columns="per_seed")
+    return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], 1))
 
 
 def not_ranked(table: pd.DataFrame, task: str) -> dict[str, str]:

@@ -155,10 +155,8 @@ def fig_claim(verdict) -> Figure:
             colour = STATES[row.state][0]
             seeds = row.per_seed if unit not in NOT_BY_SEED else ()
             _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
-            known = pd.notna(row.seeds_to_tell)
-            note = f"about {row.seeds_to_tell:.0f} new seeds would tell" if known else _headline(row.why)
-            _said(ax, y, row.state, note if row.state in ("open", "imprecise", "untestable") else "", colour)
-        ax.set_yticks(range(len(panel)), [_comparison(row, several) for row in panel.itertuples()])
+            _said(ax, y, row.state, note_of(row), colour)
+        ax.set_yticks(range(len(panel)), [row_name(row, several) for row in panel.itertuples()])
         ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=spelled(unit))
         _upright(ax)
     basis = verdict.fidelity, seeds_text(rows.n), f"line: interval; {ENDS}"
@@ -166,6 +164,14 @@ def fig_claim(verdict) -> Figure:
     return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *_legend(STATES, rows.state))
 
 
-def _comparison(row, several: bool) -> str:
+def note_of(row) -> str:
+    """What to know of a comparison that does not tell: how many seeds would, or why these runs cannot; else ""."""
+    if row.state not in ("open", "imprecise", "untestable"):
+        return ""
+    known = pd.notna(row.seeds_to_tell)
+    return f"about {row.seeds_to_tell:.0f} new seeds would tell" if known else _headline(row.why)
+
+
+def row_name(row, several: bool) -> str:
     """Its name, its task where there are several, and whether it decides."""
     return row.comparison + f" · {row.task}" * several + ("" if row.decides else "  (beside)")

@@ -4,6 +4,7 @@
     corrupted            a split, corrupted
     robustness_table     stored runs → accuracy at every severity
     held                 what corruption costs a run on average
+    against              the same by arm, and beside a reference arm, seed by seed
     latency_table        milliseconds for one row and for a batch
 
 Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
@@ -125,6 +126,25 @@ def held(table: pd.DataFrame) -> pd.DataFrame:
     clean = table[table.severity == 0].groupby("run_id", sort=False).accuracy.mean()
     dirty = table[table.severity > 0].groupby("run_id", sort=False).accuracy.mean()
     return pd.DataFrame({"clean": clean, "corrupted": dirty, "held": dirty - clean})
+
+
+def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
+    """One row a task, kind and arm of `robustness_table`: corrupted (mean accuracy over the severities, per cent),
+    change (that minus the clean accuracy, points), and both minus those of the reference arm, seed by seed, as series
+    (accuracy_gap, change_gap; the reference's own are empty). No row for an empty table."""
+    clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
+    keys = ["task", "kind", "seed", "arm", "run_id"]
+    mean = table[table.severity > 0].groupby(keys).accuracy.mean().reset_index()
+    mean["change"] = mean.accuracy - mean.run_id.map(clean)
+    rows = []
+    for (task, kind), mine in mean.groupby(["task", "kind"]):
+        level, change = (100 * mine.pivot(index="seed", columns="arm", values=v) for v in ("accuracy", "change"))
+        for arm in level.columns:
+            facts = dict(task=task, kind=kind, arm=arm, corrupted=level[arm].mean(), change=change[arm].mean())
+            both = {"accuracy_gap": level, "change_gap": change}
+            gap = {name: (values[arm] - values[reference]).dropna() for name, values in both.items()}
+            rows.append(facts | (gap if arm != reference else dict.fromkeys(gap, pd.Series(dtype=float))))
+    return pd.DataFrame(rows, columns=["task", "kind", "arm", "corrupted", "change", "accuracy_gap", "change_gap"])
 
 
 def latency_table(

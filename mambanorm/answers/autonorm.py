@@ -1,0 +1,139 @@
+"""Notebook 10: does the learned choice of a norm beat LN alone, a random blend, a fixed one? Is it more robust?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pandas as pd
+
+from mambanorm.answers.words import answer, listed, numbered
+from mambanorm.study.intervals import t_interval
+from mambanorm.study.tables import interval_says, points
+
+SHOWS = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
+
+
+def _said(difference: float, low: float, high: float) -> str:
+    return f"{points(difference, low, high)}, {interval_says(low, high)}"
+
+
+def _of_seeds(values: pd.Series) -> tuple[float, float, float]:
+    values = values.dropna()
+    return values.mean(), *t_interval(values)
+
+
+def rmse_said(values: pd.Series) -> str:
+    """A difference of RMSE over seeds: "RMSE +0.48 [−0.67, 1.63]"."""
+    low, high = t_interval(values)
+    interval = f"[{low:.2f}, {high:.2f}]" if len(values) > 1 else "(one seed: no interval)"
+    return f"RMSE {values.mean():+.2f} {interval}".replace("-", "−")
+
+
+def controls_and_teacher(runs: pd.DataFrame, controls: pd.DataFrame, tables: Collection[str]) -> str:
+    """A line for each control, and for what a teacher brings. `runs`: the run frame with a column `model`, which names
+    the students. `controls`: `tables.paired_steps` of AutoNorm against them. `tables`: the tasks that are regressions.
+    """
+    lines = [f"- {row.step}, {row.task}: {_said(row.difference, row.low, row.high)}" for row in controls.itertuples()]
+    mine = runs[runs.model.str.contains("AutoNorm|FrozenLN|Teacher")]
+    for task, here in mine.groupby("task", sort=False):
+        wide = here.pivot(index="seed", columns="model", values="rmse" if task in tables else "test_accuracy")
+        if "AutoNorm, student" in wide:
+            lines += (_on_a_table if task in tables else _on_images)(task, wide)
+    return "\n".join(lines)
+
+
+def _on_a_table(task: str, wide: pd.DataFrame) -> list[str]:
+    taught, gap = wide["AutoNorm, student"] - wide["AutoNorm"], wide["AutoNorm"] - wide["FrozenLN"]
+    return [
+        f"- taught − by itself, {task}: {rmse_said(taught)} (teacher: {wide['Teacher'].mean():.2f})",
+        f"- AutoNorm − FrozenLN, {task}: {rmse_said(gap)}",
+    ]
+
+
+def _on_images(task: str, wide: pd.DataFrame) -> list[str]:
+    taught = _said(*_of_seeds(100 * (wide["AutoNorm, student"] - wide["AutoNorm"])))
+    same = (wide["AutoNorm_DisableSelector"] == wide["FrozenLN"]).all()
+    return [
+        f"- taught − by itself, {task}: {taught} (teacher: {100 * wide['Teacher'].mean():.1f} %)",
+        f"- AutoNorm_DisableSelector and FrozenLN give {'the same' if same else 'not the same'} accuracy with every "
+        f"seed, {task}",
+    ]
+
+
+def robustness_said(held: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `robustness.against` as a table to read: both gaps as text with their intervals."""
+    table = held.set_index(["task", "kind", "arm"]).rename(columns={"corrupted": "corrupted %"})
+    for name, column in (("corrupted", "accuracy_gap"), ("change", "change_gap")):
+        texts = [points(*_of_seeds(gap)) if len(gap) else "–" for gap in table[column]]
+        table[f"{name}, against FrozenLN"] = texts
+    return table.drop(columns=["accuracy_gap", "change_gap"]).round(1)
+
+
+def guesses_on_choice(weights: pd.DataFrame, controls: pd.DataFrame, held: pd.DataFrame) -> str:
+    """The three guesses of notebook 10: what the selectors prefer, what random and fixed blends lose, and whether DyT
+    is the more robust. `weights`: the frame of `SelectorLog`; `held`: `robustness.against`. Each may be empty."""
+    return numbered([_preferred(weights), _blends(controls), _is_dyt_robust(held)])
+
+
+def _preferred(weights: pd.DataFrame) -> str:
+    if weights.empty:
+        return "No selector was watched."
+    last = weights[weights.step == weights.step.max()].groupby("block").w0.mean()
+    said = [f"{w0:.2f} in block {block}" for block, w0 in last.items()]
+    side = {True: "DyT", False: "LN"}
+    prefers = [side[bool(w0 > 0.5)] for w0 in last]
+    same = f"all prefer {prefers[0]}" if len(set(prefers)) == 1 else "not the same in every layer"
+    return f"The weight of DyT, which started at a half, ended at {listed(said)}: {same} (one run)."
+
+
+def _blends(controls: pd.DataFrame) -> str:
+    said = [f"{row.step} on {row.task}: {_said(row.difference, row.low, row.high)}" for row in controls.itertuples()]
+    return f"Points that the blends lose: {'; '.join(said)}." if said else "No blend was run."
+
+
+def _is_dyt_robust(held: pd.DataFrame) -> str:
+    mine = held[held.arm == "FrozenDyT"]
+    if mine.empty:
+        return "Corrupted rows were not looked at: recorded results hold no weights."
+    said = [
+        f"under {row.kind} its accuracy minus FrozenLN's is {points(*_of_seeds(row.accuracy_gap))}, of what corruption "
+        f"changes {points(*_of_seeds(row.change_gap))}"
+        for row in mine.itertuples()
+    ]
+    return f"FrozenDyT: {'; '.join(said)}. A model that learned little has little to lose."
+
+
+def rivals_said(table: pd.DataFrame) -> str:
+    """For each table how many times the RMSE of the trees the best arm has. `table`: `classical.beside_rivals`."""
+    lines = []
+    for task, ratio in ratios_of(table).items():
+        within = "within" if ratio <= 1.5 else "not within"
+        lines.append(
+            f"- {task}: {table.best[task]}, best on validation, has {ratio:.2f} × the RMSE of the trees, {within} 1.5 ×"
+        )
+    return "\n".join(lines)
+
+
+def ratios_of(table: pd.DataFrame) -> dict[str, float]:
+    return {task: row[row.best] / row["boosted trees"] for task, row in table.iterrows()}
+
+
+def is_choice_better(
+    runs: pd.DataFrame, steps: pd.DataFrame, controls: pd.DataFrame, crossed: pd.DataFrame, *,
+    weights: pd.DataFrame, held: pd.DataFrame, ratios: Mapping[str, float],
+) -> str:  # fmt: skip
+    """The answer of notebook 10: each model against FrozenLN, the controls, what is chosen, corrupted rows, the
+    classical rivals, and the selector inside Mamba. Any frame but `runs` may be empty."""
+    lines = [f"- **{r.step}** against FrozenLN on {r.task}: {_gap(r)}" for r in steps.itertuples()]
+    lines += [f"- **{r.step}** on {r.task}: {_gap(r)}" for r in controls.itertuples()]
+    lines += [f"- **What is chosen**: {_preferred(weights)}"] if len(weights) else []
+    for row in held[held.arm == "AutoNorm"].itertuples():
+        level, change = points(*_of_seeds(row.accuracy_gap)), points(*_of_seeds(row.change_gap))
+        lines.append(f"- **Under {row.kind}**, AutoNorm against FrozenLN: {level}; what it changes: {change}")
+    lines += [f"- **{task}**: {ratio:.2f} × the RMSE of boosted trees" for task, ratio in ratios.items()]
+    lines += [f"- **Inside Mamba**, {r.step}, on {r.task}: {_gap(r)}" for r in crossed.itertuples()]
+    return answer(runs, SHOWS, lines)
+
+
+def _gap(row) -> str:
+    return _said(row.difference, row.low, row.high)

@@ -1,0 +1,203 @@
+"""Notebook 07: what grows inside a model, with which norm, and how a run without norms ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.answers.words import label, listed, numbered
+from mambanorm.diagnostics import FLAT
+from mambanorm.study.inside import first_to_last
+from mambanorm.study.tables import describe_frame, markdown_table, percent
+
+NONE = "None→None"
+PAPER = "The paper: exponential growth without norms, none with a norm after; the variance rises, most in deep layers."
+
+
+def hidden_growth(table: pd.DataFrame, at_most: int = 5) -> str:
+    """Where the largest token rises while the median is flat. `table`: `inside.residual_growth`, both modes."""
+    rise = 8 * (table.largest_last - table.largest_first) / (table.n_layers - 1)
+    hidden = table[(table.law == "flat") & (rise > FLAT)].assign(rise=rise)
+    steepest = hidden.sort_values("rise", ascending=False).head(at_most)
+    ends = zip(first_to_last(steepest, "largest"), first_to_last(steepest, "median"), strict=True)
+    said = [
+        f"- {row.arm}, {row.mode} mode ({row.task}, {row.n_layers} blocks, {row.phase}): {largest}, the median {median}"
+        for row, (largest, median) in zip(steepest.itertuples(), ends, strict=True)
+    ]
+    told = " The steepest, as log₁₀ of the norm in the first → last block:" if said else ""
+    head = f"In {len(hidden)} of {len(table)} cases the median is flat and the **largest token rises**.{told}"
+    return "\n".join([head, "", *said])
+
+
+def have_learned(scores: pd.DataFrame, called: Mapping[tuple[str, int], str]) -> str:
+    """A line for each group of models: how many beat chance, and what they are called. `scores`: `inside.scores`."""
+    groups = scores.groupby(["task", "blocks", "steps"], sort=False)
+    return "\n".join(_group(*place, mine, called[place[:2]]) for place, mine in groups)
+
+
+def _group(task: str, blocks: int, steps: int, mine: pd.DataFrame, word: str) -> str:
+    lowest = mine.loc[mine.low.idxmin()]
+    return (
+        f"- {task}, {blocks} blocks, {steps} steps: {mine.beats_chance.sum()} of {len(mine)} models beat chance "
+        f"({percent(mine.chance.mean())}), mean {percent(mine.test_accuracy.mean())}, lowest interval "
+        f"{100 * lowest.low:.1f} to {100 * lowest.high:.1f} %, n = {mine.n.iloc[0]} test rows each. They are called "
+        f"**{word}** below."
+    )
+
+
+def its_end(run) -> str:
+    """How a stored run ended: "went non-finite at step 9 of 40, first at `…`", or that it did not fail."""
+    facts = run.facts
+    if facts["status"] == "diverged":
+        site = facts["first_nonfinite_site"]
+        return f"went non-finite at step {facts['steps'] + 1} of {run.config.steps}, first at `{site}`"
+    return f"did **not** fail in its {facts['steps']} steps at this scale"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the guesses
+
+
+def guesses_on_growth(untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame) -> str:
+    """The three guesses of notebook 07: growth without norms before training, after it and with larger weights, and
+    whether a norm after the SSM is enough. All three frames: `inside.residual_growth`."""
+    after = [f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in _none(trained)]
+    first = f"Without norms and untrained, from the first block to the last: {_factor(_none(untrained)[0])}."
+    second = f"After training: {'; '.join(after)}. With larger weights: {_factor(_none(turned)[0])}."
+    return numbered([first, second, _is_after_enough(turned)])
+
+
+def _none(table: pd.DataFrame) -> list:
+    return list(table[(table.arm == NONE) & (table["mode"] == "train")].itertuples())
+
+
+def _factor(row) -> str:
+    """ "the median token × 1.1, the largest × 2.3" """
+    if not np.isfinite([row.median_last, row.largest_last]).all():
+        return f"the model {row.law}" if row.law.startswith("explodes") else "the largest token is not finite"
+    median, largest = (10 ** (row[1] - row[0]) for row in _ends(row))
+    return f"the median token × {median:.3g}, the largest × {largest:.3g}"
+
+
+def _ends(row) -> Iterable[tuple[float, float]]:
+    return (row.median_first, row.median_last), (row.largest_first, row.largest_last)
+
+
+def _is_after_enough(turned: pd.DataFrame) -> str:
+    """Which arms with a norm on one side stay flat when the weights are turned up; train mode."""
+    mine = turned[(turned["mode"] == "train") & (turned.arm != NONE)]
+    one = {place: [r for r in mine.itertuples() if _place(r.arm) == place] for place in ("before", "after")}
+    said = [f"a norm only {place}: {listed(_grows(row) for row in rows)}" for place, rows in one.items() if rows]
+    return f"With the larger weights, {'; '.join(said)}."
+
+
+def _place(arm: str) -> str:
+    before, after = (norm != "None" for norm in arm.split("→"))
+    return "both" if before and after else "before" if before else "after"
+
+
+def _grows(row) -> str:
+    if row.law.startswith("explodes"):
+        return f"{row.arm} {row.law}"
+    return f"{row.arm} {row.decades_per_8:+.2f} decades in 8 blocks ({_factor(row)})".replace("-", "−")
+
+
+def how_the_gains_differ(grown: Mapping[float, pd.DataFrame]) -> str:
+    """At which gain each arm stays flat, grows or explodes. `grown`: gain → `inside.residual_growth`; train mode."""
+    gains = sorted(grown)
+    laws = {gain: grown[gain][grown[gain]["mode"] == "train"].set_index("arm").law for gain in gains}
+    rows = {arm: [laws[gain].get(arm, "–") for gain in gains] for arm in dict.fromkeys(laws[gains[0]].index)}
+    table = pd.DataFrame(rows, index=[f"weights × {gain:g}" for gain in gains]).T
+    explodes = [gain for gain in gains if str(laws[gain].get(NONE, "")).startswith("explodes")]
+    first = f"at × {explodes[0]:g}" if explodes else "at none of these gains"
+    flat = {arm: max((g for g in gains if laws[g].get(arm) == "flat"), default=0.0) for arm in rows}
+    most = max(flat.values())
+    last = listed(arm for arm, gain in flat.items() if gain == most) if most else "none of them"
+    return f"{markdown_table(table)}\n\nWithout norms the model explodes {first}. Flat for longest: {last}."
+
+
+def how_often_it_fails(runs: pd.DataFrame) -> str:
+    """For each arm of a run frame, how many runs ended non-finite and at which steps."""
+    lines = []
+    for arm, mine in runs.groupby("arm", sort=False):
+        steps = sorted(mine.first_nonfinite_step[mine.status == "diverged"])
+        at = f", at step {listed(f'{step:.0f}' for step in steps)}" if steps else ""
+        lines.append(f"- {label(arm)}: {len(steps)} of {len(mine)} runs ended non-finite{at}")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the answer
+
+
+def growth_in_short(columns: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> pd.DataFrame:
+    """By arm and model: decades of the median token in 8 blocks, or that it explodes; then the largest token, first →
+    last block. `columns`: name → `inside.residual_growth`; train mode."""
+    return pd.DataFrame({name: _short(table) for name, table in columns.items()}).reindex(arms).fillna("not run")
+
+
+def _short(table: pd.DataFrame) -> pd.Series:
+    table = table[table["mode"] == "train"]
+    slopes = table.decades_per_8.round(2).add(0.0).map("{:+.2f}".format)  # no −0.00
+    median = slopes.where(~table.law.str.startswith("explodes"), table.law)
+    ends = first_to_last(table, "largest")
+    return pd.Series([f"{m}; {e}" for m, e in zip(median, ends, strict=True)], table.arm)
+
+
+def why_it_works(
+    table: pd.DataFrame, end: str, fates: pd.DataFrame, spectra: str, later: str, *, scale: str, settings: str
+) -> str:
+    """The answer of notebook 07: growth by arm (`growth_in_short`), how the run without norms ended (`its_end`) and its
+    controls (`inside.fates`), its singular values (`how_spectra_moved`), and models that train (`in_models_that_train`,
+    or "")."""
+    controls = ", ".join(_control(arm, row) for arm, row in fates.iterrows() if arm != NONE)
+    lines = [
+        f"**Answer** ({scale} scale, one seed: a sketch). Growth of the residual stream in train mode: decades per 8 "
+        "blocks of the median token; log₁₀ of the largest token's norm, first → last block.",
+        markdown_table(table),
+        f"Without norms, at {settings}, the model {end}. Controls there: {controls}.",
+        spectra,
+        later,
+        PAPER,
+    ]
+    return "\n\n".join(filter(None, lines))
+
+
+def _control(arm: str, row: pd.Series) -> str:
+    return f"{arm} {'diverged' if row['status'] == 'diverged' else 'reached ' + row['test accuracy']}"
+
+
+def how_spectra_moved(sigma: Mapping[str, np.ndarray], spread: pd.DataFrame) -> str:
+    """How the variance of the singular values within and between layers changed from half way to the end, how σ₁ did,
+    and where the control RMSN→None stands at that step. `sigma`: phase → (layers, k), the last phase last; `spread`:
+    its variances and the control's, one row each."""
+    phases = list(sigma)
+    rise = sigma[phases[-1]][:, 0] / sigma["normal"][:, 0]
+    before, last, control = spread.loc["normal"], spread.loc[phases[-1]], spread.loc["RMSN→None"]
+    quarter = max(len(rise) // 4, 1)
+    return (
+        f"From half way to its end the variance of its singular values changed by × {last.within / before.within:.2f} "
+        f"within and × {last.between / before.between:.2f} between layers; σ₁ by × {rise[:quarter].mean():.2f} in the "
+        f"first quarter of the blocks and × {rise[-quarter:].mean():.2f} in the deepest. At about the same step the "
+        f"control RMSN→None had × {control.within / last.within:.2f} of that variance within and "
+        f"× {control.between / last.between:.2f} of it between layers."
+    )
+
+
+def in_models_that_train(hot: pd.DataFrame, growing: pd.DataFrame) -> str:
+    """Of recorded runs that train: how often they ended non-finite without norms and with RMSN on both sides, and how
+    the largest token grew in Figure 9's arms. "" without runs."""
+    if not len(hot):
+        return ""
+    failed = {arm: hot[hot.arm == arm] for arm in ("None>SSM>None", "RMSN>SSM>RMSN")}
+    failures = ", ".join(
+        f"{label(arm)} {(runs.status == 'diverged').sum()} of {len(runs)}" for arm, runs in failed.items() if len(runs)
+    )
+    of = [(label(arm), runs.growth.dropna()) for arm, runs in growing.groupby("arm", sort=False)]
+    grown = ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g))
+    return (
+        f"In models that train ({describe_frame(hot, 'all runs')}), at lr {hot.lr.iloc[0]:g}: ended non-finite: "
+        f"{failures}. Growth of the largest token over the blocks, decades in 8 blocks: {grown}."
+    )

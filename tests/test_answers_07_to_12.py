@@ -1,0 +1,273 @@
+"""The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which they must change."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from urllib.parse import unquote
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mambanorm import answers, claims
+from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge
+from mambanorm.claims.verdict_page import of_seeds
+from mambanorm.figures.claim_svg import as_data, claim_svg
+from mambanorm.model.arms import Arm
+from mambanorm.study import inside
+from mambanorm.study.experiments import GRID_ARMS
+from mambanorm.study.tables import paired_steps
+from mambanorm.study.two_looks import two_looks
+
+
+def said_of(name: str, word: str, scale: str = "evening", **by_task: str) -> SimpleNamespace:
+    """As much of a verdict as a sentence looks at."""
+    told = word not in ("sketch", "not run")
+    by_task = by_task or {"mnist1d": word}
+    return SimpleNamespace(claim=CLAIMS[name], verdict=word, scale=scale, by_task=by_task, n_seeds=8 * told)
+
+
+# notebook 12
+
+RANKING = pd.DataFrame(
+    {
+        "arm": ["None>SSM>IN", "RMSN>SSM>None", "BN>SSM>LN"],
+        "who": ["", "the original", "the later claim's"],
+        "mean": [90.0, 80.0, 89.0],
+        "sd": [1.0, 2.0, 1.5],
+        "n": 12,
+        "behind": [0.0, 10.0, 1.0],
+        "low": [np.nan, 5.0, -1.0],
+        "high": [np.nan, 15.0, 3.0],
+        "told": ["chosen", "behind", "not told apart"],
+    }
+)
+HOW = dict(words=VERDICTS, scales=("evening", "quick"), basis="protocol 7")
+
+
+def test_the_answer_counts_each_word_and_says_which_stand_on_first_epochs_alone():
+    found = [said_of("H1s", "reproduced"), said_of("H2s", "reproduced"), said_of("H1v", "contradicted", "quick")]
+    text = answers.what_holds(found, {}, {}, **HOW)
+    assert text.startswith("**Answer** (protocol 7).\n\n- 2 **reproduced**: H1s, H2s\n")
+    assert "- 1 **contradicted** (first epochs alone, scale quick): H1v" in text
+    assert "disagree" not in text
+    assert text.endswith("- No recommendation: no arm is tuned and tested here.")
+
+
+def test_tasks_that_disagree_are_named():
+    split = said_of("H1s", "inconclusive", digits="reproduced", mnist1d="contradicted")
+    assert "disagree: H1s (digits reproduced, mnist1d contradicted)." in answers.what_holds([split], {}, {}, **HOW)
+
+
+def test_an_arm_is_recommended_only_where_the_recommended_ones_were_run():
+    text = answers.what_holds([], {"mnist1d": RANKING}, {"mnist1d": {"GN>SSM>GN": ""}}, **HOW)
+    assert "- **To take on mnist1d**: None→IN (90.0 % ± 1.0, 12 seeds). " in text
+    assert "to the original (RMSN→None) +10.0 points [5.0, 15.0]" in text
+    assert text.endswith("No clear difference from: BN→LN.")
+    lacking = {"mnist1d": {"NormVary>SSM>GN": "the paper's"}}
+    text = answers.what_holds([], {"mnist1d": RANKING}, lacking, **HOW)
+    assert "no arm is recommended yet. Still to be recorded: NormVary→GN (the paper's)." in text
+
+
+def test_the_guess_is_answered_for_sequences_and_images_apart():
+    found = [said_of("H1s", "reproduced"), said_of("H2s", "contradicted"), said_of("H3s", "inconclusive")]
+    found += [said_of("H1v", "not run"), said_of("A1v", "reproduced"), said_of("H1l", "reproduced")]
+    first, second = answers.guess_on_claims(found).splitlines()
+    assert first.startswith("- Of the 3 claims about **sequences** 1 came out the same (H1s), 1 did not (H2s), and 1 ")
+    assert second.startswith("- Of the 1 claims about **images** 0 came out the same (none), 0 did not (none), and 1 ")
+
+
+def test_arms_that_still_rise_are_named_with_their_share():
+    rising = pd.DataFrame(
+        dict(task="mnist1d", arm=["None>SSM>GN", "RMSN>SSM>None"], late=[0.5, 0.1], trained=[False, True])
+    )
+    assert answers.how_well_trained(rising).endswith(
+        "1 have at most a third of their runs best in the last tenth of the steps; still rising: None→GN (50 %)."
+    )
+    assert "still rising" not in answers.how_well_trained(rising[1:])
+
+
+def test_a_second_look_at_old_and_new_seeds_together_is_wrong_more_often_than_it_promises():
+    table = two_looks(seeds=8, studies=20_000)
+    once, both, alone = table.wrong
+    assert once == pytest.approx(0.025, abs=0.004)
+    assert alone == pytest.approx(0.025, abs=0.004)
+    assert both > once + 0.01
+    assert f"{100 * both:.1f} % end with a wrong word" in answers.two_looks_told(table)
+    with pytest.raises(ValueError, match="at least 2 seeds"):
+        two_looks(seeds=1)
+
+
+@pytest.fixture(scope="module")
+def planted() -> pd.DataFrame:
+    """GN after the SSM gains much: H4s holds."""
+    rng = np.random.default_rng(7)
+    return calibrate.study(calibrate.skeleton("H4s", 8), {"None>SSM>GN": 30.0}, rng, calibrate.Scenario(""))
+
+
+def test_fewer_seeds_make_a_sketch_of_a_verdict_and_a_high_threshold_turns_it(planted):
+    verdict = judge("H4s", planted)
+    assert verdict.verdict == "reproduced"
+    few = claims.words_of([verdict], planted, seeds=3).iloc[0]
+    assert (few.said, few.then, few.changed) == ("reproduced", "sketch", True)
+    assert of_seeds(planted, 3).seed.nunique() == 3
+    assert of_seeds(planted, [1, 5]).seed.unique().tolist() == [1, 5]
+    assert claims.words_of([verdict], planted, threshold=60.0).then[0] == "contradicted"
+    assert not claims.words_of([verdict], planted).changed[0]
+
+
+def test_a_claims_svg_has_every_comparison_with_its_state_and_numbers_inside_its_axis(planted):
+    verdict = judge("H4s", planted)
+    svg = claim_svg(verdict)
+    for row in verdict.records:
+        assert row["comparison"].replace("&", "&amp;") in svg
+        assert f">{row['state']}</text>" in svg
+    assert svg.count("<circle") == len(verdict.records)
+    spans = [tuple(map(int, span)) for span in re.findall(r"M(\d+) \d+H(\d+)", svg)]
+    assert len(spans) == len(verdict.records)
+    assert all(262 <= low < high <= 262 + 250 for low, high in spans)
+    data = as_data(svg)
+    assert not set('"<>#&') & set(data)  # what an attribute or an address would misread
+    assert unquote(data.partition(",")[2]) == svg
+    assert len(data) < 900 * len(verdict.records) + 1500
+    with pytest.raises(ValueError, match="was not run"):
+        claim_svg(judge("H12s", pd.DataFrame(), scale="quick"))
+
+
+# notebook 07
+
+
+def grown(**of: tuple[float, float, float, float]) -> pd.DataFrame:
+    """`residual_growth` of made-up models: arm → log₁₀ of the median and the largest token, first and last block."""
+    rows = []
+    for name, (a, b, c, d) in of.items():
+        slope = 8 * (b - a) / 7
+        law = "flat" if abs(slope) <= 0.25 else "exponential (log y ~ l)" if np.isfinite(b) else "explodes (non-finite)"
+        ends = dict(median_first=a, median_last=b, largest_first=c, largest_last=d)
+        facts = dict(task="digits", phase="initial", arm=name.replace("_", "→"), mode="train", n_layers=8, law=law)
+        rows.append(facts | ends | dict(decades_per_8=slope, r2=np.nan, nonfinite=0.0))
+    return pd.DataFrame(rows)
+
+
+FLAT, RISES, LARGE = (1.0, 1.1, 1.2, 1.3), (1.0, 4.0, 1.2, 6.0), (1.0, 1.1, 1.2, 3.2)
+ENDLESS = (1.0, np.inf, 1.2, np.inf)
+
+
+def test_a_largest_token_that_rises_under_a_flat_median_is_named():
+    assert answers.hidden_growth(grown(None_None=FLAT)).startswith("In 0 of 1 cases")
+    text = answers.hidden_growth(grown(None_None=FLAT, None_BN=LARGE, BN_None=RISES))
+    assert text.startswith("In 1 of 3 cases the median is flat and the **largest token rises**. The steepest")
+    assert "- None→BN, train mode (digits, 8 blocks, initial): 1.20 → 3.20, the median 1.00 → 1.10" in text
+
+
+def test_the_guesses_on_growth_follow_the_tables():
+    calm, loud = grown(None_None=FLAT), grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT, BN_BN=FLAT)
+    first, second, third = answers.guesses_on_growth(calm, grown(None_None=RISES), loud).splitlines()
+    assert "the median token × 1.26, the largest × 1.26" in first
+    assert "the median token × 1e+03" in second
+    assert "the model explodes (non-finite)" in second
+    assert "a norm only before: BN→None +0.11 decades" in third
+    assert "a norm only after: None→BN +3.43 decades" in third
+    assert "BN→BN" not in third
+
+
+def test_the_gain_at_which_a_model_explodes_is_the_first_one():
+    found = {2: grown(None_None=FLAT, None_BN=FLAT), 4: grown(None_None=ENDLESS, None_BN=FLAT)}
+    text = answers.how_the_gains_differ(found)
+    assert "Without norms the model explodes at × 4. Flat for longest: None→BN." in text
+    assert "explodes at none of these gains" in answers.how_the_gains_differ({2: found[2]})
+
+
+def test_models_are_called_trained_only_if_every_one_of_them_beats_chance():
+    scores = pd.DataFrame(dict(task="digits", blocks=[4, 4, 8], steps=20, arm="None→None", test_accuracy=0.5))
+    scores = scores.assign(low=0.4, high=0.6, n=100, chance=0.1, beats_chance=[True, True, False])
+    names = inside.called(scores)
+    assert names == {("digits", 4): "trained", ("digits", 8): "barely trained"}
+    assert inside.deepest_trained(names) == {"digits": 4}
+    assert inside.deepest_trained({("digits", 4): "barely trained", ("digits", 8): "barely trained"}) == {"digits": 8}
+    assert "- digits, 4 blocks, 20 steps: 2 of 2 models beat chance (10.0 %)" in answers.have_learned(scores, names)
+
+
+def ended(arm: str, steps: list[float]) -> pd.DataFrame:
+    """Runs of an arm that diverged at these steps; NaN = it did not."""
+    status = ["ok" if step != step else "diverged" for step in steps]
+    facts = dict(arm=arm, lr=0.01, first_nonfinite_step=steps, status=status, test_accuracy=0.5, chance=0.1)
+    return pd.DataFrame(facts)
+
+
+def test_failures_are_counted_arm_by_arm_with_their_steps():
+    runs = pd.concat([ended("None>SSM>None", [9, 7, np.nan]), ended("RMSN>SSM>RMSN", [np.nan] * 3)])
+    first, second = answers.how_often_it_fails(runs).splitlines()
+    assert first == "- None→None: 2 of 3 runs ended non-finite, at step 7 and 9"
+    assert second == "- RMSN→RMSN: 0 of 3 runs ended non-finite"
+    table = inside.came_of(runs)
+    assert table.loc[(0.01, "None→None"), "ended non-finite"].startswith("2 of 3 [")
+    assert table.loc[(0.01, "RMSN→RMSN"), "at step (median)"] == "–"
+
+
+def test_the_spectra_are_compared_with_half_way_and_with_the_control():
+    sigma = {"early": np.ones((4, 2)), "normal": np.full((4, 2), 2.0), "failing": np.full((4, 2), 5.0)}
+    spread = pd.DataFrame({"within": [1.0, 2.0, 6.0, 3.0], "between": [1.0, 4.0, 2.0, 1.0]})
+    text = answers.how_spectra_moved(sigma, spread.set_index(pd.Index([*sigma, "RMSN→None"])))
+    assert "× 3.00 within and × 0.50 between layers; σ₁ by × 2.50 in the first" in text
+    assert "had × 0.50 of that variance within and × 0.50 of it between" in text
+
+
+# notebook 09
+
+
+def pictures(seeds: int = 3, **gain: float) -> pd.DataFrame:
+    """The grid, NormVary and its control on images: every arm at 80 % ± seeds, plus the gain of its N₂ in points."""
+    arms = [*map(str, GRID_ARMS), "NormVary>SSM>LN", "NormVary-fixed>SSM>LN"]
+    rows = [
+        dict(task="digits_images", arm=arm, n1=Arm.parse(arm).n1, n2=Arm.parse(arm).n2, seed=seed, scale="quick")
+        | dict(test_accuracy=(80 + seed + gain.get(Arm.parse(arm).n2, 0) + i / 100) / 100)
+        for i, arm in enumerate(arms)
+        for seed in range(seeds)
+    ]
+    return pd.DataFrame(rows).assign(status="ok", chance=0.1, best_val_accuracy=0.8)
+
+
+STEPS = {
+    "proposal": ("NormVary>SSM>LN", "LN>SSM>LN"),
+    "by mixing": ("NormVary-fixed>SSM>LN", "LN>SSM>LN"),
+    "by learning": ("NormVary>SSM>LN", "NormVary-fixed>SSM>LN"),
+}
+
+
+def answered(runs: pd.DataFrame, recorded: pd.DataFrame | None = None) -> str:
+    steps, grid = paired_steps(runs, STEPS), runs[runs.arm.isin(map(str, GRID_ARMS))]
+    more = runs.iloc[:0] if recorded is None else recorded
+    return answers.does_it_hold(runs, grid, steps, recorded=more, trained=runs.iloc[:0])
+
+
+def test_the_answer_on_images_follows_the_better_norm_after_the_ssm():
+    better, worse = answered(pictures(LN=5.0)), answered(pictures(GN=5.0))
+    assert "the best pair of the grid is GN→LN" in better or "→LN with" in better
+    assert "LN, the paper's choice, minus GN: +" in better
+    assert "LN, the paper's choice, minus GN: −" in worse
+    assert "recorded seeds" not in better
+    assert "8 recorded seeds: " in answered(pictures(), pictures(8))
+
+
+def test_the_guesses_on_images_count_places_and_say_what_one_seed_cannot():
+    runs = pictures(**dict.fromkeys(["BN", "IN", "LN", "RMSN", "GN"], -5.0))
+    assert "After is ahead of before for 0 of 5 norms" in answers.guesses_on_images(runs)
+    assert "one seed cannot tell" in answers.guesses_on_images(pictures(1))
+
+
+def test_ranks_that_are_turned_around_correlate_with_minus_one():
+    first = pd.DataFrame(dict(arm=[f"{n}>SSM>None" for n in ("BN", "IN", "LN")], test_accuracy=[0.9, 0.8, 0.7]))
+    turned = first.assign(test_accuracy=[0.1, 0.2, 0.3])
+    assert "ρ = −1.00" in answers.does_rank_carry_over(answers.ranks_of(first, turned))
+    text = answers.does_rank_carry_over(answers.ranks_of(first, first), first=1)
+    assert "ρ = +1.00" in text
+    assert text.endswith("both have: BN→None.")
+
+
+def test_a_change_is_shown_over_the_seeds_that_both_frames_have():
+    runs, changed = pictures(3), pictures(2, LN=2.0)
+    table = answers.with_and_without(runs, changed, "changed", ["LN>SSM>LN"])
+    assert table.loc["LN→LN", "changed"] - table.loc["LN→LN", "as it is"] == pytest.approx(2.0)
+    assert table.seeds.tolist() == [2]
