@@ -1,5 +1,6 @@
-"""What the runs say, in words: the answer cells of notebooks 03 to 10 and 12. Frames in, Markdown out.
+"""What the runs say, in words: the answer cells of the notebooks. Frames in, Markdown out.
 
+    first_steps.py    00 to 02: the small experiments of mambanorm.lessons
     type.py           03: which norm leads, and what its halves do
     position.py       04: after against before, norm by norm
     combination.py    05: the pair that two steps choose, beside others

@@ -5,7 +5,6 @@
     fitting.py         a training loop of fifteen lines for the two that follow
     batch_norm.py      a small VGG with and without batch norm (the lecture's claim)
     block_parts.py     a Mamba block without its gate or without its convolution
-    answers.py         what came out, in sentences: the answer cells of notebooks 00, 01 and 02
 
 The study's own runs go through training/ and its store. These do not: they are too small to keep.
 """

@@ -6,10 +6,11 @@ sentence says more than its numbers: which arm is ahead, and by how much, is rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 
+from mambanorm.answers.words import listed
 from mambanorm.lessons.invariance import FELT
 from mambanorm.model.arms import Arm
 from mambanorm.norms import NORMS, create_norm
@@ -22,12 +23,6 @@ class Answer(str):
 
     def _repr_markdown_(self) -> str:
         return str(self)
-
-
-def listed(names: Iterable[str]) -> str:
-    """ "A", "A and B", "A, B and C"; "none" of nothing."""
-    *others, last = list(names) or ["none"]
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _mean(frame: pd.DataFrame, column: str, **where: object) -> float:
