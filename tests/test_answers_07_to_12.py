@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
-from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -13,7 +11,6 @@ import pytest
 from mambanorm import answers, claims
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge
 from mambanorm.claims.verdict_page import of_seeds
-from mambanorm.figures.claim_svg import as_data, claim_svg
 from mambanorm.model.arms import Arm
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
@@ -115,24 +112,6 @@ def test_fewer_seeds_make_a_sketch_of_a_verdict_and_a_high_threshold_turns_it(pl
     assert of_seeds(planted, [1, 5]).seed.unique().tolist() == [1, 5]
     assert claims.words_of([verdict], planted, threshold=60.0).then[0] == "contradicted"
     assert not claims.words_of([verdict], planted).changed[0]
-
-
-def test_a_claims_svg_has_every_comparison_with_its_state_and_numbers_inside_its_axis(planted):
-    verdict = judge("H4s", planted)
-    svg = claim_svg(verdict)
-    for row in verdict.records:
-        assert row["comparison"].replace("&", "&amp;") in svg
-        assert f">{row['state']}</text>" in svg
-    assert svg.count("<circle") == len(verdict.records)
-    spans = [tuple(map(int, span)) for span in re.findall(r"M(\d+) \d+H(\d+)", svg)]
-    assert len(spans) == len(verdict.records)
-    assert all(262 <= low < high <= 262 + 250 for low, high in spans)
-    data = as_data(svg)
-    assert not set('"<>#&') & set(data)  # what an attribute or an address would misread
-    assert unquote(data.partition(",")[2]) == svg
-    assert len(data) < 900 * len(verdict.records) + 1500
-    with pytest.raises(ValueError, match="was not run"):
-        claim_svg(judge("H12s", pd.DataFrame(), scale="quick"))
 
 
 # notebook 07

@@ -151,7 +151,7 @@ def test_the_table_folds_out_to_figure_caveats_and_command(verdicts):
     assert page.count("<details>") == len(shown)
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits --seeds 8" in page
-    assert page.count("data:image/svg+xml,") == len(shown) - 1  # what was not run has no figure
+    assert page.count("data:image/webp;base64,") == len(shown) - 1  # what was not run has no figure
     for verdict in shown:
         assert all(html.escape(text) in page for text in (verdict.claim.words, *verdict.caveats))
         assert f">{verdict.verdict}</i>" in page

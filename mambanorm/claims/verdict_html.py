@@ -6,12 +6,15 @@ trusted). A notebook shows it, and the report's index page shows it first.
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from PIL import Image
 
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
@@ -191,12 +194,17 @@ def _levels(verdict: Verdict) -> str:
 
 
 def _picture(verdict: Verdict) -> str:
-    """The claim's comparisons. What the marks of all pictures mean is said once, below the table; and as the numbers
-    stand in the fold, the picture's alternative text is short: twenty pictures must leave a notebook small."""
-    from mambanorm.figures.claim_svg import as_data, claim_svg
+    """The claim's comparisons without their caption: what the marks of all pictures mean is said once, below the table.
+    As the numbers stand in the fold, the alternative text is short: twenty pictures must leave a notebook small."""
+    from mambanorm.figures import fig_claim
 
-    what = f"{verdict.claim.id}: {verdict.verdict}; every comparison with its interval. {verdict.fidelity}"
-    return f'<img alt="{html.escape(what)}" src="{as_data(claim_svg(verdict))}">'
+    figure, drawn, small = fig_claim(verdict), io.BytesIO(), io.BytesIO()
+    figure.supxlabel("")
+    figure.savefig(drawn, format="png", dpi=62)
+    few = Image.open(drawn).convert("RGB").quantize(16, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.convert("RGB").save(small, format="webp", lossless=True, quality=100, method=6)
+    content, what = base64.b64encode(small.getvalue()).decode(), f"{verdict.claim.id}: {verdict.verdict}"
+    return f'<img alt="{what}, every comparison with its interval" src="data:image/webp;base64,{content}">'
 
 
 def command(verdict: Verdict) -> str:
