@@ -126,5 +126,5 @@ def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> list[P
     fig = fig_sheet(names)
     paths = [folder / "norms.pdf", folder / "norms.svg"]
     fig.savefig(paths[0], metadata={"Title": "The norms on one page", "CreationDate": None})
-    paths[1].write_text(fig._repr_svg_(), encoding="utf-8")
+    paths[1].write_text(fig.to_svg(), encoding="utf-8")
     return paths

@@ -107,7 +107,7 @@ class StudyFigure(Figure):
     where MAMBANORM_FIGURES asks for it; title and caption are its alternative text, for those who cannot see it.
     """
 
-    def _repr_svg_(self) -> str:
+    def to_svg(self) -> str:
         drawn = io.StringIO()
         with matplotlib.rc_context({"svg.hashsalt": "mambanorm"}):  # the same figure gives the same file
             self.savefig(drawn, format="svg", metadata={"Date": None})
@@ -128,7 +128,7 @@ class StudyFigure(Figure):
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # asked before pyplot's own formatter, so it is shown once, and small
         if figure_format() == "svg":
-            formats = {"image/svg+xml": self._repr_svg_(), "image/png": self._repr_png_()}  # thumbnails are PNG
+            formats = {"image/svg+xml": self.to_svg(), "image/png": self._repr_png_()}  # thumbnails are PNG
         else:
             formats = {"image/png": self._repr_png_()}
         return formats, {kind: {"alt": self.get_label()} for kind in formats}
