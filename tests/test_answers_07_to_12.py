@@ -110,7 +110,7 @@ def test_fewer_seeds_make_a_sketch_of_a_verdict_and_a_high_threshold_turns_it(pl
     assert (few.said, few.then, few.changed) == ("reproduced", "sketch", True)
     assert of_seeds(planted, 3).seed.nunique() == 3
     assert of_seeds(planted, [1, 5]).seed.unique().tolist() == [1, 5]
-    assert claims.words_of([verdict], planted, threshold=60.0).then[0] == "contradicted"
+    assert claims.words_of([verdict], planted, threshold=45.0).then[0] == "contradicted"
     assert not claims.words_of([verdict], planted).changed[0]
 
 

@@ -133,7 +133,7 @@ COMMANDS = [
     (["tasks", "--prepare", "digit"], "did you mean 'digits'"),
     (["runs", "--tasks", "digit"], "did you mean 'digits'"),
     (["plan", "--task", "digit"], "did you mean 'digits'"),
-    (["plan", "--arm", "LM>SSM>LN"], "did you mean 'LN'"),
+    (["plan", "--arm", "LNN>SSM>LN"], "did you mean 'LN'"),
     (["bench", "--only", "scn"], "did you mean 'scan'"),
     (["--import", "nowhere.py", "runs"], "nowhere.py: No such file"),
     (["runs", "--import", "no_such_module"], "there is no module 'no_such_module' here"),

@@ -20,7 +20,7 @@ from mambanorm.study.tables import points, seeds_text
 from mambanorm.text import digits
 
 IMAGENET = {32: (76.5, 76.3), 8: (75.8, 76.1), 2: (72.1, 75.3)}
-"""Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of "He et al. 2018"."""
+"""Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et al.”."""
 OVERHEAD = {
     ("CNN", "BN"): "+2 %", ("CNN", "GN"): "+5–8 %", ("CNN", "IN"): "+3–5 %", ("Transformer layer", "LN"): "+3–5 %",
     ("Transformer layer", "RMSN"): "+2–3 %",

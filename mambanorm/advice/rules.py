@@ -34,7 +34,7 @@ ARITHMETIC = Reason(
     "guide S4, RMS Normalization against Performance Impact",
 )
 WU_AND_HE = Reason(
-    "The guide prints BN 3.2 points behind GN at batch 2, as of He et al. 2018. The paper says 10.6 points.",
+    "The guide prints BN 3.2 points behind GN at batch 2, and names “He et al.”. The paper says 10.6 points.",
     "Wu & He 2018, abstract, against guide S4, Group Normalization",
 )
 NORM_FREE = Reason(

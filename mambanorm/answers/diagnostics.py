@@ -19,7 +19,8 @@ PAPER = "The paper: exponential growth without norms, none with a norm after; th
 def hidden_growth(table: pd.DataFrame, at_most: int = 5) -> str:
     """Where the largest token rises while the median is flat. `table`: `inside.residual_growth`, both modes."""
     rise = 8 * (table.largest_last - table.largest_first) / (table.n_layers - 1)
-    hidden = table[(table.law == "flat") & (rise > FLAT)].assign(rise=rise)
+    risen = (table.law == "flat") & (rise > FLAT)
+    hidden = table[risen].assign(rise=rise[risen])
     steepest = hidden.sort_values("rise", ascending=False).head(at_most)
     ends = zip(first_to_last(steepest, "largest"), first_to_last(steepest, "median"), strict=True)
     said = [
@@ -176,13 +177,13 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], spread: pd.DataFrame) -> 
     phases = list(sigma)
     rise = sigma[phases[-1]][:, 0] / sigma["normal"][:, 0]
     before, last, control = spread.loc["normal"], spread.loc[phases[-1]], spread.loc["RMSN→None"]
-    quarter = max(len(rise) // 4, 1)
+    quarter, changed = max(len(rise) // 4, 1), last / before
     return (
-        f"From half way to its end the variance of its singular values changed by × {last.within / before.within:.2f} "
-        f"within and × {last.between / before.between:.2f} between layers; σ₁ by × {rise[:quarter].mean():.2f} in the "
+        f"From half way to its end the variance of its singular values changed by × {changed['within']:.2f} within and "
+        f"× {changed['between']:.2f} between layers; σ₁ by × {rise[:quarter].mean():.2f} in the "
         f"first quarter of the blocks and × {rise[-quarter:].mean():.2f} in the deepest. At about the same step the "
-        f"control RMSN→None had × {control.within / last.within:.2f} of that variance within and "
-        f"× {control.between / last.between:.2f} of it between layers."
+        f"control RMSN→None had × {control['within'] / last['within']:.2f} of that variance within and "
+        f"× {control['between'] / last['between']:.2f} of it between layers."
     )
 
 

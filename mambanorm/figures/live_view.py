@@ -81,13 +81,14 @@ def fig_live_view(
 
 def _draw_run(axes: dict, run: Watched, style: dict, label: str, bins: np.ndarray) -> None:
     """One run's four lines. Its thread goes on writing, so each list is cut to the shorter of its pair."""
+    line = {name: value for name, value in style.items() if name != "marker"}  # told by its dash where steps are close
     losses = np.array(run.losses[-len(run.steps) :], float)
     steps, looked = np.array(run.steps[: len(losses)]), np.array(run.looked)
     mean = np.array([losses[max(0, i - 9) : i + 1].mean() for i in range(len(losses))])
-    axes["loss"].plot(steps, mean[: len(steps)], label=label, linewidth=1.5, **style)
+    axes["loss"].plot(steps, mean[: len(steps)], label=label, linewidth=1.5, **line)
     shown = min(len(looked), len(run.accuracies))
-    axes["accuracy"].plot(looked[:shown], 100 * np.array(run.accuracies[:shown]), linewidth=1.5, **style)
-    axes["l2"].plot(np.arange(1, len(run.l2) + 1), run.l2, marker="o", markersize=3, linewidth=1.5, **style)
-    axes["gradients"].stairs(100 * run.gradients, bins, linewidth=1.3, **style)
+    axes["accuracy"].plot(looked[:shown], 100 * np.array(run.accuracies[:shown]), markersize=3, linewidth=1.5, **style)
+    axes["l2"].plot(np.arange(1, len(run.l2) + 1), run.l2, markersize=3, linewidth=1.5, **style)
+    axes["gradients"].stairs(100 * run.gradients, bins, linewidth=1.3, **line)
     if run.status == "diverged" and shown:
         axes["loss"].plot(steps[-1], mean[len(steps) - 1], "X", color=INK, markersize=8)

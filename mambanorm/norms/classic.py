@@ -242,6 +242,7 @@ class GroupNormToken(TokenNorm):
     axes=("D",),
     causal=True,
     learnable="γ",
+    use="as RMSN; p says how much large channels count: 1 the least, ∞ alone",
 )
 class LpNorm(Norm):
     """Divides each token by the p-mean of its channels, 1 ≤ p ≤ ∞: p = 1 by the mean of |x|, p = 2 by the root mean
