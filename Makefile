@@ -25,6 +25,8 @@ setup: .venv/installed
 study: setup
 	$(BIN)/mambanorm study
 
+# two workers of two threads each: threads that spin while they wait take the cores from those they wait for
+test: export OMP_WAIT_POLICY ?= passive
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
 
