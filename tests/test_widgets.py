@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from mambanorm import widgets
 from mambanorm.cli.main import main
@@ -21,10 +22,10 @@ from mambanorm.figures.diagrams import moving_cells
 from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
+from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.model.block import MambaBlock
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
-from mambanorm.study.invariance_trials import invariance_trials, prepared_norm
 from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
 from mambanorm.training.config import base_config
 from mambanorm.training.live import LiveRun, LiveRuns
@@ -115,14 +116,14 @@ def test_every_axis_of_an_explorer_says_what_it_shows(make):
 # norms
 
 INVARIANT = {  # by definition, in training mode
-    "BN": {"all values × 3", "all values + 5", "each channel × its own", "each channel + its own"},
-    "IN": {"all values × 3", "all values + 5", "each channel × its own", "each channel + its own", "other rows"},
-    "LN": {"all values × 3", "all values + 5", "other rows", "later positions"},
-    "RMSN": {"all values × 3", "other rows", "later positions"},
-    "GN": {"all values × 3", "all values + 5", "other rows"},
-    "LN-DL": {"all values × 3", "all values + 5", "other rows"},
-    "RMSN-DL": {"all values × 3", "other rows"},
-    "GN-token": {"all values × 3", "all values + 5", "other rows", "later positions"},
+    "BN": {"all × 3", "all + 3", "each channel × its own", "each channel + its own"},
+    "IN": {"all × 3", "all + 3", "each channel × its own", "each channel + its own", "other rows"},
+    "LN": {"all × 3", "all + 3", "other rows", "later positions"},
+    "RMSN": {"all × 3", "other rows", "later positions"},
+    "GN": {"all × 3", "all + 3", "other rows"},
+    "LN-DL": {"all × 3", "all + 3", "other rows"},
+    "RMSN-DL": {"all × 3", "other rows"},
+    "GN-token": {"all × 3", "all + 3", "other rows", "later positions"},
     "None": {"other rows", "later positions"},
     "DyT": {"other rows", "later positions"},
 }
@@ -130,21 +131,21 @@ INVARIANT = {  # by definition, in training mode
 
 @pytest.mark.parametrize("name", INVARIANT)
 def test_what_leaves_a_norm_unmoved_is_what_its_equation_says(name):
-    trials = invariance_trials(name, example_batch())
-    assert set(trials.change[trials.unmoved]) == INVARIANT[name]
+    x = example_batch()
+    assert {change for change in CHANGES if felt(prepared_norm(name, x), change, x) < FELT} == INVARIANT[name]
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_the_trials_find_the_registered_causality(name):
-    trials = invariance_trials(name, example_batch()).set_index("change")
-    assert trials.unmoved["later positions"] == NORMS[name].causal
+    x = example_batch()
+    assert (felt(prepared_norm(name, x), "later positions", x) < FELT) == NORMS[name].causal
 
 
 def test_in_eval_mode_batch_norm_depends_on_nobody_else_and_follows_the_scale():
-    trials = invariance_trials("BN", example_batch(), training=False).set_index("change")
-    assert trials.unmoved["other rows"]
-    assert trials.unmoved["later positions"]
-    assert not trials.unmoved["all values × 3"]
+    x = example_batch()
+    norm = prepared_norm("BN", x, training=False)
+    assert felt(norm, "other rows", x) == felt(norm, "later positions", x) == 0
+    assert felt(norm, "all × 3", x) > FELT
     assert not moving_cells("BN", training=False).any()
     assert moving_cells("BN").any()
 
@@ -164,7 +165,7 @@ def test_one_group_is_layer_norm_over_the_sequence():
 @pytest.mark.parametrize("shape", [(1, 4, 8), (4, 1, 8), (4, 8)])
 def test_trials_need_a_batch_mate_and_a_future(shape):
     with pytest.raises(ValueError, match="at least 2 rows and 2 positions"):
-        invariance_trials("LN", torch.zeros(shape))
+        felt(nn.Identity(), "other rows", torch.zeros(shape))
 
 
 def test_scope_and_groups_are_offered_only_where_they_mean_something():

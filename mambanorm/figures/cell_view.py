@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mambanorm.figures.style import BEST, GREY, INK, NO_NORM, finish, jitter, quick_figure, short, styled
 
 LAYOUT = [["seeds", "rates", "curves"]]
-MARGINS = dict(left=0.075, right=0.985, top=0.81, bottom=0.26, wspace=0.32)
+MARGINS = dict(left=0.095, right=0.985, top=0.81, bottom=0.26, wspace=0.32)
 
 
 @styled
@@ -101,4 +101,4 @@ def _draw_curves(ax: Axes, curves: pd.DataFrame | None) -> None:
         return
     scored = curves.dropna(subset="val_accuracy")
     ax.plot(scored.step, 100 * scored.val_accuracy, marker="o", markersize=3, color=INK)
-    ax.set_title("its validation, one run of this machine", color=INK)
+    ax.set_title("validation of a stored run", color=INK)

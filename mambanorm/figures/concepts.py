@@ -40,7 +40,7 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
 
 
 @styled
-def fig_invariances(table: pd.DataFrame, felt: float = 1e-3) -> Figure:
+def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
     """Norms × changes of the input as a heat map of `invariances`: "–" where the output stays (below `felt`)."""
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
     values = table.to_numpy()
@@ -53,7 +53,7 @@ def fig_invariances(table: pd.DataFrame, felt: float = 1e-3) -> Figure:
     ax.set_yticks(range(len(table)), table.index)
     ax.set(xlabel="what is done to the input", ylabel="norm")
     ax.grid(False), ax.spines[:].set_visible(False), ax.tick_params(length=0)
-    words = "relative change of the output of one row's first half (root mean square); – : below 0.001, not felt"
+    words = "relative change of the output of one row's first half (root mean square); – : below 0.01, not felt"
     return finish(
         fig, "What a norm does not feel", words, "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -18,16 +17,17 @@ YES, NO = "#2E7D5B", "#B5472F"
 
 @styled
 def fig_norm_view(
-    name: str, x: Tensor, y: Tensor, trials: pd.DataFrame, *, groups: int = 4, training: bool = True
+    name: str, x: Tensor, y: Tensor, moved: dict[str, float], felt: float, *, groups: int = 4, training: bool = True
 ) -> Figure:
     """The norm's cube, the first row of x and of y = norm(x), both (B, L, D), the histograms of all their values, and
-    the table of `study.invariance_trials`. The cube has four channels, so that more than four groups look like four."""
+    by how much each change of x moves the output (`lessons.invariance.felt`; unmoved below `felt`). The cube has four
+    channels, so that more than four groups look like four."""
     fig, axes = quick_figure(LAYOUT, height=5.2, margins=MARGINS, width_ratios=(0.95, 1, 1))
     cells = moving_cells(name, groups=min(groups, SHAPE[2]), training=training)
     empty_axes(axes["cube"])
     draw_box(axes["cube"], cells, norm_colour(name))
     axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", color=INK, loc="center")
-    _draw_trials(axes["trials"], trials)
+    _draw_moved(axes["trials"], moved, felt)
     for key, values, title, colour in (("x", x, "before", GREY), ("y", y, "after", norm_colour(name))):
         _draw_row(axes[key], values, f"{title}: row 1")
         _draw_values(axes[f"{key} values"], values, f"{title}: all values", colour)
@@ -37,7 +37,7 @@ def fig_norm_view(
         f"{name}, {'train' if training else 'eval'} mode",
         f"a made-up batch of {rows} rows, {length} positions, {channels} channels (seed 0)",
         "cube: the cells on which the front cell, top right, depends",
-        "unmoved: by less than 1 % of a standard deviation, tried on this batch",
+        f"tried on this batch: the change of row 1's first half over its size; unmoved: less than {felt:.0%}",
     )
 
 
@@ -60,12 +60,12 @@ def _draw_values(ax: Axes, values: Tensor, title: str, colour: str) -> None:
     ax.text(0.98, 0.97, words, transform=ax.transAxes, ha="right", va="top", fontsize=8.5, color=INK)
 
 
-def _draw_trials(ax: Axes, trials: pd.DataFrame) -> None:
+def _draw_moved(ax: Axes, moved: dict[str, float], felt: float) -> None:
     """A table: what was changed, and whether the output moved."""
     empty_axes(ax)
     ax.set_title("what moves the output of row 1?", color=INK)
-    for i, row in enumerate(trials.itertuples()):
+    for i, (change, size) in enumerate(moved.items()):
         height = 0.9 - i * 0.165
-        ax.text(0.02, height, row.change, transform=ax.transAxes, fontsize=8.5, color=INK, va="center")
-        words, colour = ("unmoved", YES) if row.unmoved else (f"moves {row.moved:.2g} sd", NO)
+        ax.text(0.02, height, change, transform=ax.transAxes, fontsize=8.5, color=INK, va="center")
+        words, colour = ("unmoved", YES) if size < felt else (f"moves by {size:.0%}", NO)
         ax.text(0.98, height, words, transform=ax.transAxes, fontsize=8.5, color=colour, va="center", ha="right")

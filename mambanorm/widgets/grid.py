@@ -39,6 +39,8 @@ class GridExplorer(Explorer):
 
     def __init__(self):
         self._choosing = False
+        # 36 buttons share two layouts: a notebook keeps the state of each widget, and a layout is its largest part
+        self._plain, self._framed = (_cell_layout(border) for border in ("1px solid #CCCCCC", "2px solid #F08A00"))
         self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
         super().__init__(
             _draw,
@@ -51,15 +53,16 @@ class GridExplorer(Explorer):
         self._colour()
 
     def _cell(self, n1: str, n2: str) -> w.Button:
-        cell = w.Button(layout=w.Layout(width="72px", height="30px", margin="1px"), tooltip=f"{n1} before, {n2} after")
+        cell = w.Button(layout=self._plain, tooltip=f"{n1} before, {n2} after")
         cell.on_click(lambda _: self.choose(n1, n2))
         return cell
 
     def _table(self) -> w.GridBox:
         """The buttons with the names of their rows (N1) and columns (N2)."""
-        lines = [w.HTML("N1 ↓ N2 →"), *(w.HTML(f"<b>{n2}</b>") for n2 in PAPER_NORMS)]
+        name = w.Layout()
+        lines = [w.HTML("N1 ↓ N2 →", layout=name), *(w.HTML(f"<b>{n2}</b>", layout=name) for n2 in PAPER_NORMS)]
         for n1 in PAPER_NORMS:
-            lines += [w.HTML(f"<b>{n1}</b>"), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
+            lines += [w.HTML(f"<b>{n1}</b>", layout=name), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
         layout = w.Layout(grid_template_columns="80px repeat(6, 76px)", overflow="auto", margin="6px 0 6px 12px")
         return w.GridBox(lines, layout=layout)
 
@@ -86,7 +89,11 @@ class GridExplorer(Explorer):
             cell.style.button_color = to_hex(colours(share)) if np.isfinite(mean) else "#FFFFFF"
             cell.style.text_color = "#FFFFFF" if share > 0.55 else INK
             chosen = pair == (self.values["n1"], self.values["n2"])
-            cell.layout.border = "2px solid #F08A00" if chosen else "1px solid #CCCCCC"
+            cell.layout = self._framed if chosen else self._plain
+
+
+def _cell_layout(border: str) -> w.Layout:
+    return w.Layout(width="72px", height="30px", margin="1px", border=border)
 
 
 def explore_grid() -> GridExplorer:

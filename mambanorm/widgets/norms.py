@@ -8,8 +8,8 @@ import torch
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.norm_view import fig_norm_view
 from mambanorm.figures.style import StudyFigure
+from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
-from mambanorm.study.invariance_trials import invariance_trials, prepared_norm
 from mambanorm.widgets.explorer import Explorer, buttons, choice, show, slider
 
 TOKEN, SEQUENCE = "per token", "whole sequence"
@@ -46,9 +46,11 @@ def _arrange(controls: dict[str, w.Widget]) -> None:
 def _draw(norm: str, scope: str, training: bool, groups: int, offset: float, spread: float) -> StudyFigure:
     name = scopes(norm)[scope]
     x, how = example_batch(offset=offset, spread=spread), dict(groups=groups, training=training)
+    norm = prepared_norm(name, x, **how)
     with torch.no_grad():
-        y = prepared_norm(name, x, **how)(x)
-    return fig_norm_view(name, x, y, invariance_trials(name, x, **how), **how)
+        y = norm(x)
+    moved = {change: felt(norm, change, x) for change in CHANGES}
+    return fig_norm_view(name, x, y, moved, FELT, **how)
 
 
 def explore_norms() -> Explorer:
