@@ -169,6 +169,12 @@ def test_what_is_recorded_is_not_trained_again_even_if_the_store_has_lost_it(res
     said = capsys.readouterr().out
     assert "2 of them are recorded already" in said
     assert "0 runs asked for" in said
+    few.append(few[0].but(arm="GN>SSM>GN"))
+    claims.record_results("smoke", **engine)
+    after = recorded.recorded("smoke").set_index("run_id")
+    assert [run.name for run in store.iterdir()] == [few[-1].run_id]
+    pd.testing.assert_frame_equal(after.loc[before.run_id], before.set_index("run_id"))
+    assert set(after.index) == {config.run_id for config in few}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,12 +216,12 @@ def record_results(
     """Trains the `parts` one after the other and writes the recorded results of a scale; returns their path.
 
     The file is written anew after each part, so that what is complete is there when this is stopped; called again, it
-    goes on. A part that the file has whole is not trained again, even if the store has lost its runs. Rows of parts
-    that are not done yet stay as they are. Each row names the protocol that was in force before this recording began,
-    and its commit; a run that was recorded before keeps its own. `engine`: sweep's scheduler, workers, client,
-    progress. RuntimeError if a run could not be trained: its part is not recorded. Before anything is trained: OSError
-    if the file's folder cannot be written to, ValueError if the file is no recorded frame of this scale, or for seeds
-    that the protocol has not planned for the kit's own results of scale evening.
+    goes on. A run that the file has is not trained again, even if the store has lost it. Rows of parts that are not
+    done yet stay as they are. Each row names the protocol that was in force before this recording began, and its
+    commit; a run that was recorded before keeps its own. `engine`: sweep's scheduler, workers, client, progress.
+    RuntimeError if a run could not be trained: its part is not recorded. Before anything is trained: OSError if the
+    file's folder cannot be written to, ValueError if the file is no recorded frame of this scale, or for seeds that
+    the protocol has not planned for the kit's own results of scale evening.
     """
     scale, protocol = default_scale() if scale is None else scale, commit_in_force()
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
@@ -231,12 +232,11 @@ def record_results(
     done, asked = [], parts(scale, seeds, tasks)
     for i, part in enumerate(asked):
         print(f"part {i + 1} of {len(asked)}, {part.name}")
-        if _is_recorded(part, scale, runs_dir, before):
+        asked_now = partial(_to_train, part, scale, runs_dir, before)
+        if not asked_now() and part.configs(scale, known_runs(scale, runs_dir, before)):
             print("recorded already, and not in the run store: left as it is")
             continue
-        frame, configs = until_grown(
-            lambda part=part: part.configs(scale, load_runs(runs_dir, scale=scale)), runs_dir, **engine
-        )
+        frame, configs = until_grown(asked_now, runs_dir, **engine)
         if failed := int((frame.status == "failed").sum()):
             raise RuntimeError(f"{part.name}: {plural(failed, 'run')} could not be trained: this part is not recorded")
         done = unique([*done, *configs])
@@ -252,13 +252,11 @@ def _check_planned(seeds: list[int]) -> None:
         )
 
 
-def _is_recorded(part: Part, scale: str, runs_dir: str | Path | None, before: pd.DataFrame | None) -> bool:
-    """Whether `before` has all runs of a part, and the store has not."""
-    if before is None or before.empty:
-        return False
+def _to_train(part: Part, scale: str, runs_dir: str | Path | None, before: pd.DataFrame | None) -> list[RunConfig]:
+    """The runs of a part without those that `before` has and the store has not: they stay as they were recorded."""
     configs = part.configs(scale, known_runs(scale, runs_dir, before))
-    whole = {config.run_id for config in configs} <= set(before.run_id)
-    return whole and bool(missing_runs(configs, runs_dir))
+    kept = set() if before is None else set(before.run_id) & {c.run_id for c in missing_runs(configs, runs_dir)}
+    return [config for config in configs if config.run_id not in kept]
 
 
 def _write(
