@@ -103,7 +103,7 @@ WIDTH, DPI = 9.5, 100
 class StudyFigure(Figure):
     """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there.
 
-    It shows as a PNG of 256 colours, half the size of matplotlib's, so that executed notebooks stay small, or as SVG
+    It shows as a PNG of 64 colours, a third of the size of matplotlib's, so that executed notebooks stay small, or as SVG
     where MAMBANORM_FIGURES asks for it; title and caption are its alternative text, for those who cannot see it.
     """
 
@@ -135,13 +135,13 @@ class StudyFigure(Figure):
 
 
 def few_colours(image: Image.Image) -> Image.Image:
-    """The image in 256 colours: its 160 commonest as they are, so that flat areas keep their tone, and 96 that cover
-    the others, so that a small red word stays red."""
+    """The image in 64 colours: its 40 commonest as they are, so that flat areas keep their tone, and 24 that cover the
+    others, so that a small red word stays red."""
     pixels = np.asarray(image).reshape(-1, 3)
     codes, place, counts = np.unique(pixels @ (65536, 256, 1), return_inverse=True, return_counts=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
-    spread = image.quantize(96, method=Image.Quantize.MAXCOVERAGE).getpalette()[: 3 * 96]
-    palette = np.concatenate([colours[np.argsort(-counts)[:160]], np.reshape(spread, (-1, 3))])
+    spread = image.quantize(24, method=Image.Quantize.MAXCOVERAGE).getpalette()[: 3 * 24]
+    palette = np.concatenate([colours[np.argsort(-counts)[:40]], np.reshape(spread, (-1, 3))])
     nearest = KDTree(palette).query(colours)[1].astype(np.uint8)
     few = Image.fromarray(nearest[place].reshape(image.height, image.width))
     few.putpalette(palette.astype(np.uint8).tobytes())
