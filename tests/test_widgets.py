@@ -319,6 +319,23 @@ def test_an_untrained_batch_norm_in_eval_mode_is_no_norm():
     assert not np.allclose(growth_map("BN>SSM>BN", [5.0], n_layers=4), none, rtol=0.1)
 
 
+@pytest.mark.parametrize(("arm", "norms"), [("RMSN>SSM>GN", ("RMSN", "GN")), ("BN>SSM>None", ("BN", "None"))])
+@torch.no_grad()
+def test_a_gain_is_one_on_out_proj_and_no_gain_sees_anothers_rows(arm, norms):
+    gains = [0.3, 3.0]
+    torch.manual_seed(0)
+    blocks, x = [MambaBlock(32, *norms) for _ in range(6)], torch.randn(8, 16, 32)
+    for gain in gains:
+        y, sizes = x, []
+        for block in blocks:
+            drawn = block.out_proj.weight.clone()
+            block.out_proj.weight.mul_(gain)
+            y = block(y)
+            block.out_proj.weight.copy_(drawn)
+            sizes.append(float(y.norm(dim=-1).max()))
+        np.testing.assert_allclose(growth_map(arm, gains, n_layers=6)[gains.index(gain)], sizes, rtol=1e-5)
+
+
 def test_a_growth_map_depends_on_its_seed_alone():
     torch.manual_seed(1)
     one = growth_map("LN>SSM>None", [1.0], n_layers=3)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mambanorm.checks import check_size
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import MambaBlock
+from mambanorm.norms import NORMS
 
 ROWS, LENGTH = 8, 16
 
@@ -36,18 +37,23 @@ def growth_map(
     check_size("n_layers", n_layers)
     if any(not gain > 0 for gain in gains):
         raise ValueError(f"gains must be above 0, got {list(gains)}")
+    arm = Arm.parse(arm)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        blocks = nn.ModuleList(MambaBlock(d_model, *Arm.parse(arm)) for _ in range(n_layers)).train(training)
+        blocks = nn.ModuleList(MambaBlock(d_model, *arm) for _ in range(n_layers)).train(training)
         x = torch.randn(ROWS, LENGTH, d_model)
-    drawn = [block.out_proj.weight.clone() for block in blocks]
-    found = np.full((len(gains), n_layers), np.inf)
-    for row, gain in zip(found, gains, strict=True):
-        y = x
-        for depth, (block, weight) in enumerate(zip(blocks, drawn, strict=True)):
-            block.out_proj.weight.copy_(gain * weight)
-            y = block(y)
-            if not y.isfinite().all():
-                break
-            row[depth] = y.double().norm(dim=-1).max()
+    # all gains in one batch, unless a norm takes statistics over the batch: a gain's rows must not see another's
+    alone = training and any("B" in NORMS[name].axes for name in arm)
+    batches = [[gain] for gain in gains] if alone else [list(gains)]
+    return np.concatenate([_sizes(blocks, x, some) for some in batches])
+
+
+def _sizes(blocks: nn.ModuleList, x: Tensor, gains: list[float]) -> np.ndarray:
+    """The rows of `growth_map` for these gains."""
+    y, factors = x.repeat(len(gains), 1, 1), torch.tensor(gains).repeat_interleave(len(x)).view(-1, 1, 1)
+    found = np.empty((len(gains), len(blocks)))
+    for depth, block in enumerate(blocks):
+        y = y + factors * (block(y) - y)  # out_proj is linear: a gain on it is one on what the block adds
+        sizes = y.double().norm(dim=-1).view(len(gains), -1).amax(1)  # what is not finite stays so in the residual sum
+        found[:, depth] = torch.where(sizes.isfinite(), sizes, torch.inf).numpy()
     return found

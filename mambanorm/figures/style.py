@@ -103,8 +103,8 @@ WIDTH, DPI = 9.5, 100
 class StudyFigure(Figure):
     """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there.
 
-    It shows as a PNG of 64 colours, a third of the size of matplotlib's, so that executed notebooks stay small, or as SVG
-    where MAMBANORM_FIGURES asks for it; title and caption are its alternative text, for those who cannot see it.
+    It shows as a PNG of 64 colours, a third of the size of matplotlib's, so that executed notebooks stay small, or as
+    SVG where MAMBANORM_FIGURES asks for it; title and caption are its alternative text, for those who cannot see it.
     """
 
     def to_svg(self) -> str:
