@@ -195,13 +195,16 @@ def _levels(verdict: Verdict) -> str:
 
 def _picture(verdict: Verdict) -> str:
     """The claim's comparisons without their caption: what the marks of all pictures mean is said once, below the table.
-    As the numbers stand in the fold, the alternative text is short: twenty pictures must leave a notebook small."""
+    As the numbers stand in the fold, the alternative text is short: twenty pictures must leave a notebook small. "" for a
+    single comparison, which stands in the picture of all claims."""
+    if len(verdict.records) < 2:
+        return ""
     from mambanorm.figures import fig_claim
 
     figure, drawn, small = fig_claim(verdict), io.BytesIO(), io.BytesIO()
     figure.supxlabel("")
     figure.savefig(drawn, format="png", dpi=62)
-    few = Image.open(drawn).convert("RGB").quantize(16, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = Image.open(drawn).convert("RGB").quantize(10, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.convert("RGB").save(small, format="webp", lossless=True, quality=100, method=6)
     content, what = base64.b64encode(small.getvalue()).decode(), f"{verdict.claim.id}: {verdict.verdict}"
     return f'<img alt="{what}, every comparison with its interval" src="data:image/webp;base64,{content}">'
