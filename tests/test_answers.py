@@ -42,16 +42,17 @@ def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
     said = answers.type_of_norm(of_type("IN>SSM>IN"), NOTHING)
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % t-interval · digits).\n\n"
-        "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %); the gain is "
-        "+50.0 points [50.0, 50.0].\n\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
-    )  # word for word what the cell of notebook 03 printed when the code stood in it
+        "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %). The gain is "
+        "+50.0 points [50.0, 50.0]: above zero. Over the next, BN→BN, it is +30.0 points [30.0, 30.0]: above zero.\n\n"
+        "The paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
+    )
     assert "GN→GN is ahead" in answers.type_of_norm(of_type("GN>SSM>GN"), NOTHING)
 
 
 def test_the_answer_on_type_tells_trained_models_one_seed_and_no_norm_in_front():
     trained = of_type("GN>SSM>GN", task="mnist1d", scale="evening")
     said = answers.type_of_norm(of_type("IN>SSM>IN", seeds=1), trained)
-    assert "the gain is +50.0 points (one seed: no interval)" in said
+    assert "The gain is +50.0 points (one seed: no interval): one seed cannot tell." in said
     assert "**mnist1d**, trained to the end (3 seeds: a sketch): GN→GN is ahead" in said
     assert "is ahead with 80.0 ± 1.0 %, without any norm" in answers.type_of_norm(of_type("None>SSM>None"), NOTHING)
 
@@ -81,6 +82,20 @@ def test_a_lead_is_told_from_zero_only_where_the_interval_tells_it():
     assert ": one seed cannot tell." in single
 
 
+def test_differences_are_sorted_by_what_their_intervals_say():
+    runs = of_type("IN>SSM>IN", each={"BN>SSM>BN": (0.4, -0.4, 0.0)})
+    gains = pd.concat([tables.paired(runs, f"{n}>SSM>{n}", "None>SSM>None") for n in ("BN", "IN", "LN")])
+    assert answers.told_from_none(gains) == "- **digits**: not told from zero: BN→BN; above zero: IN→IN and LN→LN."
+    assert (
+        answers.difference(gains.iloc[1:2]) == "- IN→IN − None→None on digits: +50.0 points [50.0, 50.0]: above zero."
+    )
+
+
+def test_the_order_of_the_arms_stands_below_the_papers():
+    said = answers.order_beside_paper(tables.beside_paper(of_type("IN>SSM>IN", each={"LN>SSM>LN": (0.1, 0.1, 0.1)})))
+    assert said == "- **The paper**: GN→GN > LN→LN > BN→BN > no norm\n- **digits**: LN→LN > BN→BN > GN→GN > no norm"
+
+
 HALF_ARMS = {  # as in `halves.HALVES`: part → arm, its options as stored, accuracy on digits and on level
     "no norm": ("None>SSM>None", "{}", 0.3, 0.9),
     "mean taken out": ("IN>SSM>IN", '{"scale": false}', 0.6, 0.4),
@@ -97,16 +112,16 @@ def halves_frame(seeds=3, **changed):
     return pd.concat(rows, ignore_index=True)
 
 
-def test_the_halves_say_which_one_does_the_work_and_who_is_lost_on_level():
+def test_the_halves_say_what_they_bring_together_and_who_is_lost_on_level():
     said = answers.guesses_on_halves(halves_frame())
     assert "taking out the mean alone brings +30.0 points [30.0, 30.0] and dividing by the spread alone" in said
-    assert "both together bring +50.0 points" in said
-    assert "Taking out the mean does more of the work: the lead over the other half is +20.0 points" in said
+    assert "added +40.0. Both at once bring +50.0 points [50.0, 50.0]." in said
+    assert "What goes beyond the sum is +10.0 points [10.0, 10.0], above zero." in said
+    assert "Dividing by the spread leads taking out the mean by −20.0 points [−20.0, −20.0], below zero." in said
     assert "**level**: nearer to chance (10.0 %) than to the best part: mean taken out (40.0" in said
     assert "both: IN (20.0" in said
     assert "no norm (90.0" not in said
-    assert "Dividing by the spread does more" in answers.guesses_on_halves(halves_frame(divided=0.7))
-    assert "Both halves do the same" in answers.guesses_on_halves(halves_frame(divided=0.6))
+    assert "sum is −20.0 points" in answers.guesses_on_halves(halves_frame(divided=0.7))
     assert "one seed cannot tell" in answers.guesses_on_halves(halves_frame(seeds=1))
 
 
@@ -370,16 +385,6 @@ def test_the_guesses_on_steps_name_the_larger_step_the_interaction_and_ln():
 
 
 # Exercises -----------------------------------------------------------------------------------------------------------
-
-
-def test_more_seeds_part_the_arms_whose_intervals_no_longer_overlap():
-    wide = {"LN>SSM>LN": (0.3, -0.3, 0.0)}
-    few = planted({"IN>SSM>IN": 0.8, "LN>SSM>LN": 0.5, "GN>SSM>GN": 0.81}, each=wide)
-    more = planted({"IN>SSM>IN": 0.8, "LN>SSM>LN": 0.5, "GN>SSM>GN": 0.81}, seeds=8)
-    said = answers.parted(few, more)
-    assert "With 8 seeds:" in said
-    assert "**digits**: 2 of 3 overlaps are gone: IN→IN from LN→LN; LN→LN from GN→GN." in said
-    assert "0 of 3 overlaps are gone." in answers.parted(few, few)
 
 
 def test_more_seeds_decide_the_differences_that_contained_zero():

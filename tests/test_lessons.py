@@ -49,13 +49,13 @@ def test_descent_finds_the_least_squares_weights_and_diverges_above_twice_the_sa
 
 def test_the_worse_the_condition_the_more_steps():
     table = preprocessing.scaling_table()
-    assert list(table.index) == ["raw", "min–max", "standardised"]
+    assert list(table.index) == ["raw", "min–max", "min–max, centred", "standardised"]
     assert table.condition.is_monotonic_decreasing
     assert table.steps.is_monotonic_decreasing
     said = answers.scaling(table)
     assert "raw: condition number 231, 355 steps" in said
-    assert "The fewest are needed by the standardised features" in said
-    assert "not reached in 2,000 steps" in answers.scaling(table.assign(steps=[np.nan, 2, 1]))
+    assert "From raw to standardised the steps fall by a factor of 118." in said
+    assert "not reached in 2,000 steps" in answers.scaling(table.assign(steps=[np.nan, 3, 2, 1]))
 
 
 def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
@@ -198,14 +198,13 @@ def test_a_block_without_nothing_is_the_block_and_without_a_part_it_does_not_use
         block_parts.BlockWithout("scan", 8)
 
 
-def test_the_parts_are_trained_on_both_tasks_and_told_in_points():
+def test_the_parts_are_trained_on_both_tasks_and_told_seed_by_seed():
     frame = block_parts.parts_of_a_block("smoke", 1)
     assert len(frame) == 2 * 3
     assert set(frame.chance) == {0.5, 0.1}
     planted = frame.assign(test_accuracy=frame.without.map({"nothing": 0.9, "conv": 0.6, "gate": 0.95}))
-    assert "the whole block 90.0 %, without the conv −30.0 points, without the gate +5.0 points" in answers.parts(
-        planted
-    )
+    two = pd.concat([planted, planted.assign(seed=1, test_accuracy=0.5)])
+    assert "(chance 50.0 %): the whole block 90 and 50 %; without the conv 60 and 50 %;" in answers.parts(two)
     with pytest.raises(ValueError, match="unknown task of this lesson"):
         block_parts.parts_of_a_block("smoke", 1, ["mnist"])
 

@@ -10,7 +10,7 @@
     vision.py         09: the same norms on images
     autonorm.py       10: is the learned choice better than LN?
     verdicts.py       12: how many claims hold, and which arm to take
-    exercises.py      what more seeds change: of overlaps between arms, of intervals around zero
+    exercises.py      what more seeds change: which differences are told from zero
 
 Every sentence is computed from the frames it is given. `guesses_…` answers the questions under "Predict first", in
 their order; the other function of a file is the notebook's answer. Nothing here trains or reads the store.
@@ -38,10 +38,17 @@ from mambanorm.answers.diagnostics import (
     its_end,
     why_it_works,
 )
-from mambanorm.answers.exercises import decided, parted
+from mambanorm.answers.exercises import decided
 from mambanorm.answers.normvary import guesses_on_learning, learned_norm
 from mambanorm.answers.position import before_or_after, guesses_on_place
-from mambanorm.answers.type import guesses_on_halves, guesses_on_type, type_of_norm
+from mambanorm.answers.type import (
+    difference,
+    guesses_on_halves,
+    guesses_on_type,
+    order_beside_paper,
+    told_from_none,
+    type_of_norm,
+)
 from mambanorm.answers.validation import guesses_on_steps, proposal_or_original
 from mambanorm.answers.verdicts import guess_on_claims, how_well_trained, two_looks_told, what_holds
 from mambanorm.answers.vision import (
@@ -58,6 +65,7 @@ __all__ = [
     "by_n2",
     "controls_and_teacher",
     "decided",
+    "difference",
     "does_it_hold",
     "does_rank_carry_over",
     "growth_in_short",
@@ -81,7 +89,7 @@ __all__ = [
     "is_choice_better",
     "its_end",
     "learned_norm",
-    "parted",
+    "order_beside_paper",
     "proposal_or_original",
     "ranks_of",
     "ratios_of",
@@ -89,6 +97,7 @@ __all__ = [
     "rmse_said",
     "robustness_said",
     "search_or_normvary",
+    "told_from_none",
     "two_looks_told",
     "type_of_norm",
     "what_holds",

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pandas as pd
 
 from mambanorm.answers.words import label
-from mambanorm.study.tables import interval_says, seeds_text, summarize
+from mambanorm.study.tables import interval_says, seeds_text
 
 TOLD = ("above zero", "below zero")
-
-
-def parted(few: pd.DataFrame, more: pd.DataFrame) -> str:
-    """Which pairs of arms overlap in their 95 % intervals with few seeds and no longer do with more, task by task.
-    Both are run frames of the same arms."""
-    after = summarize(more)
-    lines = [f"With {seeds_text(after.n)}:"]
-    for task, here in summarize(few).groupby("task", sort=False):
-        before, still = _overlapping(here), _overlapping(after[after.task == task])
-        apart = [pair for pair in before if set(pair) not in map(set, still)]
-        named = "; ".join(f"{label(a)} from {label(b)}" for a, b in apart)
-        lines.append(f"- **{task}**: {len(apart)} of {len(before)} overlaps are gone{named and ': ' + named}.")
-    return "\n".join(lines)
-
-
-def _overlapping(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Pairs of arms whose intervals share a point. One seed has no interval and so rules out nothing."""
-    rows = combinations(table.itertuples(), 2)
-    return [(a.arm, b.arm) for a, b in rows if not (a.low > b.high or b.low > a.high)]
 
 
 def decided(few: pd.DataFrame, more: pd.DataFrame) -> str:

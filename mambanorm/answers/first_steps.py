@@ -61,9 +61,11 @@ def start_here(runs: pd.DataFrame) -> Answer:
 def scaling(table: pd.DataFrame) -> Answer:
     """What `scaling_table` says: a row a way of scaling, columns condition and steps."""
     said = [f"{how}: condition number {row.condition:,.3g}, {_steps(row.steps)}" for how, row in table.iterrows()]
+    fewer = table.steps["raw"] / table.steps["standardised"]
+    factor = f"fall by a factor of {fewer:.0f}" if fewer == fewer else "cannot be compared"
     return Answer(
-        f"**Steps until 99 % of the way down.** {'; '.join(said)}. The fewest are needed by the "
-        f"{table.steps.idxmin()} features. The learning rate is each time the safest quick one, so it does not decide."
+        f"**Steps until 99 % of the way down.** {'; '.join(said)}. From raw to standardised the steps "
+        f"{factor}. Each learning rate is 1 over the steepest curvature, so it does not decide."
     )
 
 
@@ -91,7 +93,8 @@ def guesses(table: pd.DataFrame) -> Answer:
         "statistics hold the other rows.\n"
         f"- **A sequence of one position** leaves nothing of the input with {names('one position', False)}: a value "
         "minus itself is zero.\n"
-        f"- **A language model** may use {names('no future', True)}. The others look at later positions."
+        f"- **A language model** may use {names('no future', True)}. The others look at later positions, BN in "
+        "training only: in eval its statistics are stored."
     )
 
 
@@ -142,8 +145,10 @@ def normalization(table: pd.DataFrame) -> Answer:
     causal = ", ".join(name for name, entry in NORMS.items() if entry.causal and name != "None")
     cheapest, slowest = table[table.norm != "None"].iloc[[0, -1]].norm
     return Answer(
-        "**Answer.** Every norm computes y = γ·(x − μ)/√(σ² + ε) + β; they differ in the axes of μ and σ². "
-        f"Causal: {causal}; all others look along the sequence. On this machine {cheapest} was the cheapest and "
+        "**Answer.** Most norms compute y = γ·(x − μ)/√(σ² + ε) + β and differ in the axes of μ and σ². RMSN and Lp "
+        "take out no mean and learn no β. DyT and Derf use no statistic: they squeeze each value by itself. NormVary "
+        f"and NormSelector mix others. Causal: {causal}. All others look along the sequence, BN in training only. "
+        f"On this machine {cheapest} was the cheapest and "
         f"{slowest} the most expensive, {table.ratio.iloc[-1]:.1f} times LN."
     )
 
@@ -152,14 +157,19 @@ def normalization(table: pd.DataFrame) -> Answer:
 
 
 def parts(frame: pd.DataFrame) -> Answer:
-    """What `parts_of_a_block` says: the change of the test accuracy without the convolution and without the gate."""
+    """What `parts_of_a_block` says, seed by seed: a mean of seeds of which some find the rule and some do not is the
+    accuracy of none."""
     rows = []
     for task, runs in frame.groupby("task", sort=False):
-        whole = _mean(runs, "test_accuracy", without="nothing")
-        lost = [f"without the {p} {_points(_mean(runs, 'test_accuracy', without=p) - whole)}" for p in ("conv", "gate")]
-        rows.append(f"- **{task}**: the whole block {percent(whole)}, {', '.join(lost)}.")
+        of = {part: runs[runs.without == part].sort_values("seed").test_accuracy for part in runs.without.unique()}
+        said = [f"{'the whole block' if p == 'nothing' else f'without the {p}'} {_each(a)}" for p, a in of.items()]
+        rows.append(f"- **{task}** (chance {percent(runs.chance.iloc[0])}): {'; '.join(said)}.")
     seeds = seeds_text([frame.seed.nunique()])
-    return Answer(f"Mean test accuracy ({frame['scale'].iloc[0]} scale, {seeds}):\n\n" + "\n".join(rows))
+    return Answer(f"Test accuracy of each seed ({frame['scale'].iloc[0]} scale, {seeds}):\n\n" + "\n".join(rows))
+
+
+def _each(accuracies: pd.Series) -> str:
+    return f"{listed(f'{100 * accuracy:.0f}' for accuracy in accuracies)} %"
 
 
 def growth(growths: Mapping[str, float]) -> Answer:

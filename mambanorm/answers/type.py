@@ -29,8 +29,14 @@ def _leader(task: str, scale: str, here: pd.DataFrame) -> str:
     start = f"- **{task}**{known}: {label(best)} is ahead with {mean_sd(means.loc[best])}"
     if best == NONE:
         return f"{start}, without any norm (chance {percent(none.chance)})."
-    gain = paired(here, best, NONE).iloc[0]
-    return f"{start} (no norm {mean_sd(none)}, chance {percent(none.chance)}); the gain is {gained(gain)}."
+    gain, second = paired(here, best, NONE).iloc[0], means["mean"].drop(best).idxmax()
+    gap = paired(here, best, second).iloc[0]
+    lead = "" if second == NONE else f" Over the next, {label(second)}, it is {_told(gap)}."
+    return f"{start} (no norm {mean_sd(none)}, chance {percent(none.chance)}). The gain is {_told(gain)}.{lead}"
+
+
+def _told(row) -> str:
+    return f"{gained(row)}: {interval_says(row.low, row.high)}"
 
 
 def _no_norm(means: pd.DataFrame) -> pd.Series:
@@ -60,10 +66,34 @@ def _ahead(runs: pd.DataFrame, task: str) -> str:
     means = summarize(here, ["arm"]).set_index("arm").sort_values("mean", ascending=False, kind="stable")
     best, second = means.index[:2]
     gap = paired(here, best, second).iloc[0]
-    return (
-        f"{label(best)} has {mean_sd(means.loc[best])}. It leads the next, {label(second)}, by {gained(gap)}: "
-        f"{interval_says(gap.low, gap.high)}."
-    )
+    return f"{label(best)} has {mean_sd(means.loc[best])}. It leads the next, {label(second)}, by {_told(gap)}."
+
+
+def order_beside_paper(beside: pd.DataFrame) -> str:
+    """The order of the arms in the paper and here, task by task. `beside`: the frame of `tables.beside_paper`."""
+
+    def order(rows: pd.DataFrame, column: str) -> str:
+        names = rows.sort_values(column, ascending=False, kind="stable").arm
+        return " > ".join("no norm" if arm == NONE else label(arm) for arm in names)
+
+    ours = [f"- **{task}**: {order(rows, 'ours')}" for task, rows in beside.groupby("task", sort=False)]
+    paper = order(beside.drop_duplicates("arm"), "paper")
+    return "\n".join([f"- **The paper**: {paper}", *ours])
+
+
+def told_from_none(gains: pd.DataFrame) -> str:
+    """Which differences are told from zero, task by task. `gains`: a frame of `tables.paired`."""
+    lines = []
+    for task, here in gains.groupby("task", sort=False):
+        says = [interval_says(row.low, row.high) for row in here.itertuples()]
+        of = {say: [label(row.a) for row, s in zip(here.itertuples(), says, strict=True) if s == say] for say in says}
+        lines.append(f"- **{task}**: {'; '.join(f'{say}: {listed(arms)}' for say, arms in of.items())}.")
+    return "\n".join(lines)
+
+
+def difference(frame: pd.DataFrame) -> str:
+    """Each difference of a frame of `tables.paired`, and whether it is told from zero."""
+    return "\n".join(f"- {label(row.a)} − {label(row.b)} on {row.task}: {_told(row)}." for row in frame.itertuples())
 
 
 def guesses_on_halves(parts: pd.DataFrame) -> str:
@@ -78,16 +108,18 @@ def guesses_on_halves(parts: pd.DataFrame) -> str:
 
 
 def _halves(table: pd.DataFrame) -> str:
-    """What each half brings, and which brings more. `table`: points, one row a seed, one column a part."""
-    gains = [f"{name} alone brings {_spread(table[part] - table['no norm'])}" for part, name in HALF_NAMES.items()]
-    both = _spread(table["both: IN"] - table["no norm"])
+    """What each half brings, what both bring at once beyond the sum of the two, and which half brings more. `table`:
+    points, one row a seed, one column a part."""
+    gain = {part: table[part] - table["no norm"] for part in (*HALF_NAMES, "both: IN")}
+    alone = [f"{name} alone brings {_spread(gain[part])}" for part, name in HALF_NAMES.items()]
     mean, spread = HALF_NAMES
-    more, less = sorted((mean, spread), key=lambda part: -table[part].mean())
-    lead = table[more] - table[less]
-    does = f"{HALF_NAMES[more].capitalize()} does more of the work" if lead.mean() > 0 else "Both halves do the same"
-    sure = interval_says(*t_interval(lead))
+    added = gain[mean] + gain[spread]
+    added_up = f"{added.mean():+.1f}".replace("-", "−")
+    beyond, lead = gain["both: IN"] - added, gain[spread] - gain[mean]
     return (
-        f"{listed(gains)}; both together bring {both}. {does}: the lead over the other half is {_spread(lead)}, {sure}."
+        f"{listed(alone)}, added {added_up}. Both at once bring {_spread(gain['both: IN'])}. What goes beyond the "
+        f"sum is {_spread(beyond)}, {interval_says(*t_interval(beyond))}. {HALF_NAMES[spread].capitalize()} leads "
+        f"{HALF_NAMES[mean]} by {_spread(lead)}, {interval_says(*t_interval(lead))}."
     )
 
 

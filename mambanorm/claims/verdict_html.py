@@ -195,8 +195,8 @@ def _levels(verdict: Verdict) -> str:
 
 def _picture(verdict: Verdict) -> str:
     """The claim's comparisons without their caption: what the marks of all pictures mean is said once, below the table.
-    As the numbers stand in the fold, the alternative text is short: twenty pictures must leave a notebook small. "" for a
-    single comparison, which stands in the picture of all claims."""
+    As the numbers stand in the fold, the alternative text is short: twenty pictures must leave a notebook small. "" for
+    a single comparison, which stands in the picture of all claims."""
     if len(verdict.records) < 2:
         return ""
     from mambanorm.figures import fig_claim

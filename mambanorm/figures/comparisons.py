@@ -176,8 +176,8 @@ def fig_halves(frame: pd.DataFrame) -> Figure:
             bar(
                 ax, x, values, norm_colour(Arm.parse(runs.arm.iloc[0]).n1), light=not whole, hatch="" if whole else "//"
             )
-        ax.set_xticks(range(len(parts)), [part.replace(" ", "\n", 1) for part in parts], fontsize=8)
-        ax.set(xlabel="what is done to each row's channels, before and after the SSM")
+        ax.set_xticks(range(len(parts)), [part.replace(" ", "\n") for part in parts], fontsize=8)
+        ax.set(xlabel="norm before and after the SSM")
         headroom(ax)
     return finish(
         fig, "What does IN take away?", describe_frame(frame), "dotted: chance", "hatched: one half of IN alone"

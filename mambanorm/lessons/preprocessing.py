@@ -29,10 +29,12 @@ def wines() -> pd.DataFrame:
 
 
 def scaled(x: np.ndarray, how: str) -> np.ndarray:
-    """Columns of x (n, features): "raw" but centred, "min–max" to [0, 1], or "standardised". ValueError for another."""
+    """Columns of x (n, features): "raw" but centred, "min–max" to [0, 1], "min–max, centred", or "standardised".
+    ValueError for another."""
     ways = {
         "raw": lambda: x - x.mean(0),
         "min–max": lambda: (x - x.min(0)) / np.ptp(x, 0),
+        "min–max, centred": lambda: (x - x.mean(0)) / np.ptp(x, 0),
         "standardised": lambda: (x - x.mean(0)) / x.std(0),
     }
     if how not in ways:
@@ -107,7 +109,7 @@ def bowl(how: str, points: int = 120) -> Bowl:
     return Bowl(w0, w1, squared_error(x, y, grid), path)
 
 
-def scaling_table(ways: tuple[str, ...] = ("raw", "min–max", "standardised")) -> pd.DataFrame:
+def scaling_table(ways: tuple[str, ...] = ("raw", "min–max", "min–max, centred", "standardised")) -> pd.DataFrame:
     """One row a way of scaling: the condition number and the steps until 99 % of the removable loss is gone (NaN if
     that was not reached)."""
     rows = []
