@@ -38,7 +38,7 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
         axes[key].set_ylabel(f"{symbol} (a.u.)")
     for key in ("h", "y"):
         axes[key].set_xlabel("position")
-    axes["h"].legend(loc="best", fontsize=7.5)
+    axes["h"].legend(loc="upper right", fontsize=7.5)
     slow, fast = float(scan.half_life[0]), float(scan.half_life[-1])
     kept = f"each position keeps exp(−Δ·rate) of a state: half is gone after {slow:.3g} steps (state 1) to {fast:.3g}"
     return finish(fig, "A scan by hand", f"h ← exp(−Δ·rate)·h + Δ·u, with Δ = {delta:.3g} at most", kept, "no seed")
