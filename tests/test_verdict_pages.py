@@ -151,7 +151,7 @@ def test_the_table_folds_out_to_figure_caveats_and_command(verdicts):
     assert page.count("<details>") == len(shown)
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits --seeds 8" in page
-    several = [verdict for verdict in shown if len(verdict.records) > 1]  # one alone stands in the picture of all claims
+    several = [verdict for verdict in shown if len(verdict.records) > 1]  # one alone is in the picture of all
     assert page.count("data:image/webp;base64,") == len(several) == 3
     for verdict in shown:
         assert all(html.escape(text) in page for text in (verdict.claim.words, *verdict.caveats))
