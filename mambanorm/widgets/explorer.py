@@ -129,4 +129,4 @@ def begin_and_end(word: str, begin: Callable, end: Callable) -> tuple[w.Button, 
 
 def show(control: w.Widget, yes: bool) -> None:
     """Shows a control, or leaves it out of the row."""
-    control.layout.display = None if yes else "none"
+    control.layout.display = "flex" if yes else "none"  # as buttons have it from the start
