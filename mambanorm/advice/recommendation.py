@@ -2,7 +2,7 @@
 
 Question          what is asked;   check: that it can be answered;   parameters: a size such as "7B" as a number
 Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
-Recommendation    norm, place, the line of code, reasons, and what is at odds with them
+Recommendation    norm, place, the line of code, reasons, what is at odds with them, and what is undecided
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
+UNDECIDED = "Not decided by this kit's runs"
+"""Title of the list of what was measured here and tells nothing apart, or was not measured."""
 UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
@@ -62,6 +64,7 @@ class Recommendation:
     """A norm by its name in the kit ("None" for none), its place in words, the line of code, and why.
 
     at_odds: where sources contradict each other, themselves, or the runs of this kit. instead: norms to try next.
+    undecided: runs of this kit that speak to the question and do not decide it, or that are missing.
     """
 
     question: Question
@@ -71,6 +74,7 @@ class Recommendation:
     reasons: tuple[Reason, ...] = ()
     at_odds: tuple[Reason, ...] = ()
     instead: tuple[str, ...] = field(default=())
+    undecided: tuple[Reason, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -97,7 +101,8 @@ class Recommendation:
 
     @property
     def _lists(self) -> list[tuple[str, list]]:
-        lists = [("Why", self.reasons), ("What is at odds", self.at_odds), ("To try next", self.instead)]
+        lists = [("Why", self.reasons), ("What is at odds", self.at_odds), (UNDECIDED, self.undecided)]
+        lists.append(("To try next", self.instead))
         return [(title, list(entries)) for title, entries in lists if entries]
 
 
