@@ -155,7 +155,7 @@ def test_what_was_measured_stands_where_it_belongs(name, turned, monkeypatch):
 
 
 def test_what_was_not_measured_is_said_to_be_so(store):
-    assert any("Not measured here yet" in reason.text for reason in mn.recommend("lstm").reasons)
+    assert any("Not measured here yet" in reason.text for reason in mn.recommend("lstm").undecided)
 
 
 def test_a_recommendation_reads_well_as_text_markdown_and_html(store):

@@ -19,6 +19,8 @@ TASKS = (
     "classification", "regression", "detection", "segmentation", "style_transfer", "image_translation", "generation",
     "language_model", "reinforcement_learning", "debugging",
 )  # fmt: skip
+IMAGES = ("style_transfer", "image_translation")
+"""Tasks that turn an image into an image."""
 COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
 LARGE = 1e9
@@ -39,6 +41,11 @@ class Question:
     size: float | None = None
     component: str | None = None
     depth: int | None = None
+
+    @property
+    def sees_no_future(self) -> bool:
+        """A language model predicts the next token, so that it is causal without being called so."""
+        return self.causal or self.task == "language_model"
 
     @property
     def words(self) -> str:
@@ -124,6 +131,8 @@ def check(question: Question) -> None:
         if (value := getattr(q, name)) is not None:
             check_size(name, value)
     check_flag("causal", q.causal)
+    if q.causal and q.task in IMAGES and q.architecture in ("cnn", "gan"):
+        raise ValueError(f"causal=True with task={q.task!r}: an image has no later positions, leave out one of the two")
 
 
 def parameters(size: float | str | None) -> float | None:

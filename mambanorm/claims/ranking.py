@@ -40,8 +40,8 @@ def ranking(
     over all arms, wider by the splits' overlap), per_seed, told. Accuracies in per cent, differences in points; of
     language models bits a character, with a minus.
 
-    arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor held against the chosen
-    ones. Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
+    arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor compared.
+    Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
     allowed = set(tuned_arms(kind) if arms is None else arms)
