@@ -151,3 +151,40 @@ def test_runs_without_the_recommended_norm_are_no_reason_for_it(monkeypatch):
     (text,) = texts(found.undecided)
     assert text.endswith("below zero. LN is not in these runs.")
     assert not any("BN − GN" in text for text in texts(found.reasons))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is asked
+
+
+@pytest.mark.parametrize("scale", ["nonsense", "*", 3, ""])
+@pytest.mark.parametrize("architecture", ["cnn", "mamba"])
+def test_an_unknown_scale_is_refused(architecture, scale, store):
+    with pytest.raises(ValueError, match="unknown scale .* valid are smoke, quick"):
+        mn.recommend(architecture, scale=scale)
+
+
+def test_the_scale_that_was_asked_for_is_the_one_that_is_named(store):
+    (reason,) = mn.recommend("cnn", scale="evening").undecided
+    assert "measure('batch_size', 'evening')" in reason.text
+    assert reason.source == "this kit, evening scale"
+    (reason,) = mn.recommend("cnn").undecided
+    assert "'smoke'" in reason.text or "'quick'" in reason.text
+
+
+def test_style_transfer_takes_instance_norm_in_a_single_layer_too(store):
+    assert mn.recommend("cnn", depth=1, task="style_transfer").norm == "IN"
+    assert mn.recommend("cnn", depth=1).norm == "None"
+
+
+@pytest.mark.parametrize("architecture", ["cnn", "gan"])
+def test_the_output_layer_of_images_puts_out_pixels(architecture, store):
+    found = mn.recommend(architecture, task="style_transfer", component="output")
+    assert found.code.startswith("nn.Conv2d")
+    assert "Pixels" in found.reasons[0].text
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(store):
+    assert mn.recommend("cnn", batch_size=np.int64(4), depth=np.int32(3)).question.words == "cnn, batch_size=4, depth=3"
+    with pytest.raises(ValueError, match="batch_size must be a positive whole number"):
+        mn.recommend("cnn", batch_size=np.float64(4))

@@ -1,6 +1,6 @@
 """What is asked of `recommend` and what it hands back.
 
-Question          what is asked;   check: that it can be answered;   parameters: a size such as "7B" as a number
+Question          what is asked;   check: that it can be answered;   parameters, whole: numbers as they are given
 Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
 Recommendation    norm, place, the line of code, reasons, what is at odds with them, and what is undecided
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from mambanorm.checks import check_flag, check_size, shown
 from mambanorm.errors import unknown
@@ -133,6 +135,11 @@ def check(question: Question) -> None:
     check_flag("causal", q.causal)
     if q.causal and q.task in IMAGES and q.architecture in ("cnn", "gan"):
         raise ValueError(f"causal=True with task={q.task!r}: an image has no later positions, leave out one of the two")
+
+
+def whole(number: object) -> object:
+    """A NumPy whole number, as it comes out of an array, as Python's; anything else as it is."""
+    return number.item() if isinstance(number, np.integer) else number
 
 
 def parameters(size: float | str | None) -> float | None:

@@ -57,15 +57,23 @@ def never(q: Question) -> Recommendation | None:
     """The three cases of "When NOT to Normalize"; None for any other question."""
     section = "When NOT to Normalize"
     if q.component == "output":
-        why = guide("Logits and predictions need their own scale; a norm on the output takes it away.", section)
-        return Recommendation(q, "None", "on the output layer", "nn.Linear(d, n_out)  # and nothing behind it", (why,))
+        return _output(q, section)
     if q.task == "debugging":
         why = guide("Without norms a wrong initialization, loss or preprocessing shows itself.", section)
         return Recommendation(q, "None", "until the cause is found", "nn.Identity()", (why,))
-    if q.depth == 1 and q.architecture in ("mlp", "cnn"):
+    if q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES:
         why = guide("One layer is too simple to need it.", section)
         return Recommendation(q, "None", "in a single layer", "nn.Identity()", (why,), (_SCALED_INPUTS,))
     return None
+
+
+def _output(q: Question, section: str) -> Recommendation:
+    """No norm on the last layer: logits from a linear layer, or pixels and a GAN's score from a convolution."""
+    images = q.architecture == "gan" or (q.architecture == "cnn" and q.task in IMAGES)
+    what = "Pixels and scores" if images else "Logits and predictions"
+    why = guide(f"{what} need their own scale; a norm on the output takes it away.", section)
+    layer = "nn.Conv2d(channels, 3, 3, padding=1)" if images else "nn.Linear(d, n_out)"
+    return Recommendation(q, "None", "on the output layer", f"{layer}  # and no norm behind it", (why,))
 
 
 _SCALED_INPUTS = Reason(
