@@ -345,7 +345,7 @@ def test_batch_norm_of_512_channels_learns_1024_numbers_and_keeps_as_many():
 def test_the_answer_takes_its_numbers_from_the_frames(runs):
     folder, frames = runs
     table = mistake_table("smoke", SEEDS, folder)
-    said = advice.in_words(table, frames["style"], frames["gan"], frames["batch_size"])
+    said = advice.in_words(table, frames)
     assert all(words in said for words in GUIDES_MISTAKES.values())
     assert f"{100 * frames['style'].groupby('norm').survives.mean().BN:.0f} % behind BN" in said
 

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import mambanorm as mn
-from mambanorm.advice import evidence, mamba
+from mambanorm import advice
+from mambanorm.advice import answers, evidence, mamba
 from mambanorm.advice.recommendation import UNDECIDED as UNDECIDED_TITLE
 from mambanorm.model.arms import Arm
 from mambanorm.norms import NORMS
@@ -188,3 +189,44 @@ def test_whole_numbers_of_numpy_are_whole_numbers(store):
     assert mn.recommend("cnn", batch_size=np.int64(4), depth=np.int32(3)).question.words == "cnn, batch_size=4, depth=3"
     with pytest.raises(ValueError, match="batch_size must be a positive whole number"):
         mn.recommend("cnn", batch_size=np.float64(4))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the notebook's answer
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The experiments that the answer needs at scale smoke, and their folder."""
+    folder = tmp_path_factory.mktemp("advice-runs")
+    return folder, {name: advice.measure(name, "smoke", 2, folder) for name in advice.EXPERIMENTS}
+
+
+def test_every_line_of_the_answer_names_what_it_compares_and_its_condition(found):
+    folder, frames = found
+    said = advice.in_words(advice.mistake_table("smoke", 2, folder), frames)
+    for words in ("linear layers", "sorted rows", "without warm-up", "four lengths", "beyond those of training"):
+        assert words in said
+    assert "post-norm, 2 layers" in said
+    assert "4 training steps" in said
+    assert "{" not in said
+
+
+@pytest.mark.parametrize(
+    ("bn", "noise", "told"),
+    [(95.0, 0.1, "BN is the better one"), (80.0, 0.1, "LN is the better one"), (93.0, 2.0, "not told apart")],
+)
+def test_the_answer_says_which_norm_is_better_behind_the_lstm_that_reads(bn, noise, told):
+    frame = pd.DataFrame(
+        dict(norm=["LN", "BN"] * 3, seed=[0, 0, 1, 1, 2, 2], accuracy=[93, bn, 94, bn + 1, 92, bn + noise - 1])
+    )
+    assert told in answers._recurrent(frame)
+
+
+@pytest.mark.parametrize(("none", "told"), [(1.2, "LN is worse than no norm"), (3.0, "LN is better than no norm")])
+def test_the_answer_holds_the_mended_norm_against_none(none, told):
+    rows = [dict(norm=norm, seed=seed, lengths="four", mode="eval", error=error + 0.01 * seed)
+            for seed in range(3) for norm, error in (("LN", 1.7), ("None", none))]  # fmt: skip
+    frame = pd.DataFrame([*rows, dict(norm="LN", seed=0, lengths="one", mode="eval", error=99.0)])
+    assert told in answers._counting(frame)
+    assert f"{1.7 - none:+.2f}".replace("-", "−") in answers._counting(frame)
