@@ -5,13 +5,15 @@ The steps of the guide themselves are in test_advice.py.
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import mambanorm as mn
 from mambanorm import advice
-from mambanorm.advice import answers, evidence, mamba
+from mambanorm.advice import answers, claimed, costs, evidence, mamba
 from mambanorm.advice.recommendation import UNDECIDED as UNDECIDED_TITLE
 from mambanorm.model.arms import Arm
 from mambanorm.norms import NORMS
@@ -230,3 +232,43 @@ def test_the_answer_holds_the_mended_norm_against_none(none, told):
     frame = pd.DataFrame([*rows, dict(norm="LN", seed=0, lengths="one", mode="eval", error=99.0)])
     assert told in answers._counting(frame)
     assert f"{1.7 - none:+.2f}".replace("-", "−") in answers._counting(frame)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the guide's numbers
+
+
+def rates_frame(**best):
+    """Accuracy 90 up to each norm's rate and 10 above it, at 0.1, 0.3 and 1."""
+    rows = [dict(norm=norm, lr=lr, accuracy=90.0 if lr <= top else 10.0)
+            for norm, top in best.items() for lr in (0.1, 0.3, 1.0)]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_a_rate_at_the_edge_of_the_grid_is_a_lower_bound():
+    said = claimed._larger_rates(rates_frame(None_=0.3, BN=1.0, GN=0.3).replace("None_", "None"))
+    assert "none 0.3, BN at least 1, GN 0.3" in said
+    assert "BN's is at least 3 times as large" in said
+    assert "GN allows no larger one" in said
+    inside = claimed._larger_rates(rates_frame(None_=0.1, BN=0.3, GN=0.1).replace("None_", "None"))
+    assert "at least" not in inside
+    assert "times" not in claimed._larger_rates(rates_frame(None_=1.0, BN=1.0, GN=1.0).replace("None_", "None"))
+
+
+def test_costs_are_compared_within_a_round():
+    slow = [1.0, 5.0, 2.0, 1.0]
+    rounds = [slow, [1.1 * t for t in slow], [0.9, 6.0, 1.0, 1.2]]
+    table = pd.DataFrame(dict(model="m", norm=["None", "LN", "RMSN"], rounds=rounds))
+    assert costs.ratio(table, "m", "LN") == pytest.approx((0.1, 0.1, 0.1))
+    assert claimed._cost(table, "m", "LN", "None") == "+10 % [10, 10]"
+    assert claimed._cost(table, "m", "RMSN", "None").endswith("the rounds do not agree on the sign")
+
+
+def test_the_number_of_cores_is_that_of_this_machine(numbers):
+    settings = numbers[numbers.claim.str.startswith("inference")].setting
+    assert settings.str.contains(f"one of {os.cpu_count()} cores,").all()
+
+
+@pytest.fixture(scope="module")
+def numbers(found):
+    return advice.claimed_and_measured("smoke", 2, found[0])
