@@ -6,6 +6,7 @@ The steps of the guide themselves are in test_advice.py.
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import advice
-from mambanorm.advice import answers, claimed, costs, evidence, mamba
+from mambanorm.advice import answers, claimed, claimed_words, costs, evidence, mamba
 from mambanorm.advice.recommendation import UNDECIDED as UNDECIDED_TITLE
 from mambanorm.model.arms import Arm
 from mambanorm.norms import NORMS
@@ -272,3 +273,40 @@ def test_the_number_of_cores_is_that_of_this_machine(numbers):
 @pytest.fixture(scope="module")
 def numbers(found):
     return advice.claimed_and_measured("smoke", 2, found[0])
+
+
+COUNTED = {
+    "BatchNorm of (32, 64, 28, 28)": "64 means",
+    "LayerNorm of (32, 128, 512)": "4,096 means",
+    "BatchNorm of (32, 100, 256): values a statistic": "3,200",
+    "LayerNorm of (32, 100, 256): values a statistic": "256",
+    "GroupNorm(16, 64)": "4",
+    "GroupNorm(30, 64)": "refused: num_channels",
+    "BatchNorm at batch 1, no positions": "refused: Expected more than 1 value per channel",
+    "BatchNorm at batch 1, 4 × 4 positions": "the values of InstanceNorm",
+    "BatchNorm is for batches": "16 rows: BN − GN",
+    "norms enable": "at most 2 layers",
+    "better generalization": "no run here measures it",
+    "less sensitive to initialization": "no run here measures it",
+    "covariate shift is why": "no run here measures it",
+    "normalization is mandatory": "four lengths: LN − none",
+    "RMSNorm is numerically stable: it subtracts nothing": "LN",
+}
+
+
+@pytest.mark.parametrize("claim", COUNTED)
+def test_counts_and_words_of_the_guide_have_a_row(claim, numbers):
+    (row,) = numbers[numbers.claim == claim].itertuples()
+    assert COUNTED[claim] in row.here
+
+
+def test_rounding_costs_layer_norm_more_than_rms_norm_where_the_mean_is_large():
+    ln, rms = (float(text) for text in re.findall(r"[LR]M?S?N (\S+?e-\d+)", claimed_words._rounding()))
+    assert rms < 1e-5 < ln < 1e-2
+
+
+@pytest.mark.parametrize(("none", "told"), [(1.2, "no norm is better"), (3.0, "LN is better")])
+def test_what_is_mandatory_is_read_off_the_runs(none, told):
+    rows = [dict(norm=norm, seed=seed, lengths="four", mode="eval", error=error + 0.01 * seed)
+            for seed in range(3) for norm, error in (("LN", 1.7), ("None", none))]  # fmt: skip
+    assert told in claimed_words._without(pd.DataFrame(rows))

@@ -13,6 +13,7 @@ import os
 import pandas as pd
 from torch import nn
 
+from mambanorm.advice.claimed_words import counts, words
 from mambanorm.advice.costs import memory_table, overhead_table, ratio
 from mambanorm.advice.evidence import paired_by_seed
 from mambanorm.advice.experiments import REACHED, measure
@@ -34,6 +35,8 @@ def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) ->
     """One row a number: claim, claimed, here, setting."""
     given = (scale, seeds, runs_dir)
     rows = [*_batch_rows(*given), *_rate_rows(*given), *_depth_rows(*given), *_cost_rows(scale), *_sums()]
+    batch, depth, counting = (measure(name, *given) for name in ("batch_size", "depth", "counting"))
+    rows += [*counts(), *words(batch, depth, counting, _setting(batch, "").removeprefix(", "))]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
