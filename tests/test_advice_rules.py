@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import mambanorm as mn
-from mambanorm import advice
+from mambanorm import advice, claims
 from mambanorm.advice import answers, claimed, claimed_words, costs, evidence, mamba
 from mambanorm.advice.recommendation import UNDECIDED as UNDECIDED_TITLE
 from mambanorm.model.arms import Arm
@@ -69,6 +69,15 @@ def test_a_language_model_is_measured_in_bits_a_character():
     assert "%" not in said
     row = table.assign(behind=0.06, low=0.01, high=0.11).iloc[-1]
     assert "+0.06 [0.01, 0.11] bits a character" in mamba._named(row, "", "language").text
+
+
+def test_a_ranking_of_some_arms_holds_them_against_each_other_alone():
+    frame, task = mamba._frame("evening"), "mnist1d"
+    some = ["None>SSM>LN", "None>SSM>RMSN", "RMSN>SSM>None"]
+    table = claims.ranking(frame, task, scale="evening", arms=some)
+    assert set(table.arm) == set(some)
+    assert (table.told == "chosen").sum() == 1
+    assert table.behind.max() < claims.ranking(frame, task, scale="evening").set_index("arm").behind[some].max()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,9 +295,9 @@ COUNTED = {
     "BatchNorm at batch 1, 4 × 4 positions": "the values of InstanceNorm",
     "BatchNorm is for batches": "16 rows: BN − GN",
     "norms enable": "at most 2 layers",
-    "better generalization": "no run here measures it",
-    "less sensitive to initialization": "no run here measures it",
-    "covariate shift is why": "no run here measures it",
+    "better generalization": "no run of this notebook measures it",
+    "less sensitive to initialization": "no run of this notebook measures it",
+    "covariate shift is why": "no run of this notebook measures it",
     "normalization is mandatory": "four lengths: LN − none",
     "RMSNorm is numerically stable: it subtracts nothing": "LN",
 }

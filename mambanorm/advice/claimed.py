@@ -78,7 +78,9 @@ def _rate_rows(scale, seeds, runs_dir) -> list[tuple]:
     if soon["BN"] < math.inf:
         least = min(soon["None"], limit) / soon["BN"]
         ours += f"; BN {'more than ' if soon['None'] == math.inf else ''}{least:.1f} times as fast"
-    trains = _setting(frame, "the same CNN, SGD, a rate trains that brings half of the best rate's test accuracy")
+    trains = _setting(
+        frame, "the same CNN, SGD, a rate trains that brings at least half of the best rate's test accuracy"
+    )
     return [
         ("a norm converges faster", "10 × (100 → 10 epochs)", ours, setting),
         ("a norm allows larger rates", "10 × (0.001 → 0.01)", _larger_rates(frame), trains),
@@ -142,7 +144,7 @@ def _cost(table: pd.DataFrame, model: str, norm: str, base: str) -> str:
     """How much longer one takes than the other, and that the rounds do not agree where their quartiles do not."""
     middle, low, high = (100 * value for value in ratio(table, model, norm, base))
     told = "" if low > 0 or high < 0 else ", the rounds do not agree on the sign"
-    return f"{middle:+.0f} % [{low:.0f}, {high:.0f}]{told}".replace("-", "−")
+    return f"{middle:+.0f} % [{low:z.0f}, {high:z.0f}]{told}".replace("-", "−")
 
 
 def _sums() -> list[tuple]:

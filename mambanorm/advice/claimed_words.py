@@ -66,12 +66,12 @@ def _rounding() -> str:
 
 def words(batch: pd.DataFrame, depth: pd.DataFrame, counting: pd.DataFrame, where: str) -> list[tuple]:
     """Claims in words, beside what the runs reach. where: scale and seeds, in words."""
-    none = "no run here measures it"
+    none = "no run of this notebook measures it"
     return [
         ("BatchNorm is for batches", "≥ 16 in one place, ≥ 8 in another", _thresholds(batch), f"small CNN, {where}"),
         ("norms enable", "50+ layers", _deepest(depth), f"Transformer, LN, pre-norm, {where}"),
         ("better generalization", "regularization", f"{none}: no training accuracy stands beside the test's", "–"),
-        ("less sensitive to initialization", "yes", f"{none}: every run starts as torch does", "–"),
+        ("less sensitive to initialization", "yes", f"{none}: see the two starts of notebook 01, section 7", "–"),
         ("covariate shift is why", "yes", f"{none}: accuracies and losses tell no cause", "–"),
         ("normalization is mandatory", "yes", _without(counting), f"LSTM that counts, RMSE in pulses, {where}"),
     ]
