@@ -11,6 +11,7 @@ fitting.py                 their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin
 costs.py                   what a norm costs here: time and memory
 claimed.py                 every number that the guide claims, beside the one measured here
+claimed_words.py           the same of counts of statistics, and of claims in words
 answers.py                 what came out, in sentences
 """
 

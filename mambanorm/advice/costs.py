@@ -1,6 +1,6 @@
 """What a norm costs on this machine: time beside the same model without it, and numbers kept.
 
-Times are CPU times of one thread, medians over rounds in which all variants take turns: other processes do not enter.
+Times are CPU times of one thread, over rounds in which all variants take turns: norms are compared within a round.
 They are of this CPU, in float32, and say nothing of a GPU.
 """
 
@@ -33,7 +33,7 @@ def memory_table(channels: int = 512) -> pd.DataFrame:
 
 def overhead_table(scale: str | None = None) -> pd.DataFrame:
     """One row a norm and model: forward time in eval mode against the model without a norm, as a fraction above 1:
-    model, norm, ms, overhead, low, high (quartiles over rounds)."""
+    model, norm, ms (median), overhead, low, high (median and quartiles of `ratio`), rounds (ms of each)."""
     scale = default_scale() if scale is None else check_scale(scale)
     rounds, small = ROUNDS.get(scale, 60), scale == "smoke"
     image, tokens = torch.randn(4, 32, 16, 16), torch.randn(4, 64, 128)
@@ -61,11 +61,16 @@ def _timed(model: str, variants: dict[str, Callable], x: torch.Tensor, rounds: i
             variant(x)
             if i > 1:
                 times[name].append(time.thread_time() - start)
-    base = np.array(times["None"])
-    rows = []
-    for name, values in times.items():
-        ratio = np.array(values) / np.median(base) - 1
-        low, high = np.quantile(ratio, (0.25, 0.75))
-        facts = dict(model=model, norm=name, ms=1e3 * np.median(values), overhead=float(np.median(ratio)))
-        rows.append(facts | dict(low=low, high=high))
-    return pd.DataFrame(rows)
+    rounds_ms = {name: 1e3 * np.array(values) for name, values in times.items()}
+    table = pd.DataFrame([dict(model=model, norm=n, ms=np.median(v), rounds=v.tolist()) for n, v in rounds_ms.items()])
+    found = [ratio(table, model, norm) for norm in table.norm]
+    return table.assign(**dict(zip(("overhead", "low", "high"), zip(*found, strict=True), strict=True)))
+
+
+def ratio(table: pd.DataFrame, model: str, norm: str, base: str = "None") -> tuple[float, float, float]:
+    """Time of one norm above another's as a fraction, round by round: median and quartiles. What slows a whole round,
+    such as a clock that falls, slows both."""
+    rounds = table[table.model == model].set_index("norm").rounds
+    fractions = np.array(rounds[norm]) / np.array(rounds[base]) - 1
+    low, middle, high = np.quantile(fractions, (0.25, 0.5, 0.75))
+    return float(middle), float(low), float(high)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mambanorm.advice.mamba import mamba
-from mambanorm.advice.recommendation import Question, Recommendation, check, parameters
+from mambanorm.advice.recommendation import Question, Recommendation, check, parameters, whole
 from mambanorm.advice.rules import RULES, never
+from mambanorm.settings import check_scale, default_scale
 
 
 def recommend(
@@ -28,12 +29,9 @@ def recommend(
     environment's) are named where they speak to the question.
     ValueError for an unknown value, with the valid ones.
     """
-    question = Question(architecture, batch_size, task, causal, parameters(size), component, depth)
+    question = Question(architecture, whole(batch_size), task, causal, parameters(size), component, whole(depth))
     check(question)
+    store = dict(scale=default_scale() if scale is None else check_scale(scale), runs_dir=runs_dir)
     if refused := never(question):
         return refused
-    return (
-        mamba(question)
-        if architecture == "mamba"
-        else RULES[architecture](question, dict(scale=scale, runs_dir=runs_dir))
-    )
+    return mamba(question) if architecture == "mamba" else RULES[architecture](question, store)

@@ -13,6 +13,7 @@ import pandas as pd
 from mambanorm.advice.recommendation import Question, Reason, Recommendation
 from mambanorm.claims import headline_scales, judge, ranking
 from mambanorm.claims.judged_on import kind_of
+from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.verdict import Verdict
 from mambanorm.errors import unknown
 from mambanorm.model.arms import AUTONORM, Arm
@@ -37,21 +38,23 @@ JUDGED = {
 def mamba(q: Question) -> Recommendation:
     """The recommendation for a Mamba block. ValueError for a task of the kit that is not recorded."""
     kind = kind_of(q.task) if q.task in TASKS else KINDS.get(q.task, "sequence")
-    table, basis = _ranked(kind, q.task if q.task in TASKS else None)
-    table = table[[_fits(arm, q.causal or kind == "language") for arm in table.arm]]
+    causal = q.causal or kind == "language"
+    table, basis = _ranked(kind, q.task if q.task in TASKS else None, causal)
     if table.empty:
         return _unknown_yet(q, kind)
-    best, near = table.iloc[0], table[table.told == "not told apart"].arm
+    best, others = table.iloc[0], table.iloc[1:]
+    near = [Arm.parse(name).label for name in others[others.told == "not told apart"].arm]
     arm = Arm.parse(best.arm)
-    accuracy = f"{best['mean']:.1f} ± {best.sd:.1f} % (mean ± sd, {best.n:.0f} seeds)"
+    what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
-        Reason(f"{arm.label} is the arm that validation chooses of {len(table)}: {accuracy} in the test.", basis),
-        Reason(f"Not told apart from it: {', '.join(Arm.parse(a).label for a in near) or 'none'}.", basis),
+        Reason(f"{arm.label} is {what}: {_score(best, kind)} in the test.", basis),
+        Reason(f"Not told apart from the arms that the other seeds choose: {', '.join(near) or 'none'}.", basis),
     ]
-    verdicts = _verdicts(kind)
-    reasons += [_claim(v) for v in verdicts if v.verdict not in ("contradicted", "not run")]
+    verdicts, left_out = _fitting_verdicts(kind, causal)
+    reasons += [_claim(v) for v in verdicts if v.verdict == "reproduced"]
     odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
-    odd += [_named(row, basis) for row in table[table.who != ""].itertuples() if row.told == "behind"]
+    undecided = [_claim(v) for v in verdicts if v.verdict not in ("reproduced", "contradicted", "not run")]
+    odd += [_named(row, basis, kind) for row in others[others.who != ""].itertuples() if row.told == "behind"]
     if q.batch_size is not None and q.batch_size < 8 and {"BN", "NormVary"} & {arm.n1, arm.n2}:
         odd.append(Reason(f"A batch of {q.batch_size} makes the statistics of BN noisy.", "guide S4, step 1"))
     if not _fits(best.arm, causal=True):
@@ -61,7 +64,23 @@ def mamba(q: Question) -> Recommendation:
     norm, place = (arm.n2, f"after the SSM (N2), {arm.n1} before it (N1)")
     if arm.n2 == "None":
         norm, place = arm.n1, "before the SSM (N1), none after it (N2)"
-    return Recommendation(q, norm, place, code, tuple(reasons), tuple(odd), tuple(Arm.parse(a).label for a in near[:3]))
+    return Recommendation(q, norm, place, code, tuple(reasons), tuple(odd), tuple(near[:3]), (*undecided, *left_out))
+
+
+def _score(row: pd.Series, kind: str) -> str:
+    """Test score of an arm: accuracy, or bits a character, which a ranking holds with a minus."""
+    if kind == "language":
+        return f"{-row['mean']:.2f} ± {row.sd:.2f} bits a character (mean ± sd, {row.n:.0f} seeds)"
+    return f"{row['mean']:.1f} ± {row.sd:.1f} % (mean ± sd, {row.n:.0f} seeds)"
+
+
+def _fitting_verdicts(kind: str, causal: bool) -> tuple[list[Verdict], list[Reason]]:
+    """The verdicts on claims of arms that may be taken, and a sentence on those that are left out."""
+    fitting = [v for v in _verdicts(kind) if all(_fits(arm, causal) for arm in v.claim.arms)]
+    if not (out := [v.claim.id for v in _verdicts(kind) if v not in fitting]):
+        return fitting, []
+    text = f"The paper's claims {', '.join(out)} compare arms that look at later positions: they say nothing of these."
+    return fitting, [Reason(text, "claims of the paper")]
 
 
 def _fits(arm: str, causal: bool) -> bool:
@@ -81,8 +100,12 @@ def _scales() -> list[str]:
 
 
 @lru_cache(maxsize=16)
-def _ranked(kind: str, task: str | None) -> tuple[pd.DataFrame, str]:
-    """The ranking on a task (None = the first of the kind that has one), and what it rests on, in words."""
+def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, str]:
+    """The ranking on a task (None = the first of the kind that has one), and what it rests on, in words.
+
+    causal: among the arms that see no later position, so that these are held against each other.
+    """
+    arms = [arm for arm in tuned_arms(kind) if _fits(arm, causal)]
     known = []
     for scale in _scales():
         frame = _frame(scale)
@@ -91,7 +114,7 @@ def _ranked(kind: str, task: str | None) -> tuple[pd.DataFrame, str]:
             if (name != task) if task else (kind_of(name) != kind):
                 continue
             try:
-                table = ranking(frame, name, scale=scale)
+                table = ranking(frame, name, scale=scale, arms=arms)
             except ValueError:  # no arm is tuned and tested on it
                 continue
             return table, f"recorded runs, scale {scale}, {name}, {int(table.n.max())} seeds"
@@ -115,8 +138,10 @@ def _claim(verdict: Verdict) -> Reason:
     return Reason(text, f"claim of the paper, {verdict.claim.where}; {verdict.fidelity}, {verdict.n_seeds} seeds")
 
 
-def _named(row, basis: str) -> Reason:
+def _named(row, basis: str, kind: str) -> Reason:
     behind = points(-row.behind, -row.high, -row.low)
+    if kind == "language":
+        behind = f"{row.behind:+.2f} [{row.low:.2f}, {row.high:.2f}] bits a character".replace("-", "−")
     return Reason(f"{Arm.parse(row.arm).label} ({row.who}) is behind the chosen arms: {behind}.", basis)
 
 

@@ -20,13 +20,15 @@ from mambanorm.study.tables import interval_says
 
 @dataclass(frozen=True)
 class Mistake:
-    """wrong, right: which rows of the experiment's frame. value: what is measured; better: 1 if more is, else −1."""
+    """wrong, right: which rows of the experiment's frame; labels: their names, {depth} being filled in from the rows.
+    condition: under which both are trained or tested. value: what is measured; better: 1 if more is, else −1."""
 
     words: str
     experiment: str
     wrong: Callable[[pd.DataFrame], pd.Series]
     right: Callable[[pd.DataFrame], pd.Series]
     labels: tuple[str, str]
+    condition: str
     value: str = "accuracy"
     better: int = 1
     unit: str = "accuracy (%)"
@@ -48,29 +50,33 @@ MISTAKES = {
     1: Mistake(
         "BatchNorm with small batches", "dense",
         lambda f: (f.norm == "BN") & (f.batch == 2), lambda f: (f.norm == "GN") & (f.batch == 2),
-        ("BN, batch 2, linear layers", "GN, batch 2, linear layers"),
+        ("BN, batch 2, linear layers", "GN, batch 2, linear layers"), "a net of linear layers alone, digits",
     ),
     2: Mistake(
         "BatchNorm in RNN", "counting", lambda f: _counted(f, "BN"), lambda f: _counted(f, "LN"),
-        ("BN on the LSTM's outputs", "LN on the LSTM's outputs"), "error", -1, "RMSE (pulses)",
+        ("BN on the LSTM's outputs", "LN on the LSTM's outputs"),
+        "counting pulses, four lengths, each batch of one, tested in eval mode", "error", -1, "RMSE (pulses)",
     ),
     3: Mistake(
         "Forgetting model.eval()", "inference", lambda f: _forgotten(f, "train"), lambda f: _forgotten(f, "eval"),
-        ("BN in train mode, sorted rows", "BN in eval mode, sorted rows"),
+        ("BN in train mode, sorted rows", "BN in eval mode, sorted rows"), "a small CNN, digits, test batches of 32",
     ),
     4: Mistake(
         "Post-norm for deep Transformers", "depth", lambda f: _deepest(f, "post"), lambda f: _deepest(f, "pre"),
-        ("post-norm, deepest", "pre-norm, deepest"),
+        ("post-norm, {depth:.0f} layers", "pre-norm, {depth:.0f} layers"),
+        "a Transformer on digits, {steps} training steps without warm-up",
     ),
     5: Mistake(
         "Wrong normalization for style transfer", "style", lambda f: f.norm == "BN", lambda f: f.norm == "IN",
-        ("BN", "IN"), "error_beyond", -1, "RMSE, unseen contrasts",
+        ("BN", "IN"), "painting digits in one style, contrasts beyond those of training",
+        "error_beyond", -1, "RMSE, unseen contrasts",
     ),
 }  # fmt: skip
 
 
 def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
-    """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, measured, seed, losses, scale.
+    """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, condition, measured, seed, scale,
+    losses.
 
     Three of the five come from runs that other demos use too. ValueError for a number that is none of 1 to 5.
     """
@@ -81,12 +87,19 @@ def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=Non
     twins = zip(("wrong", "right"), (mistake.wrong, mistake.right), mistake.labels, strict=True)
     found = [frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins]
     rows = pd.concat(found, ignore_index=True)
-    return rows.assign(measured=rows[mistake.value])[["twin", "label", "measured", "seed", "scale", "losses"]]
+    facts = dict(depth=rows.depth.max() if "depth" in rows else 0, steps=rows.losses.map(len).max())
+    rows = rows.assign(
+        measured=rows[mistake.value],
+        label=[label.format(**facts) for label in rows.label],
+        condition=mistake.condition.format(**facts),
+    )
+    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
 
 
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by (right's advantage,
-    low, high: 95 % t-interval of the paired seeds), fails, n. fails: what the interval says of the demo."""
+    low, high: 95 % t-interval of the paired seeds), n, fails, wrong_is, right_is, condition. fails: what the interval
+    says of the demo; the last three: what is compared, and under which condition."""
     rows = []
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, scale, seeds, runs_dir)
@@ -97,7 +110,9 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
         facts |= {twin: _mean_sd(wide[twin]) for twin in ("wrong", "right")}
         told = {"above zero": "yes", "below zero": "no, the twin is worse"}
         facts |= dict(advantage=gain.mean(), low=low, high=high, n=len(gain))
-        rows.append(facts | dict(fails=told.get(interval_says(low, high), "not told")))
+        facts["fails"] = told.get(interval_says(low, high), "not told")
+        facts |= {f"{twin}_is": label for twin, label in runs.groupby("twin").label.first().items()}
+        rows.append(facts | dict(condition=runs.condition.iloc[0]))
     return pd.DataFrame(rows)
 
 

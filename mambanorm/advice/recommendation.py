@@ -1,14 +1,16 @@
 """What is asked of `recommend` and what it hands back.
 
-Question          what is asked;   check: that it can be answered;   parameters: a size such as "7B" as a number
+Question          what is asked;   check: that it can be answered;   parameters, whole: numbers as they are given
 Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
-Recommendation    norm, place, the line of code, reasons, and what is at odds with them
+Recommendation    norm, place, the line of code, reasons, what is at odds with them, and what is undecided
 """
 
 from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from mambanorm.checks import check_flag, check_size, shown
 from mambanorm.errors import unknown
@@ -19,10 +21,14 @@ TASKS = (
     "classification", "regression", "detection", "segmentation", "style_transfer", "image_translation", "generation",
     "language_model", "reinforcement_learning", "debugging",
 )  # fmt: skip
+IMAGES = ("style_transfer", "image_translation")
+"""Tasks that turn an image into an image."""
 COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
+UNDECIDED = "Not decided by this kit's runs"
+"""Title of the list of what was measured here and tells nothing apart, or was not measured."""
 UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
@@ -37,6 +43,11 @@ class Question:
     size: float | None = None
     component: str | None = None
     depth: int | None = None
+
+    @property
+    def sees_no_future(self) -> bool:
+        """A language model predicts the next token, so that it is causal without being called so."""
+        return self.causal or self.task == "language_model"
 
     @property
     def words(self) -> str:
@@ -62,6 +73,7 @@ class Recommendation:
     """A norm by its name in the kit ("None" for none), its place in words, the line of code, and why.
 
     at_odds: where sources contradict each other, themselves, or the runs of this kit. instead: norms to try next.
+    undecided: runs of this kit that speak to the question and do not decide it, or that are missing.
     """
 
     question: Question
@@ -71,6 +83,7 @@ class Recommendation:
     reasons: tuple[Reason, ...] = ()
     at_odds: tuple[Reason, ...] = ()
     instead: tuple[str, ...] = field(default=())
+    undecided: tuple[Reason, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -97,7 +110,8 @@ class Recommendation:
 
     @property
     def _lists(self) -> list[tuple[str, list]]:
-        lists = [("Why", self.reasons), ("What is at odds", self.at_odds), ("To try next", self.instead)]
+        lists = [("Why", self.reasons), ("What is at odds", self.at_odds), (UNDECIDED, self.undecided)]
+        lists.append(("To try next", self.instead))
         return [(title, list(entries)) for title, entries in lists if entries]
 
 
@@ -119,6 +133,13 @@ def check(question: Question) -> None:
         if (value := getattr(q, name)) is not None:
             check_size(name, value)
     check_flag("causal", q.causal)
+    if q.causal and q.task in IMAGES and q.architecture in ("cnn", "gan"):
+        raise ValueError(f"causal=True with task={q.task!r}: an image has no later positions, leave out one of the two")
+
+
+def whole(number: object) -> object:
+    """A NumPy whole number, as it comes out of an array, as Python's; anything else as it is."""
+    return number.item() if isinstance(number, np.integer) else number
 
 
 def parameters(size: float | str | None) -> float | None:

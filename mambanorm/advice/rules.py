@@ -8,15 +8,15 @@ it. What this kit has measured comes from evidence.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from mambanorm.advice import evidence
-from mambanorm.advice.recommendation import LARGE, Question, Reason, Recommendation
+from mambanorm.advice.recommendation import IMAGES, LARGE, Question, Reason, Recommendation
 
 SMALL_BATCH = 8
 """Rows below which the guide leaves BatchNorm."""
 DEEP = 12
 """Layers above which it leaves post-norm."""
-SPATIAL = ("style_transfer", "image_translation")
 SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")
 """Tasks whose batches the guide expects to be small."""
 
@@ -57,15 +57,23 @@ def never(q: Question) -> Recommendation | None:
     """The three cases of "When NOT to Normalize"; None for any other question."""
     section = "When NOT to Normalize"
     if q.component == "output":
-        why = guide("Logits and predictions need their own scale; a norm on the output takes it away.", section)
-        return Recommendation(q, "None", "on the output layer", "nn.Linear(d, n_out)  # and nothing behind it", (why,))
+        return _output(q, section)
     if q.task == "debugging":
         why = guide("Without norms a wrong initialization, loss or preprocessing shows itself.", section)
         return Recommendation(q, "None", "until the cause is found", "nn.Identity()", (why,))
-    if q.depth == 1 and q.architecture in ("mlp", "cnn"):
+    if q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES:
         why = guide("One layer is too simple to need it.", section)
         return Recommendation(q, "None", "in a single layer", "nn.Identity()", (why,), (_SCALED_INPUTS,))
     return None
+
+
+def _output(q: Question, section: str) -> Recommendation:
+    """No norm on the last layer: logits from a linear layer, or pixels and a GAN's score from a convolution."""
+    images = q.architecture == "gan" or (q.architecture == "cnn" and q.task in IMAGES)
+    what = "Pixels and scores" if images else "Logits and predictions"
+    why = guide(f"{what} need their own scale; a norm on the output takes it away.", section)
+    layer = "nn.Conv2d(channels, 3, 3, padding=1)" if images else "nn.Linear(d, n_out)"
+    return Recommendation(q, "None", "on the output layer", f"{layer}  # and no norm behind it", (why,))
 
 
 _SCALED_INPUTS = Reason(
@@ -79,25 +87,25 @@ _SCALED_INPUTS = Reason(
 
 
 def cnn(q: Question, store: dict | None = None) -> Recommendation:
-    if q.causal:
+    if q.sees_no_future:
         why = guide("LayerNorm does not mix steps.", "Layer Normalization")
-        more = Reason("BN, GN and IN take statistics along the positions, and so from the future.", "notebook 01")
         code = "nn.LayerNorm(channels)  # on (B, L, C)"
-        return Recommendation(q, "LN", "over the channels of each position", code, (why, more))
-    if q.task in SPATIAL:
+        return Recommendation(q, "LN", "over the channels of each position", code, (why, *_causal(q)))
+    if q.task in IMAGES:
         return _instance_norm(q, store)
     small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or (q.batch_size is None and q.task in SMALL_BATCH_TASKS)
-    measured, odd = evidence.batch_size(q.batch_size, small, store)
+    measured, odd, undecided = evidence.batch_size(q.batch_size, "GN" if small else "BN", store)
     if small:
         given = f"{q.task} usually has batches" if q.batch_size is None else f"A batch of {q.batch_size} is"
         whys = [
             guide(f"{given} below {SMALL_BATCH}: the statistics of BatchNorm are noisy.", "Decision Framework, step 1")
         ]
         if q.batch_size == 1:
-            odd = [_BATCH_OF_ONE, *odd]
+            odd = (_BATCH_OF_ONE, *odd)
         return Recommendation(
             q, "GN", AFTER_CONVOLUTION, "nn.GroupNorm(32, channels)  # 32 must divide channels, and be fewer",
             (*whys, _after_convolution(), *measured), (WU_AND_HE, IDENTICAL, *odd), ("LN over C·H·W", "frozen BN"),
+            undecided,
         )  # fmt: skip
     given = "Without a batch size, one of at least 8 is assumed" if q.batch_size is None else f"Batch {q.batch_size}"
     whys = (
@@ -106,7 +114,8 @@ def cnn(q: Question, store: dict | None = None) -> Recommendation:
     )
     marginal = [_MARGINAL] if q.batch_size is not None and q.batch_size < 2 * SMALL_BATCH else []
     odd = (*marginal, NORM_FREE, _PREACTIVATION, *odd)
-    return Recommendation(q, "BN", AFTER_CONVOLUTION, "nn.BatchNorm2d(channels)", (*whys, *measured), odd, ("GN",))
+    code = "nn.BatchNorm2d(channels)"
+    return Recommendation(q, "BN", AFTER_CONVOLUTION, code, (*whys, *measured), odd, ("GN",), undecided)
 
 
 _MARGINAL = guide("In one place BatchNorm is for batches of at least 16, in another of at least 8.", "Batch Norm")
@@ -120,12 +129,22 @@ _PREACTIVATION = Reason(
 )
 
 
+def _causal(q: Question) -> list[Reason]:
+    """What a causal model adds to the reasons for LN or RMSN; nothing for another model."""
+    asked = Reason("A language model predicts the next token: it is taken as causal.", "this kit")
+    whys = [
+        Reason("LN and RMSN look at one position, and so at no later one.", "notebook 01"),
+        Reason("BN, GN and IN take statistics along the positions, and so from the future.", "notebook 01"),
+    ]
+    return ([] if q.causal else [asked]) + whys if q.sees_no_future else []
+
+
 def _after_convolution() -> Reason:
     return guide("In CNNs the norm stands between convolution and activation.", "Decision Framework, step 3")
 
 
 def _instance_norm(q: Question, store: dict | None) -> Recommendation:
-    measured, odd = evidence.style(store)
+    measured, odd, undecided = evidence.style(store)
     what = "Style transfer" if q.task == "style_transfer" else "Image-to-image translation"
     whys = (
         guide(f"{what} takes InstanceNorm, whatever the batch.", "Decision Framework, step 2"),
@@ -138,15 +157,16 @@ def _instance_norm(q: Question, store: dict | None) -> Recommendation:
         "InstanceNorm with mean 0 and variance 1, whatever the style: it erases, and that is why it helps.",
         "Huang & Belongie 2017, against guide S4, Instance Normalization",
     )
-    code = "nn.InstanceNorm2d(channels, affine=True)"
-    return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), (reversed_, IDENTICAL, *odd), ("GN",))
+    code, odd = "nn.InstanceNorm2d(channels, affine=True)", (reversed_, IDENTICAL, *odd)
+    return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), odd, ("GN",), undecided)
 
 
 def recurrent(q: Question, store: dict | None = None) -> Recommendation:
-    measured, odd = evidence.recurrent(store)
+    measured, odd, undecided = evidence.recurrent(store)
     whys = (
         guide("Recurrent nets take LayerNorm, never BatchNorm.", "Decision Framework, step 2"),
         guide("It stands on the hidden states, step by step.", "Decision Framework, step 3"),
+        *_causal(q),
         *measured,
     )
     inside = Reason(
@@ -159,27 +179,25 @@ def recurrent(q: Question, store: dict | None = None) -> Recommendation:
         "Cooijmans et al. 2017, against guide S4, Why NOT BatchNorm",
     )
     place, code = "on the outputs of each layer, step by step", "nn.LayerNorm(hidden_size)  # on (B, L, hidden)"
-    return Recommendation(q, "LN", place, code, whys, (inside, never_bn, *odd), ("RMSN",))
+    return Recommendation(q, "LN", place, code, whys, (inside, never_bn, *odd), ("RMSN",), undecided)
 
 
 def transformer(q: Question, store: dict | None = None) -> Recommendation:
     large = (q.size or 0) >= LARGE
     norm = "RMSN" if large else "LN"
     says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
-    measured, odd = evidence.depth(q.depth, store)
+    measured, odd, undecided = evidence.depth(q.depth, store) + evidence.rms_norm(norm, store)
     whys = [
         guide(says, "Decision Framework, step 2; Modern Recommendations (2025)"),
         guide("Pre-norm is more stable, and the default.", "Decision Framework, steps 2 and 3"),
     ]
     if q.depth is not None and q.depth > DEEP:
         whys.append(guide(f"Post-norm above {DEEP} layers is hard to train.", "Transformer; Mistake 4"))
-        odd = [_DEEPNET, *odd]
-    if q.causal or q.task == "language_model":
-        whys.append(Reason("Both norms look at one token and so at no later one.", "notebook 01"))
-    code = "nn.RMSNorm(d_model)" if large else "nn.LayerNorm(d_model)"
-    return Recommendation(
-        q, norm, PRE_NORM, code, (*whys, *measured), (ARITHMETIC, _GPT_2, *odd), ("LN",) if large else ("RMSN",)
-    )
+        odd = (_DEEPNET, *odd)
+    whys += _causal(q)
+    code, instead = ("nn.RMSNorm(d_model)", ("LN",)) if large else ("nn.LayerNorm(d_model)", ("RMSN",))
+    odd = (ARITHMETIC, _GPT_2, *odd)
+    return Recommendation(q, norm, PRE_NORM, code, (*whys, *measured), odd, instead, undecided)
 
 
 _DEEPNET = Reason(
@@ -193,21 +211,23 @@ _GPT_2 = Reason(
 
 
 def gan(q: Question, store: dict | None = None) -> Recommendation:
-    measured, odd = evidence.gan(q.component, store)
-    if q.component == "generator" and q.task in SPATIAL:
-        found = _instance_norm(q, store)
-        return Recommendation(q, "IN", AFTER_CONVOLUTION, found.code, found.reasons, found.at_odds, ("None",))
+    if q.component == "generator" and q.task in IMAGES:
+        return replace(_instance_norm(q, store), instead=("None",))
+    measured, odd, undecided = evidence.gan(q.component, store)
     odd = (_DCGAN, *odd)
     section = "Decision Framework, step 2; GAN"
+    none = (_NO_STATISTIC,) if q.sees_no_future else ()
     if q.component == "generator":
         why = guide("A generator that translates no image needs no norm, or InstanceNorm.", section)
-        return Recommendation(q, "None", "in the generator", "nn.Identity()", (why, *measured), odd, ("IN",))
+        instead = ("LN over the channels of each position",) if none else ("IN",)
+        whys = (why, *none, *measured)
+        return Recommendation(q, "None", "in the generator", "nn.Identity()", whys, odd, instead, undecided)
     why = guide("BatchNorm lets the discriminator see who else is in the batch.", section)
-    return Recommendation(
-        q, "None", "in the discriminator", "nn.Identity()", (why, _CRITIC, *measured), odd, ("LN", "spectral norm")
-    )
+    whys, instead = (why, _CRITIC, *none, *measured), ("LN", "spectral norm")
+    return Recommendation(q, "None", "in the discriminator", "nn.Identity()", whys, odd, instead, undecided)
 
 
+_NO_STATISTIC = Reason("Without a norm there is no statistic that a later position could enter.", "notebook 01")
 _CRITIC = Reason("A critic with a gradient penalty asks for LayerNorm in place of BatchNorm.", "Gulrajani et al. 2017")
 _DCGAN = Reason(
     "DCGAN has BatchNorm in the generator and in the discriminator, but for the output of the one and the input of the "
@@ -219,14 +239,16 @@ _DCGAN = Reason(
 def mlp(q: Question, store: dict | None = None) -> Recommendation:
     place = "after the linear layer, before the activation"
     small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.task == "reinforcement_learning"
-    measured, odd = evidence.batch_size(q.batch_size, small, store, "dense")
-    if small or q.causal:
+    norm = "LN" if small or q.sees_no_future else "BN"
+    measured, odd, undecided = evidence.batch_size(q.batch_size, norm, store, "dense")
+    odd = (NORM_FREE, *odd)
+    if norm == "LN":
         why = guide("LayerNorm works at any batch size, 1 included.", "Layer Normalization; Summary, 2")
-        code = "nn.LayerNorm(features)"
-        return Recommendation(q, "LN", place, code, (why, *measured), (NORM_FREE, *odd), ("RMSN", "None"))
+        whys = (why, *_causal(q), *measured)
+        return Recommendation(q, "LN", place, "nn.LayerNorm(features)", whys, odd, ("RMSN", "None"), undecided)
     why = guide("BatchNorm takes fully connected features as well, from 8 rows on.", "Batch Normalization")
     code = "nn.BatchNorm1d(features)"
-    return Recommendation(q, "BN", place, code, (why, *measured), (NORM_FREE, *odd), ("LN", "None"))
+    return Recommendation(q, "BN", place, code, (why, *measured), odd, ("LN", "None"), undecided)
 
 
 RULES: dict[str, Callable[..., Recommendation]] = dict(

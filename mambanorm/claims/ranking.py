@@ -32,16 +32,20 @@ def tuned_arms(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(arm for claim in mine for arm in claim.arms))
 
 
-def ranking(frame: pd.DataFrame, task: str, *, scale: str | None = None) -> pd.DataFrame:
+def ranking(
+    frame: pd.DataFrame, task: str, *, scale: str | None = None, arms: Iterable[str] | None = None
+) -> pd.DataFrame:
     """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
     n, diverged, and how far it lies behind the arm that the other seeds choose: behind, low, high (95 %, simultaneous
     over all arms, wider by the splits' overlap), per_seed, told. Accuracies in per cent, differences in points; of
     language models bits a character, with a minus.
 
+    arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor compared.
     Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
-    arms = [arm for arm in tuned_arms(kind) if not evidence.tuned((arm,), task).gaps]
+    allowed = set(tuned_arms(kind) if arms is None else arms)
+    arms = [arm for arm in tuned_arms(kind) if arm in allowed and not evidence.tuned((arm,), task).gaps]
     paired = evidence.tuned(tuple(arms), task)
     n = len(paired.seeds)
     if n < 2:
