@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.findings import Exam, Finding
-from mambanorm.advice.trace import channel_axis, first_tensor, norms_of
+from mambanorm.advice.findings import Exam, Finding, NotSeen
+from mambanorm.advice.given import first_tensor, split, with_input
+from mambanorm.advice.trace import channel_axis, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.text import plural
 
 FAR = 1.0
@@ -28,6 +29,8 @@ explode."""
 LAYERS = 8
 """Weights from which gradients over depth mean something."""
 STEPS = 12
+DROPOUTS = nn.modules.dropout._DropoutNd
+OTHERS = "its second half replaced by copies of its first row"
 
 
 def running_statistics(exam: Exam) -> Iterator[Finding]:
@@ -69,7 +72,7 @@ def _stale(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
         for batch in exam.batches:
             exam.forward(model, batch)
     for path, norm in norms:
-        if not inputs[path]:
+        if sum(x.numel() for x in inputs[path]) <= len(norm.running_mean):  # none, or one value, without a variance
             continue
         far, wide = _distance(inputs[path], norm)
         if far > FAR or not 1 / WIDE < wide < WIDE:
@@ -92,39 +95,56 @@ def _distance(inputs: list[Tensor], norm: nn.Module) -> tuple[float, float]:
 
 
 def forgotten_eval(exam: Exam) -> Iterator[Finding]:
-    """Check 7: a model that is to be evaluated was handed in in train mode."""
-    if not (exam.evaluating and exam.training):
+    """Check 7: the model is to be evaluated, and it, or a part of it, depends on the batch or draws at random.
+
+    Looked at is the mode in which every module was handed in.
+    """
+    norms = [path for path, m in exam.model.named_modules() if _takes_the_batchs(m)] if exam.evaluating else []
+    random = [path for path, m in exam.model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training]
+    if not exam.evaluating or not (exam.training or norms or random):
         return
-    random = [path for path, m in exam.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p]
+    mode, where, mend = "train mode", "", "model.eval() before predicting"
+    if not exam.training:
+        mode, where = "the model is in eval mode, this part is not", (norms + random)[0]
+        if norms and not exam.model.get_submodule(where).training:
+            mode, mend = "eval mode, but without running statistics", "track_running_stats=True, or GroupNorm"
     change = _change_by_mates(exam)
-    if change is not None and change > 1e-4:
-        found = f"train mode: with other rows in its batch the same row's output changes by {100 * change:.0f} %"
-        yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
+    if change is not None and change > 1e-4 and (exam.training or norms):
+        found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.0f} %"
     elif random:
-        found = f"train mode: {plural(len(random), 'dropout layer')} on"
-        yield Finding("serious", random[0], found, "model.eval() before predicting", "check 7, mistake 3")
-    elif any(getattr(m, "running_mean", None) is not None for m in exam.model.modules()):
-        found = "train mode: norms use the statistics of the batch"
-        yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
+        found = f"{plural(len(random), 'dropout layer')} on"
+    elif norms:
+        found = "norms use the statistics of the batch"
+    else:
+        return
+    yield Finding("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")
+
+
+def _takes_the_batchs(module: nn.Module) -> bool:
+    """Whether a norm takes the statistics of the batch, in the mode in which it is."""
+    kind = norm_kind(module)
+    tracks = getattr(module, "running_mean", None) is not None
+    return kind is not None and (module.training if tracks else takes_batch_statistics(module, kind))
 
 
 @torch.no_grad()
 def _change_by_mates(exam: Exam) -> float | None:
     """‖change‖ / ‖output‖ of the first half of a batch when its second half is replaced; None if that cannot be told.
 
-    The replacement is the second half with its sign turned; token ids are reversed along the sequence instead.
+    The replacement, copies of the first row, is an input that the model knows, whatever it means.
     """
     x = first_tensor(exam.batches[0]) if exam.batches else None
-    if x is None or len(x) < 2 or not isinstance(exam.batches[0], Tensor | tuple | list):
+    if not exam.rows or exam.rows < 2 or x is None:
         return None
-    half, others = len(x) // 2, x.clone()
-    others[half:] = -others[half:] if x.is_floating_point() else others[half:].flip(-1)
+    half, others = exam.rows // 2, x.clone()
+    others[half:] = x[:1]
     outputs = []
     for given in (x, others):
-        model = copy.deepcopy(exam.model)
         torch.manual_seed(0)  # dropout draws the same both times
-        batch = given if isinstance(exam.batches[0], Tensor) else (given, *exam.batches[0][1:])
-        outputs.append(first_tensor(exam.forward(model.train(), batch))[:half].double())
+        output = _tensor_of(exam.forward(exam.twin(), with_input(exam.batches[0], given)))
+        if not output.dim() or len(output) != len(x):
+            return None
+        outputs.append(output[:half].double())
     return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
 
 
@@ -153,15 +173,22 @@ def gradients(exam: Exam) -> dict[str, float]:
 
     Without a loss it is that of the mean square of the output.
     """
-    model = copy.deepcopy(exam.model).train()
+    model = exam.learner()
     model.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        output, batch = exam.forward(model, exam.batches[0]), exam.batches[0]
-        loss = exam.loss(output, batch[1]) if exam.loss else first_tensor(output).float().square().mean()
+        output = exam.forward(model, exam.batches[0])
+        loss = exam.loss(output, split(exam.batches[0])[1]) if exam.loss else _tensor_of(output).float().square().mean()
         if loss.requires_grad:
             loss.backward()
     named = [(name, p.grad) for name, p in model.named_parameters() if p.dim() >= 2 and p.grad is not None]
     return {name: float(grad.double().square().mean().sqrt()) for name, grad in named}
+
+
+def _tensor_of(output: object) -> Tensor:
+    found = first_tensor(output)
+    if found is None:
+        raise NotSeen(f"the model puts out {type(output).__name__}, in which no tensor was found")
+    return found
 
 
 def falling_loss(exam: Exam) -> Iterator[Finding]:
@@ -181,12 +208,15 @@ def falling_loss(exam: Exam) -> Iterator[Finding]:
 
 def descent(exam: Exam, lr: float) -> list[float]:
     """The loss of the first batch before and after each step of plain SGD on it; it ends where it is not finite."""
-    model, batch, losses = copy.deepcopy(exam.model).train(), exam.batches[0], []
-    learn = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr)
+    model, batch, losses = exam.learner(), exam.batches[0], []
+    weights = [p for p in model.parameters() if p.requires_grad]
+    if not weights:
+        raise NotSeen("no parameter learns: the model has none, or all are frozen")
+    learn = torch.optim.SGD(weights, lr)
     for _ in range(STEPS):
         torch.manual_seed(0)  # dropout leaves out the same units in every step, so that steps compare
         with torch.enable_grad():
-            loss = exam.loss(exam.forward(model, batch), batch[1])
+            loss = exam.loss(exam.forward(model, batch), split(batch)[1])
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             break

@@ -26,7 +26,7 @@ def _batch_norms(exam: Exam) -> list[tuple[str, nn.Module]]:
 
 def small_batches(exam: Exam) -> Iterator[Finding]:
     """Check 1: BatchNorm learns from fewer than 8 rows. Running statistics, in eval mode, do not mind."""
-    batch, norms = exam.batch_size, _batch_norms(exam)
+    batch, norms = exam.batch_size or exam.rows, _batch_norms(exam)
     if exam.evaluating or batch is None or batch >= SMALL_BATCH or not norms:
         return
     path = norms[0][0]

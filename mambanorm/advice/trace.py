@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from mambanorm.advice.given import first_tensor
 from mambanorm.norms.base import Norm
 
 TORCH_KINDS = {
@@ -81,14 +82,6 @@ class Trace:
     seen: list[Seen] = field(default_factory=list)
     output: Tensor | None = None
     ends_in: str = ""  # the path of the norm that makes the output, "" if none does
-
-
-def first_tensor(value: object) -> Tensor | None:
-    """The first tensor of an output: itself, or of a tuple, a list or a dict."""
-    if isinstance(value, Tensor):
-        return value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
 
 
 def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object], object]) -> Trace:

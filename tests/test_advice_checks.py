@@ -1,0 +1,197 @@
+"""Claims about check_model on models and batches as people have them: odd outputs, frozen norms, all sorts of loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import mambanorm as mn
+from mambanorm.advice.given import twin_of
+
+ROWS = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(16) % 3
+IMAGES = ROWS.view(2, 1, 8, 8)
+LEARN = dict(loss=F.cross_entropy, lr=0.1)
+
+
+class By(nn.Module):
+    """A model whose parts are those of a list and whose forward pass is `call(parts, *inputs)`."""
+
+    def __init__(self, call, *parts: nn.Module):
+        super().__init__()
+        self.parts, self.call = nn.ModuleList(parts), call
+
+    def forward(self, *inputs, **named):
+        return self.call(self.parts, *inputs, **named)
+
+
+@dataclass
+class Output:
+    logits: Tensor
+
+
+def mlp(*norms: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), *norms, nn.ReLU(), nn.Linear(8, 3))
+
+
+def found_by(findings, check: str) -> list:
+    return [finding for finding in findings if finding.check.startswith(check)]
+
+
+def raising(error):
+    def call(parts, x):
+        raise error
+
+    return By(call, nn.Linear(8, 3), nn.BatchNorm1d(8, momentum=0.0))
+
+
+# what cannot be looked at is said
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, IndexError, AttributeError, AssertionError])
+def test_a_forward_pass_may_raise_anything_and_the_rest_is_looked_at(error):
+    found = mn.check_model(raising(error("why")), ROWS)
+    assert found_by(found, "check 6")
+    assert any(f"fails with {error.__name__}" in why for why in found.skipped)
+
+
+def test_one_row_in_train_mode_is_not_looked_at_and_said_so():
+    model = mlp(nn.BatchNorm1d(8))
+    model(ROWS)
+    found = mn.check_model(model.eval(), [ROWS[:1]])
+    assert not found_by(found, "check 6")  # of one row no variance is told
+    assert any(why.startswith("check 8") and "more than 1 value" in why for why in found.skipped)
+
+
+@pytest.mark.parametrize("loader", [None, [ROWS]])
+def test_a_lazy_layer_is_named(loader):
+    with pytest.raises(ValueError, match="the lazy layer '0' has no shape yet: call the model once"):
+        mn.check_model(nn.Sequential(nn.LazyLinear(3)), loader)
+
+
+def test_weight_norm_and_cached_activations_do_not_hinder_the_copy():
+    cached = By(lambda parts, x: setattr(parts[0], "cache", parts[0](x)) or parts[0].cache, nn.Linear(8, 3))
+    for model in (nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(8, 3))), cached):
+        model(ROWS)
+        assert mn.check_model(model, [(ROWS, LABELS)], **LEARN).skipped == ()
+        assert torch.equal(twin_of(model)(ROWS), model(ROWS))
+
+
+def test_a_model_that_cannot_be_copied_is_said_to_be_so():
+    model = mlp()
+    model.kept = [model(ROWS)]
+    with pytest.raises(ValueError, match="cannot be copied, and only a copy is looked at.*remove what it keeps"):
+        mn.check_model(model)
+
+
+def test_a_dataclass_is_an_output_and_none_is_said_to_be_none():
+    assert mn.check_model(By(lambda parts, x: Output(parts[0](x)), mlp()), [ROWS]).skipped == ()
+    found = mn.check_model(By(lambda parts, x: None, mlp()), [ROWS])
+    assert any("puts out NoneType, in which no tensor was found" in why for why in found.skipped)
+
+
+def test_a_scalar_output_breaks_no_check():
+    model = By(lambda parts, x: parts[0](x).mean(), mlp(nn.BatchNorm1d(8)))
+    assert found_by(mn.check_model(model, [ROWS], evaluating=True), "check 7")
+
+
+@pytest.mark.parametrize("model", [nn.Identity(), mlp().requires_grad_(False)])
+def test_without_a_parameter_that_learns_no_rate_is_judged(model):
+    batch = (ROWS[:, :3], LABELS) if isinstance(model, nn.Identity) else (ROWS, LABELS)
+    found = mn.check_model(model, [batch], **LEARN)
+    assert any("no parameter learns" in why for why in found.skipped)
+
+
+def test_a_loss_that_raises_stops_only_the_checks_that_need_it():
+    found = mn.check_model(mlp(nn.BatchNorm1d(8, momentum=0.0)), [(ROWS, ROWS[:3])], **LEARN)
+    assert found_by(found, "check 6")
+    assert [why.split(":")[0] for why in found.skipped] == ["checks 5, 9, 11", "check 8"]
+
+
+# what a batch is
+
+
+def test_targets_are_found_in_tuples_and_in_dicts():
+    plain, named = mlp(), By(lambda parts, x: parts[0](x), mlp())
+    for model, batch in ((plain, (ROWS, LABELS)), (named, {"x": ROWS, "labels": LABELS})):
+        found = mn.check_model(model, [batch], **LEARN)
+        assert (list(found), found.skipped) == ([], ())
+
+
+@pytest.mark.parametrize("loader", [ROWS, [ROWS, LABELS], [(ROWS,)], [{"x": ROWS}]])
+def test_a_loss_without_targets_is_refused(loader):
+    with pytest.raises(ValueError, match="loss needs targets"):
+        mn.check_model(mlp(), loader, **LEARN)
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "words"),
+    [
+        ((ROWS, LABELS), ValueError, r"did you mean \[\(X, y\)\]"),
+        ({"x": ROWS}, ValueError, r"did you mean \[\{…\}\]"),
+        (5, TypeError, "loader must be one tensor, or a list or a DataLoader of batches, got 5"),
+    ],
+)
+def test_what_is_no_list_of_batches_is_refused_with_the_way_out(loader, error, words):
+    with pytest.raises(error, match=words):
+        mn.check_model(mlp(), loader)
+
+
+# what is the caller's stays as it is
+
+
+def test_hooks_of_the_caller_do_not_run_and_stay():
+    model, calls = mlp(), []
+    model[0].register_forward_hook(lambda *args: calls.append(args))
+    mn.check_model(model, [(ROWS, LABELS)], **LEARN)
+    assert calls == []
+    assert len(model[0]._forward_hooks) == 1
+
+
+def test_the_generator_of_a_loader_stays_where_it_was():
+    data, draw = torch.utils.data.TensorDataset(ROWS, LABELS), torch.Generator().manual_seed(0)
+    for sampler in (dict(shuffle=True), dict(sampler=torch.utils.data.RandomSampler(data, generator=draw))):
+        before = draw.get_state()
+        mn.check_model(mlp(), torch.utils.data.DataLoader(data, 4, generator=draw, **sampler))
+        assert torch.equal(draw.get_state(), before)
+
+
+# evaluating, as the model is
+
+
+def trained(*norms: nn.Module) -> nn.Module:
+    model = mlp(*norms)
+    for _ in range(200):
+        model(ROWS)
+    return model.eval()
+
+
+def test_a_norm_without_running_statistics_depends_on_the_batch_in_eval_mode_too():
+    (finding,) = mn.check_model(mlp(nn.BatchNorm1d(8, track_running_stats=False)).eval(), [ROWS], evaluating=True)
+    assert finding.where == "1"
+    assert "eval mode, but without running statistics: with other rows" in finding.found
+    assert "track_running_stats=True" in finding.try_this
+
+
+@pytest.mark.parametrize(("part", "words"), [(nn.BatchNorm1d(8), "with other rows"), (nn.Dropout(), "1 dropout layer")])
+def test_a_part_left_in_train_mode_is_found_in_a_model_in_eval_mode(part, words):
+    model = trained(part)
+    model[1].train()
+    (finding,) = mn.check_model(model, [ROWS], evaluating=True)
+    assert (finding.where, finding.severity) == ("1", "serious")
+    assert words in finding.found
+
+
+def test_frozen_norms_in_a_model_in_train_mode_do_not_depend_on_the_batch():
+    model = trained(nn.BatchNorm1d(8)).train()
+    model[1].eval()
+    assert not found_by(mn.check_model(model, [ROWS], evaluating=True), "check 7")
+
+
+def test_it_is_said_what_the_other_rows_are():
+    (finding,) = found_by(mn.check_model(mlp(nn.BatchNorm1d(8)), [ROWS], evaluating=True), "check 7")
+    assert "its second half replaced by copies of its first row" in finding.found
