@@ -1,4 +1,4 @@
-"""Claims about check_model on models and batches as people have them: odd outputs, frozen norms, all sorts of loader."""
+"""Claims about check_model on models and batches as people have them: odd outputs, frozen norms, any kind of loader."""
 
 from __future__ import annotations
 
@@ -195,3 +195,103 @@ def test_frozen_norms_in_a_model_in_train_mode_do_not_depend_on_the_batch():
 def test_it_is_said_what_the_other_rows_are():
     (finding,) = found_by(mn.check_model(mlp(nn.BatchNorm1d(8)), [ROWS], evaluating=True), "check 7")
     assert "its second half replaced by copies of its first row" in finding.found
+
+
+# provenance and gradients
+
+
+def head_ends_in_norm(frozen: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).requires_grad_(not frozen)
+
+
+def test_frozen_weights_hide_nothing():
+    seen = [{f.check for f in mn.check_model(head_ends_in_norm(frozen), [ROWS])} for frozen in (False, True)]
+    assert seen[0] == seen[1] != set()
+
+
+def test_a_pass_without_a_graph_is_said_to_be_one():
+    model = head_ends_in_norm(False)
+    found = mn.check_model(By(lambda parts, x: torch.no_grad()(parts[0])(x), model), [ROWS])
+    assert any("the output has no graph" in why for why in found.skipped)
+
+
+def deep(zero: int | None) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(part for _ in range(9) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU())))
+    model.append(nn.Linear(8, 3))
+    if zero is not None:
+        nn.init.zeros_(model[zero].weight)
+        nn.init.zeros_(model[zero].bias)
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, LEARN])
+def test_a_head_that_begins_at_zero_is_no_fault_of_the_gradients(options):
+    found = mn.check_model(deep(-1), [(ROWS, LABELS)], **options)
+    assert not found_by(found, "check 8")
+
+
+def test_last_layers_that_the_loss_does_not_reach_are_named():
+    def half(parts, x):
+        return parts[0](x) + 0 * parts[1](x)
+
+    found = mn.check_model(By(half, deep(None)[:9], deep(None)[:27]), [ROWS])
+    (finding,) = found_by(found, "check 8")
+    assert "the last layers have no gradient" in finding.found
+
+
+# post-norm
+
+
+def torchs(kind: str, layers: int, reused: bool = False, **options):
+    make = nn.TransformerEncoderLayer if kind == "encoder" else nn.TransformerDecoderLayer
+    made = [make(8, 2, 16, batch_first=True, **options) for _ in range(1 if reused else layers)]
+
+    def call(parts, x):
+        x = x.view(2, 8, 8)
+        memory = (x,) if kind == "decoder" else ()
+        for i in range(layers):
+            x = parts[0 if reused else i](x, *memory)
+        return x.mean(1)
+
+    return By(call, *made)
+
+
+def residual(layers: int, place: str):
+    """x + norm(f(norm(x))), or norm(x + f(x)) with dropout behind it, by a module or by a function."""
+
+    def call(parts, x):
+        drops = {"dropout": parts[-1], "function": F.dropout}
+        for i in range(0, len(parts) - 1, 3):
+            if place == "sandwich":
+                x = x + parts[i + 2](parts[i](parts[i + 1](x)))
+            else:
+                x = drops[place](parts[i + 1](x + parts[i](x)))
+        return x.sum(1, keepdim=True) * x
+
+    made = [part for _ in range(layers) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.LayerNorm(8))]
+    return By(call, *made, nn.Dropout(0.1))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (torchs("encoder", 24, reused=True), "48 norms behind residual sums, in about 24 layers"),
+        (torchs("decoder", 14), "42 norms behind residual sums, in about 14 layers"),
+        (residual(30, "dropout"), "30 norms behind residual sums, in about 15 layers"),
+        (residual(30, "function"), "30 norms behind residual sums, in about 15 layers"),
+    ],
+)
+def test_post_norm_is_counted_by_the_calls_on_the_residual_stream(model, words):
+    (finding,) = found_by(mn.check_model(model, [ROWS]), "check 10")
+    assert words in finding.found
+
+
+def test_decoders_of_torch_are_counted_without_a_pass():
+    (finding,) = found_by(mn.check_model(torchs("decoder", 24)), "check 10")
+    assert "72 norms behind residual sums, in about 24 layers" in finding.found
+
+
+@pytest.mark.parametrize("model", [torchs("decoder", 9), torchs("encoder", 12), residual(14, "sandwich")])
+def test_nine_decoders_and_a_stream_that_passes_freely_are_not_deep_post_norm(model):
+    assert not found_by(mn.check_model(model, [ROWS]), "check 10")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mambanorm.advice.findings import Exam, Finding, NotSeen
 from mambanorm.advice.given import first_tensor, split, with_input
-from mambanorm.advice.trace import channel_axis, norm_kind, norms_of, takes_batch_statistics
+from mambanorm.advice.trace import DROPOUTS, channel_axis, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.text import plural
 
 FAR = 1.0
@@ -29,7 +29,6 @@ explode."""
 LAYERS = 8
 """Weights from which gradients over depth mean something."""
 STEPS = 12
-DROPOUTS = nn.modules.dropout._DropoutNd
 OTHERS = "its second half replaced by copies of its first row"
 
 
@@ -149,27 +148,47 @@ def _change_by_mates(exam: Exam) -> float | None:
 
 
 def gradient_flow(exam: Exam) -> Iterator[Finding]:
-    """Check 8: gradients of the first layers against those of the last, and any that are not finite."""
+    """Check 8: gradients of the first weights against those of the last, and any that are not finite.
+
+    First and last are in the order of definition, which is that of depth in most models, but need not be.
+    """
     if not exam.batches:
         return
     sizes = gradients(exam)
+    if not sizes:
+        raise NotSeen("no weight matrix has a gradient")
     broken = [name for name, size in sizes.items() if not math.isfinite(size)]
+    found, mend = (
+        "",
+        "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights",
+    )
     if broken:
-        found = f"gradients of {len(broken)} of {len(sizes)} weights are not finite"
-        yield Finding("serious", broken[0], found, "a norm before each block, a lower rate", "check 8")
+        found, mend = f"gradients of {len(broken)} of {len(sizes)} weights are not finite", "a norm before each block"
     elif len(sizes) >= LAYERS:
         third, values = len(sizes) // 3, list(sizes.values())
-        first, last = np.median(values[:third]), np.median(values[-third:])
-        ratio = first / last if last else math.inf
-        if not FLOW < ratio < 1 / FLOW:
-            word = "vanish" if ratio <= FLOW else "explode"
-            found = f"gradients {word}: the first layers' (RMS {first:.1e}) are {ratio:.1e} times the last layers'"
-            mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights"
-            yield Finding("serious", next(iter(sizes)), found, mend, "check 8")
+        found = _flow(np.median(values[:third]), np.median(values[-third:]), _silent(exam))
+    if found:
+        yield Finding("serious", broken[0] if broken else next(iter(sizes)), found, mend, "check 8")
+
+
+def _flow(first: float, last: float, silent: bool) -> str:
+    """What is wrong with the gradients' sizes, "" if nothing. silent: a weight is zero: no gradient passes it yet."""
+    if first == last == 0 or (silent and not (first and last)):
+        return ""
+    if last == 0:
+        return f"the last layers have no gradient, the first layers have one (RMS {first:.1e})"
+    if FLOW < first / last < 1 / FLOW:
+        return ""
+    word = "vanish" if first < last else "explode"
+    return f"gradients {word}: the first layers' (RMS {first:.1e}) are {first / last:.1e} times the last layers'"
+
+
+def _silent(exam: Exam) -> bool:
+    return any(p.dim() >= 2 and not p.any() for p in exam.model.parameters())
 
 
 def gradients(exam: Exam) -> dict[str, float]:
-    """RMS of the gradient of each weight matrix, in the order of definition, from one batch in train mode.
+    """RMS of the gradient of each weight matrix, in the order of definition (not of depth), from a batch in train mode.
 
     Without a loss it is that of the mean square of the output.
     """

@@ -12,9 +12,18 @@ from torch import nn
 
 from mambanorm.advice.findings import Exam, Finding
 from mambanorm.advice.rules import DEEP, SMALL_BATCH
-from mambanorm.advice.trace import ACTIVATIONS, PADS, WEIGHTED, channels_of, norms_of, takes_batch_statistics
+from mambanorm.advice.trace import (
+    ACTIVATIONS,
+    PADS,
+    WEIGHTED,
+    behind_sums,
+    channels_of,
+    norms_of,
+    takes_batch_statistics,
+)
 from mambanorm.text import plural
 
+LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 PADDED = 0.02
 """Share of empty positions from which padding is worth a word."""
@@ -83,17 +92,27 @@ def placed_behind_activation(exam: Exam) -> Iterator[Finding]:
 
 
 def deep_post_norm(exam: Exam) -> Iterator[Finding]:
-    """Check 10: norms behind the residual sums of more than 12 layers."""
-    layers = [(path, m) for path, m in exam.model.named_modules() if isinstance(m, nn.TransformerEncoderLayer)]
-    layers = [(path, m) for path, m in layers if not m.norm_first]
-    where, count = (layers[0][0], len(layers)) if layers else ("", 0)
-    if not layers and exam.trace:
-        chain = [seen for seen in exam.trace.seen if seen.adds_norm]
-        where, count = (chain[0].path, (len(chain) + 1) // 2) if chain else ("", 0)
-    if count > DEEP:
-        found = f"post-norm in about {count} layers: every residual sum passes through a norm"
+    """Check 10: norms on the residual stream of more than 12 layers; torch's decoder layers have three, others two.
+
+    Counted are the calls of a pass. Without one, the layers of torch that are built so.
+    """
+    chain = behind_sums(exam.trace) if exam.trace else []
+    of_decoders = [seen for seen in chain if isinstance(_parent(exam, seen.path), nn.TransformerDecoderLayer)]
+    decoders, others = math.ceil(len(of_decoders) / 3), math.ceil((len(chain) - len(of_decoders)) / 2)
+    count, where = len(chain), chain[0].path if chain else ""
+    if not chain:
+        built = [(path, m) for path, m in exam.model.named_modules() if isinstance(m, LAYERS) and not m.norm_first]
+        decoders = sum(isinstance(m, nn.TransformerDecoderLayer) for _, m in built)
+        others = len(built) - decoders
+        count, where = 3 * decoders + 2 * others, built[0][0] if built else ""
+    if decoders + others > DEEP:
+        found = f"post-norm: {count} norms behind residual sums, in about {decoders + others} layers"
         mend = "pre-norm, x + f(norm(x)), with a last norm before the head; or warm-up and scaled residuals"
         yield Finding("warning", where, found, mend, "check 10, mistake 4")
+
+
+def _parent(exam: Exam, path: str) -> nn.Module:
+    return exam.model.get_submodule(path.rpartition(".")[0])
 
 
 def norm_on_the_output(exam: Exam) -> Iterator[Finding]:

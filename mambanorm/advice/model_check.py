@@ -19,7 +19,7 @@ from mambanorm.advice import checks_of_structure as structure
 from mambanorm.advice.findings import Exam, Finding, Findings, NotSeen
 from mambanorm.advice.given import batches_of, call, first_tensor, split, twin_of
 from mambanorm.advice.recommendation import COMPONENTS, TASKS
-from mambanorm.advice.trace import trace
+from mambanorm.advice.trace import norms_of, trace
 from mambanorm.checks import check_flag, check_size, shown
 from mambanorm.errors import unknown
 
@@ -39,6 +39,8 @@ CHECKS = {
     "BatchNorm: padding": structure.padding,
 }
 """Line of the guide → check. Check 9, another norm, is what a finding says to try."""
+
+NO_GRAPH = "what stands before and behind each norm: the output has no graph (is there a torch.no_grad in the model?)"
 
 
 def check_model(
@@ -103,7 +105,8 @@ def _examined(model: nn.Module, batches: list, forward) -> tuple[Exam, list[str]
     except Exception as error:  # whatever the caller's code raises
         return exam, [f"all that needs a forward pass: it {_fails(error)}"]
     exam.batches = batches
-    return exam, []
+    blind = exam.trace.output is None or exam.trace.output.grad_fn is None
+    return exam, [NO_GRAPH] if blind and any(norms_of(exam.model)) else []
 
 
 def _findings(name: str, exam: Exam, skipped: list[str]) -> Iterator[Finding]:
