@@ -295,3 +295,138 @@ def test_decoders_of_torch_are_counted_without_a_pass():
 @pytest.mark.parametrize("model", [torchs("decoder", 9), torchs("encoder", 12), residual(14, "sandwich")])
 def test_nine_decoders_and_a_stream_that_passes_freely_are_not_deep_post_norm(model):
     assert not found_by(mn.check_model(model, [ROWS]), "check 10")
+
+
+# what a model is made of
+
+
+def frozen_norm():
+    model = trained(nn.BatchNorm1d(8)).train()
+    model[1].eval()
+    return model
+
+
+def test_a_frozen_norm_learns_from_no_batch():
+    assert not found_by(mn.check_model(frozen_norm(), [ROWS[:2]]), "check 1")
+
+
+def test_of_a_model_in_eval_mode_it_is_said_what_training_would_do():
+    (finding,) = found_by(mn.check_model(trained(nn.BatchNorm1d(8)), [ROWS[:2]]), "check 1")
+    assert (finding.severity, "would learn, when trained, from batches of 2" in finding.found) == ("warning", True)
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((100, 2, 8), 2), ((2, 16, 8), None)])
+def test_the_rows_of_a_batch_are_those_of_the_norms_own_input(shape, rows):
+    """Here (L, B, C) goes in."""
+    model = By(lambda parts, x: parts[1](parts[0](x).permute(1, 2, 0)).sum(2), nn.Linear(8, 4), nn.BatchNorm1d(4))
+    found = found_by(mn.check_model(model, [torch.randn(shape)]), "check 1")
+    assert [f"batches of {rows}" in finding.found for finding in found] == ([True] if rows else [])
+
+
+def test_style_transfer_is_told_what_batch_norm_does_with_a_style():
+    (finding,) = mn.check_model(mlp(nn.BatchNorm1d(8)), task="style_transfer")
+    assert "each image's style stays in, and the output then depends on the batch" in finding.found
+
+
+@pytest.mark.parametrize(("channels", "fewer"), [(9, 1), (14, 2), (18, 3), (32, 8)])
+def test_the_suggested_groups_divide_the_channels(channels, fewer):
+    (finding,) = mn.check_model(nn.GroupNorm(channels, channels))
+    assert f"such as {fewer}," in finding.try_this
+
+
+@pytest.mark.parametrize(
+    ("norm", "left"),
+    [
+        (nn.GroupNorm(4, 8), "2 values: only which of the two is larger"),
+        (nn.LayerNorm(1), "1 value: nothing"),
+        (nn.RMSNorm(1), "1 value: their sign"),
+    ],
+)
+def test_a_statistic_over_one_or_two_values_is_found_for_every_norm(norm, left):
+    width = getattr(norm, "num_channels", 1)
+    found = mn.check_model(nn.Sequential(nn.Linear(8, width), norm, nn.Linear(width, 3)), [ROWS])
+    assert any(left in finding.found and finding.severity == "serious" for finding in found)
+
+
+def rnn(between: nn.Module, last: bool = False, bidirectional: bool = False) -> nn.Module:
+    lstm = nn.LSTM(8, 4, batch_first=True, bidirectional=bidirectional)
+    norm = nn.BatchNorm1d(8 if bidirectional else 4)
+
+    def call(parts, x):
+        y = parts[1](parts[0](x)[0])
+        return parts[2](y[:, -1]) if last else parts[2](y.transpose(1, 2)).sum(2)
+
+    return By(call, lstm, between, norm)
+
+
+STEPS = torch.randn(16, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("between", [nn.Dropout(), nn.ReLU(), nn.Identity()], ids=lambda m: type(m).__name__)
+def test_batch_norm_behind_an_lstm_is_found_through_dropout_and_activations(between):
+    (finding,) = found_by(mn.check_model(rnn(between), [STEPS]), "check 2")
+    assert "16 rows × 5 steps" in finding.found
+
+
+def test_without_a_pass_batch_norm_behind_an_lstm_is_only_supposed():
+    for model in (rnn(nn.ReLU(), last=True), rnn(nn.ReLU(), bidirectional=True)):
+        (finding,) = found_by(mn.check_model(model), "check 2")
+        assert (finding.severity, "may be" in finding.found) == ("note", True)
+    assert not found_by(mn.check_model(rnn(nn.ReLU(), last=True), [STEPS]), "check 2")
+
+
+class Critic(nn.Sequential):
+    """Of an actor-critic: no part of a GAN."""
+
+
+class Discriminator(nn.Sequential):
+    pass
+
+
+def test_every_discriminator_is_looked_at_and_a_critic_only_where_the_caller_says_so():
+    critic = nn.Sequential(Critic(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    assert not found_by(mn.check_model(critic), "GAN")
+    assert found_by(mn.check_model(critic, component="discriminator"), "GAN")
+    two = nn.Sequential(*(Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)))
+    assert [finding.where for finding in found_by(mn.check_model(two), "GAN")] == ["0.1", "1.1"]
+
+
+@pytest.mark.parametrize(
+    ("last", "options", "severity"),
+    [
+        ((), {}, "warning"),
+        ((), LEARN, "serious"),
+        ((nn.LogSoftmax(1),), {}, "serious"),
+    ],
+)
+def test_features_may_end_in_a_norm_and_logits_may_not(last, options, severity):
+    model = nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3), *last)
+    (finding,) = found_by(mn.check_model(model, [(ROWS, LABELS)], **options), "when not to")
+    assert (finding.severity, finding.where) == (severity, "1")
+
+
+# rates and running statistics
+
+
+def test_a_rate_that_is_too_low_is_answered_with_a_higher_one():
+    torch.manual_seed(0)
+    (finding,) = mn.check_model(mlp(), [(ROWS, LABELS)], loss=F.cross_entropy, lr=1e-9)
+    assert finding.check == "checks 5, 9 and 11"
+    assert "there the loss falls" in finding.try_this
+    assert float(finding.try_this.split()[2].strip(":")) > 1e-4
+
+
+def test_momentum_0_is_seen_once_statistics_were_loaded():
+    model = mlp(nn.BatchNorm1d(8, momentum=0.0))
+    model.load_state_dict(trained(nn.BatchNorm1d(8)).state_dict())
+    assert any("momentum 0" in finding.found for finding in mn.check_model(model, [ROWS]))
+
+
+class StillNorm(nn.BatchNorm1d):
+    def forward(self, x):
+        return F.batch_norm(x, None, None, self.weight, self.bias, training=True)
+
+
+def test_running_statistics_that_a_training_pass_does_not_move_are_found():
+    (finding,) = found_by(mn.check_model(mlp(StillNorm(8)), [ROWS]), "check 6")
+    assert "a training pass does not move the running statistics of 1 norm" in finding.found

@@ -29,24 +29,46 @@ explode."""
 LAYERS = 8
 """Weights from which gradients over depth mean something."""
 STEPS = 12
+STILL = 0.01
+"""Change of the loss, as a share of it, below which the rate may be too low."""
 OTHERS = "its second half replaced by copies of its first row"
 
 
 def running_statistics(exam: Exam) -> Iterator[Finding]:
-    """Check 6: running statistics that no batch has updated, that cannot be updated, or that are stale."""
+    """Check 6: running statistics that no batch has updated, that a training pass does not move, or that are stale."""
     tracked = [(path, m) for path, m, _ in norms_of(exam.model) if getattr(m, "running_mean", None) is not None]
     fresh = [path for path, m in tracked if not _batches_seen(m) and (exam.evaluating or _frozen(exam, m))]
     if fresh:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Finding("serious", fresh[0], found, mend, "check 6")
-    stuck = [path for path, m in tracked if m.momentum == 0 and not _batches_seen(m)]
-    if stuck and not fresh:
+    stuck = [path for path, m in tracked if m.momentum == 0 and not (exam.evaluating or _frozen(exam, m))]
+    if stuck:
         found = f"{len(stuck)} norms have momentum 0: running statistics will never be updated"
         yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
+    elif unmoved := _unmoved(exam, tracked):
+        found = f"a training pass does not move the running statistics of {plural(len(unmoved), 'norm')}"
+        mend = "call the module itself, or hand its running_mean and running_var to F.batch_norm"
+        yield Finding("serious", unmoved[0], found, mend, "check 6")
     seen_batches = [(path, m) for path, m in tracked if _batches_seen(m)]
     if seen_batches and exam.batches:
         yield from _stale(exam, seen_batches)
+
+
+def _unmoved(exam: Exam, norms: list[tuple[str, nn.Module]]) -> list[str]:
+    """The norms that run in a training pass in train mode and keep their statistics; none without a batch."""
+    if exam.evaluating or not exam.batches or not norms:
+        return []
+    model, ran = exam.learner(), {seen.path for seen in exam.trace.seen}
+    with torch.no_grad():
+        exam.forward(model, exam.batches[0])
+    after = dict(model.named_modules())
+    learning = [(path, m) for path, m in norms if path in ran and after[path].training]
+    return [path for path, m in learning if all(torch.equal(a, b) for a, b in _moments(m, after[path]))]
+
+
+def _moments(*norms: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [tuple(getattr(norm, name) for norm in norms) for name in ("running_mean", "running_var")]
 
 
 def _batches_seen(norm: nn.Module) -> bool:
@@ -211,17 +233,25 @@ def _tensor_of(output: object) -> Tensor:
 
 
 def falling_loss(exam: Exam) -> Iterator[Finding]:
-    """Checks 5 and 11: does the loss fall in a few steps of SGD on a copy, and would a tenth of the rate do better?"""
+    """Checks 5 and 11: does the loss fall in a few steps of SGD on a copy, and would another rate do better?
+
+    A tenth of the rate is tried; where the loss hardly changes, 10, 100, … times the rate up to 1 as well.
+    """
     if not (exam.batches and exam.loss and exam.lr):
         return
     losses = descent(exam, exam.lr)
     problem = told(losses)
     if not problem:
         return
-    lower = descent(exam, exam.lr / 10)
+    rates = [exam.lr / 10]
+    if abs(losses[-1] - losses[0]) < STILL * abs(losses[0]):  # False where a loss is not finite
+        rates += [exam.lr * 10**n for n in range(1, 1 + max(1, math.floor(-math.log10(exam.lr))))]
     mend = "a norm before each activation; another norm (check 9): GN for BN, RMSN for LN; other initial weights"
-    if not told(lower):
-        mend = f"lr = {exam.lr / 10:g}: there the loss falls from {lower[0]:.3g} to {lower[-1]:.3g}"
+    for lr in rates:
+        other = descent(exam, lr)
+        if not told(other) and (lr < exam.lr or other[-1] < (1 - STILL) * other[0]):
+            mend = f"lr = {lr:g}: there the loss falls from {other[0]:.3g} to {other[-1]:.3g}"
+            break
     yield Finding("serious" if not math.isfinite(losses[-1]) else "warning", "", problem, mend, "checks 5, 9 and 11")
 
 

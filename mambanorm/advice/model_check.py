@@ -35,7 +35,7 @@ CHECKS = {
     "check 10: pre-norm": structure.deep_post_norm,
     "when not to: the output layer": structure.norm_on_the_output,
     "GAN: the discriminator": structure.discriminator,
-    "GroupNorm: groups": structure.groups,
+    "groups, and statistics over one or two values": structure.groups,
     "BatchNorm: padding": structure.padding,
 }
 """Line of the guide → check. Check 9, another norm, is what a finding says to try."""
