@@ -132,6 +132,7 @@ def test_a_loss_without_targets_is_refused(loader):
     ("loader", "error", "words"),
     [
         ((ROWS, LABELS), ValueError, r"did you mean \[\(X, y\)\]"),
+        ((ROWS, [0, 1]), ValueError, "a tuple: did you mean"),
         ({"x": ROWS}, ValueError, r"did you mean \[\{…\}\]"),
         (5, TypeError, "loader must be one tensor, or a list or a DataLoader of batches, got 5"),
     ],
@@ -292,7 +293,7 @@ def test_decoders_of_torch_are_counted_without_a_pass():
     assert "72 norms behind residual sums, in about 24 layers" in finding.found
 
 
-@pytest.mark.parametrize("model", [torchs("decoder", 9), torchs("encoder", 12), residual(14, "sandwich")])
+@pytest.mark.parametrize("model", [torchs("decoder", 9), torchs("encoder", 12), residual(28, "sandwich")])
 def test_nine_decoders_and_a_stream_that_passes_freely_are_not_deep_post_norm(model):
     assert not found_by(mn.check_model(model, [ROWS]), "check 10")
 
@@ -420,6 +421,13 @@ def test_momentum_0_is_seen_once_statistics_were_loaded():
     model = mlp(nn.BatchNorm1d(8, momentum=0.0))
     model.load_state_dict(trained(nn.BatchNorm1d(8)).state_dict())
     assert any("momentum 0" in finding.found for finding in mn.check_model(model, [ROWS]))
+
+
+def test_stale_statistics_are_seen_where_one_row_allows_no_training_pass():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Unflatten(1, (8, 1)), nn.BatchNorm1d(8), nn.Flatten(), nn.Linear(8, 3))
+    model(ROWS * 20 + 500)
+    found = mn.check_model(model.eval(), [ROWS[:1], ROWS[1:2]])
+    assert any("standard deviations" in finding.found for finding in found)
 
 
 class StillNorm(nn.BatchNorm1d):

@@ -42,29 +42,29 @@ def running_statistics(exam: Exam) -> Iterator[Finding]:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Finding("serious", fresh[0], found, mend, "check 6")
-    stuck = [path for path, m in tracked if m.momentum == 0 and not (exam.evaluating or _frozen(exam, m))]
-    if stuck:
-        found = f"{len(stuck)} norms have momentum 0: running statistics will never be updated"
-        yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
-    elif unmoved := _unmoved(exam, tracked):
-        found = f"a training pass does not move the running statistics of {plural(len(unmoved), 'norm')}"
-        mend = "call the module itself, or hand its running_mean and running_var to F.batch_norm"
-        yield Finding("serious", unmoved[0], found, mend, "check 6")
     seen_batches = [(path, m) for path, m in tracked if _batches_seen(m)]
     if seen_batches and exam.batches:
         yield from _stale(exam, seen_batches)
+    if not exam.evaluating:
+        yield from _unmoved(exam, [(path, m) for path, m in tracked if not _frozen(exam, m)])
 
 
-def _unmoved(exam: Exam, norms: list[tuple[str, nn.Module]]) -> list[str]:
-    """The norms that run in a training pass in train mode and keep their statistics; none without a batch."""
-    if exam.evaluating or not exam.batches or not norms:
-        return []
-    model, ran = exam.learner(), {seen.path for seen in exam.trace.seen}
-    with torch.no_grad():
-        exam.forward(model, exam.batches[0])
-    after = dict(model.named_modules())
-    learning = [(path, m) for path, m in norms if path in ran and after[path].training]
-    return [path for path, m in learning if all(torch.equal(a, b) for a, b in _moments(m, after[path]))]
+def _unmoved(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
+    """Norms of momentum 0, and those whose statistics stay as they are in a training pass."""
+    stuck = [path for path, norm in norms if norm.momentum == 0]
+    if stuck:
+        found = f"{plural(len(stuck), 'norm')} with momentum 0: running statistics will never be updated"
+        yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
+    elif norms and exam.batches:
+        model, ran = exam.learner(), {seen.path for seen in exam.trace.seen}
+        with torch.no_grad():
+            exam.forward(model, exam.batches[0])
+        pairs = [(path, _moments(norm, model.get_submodule(path))) for path, norm in norms if path in ran]
+        still = [path for path, moments in pairs if all(torch.equal(before, after) for before, after in moments)]
+        if still:
+            found = f"a training pass does not move the running statistics of {plural(len(still), 'norm')}"
+            mend = "call the module itself, or hand its running_mean and running_var to F.batch_norm"
+            yield Finding("serious", still[0], found, mend, "check 6")
 
 
 def _moments(*norms: nn.Module) -> list[tuple[Tensor, Tensor]]:
@@ -120,7 +120,7 @@ def forgotten_eval(exam: Exam) -> Iterator[Finding]:
 
     Looked at is the mode in which every module was handed in.
     """
-    norms = [path for path, m in exam.model.named_modules() if _takes_the_batchs(m)] if exam.evaluating else []
+    norms = [path for path, m in exam.model.named_modules() if _depends_on_the_batch(m)] if exam.evaluating else []
     random = [path for path, m in exam.model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training]
     if not exam.evaluating or not (exam.training or norms or random):
         return
@@ -135,14 +135,14 @@ def forgotten_eval(exam: Exam) -> Iterator[Finding]:
     elif random:
         found = f"{plural(len(random), 'dropout layer')} on"
     elif norms:
-        found = "norms use the statistics of the batch"
+        found = "norms use the statistics of this batch, not their running ones"
     else:
         return
     yield Finding("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")
 
 
-def _takes_the_batchs(module: nn.Module) -> bool:
-    """Whether a norm takes the statistics of the batch, in the mode in which it is."""
+def _depends_on_the_batch(module: nn.Module) -> bool:
+    """Whether a norm takes the statistics of this batch, in the mode in which it is."""
     kind = norm_kind(module)
     tracks = getattr(module, "running_mean", None) is not None
     return kind is not None and (module.training if tracks else takes_batch_statistics(module, kind))

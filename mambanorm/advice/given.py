@@ -57,8 +57,7 @@ def batches_of(loader: Iterable | Tensor, count: int) -> list:
     """The first batches; the generators of a DataLoader stay as they were. TypeError, ValueError for what is none."""
     if isinstance(loader, Tensor):
         return [loader]
-    parts = loader if isinstance(loader, tuple) else ()
-    if isinstance(loader, dict) or (parts and all(isinstance(part, Tensor) for part in parts)):
+    if isinstance(loader, dict) or (isinstance(loader, tuple) and isinstance(next(iter(loader), None), Tensor)):
         one = "{…}" if isinstance(loader, dict) else "(X, y)"
         raise ValueError(f"loader is one batch, a {type(loader).__name__}: did you mean [{one}], a list of batches?")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
