@@ -155,9 +155,12 @@ def test_hooks_of_the_caller_do_not_run_and_stay():
 
 def test_the_generator_of_a_loader_stays_where_it_was():
     data, draw = torch.utils.data.TensorDataset(ROWS, LABELS), torch.Generator().manual_seed(0)
-    for sampler in (dict(shuffle=True), dict(sampler=torch.utils.data.RandomSampler(data, generator=draw))):
+    sampler = torch.utils.data.RandomSampler(data, generator=draw)
+    of_batches = torch.utils.data.BatchSampler(sampler, 4, drop_last=False)
+    for options in (dict(batch_size=4, shuffle=True, generator=draw), dict(sampler=sampler, batch_size=4),
+                    dict(batch_sampler=of_batches)):  # fmt: skip
         before = draw.get_state()
-        mn.check_model(mlp(), torch.utils.data.DataLoader(data, 4, generator=draw, **sampler))
+        mn.check_model(mlp(), torch.utils.data.DataLoader(data, **options))
         assert torch.equal(draw.get_state(), before)
 
 
@@ -341,6 +344,7 @@ def test_the_suggested_groups_divide_the_channels(channels, fewer):
         (nn.GroupNorm(4, 8), "2 values: only which of the two is larger"),
         (nn.LayerNorm(1), "1 value: nothing"),
         (nn.RMSNorm(1), "1 value: their sign"),
+        (mn.create_norm("LN", 1), "1 value: nothing"),
     ],
 )
 def test_a_statistic_over_one_or_two_values_is_found_for_every_norm(norm, left):

@@ -5,7 +5,6 @@ They compute on the Exam's copy of the model; the model itself is never touched.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ def running_statistics(exam: Exam) -> Iterator[Finding]:
 
 def _unmoved(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
     """Norms of momentum 0, and those whose statistics stay as they are in a training pass."""
-    stuck = [path for path, norm in norms if norm.momentum == 0]
+    stuck = [path for path, norm in norms if getattr(norm, "momentum", None) == 0]
     if stuck:
         found = f"{plural(len(stuck), 'norm')} with momentum 0: running statistics will never be updated"
         yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
@@ -75,7 +74,7 @@ def _batches_seen(norm: nn.Module) -> bool:
     """Whether the statistics have moved, as far as can be told."""
     counter = getattr(norm, "num_batches_tracked", None)
     moved = bool((norm.running_mean != 0).any() or (norm.running_var != 1).any())
-    return moved or (counter is not None and int(counter) > 0 and norm.momentum != 0)
+    return moved or (counter is not None and int(counter) > 0 and getattr(norm, "momentum", None) != 0)
 
 
 def _frozen(exam: Exam, norm: nn.Module) -> bool:
@@ -86,7 +85,7 @@ def _frozen(exam: Exam, norm: nn.Module) -> bool:
 def _stale(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
     """Compares the running statistics with those that the norms have in eval mode on these batches."""
     inputs: dict[str, list[Tensor]] = {path: [] for path, _ in norms}
-    model = copy.deepcopy(exam.model).eval()
+    model = exam.twin().eval()
     for path in inputs:
         model.get_submodule(path).register_forward_pre_hook(lambda m, args, path=path: inputs[path].append(args[0]))
     with torch.no_grad():
@@ -134,7 +133,7 @@ def forgotten_eval(exam: Exam) -> Iterator[Finding]:
         found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.0f} %"
     elif random:
         found = f"{plural(len(random), 'dropout layer')} on"
-    elif norms:
+    elif norms and (exam.training or change is None):
         found = "norms use the statistics of this batch, not their running ones"
     else:
         return

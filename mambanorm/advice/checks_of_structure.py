@@ -190,11 +190,15 @@ def groups(exam: Exam) -> Iterator[Finding]:
 
 def values_of(module: nn.Module, kind: str, shape: tuple[int, ...] | None) -> int | None:
     """Over how many values of a row a GN, an LN, an RMSN or an IN takes a statistic; None if that cannot be told."""
+    if isinstance(module, Norm):
+        positions = math.prod(shape[1:-1]) if shape else None
+        of_groups = positions and module.d // getattr(module, "groups", 1) * positions
+        return {"LN": module.d, "RMSN": module.d, "GN": of_groups, "IN": positions}.get(kind)
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return math.prod(module.normalized_shape)
     if isinstance(module, nn.GroupNorm) and shape:
         return module.num_channels // module.num_groups * math.prod(shape[2:])
-    return math.prod(shape[2:]) if kind == "IN" and shape and not isinstance(module, Norm) else None
+    return math.prod(shape[2:]) if kind == "IN" and shape else None
 
 
 def padding(exam: Exam) -> Iterator[Finding]:

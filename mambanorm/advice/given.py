@@ -62,7 +62,8 @@ def batches_of(loader: Iterable | Tensor, count: int) -> list:
         raise ValueError(f"loader is one batch, a {type(loader).__name__}: did you mean [{one}], a list of batches?")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise TypeError(f"loader must be one tensor, or a list or a DataLoader of batches, got {shown(loader)}")
-    owners = [loader, getattr(loader, "sampler", None)]
+    sampler, rows = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    owners = [loader, sampler, rows, getattr(rows, "sampler", None)]
     generators = [own for owner in owners if (own := getattr(owner, "generator", None)) is not None]
     states = [generator.get_state() for generator in generators]
     try:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mambanorm.advice import checks_of_behaviour as behaviour
 from mambanorm.advice import checks_of_structure as structure
 from mambanorm.advice.findings import Exam, Finding, Findings, NotSeen
-from mambanorm.advice.given import batches_of, call, first_tensor, split, twin_of
+from mambanorm.advice.given import TARGETS, batches_of, call, first_tensor, split, twin_of
 from mambanorm.advice.recommendation import COMPONENTS, TASKS
 from mambanorm.advice.trace import norms_of, trace
 from mambanorm.checks import check_flag, check_size, shown
@@ -74,7 +74,8 @@ def check_model(
     with as_it_was():
         given = [] if loader is None else batches_of(loader, batches)
         if loss is not None and given and split(given[0])[1] is None:
-            raise ValueError("loss needs targets: the batches must be (input, targets), the first has no targets")
+            ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
+            raise ValueError(f"loss needs targets, and the first batch has none: give {ways}")
         exam, skipped = _examined(model, given, forward or call)
         exam.loss, exam.lr, exam.task, exam.component, exam.evaluating = loss, lr, task, component, evaluating
         exam.batch_size = batch_size
