@@ -153,12 +153,6 @@ def one_value_groups():
     return nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(8, 8), nn.Linear(8, 3))
 
 
-def indivisible_groups():
-    model = one_channel_groups()
-    model[1].num_groups = 3
-    return model
-
-
 def padded():
     pad = nn.ZeroPad2d(2)
     return nn.Sequential(nn.Conv2d(1, 4, 3), pad, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 3))
@@ -200,7 +194,7 @@ SICK = {
         lambda: blocks.DepthNet(8, 8, depth=16, place="post"), STEPS, {}, "check 10, mistake 4", "warning",
         "about 16 layers"),
     "a norm on the output": (
-        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), torch.randn(16, 8), {}, "when not to, 1", "serious",
+        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), torch.randn(16, 8), {}, "when not to, 1", "warning",
         "(16, 3)"),
     "BatchNorm in a discriminator": (
         lambda: blocks.Discriminator(norm="BN"), IMAGES, {}, "GAN; modern advice", "warning", "1 BatchNorm in"),
@@ -208,7 +202,6 @@ SICK = {
         blocks.ConvNet, IMAGES, dict(component="discriminator"), "GAN; modern advice", "warning", "3 BatchNorms"),
     "one channel a group": (one_channel_groups, IMAGES, {}, "GroupNorm", "note", "this is InstanceNorm"),
     "one value a group": (one_value_groups, torch.randn(16, 8), {}, "GroupNorm", "serious", "whatever goes in"),
-    "groups that do not divide": (indivisible_groups, IMAGES, {}, "GroupNorm", "serious", "do not divide into 3"),
     "BatchNorm behind padding": (padded, IMAGES, {}, "Batch Normalization", "warning", "64 %"),
     "BatchNorm on padded words": (padded_words, WORDS, {}, "Batch Normalization", "warning", "50 %"),
 }  # fmt: skip

@@ -4,6 +4,7 @@ framework.py               recommend: the decision framework;   rules.py: its st
 recommendation.py          what is asked, and what comes back
 evidence.py                what the stored runs of the experiments say of a recommendation
 model_check.py             check_model: the checklist on a real model;   findings.py, trace.py: what it sees and says
+given.py                   a copy of the model, the first batches of a loader, the input and the targets of a batch
 checks_of_structure.py     the checks of what a model is made of;   checks_of_behaviour.py: of what it does
 blocks.py                  ConvBlock, StyleConvBlock, NormalizedLSTM, TransformerLayer, Generator, Discriminator, …
 experiments.py             small real runs, experiments_dense.py, experiments_gan.py: two more

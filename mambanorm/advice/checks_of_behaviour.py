@@ -5,7 +5,6 @@ They compute on the Exam's copy of the model; the model itself is never touched.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.findings import Exam, Finding
-from mambanorm.advice.trace import channel_axis, first_tensor, norms_of
+from mambanorm.advice.findings import Exam, Finding, NotSeen
+from mambanorm.advice.given import first_tensor, split, with_input
+from mambanorm.advice.trace import DROPOUTS, channel_axis, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.text import plural
 
 FAR = 1.0
@@ -28,30 +28,53 @@ explode."""
 LAYERS = 8
 """Weights from which gradients over depth mean something."""
 STEPS = 12
+STILL = 0.01
+"""Change of the loss, as a share of it, below which the rate may be too low."""
+OTHERS = "its second half replaced by copies of its first row"
 
 
 def running_statistics(exam: Exam) -> Iterator[Finding]:
-    """Check 6: running statistics that no batch has updated, that cannot be updated, or that are stale."""
+    """Check 6: running statistics that no batch has updated, that a training pass does not move, or that are stale."""
     tracked = [(path, m) for path, m, _ in norms_of(exam.model) if getattr(m, "running_mean", None) is not None]
     fresh = [path for path, m in tracked if not _batches_seen(m) and (exam.evaluating or _frozen(exam, m))]
     if fresh:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Finding("serious", fresh[0], found, mend, "check 6")
-    stuck = [path for path, m in tracked if m.momentum == 0 and not _batches_seen(m)]
-    if stuck and not fresh:
-        found = f"{len(stuck)} norms have momentum 0: running statistics will never be updated"
-        yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
     seen_batches = [(path, m) for path, m in tracked if _batches_seen(m)]
     if seen_batches and exam.batches:
         yield from _stale(exam, seen_batches)
+    if not exam.evaluating:
+        yield from _unmoved(exam, [(path, m) for path, m in tracked if not _frozen(exam, m)])
+
+
+def _unmoved(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
+    """Norms of momentum 0, and those whose statistics stay as they are in a training pass."""
+    stuck = [path for path, norm in norms if getattr(norm, "momentum", None) == 0]
+    if stuck:
+        found = f"{plural(len(stuck), 'norm')} with momentum 0: running statistics will never be updated"
+        yield Finding("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
+    elif norms and exam.batches:
+        model, ran = exam.learner(), {seen.path for seen in exam.trace.seen}
+        with torch.no_grad():
+            exam.forward(model, exam.batches[0])
+        pairs = [(path, _moments(norm, model.get_submodule(path))) for path, norm in norms if path in ran]
+        still = [path for path, moments in pairs if all(torch.equal(before, after) for before, after in moments)]
+        if still:
+            found = f"a training pass does not move the running statistics of {plural(len(still), 'norm')}"
+            mend = "call the module itself, or hand its running_mean and running_var to F.batch_norm"
+            yield Finding("serious", still[0], found, mend, "check 6")
+
+
+def _moments(*norms: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [tuple(getattr(norm, name) for norm in norms) for name in ("running_mean", "running_var")]
 
 
 def _batches_seen(norm: nn.Module) -> bool:
     """Whether the statistics have moved, as far as can be told."""
     counter = getattr(norm, "num_batches_tracked", None)
     moved = bool((norm.running_mean != 0).any() or (norm.running_var != 1).any())
-    return moved or (counter is not None and int(counter) > 0 and norm.momentum != 0)
+    return moved or (counter is not None and int(counter) > 0 and getattr(norm, "momentum", None) != 0)
 
 
 def _frozen(exam: Exam, norm: nn.Module) -> bool:
@@ -62,14 +85,14 @@ def _frozen(exam: Exam, norm: nn.Module) -> bool:
 def _stale(exam: Exam, norms: list[tuple[str, nn.Module]]) -> Iterator[Finding]:
     """Compares the running statistics with those that the norms have in eval mode on these batches."""
     inputs: dict[str, list[Tensor]] = {path: [] for path, _ in norms}
-    model = copy.deepcopy(exam.model).eval()
+    model = exam.twin().eval()
     for path in inputs:
         model.get_submodule(path).register_forward_pre_hook(lambda m, args, path=path: inputs[path].append(args[0]))
     with torch.no_grad():
         for batch in exam.batches:
             exam.forward(model, batch)
     for path, norm in norms:
-        if not inputs[path]:
+        if sum(x.numel() for x in inputs[path]) <= len(norm.running_mean):  # none, or one value, without a variance
             continue
         far, wide = _distance(inputs[path], norm)
         if far > FAR or not 1 / WIDE < wide < WIDE:
@@ -92,101 +115,156 @@ def _distance(inputs: list[Tensor], norm: nn.Module) -> tuple[float, float]:
 
 
 def forgotten_eval(exam: Exam) -> Iterator[Finding]:
-    """Check 7: a model that is to be evaluated was handed in in train mode."""
-    if not (exam.evaluating and exam.training):
+    """Check 7: the model is to be evaluated, and it, or a part of it, depends on the batch or draws at random.
+
+    Looked at is the mode in which every module was handed in.
+    """
+    norms = [path for path, m in exam.model.named_modules() if _depends_on_the_batch(m)] if exam.evaluating else []
+    random = [path for path, m in exam.model.named_modules() if isinstance(m, DROPOUTS) and m.p and m.training]
+    if not exam.evaluating or not (exam.training or norms or random):
         return
-    random = [path for path, m in exam.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p]
+    mode, where, mend = "train mode", "", "model.eval() before predicting"
+    if not exam.training:
+        mode, where = "the model is in eval mode, this part is not", (norms + random)[0]
+        if norms and not exam.model.get_submodule(where).training:
+            mode, mend = "eval mode, but without running statistics", "track_running_stats=True, or GroupNorm"
     change = _change_by_mates(exam)
-    if change is not None and change > 1e-4:
-        found = f"train mode: with other rows in its batch the same row's output changes by {100 * change:.0f} %"
-        yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
+    if change is not None and change > 1e-4 and (exam.training or norms):
+        found = f"with other rows in its batch ({OTHERS}) the same row's output changes by {100 * change:.0f} %"
     elif random:
-        found = f"train mode: {plural(len(random), 'dropout layer')} on"
-        yield Finding("serious", random[0], found, "model.eval() before predicting", "check 7, mistake 3")
-    elif any(getattr(m, "running_mean", None) is not None for m in exam.model.modules()):
-        found = "train mode: norms use the statistics of the batch"
-        yield Finding("serious", "", found, "model.eval() before predicting", "check 7, mistake 3")
+        found = f"{plural(len(random), 'dropout layer')} on"
+    elif norms and (exam.training or change is None):
+        found = "norms use the statistics of this batch, not their running ones"
+    else:
+        return
+    yield Finding("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")
+
+
+def _depends_on_the_batch(module: nn.Module) -> bool:
+    """Whether a norm takes the statistics of this batch, in the mode in which it is."""
+    kind = norm_kind(module)
+    tracks = getattr(module, "running_mean", None) is not None
+    return kind is not None and (module.training if tracks else takes_batch_statistics(module, kind))
 
 
 @torch.no_grad()
 def _change_by_mates(exam: Exam) -> float | None:
     """‖change‖ / ‖output‖ of the first half of a batch when its second half is replaced; None if that cannot be told.
 
-    The replacement is the second half with its sign turned; token ids are reversed along the sequence instead.
+    The replacement, copies of the first row, is an input that the model knows, whatever it means.
     """
     x = first_tensor(exam.batches[0]) if exam.batches else None
-    if x is None or len(x) < 2 or not isinstance(exam.batches[0], Tensor | tuple | list):
+    if not exam.rows or exam.rows < 2 or x is None:
         return None
-    half, others = len(x) // 2, x.clone()
-    others[half:] = -others[half:] if x.is_floating_point() else others[half:].flip(-1)
+    half, others = exam.rows // 2, x.clone()
+    others[half:] = x[:1]
     outputs = []
     for given in (x, others):
-        model = copy.deepcopy(exam.model)
         torch.manual_seed(0)  # dropout draws the same both times
-        batch = given if isinstance(exam.batches[0], Tensor) else (given, *exam.batches[0][1:])
-        outputs.append(first_tensor(exam.forward(model.train(), batch))[:half].double())
+        output = _tensor_of(exam.forward(exam.twin(), with_input(exam.batches[0], given)))
+        if not output.dim() or len(output) != len(x):
+            return None
+        outputs.append(output[:half].double())
     return float((outputs[1] - outputs[0]).norm() / outputs[0].norm().clamp(min=1e-12))
 
 
 def gradient_flow(exam: Exam) -> Iterator[Finding]:
-    """Check 8: gradients of the first layers against those of the last, and any that are not finite."""
+    """Check 8: gradients of the first weights against those of the last, and any that are not finite.
+
+    First and last are in the order of definition, which is that of depth in most models, but need not be.
+    """
     if not exam.batches:
         return
     sizes = gradients(exam)
+    if not sizes:
+        raise NotSeen("no weight matrix has a gradient")
     broken = [name for name, size in sizes.items() if not math.isfinite(size)]
+    found, mend = (
+        "",
+        "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights",
+    )
     if broken:
-        found = f"gradients of {len(broken)} of {len(sizes)} weights are not finite"
-        yield Finding("serious", broken[0], found, "a norm before each block, a lower rate", "check 8")
+        found, mend = f"gradients of {len(broken)} of {len(sizes)} weights are not finite", "a norm before each block"
     elif len(sizes) >= LAYERS:
         third, values = len(sizes) // 3, list(sizes.values())
-        first, last = np.median(values[:third]), np.median(values[-third:])
-        ratio = first / last if last else math.inf
-        if not FLOW < ratio < 1 / FLOW:
-            word = "vanish" if ratio <= FLOW else "explode"
-            found = f"gradients {word}: the first layers' (RMS {first:.1e}) are {ratio:.1e} times the last layers'"
-            mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights"
-            yield Finding("serious", next(iter(sizes)), found, mend, "check 8")
+        found = _flow(np.median(values[:third]), np.median(values[-third:]), _silent(exam))
+    if found:
+        yield Finding("serious", broken[0] if broken else next(iter(sizes)), found, mend, "check 8")
+
+
+def _flow(first: float, last: float, silent: bool) -> str:
+    """What is wrong with the gradients' sizes, "" if nothing. silent: a weight is zero: no gradient passes it yet."""
+    if first == last == 0 or (silent and not (first and last)):
+        return ""
+    if last == 0:
+        return f"the last layers have no gradient, the first layers have one (RMS {first:.1e})"
+    if FLOW < first / last < 1 / FLOW:
+        return ""
+    word = "vanish" if first < last else "explode"
+    return f"gradients {word}: the first layers' (RMS {first:.1e}) are {first / last:.1e} times the last layers'"
+
+
+def _silent(exam: Exam) -> bool:
+    return any(p.dim() >= 2 and not p.any() for p in exam.model.parameters())
 
 
 def gradients(exam: Exam) -> dict[str, float]:
-    """RMS of the gradient of each weight matrix, in the order of definition, from one batch in train mode.
+    """RMS of the gradient of each weight matrix, in the order of definition (not of depth), from a batch in train mode.
 
     Without a loss it is that of the mean square of the output.
     """
-    model = copy.deepcopy(exam.model).train()
+    model = exam.learner()
     model.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        output, batch = exam.forward(model, exam.batches[0]), exam.batches[0]
-        loss = exam.loss(output, batch[1]) if exam.loss else first_tensor(output).float().square().mean()
+        output = exam.forward(model, exam.batches[0])
+        loss = exam.loss(output, split(exam.batches[0])[1]) if exam.loss else _tensor_of(output).float().square().mean()
         if loss.requires_grad:
             loss.backward()
     named = [(name, p.grad) for name, p in model.named_parameters() if p.dim() >= 2 and p.grad is not None]
     return {name: float(grad.double().square().mean().sqrt()) for name, grad in named}
 
 
+def _tensor_of(output: object) -> Tensor:
+    found = first_tensor(output)
+    if found is None:
+        raise NotSeen(f"the model puts out {type(output).__name__}, in which no tensor was found")
+    return found
+
+
 def falling_loss(exam: Exam) -> Iterator[Finding]:
-    """Checks 5 and 11: does the loss fall in a few steps of SGD on a copy, and would a tenth of the rate do better?"""
+    """Checks 5 and 11: does the loss fall in a few steps of SGD on a copy, and would another rate do better?
+
+    A tenth of the rate is tried; where the loss hardly changes, 10, 100, … times the rate up to 1 as well.
+    """
     if not (exam.batches and exam.loss and exam.lr):
         return
     losses = descent(exam, exam.lr)
     problem = told(losses)
     if not problem:
         return
-    lower = descent(exam, exam.lr / 10)
+    rates = [exam.lr / 10]
+    if abs(losses[-1] - losses[0]) < STILL * abs(losses[0]):  # False where a loss is not finite
+        rates += [exam.lr * 10**n for n in range(1, 1 + max(1, math.floor(-math.log10(exam.lr))))]
     mend = "a norm before each activation; another norm (check 9): GN for BN, RMSN for LN; other initial weights"
-    if not told(lower):
-        mend = f"lr = {exam.lr / 10:g}: there the loss falls from {lower[0]:.3g} to {lower[-1]:.3g}"
+    for lr in rates:
+        other = descent(exam, lr)
+        if not told(other) and (lr < exam.lr or other[-1] < (1 - STILL) * other[0]):
+            mend = f"lr = {lr:g}: there the loss falls from {other[0]:.3g} to {other[-1]:.3g}"
+            break
     yield Finding("serious" if not math.isfinite(losses[-1]) else "warning", "", problem, mend, "checks 5, 9 and 11")
 
 
 def descent(exam: Exam, lr: float) -> list[float]:
     """The loss of the first batch before and after each step of plain SGD on it; it ends where it is not finite."""
-    model, batch, losses = copy.deepcopy(exam.model).train(), exam.batches[0], []
-    learn = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr)
+    model, batch, losses = exam.learner(), exam.batches[0], []
+    weights = [p for p in model.parameters() if p.requires_grad]
+    if not weights:
+        raise NotSeen("no parameter learns: the model has none, or all are frozen")
+    learn = torch.optim.SGD(weights, lr)
     for _ in range(STEPS):
         torch.manual_seed(0)  # dropout leaves out the same units in every step, so that steps compare
         with torch.enable_grad():
-            loss = exam.loss(exam.forward(model, batch), batch[1])
+            loss = exam.loss(exam.forward(model, batch), split(batch)[1])
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             break

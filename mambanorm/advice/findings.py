@@ -3,10 +3,12 @@
 Finding     one thing: how bad, where, what with its number, what to try, which line of the guide
 Findings    all of a model, the worst first
 Exam        what the checks look at: a copy of the model, some batches, what a pass through it has shown
+NotSeen     raised by a check that cannot be made
 """
 
 from __future__ import annotations
 
+import copy
 import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -71,18 +73,33 @@ class Findings(Sequence[Finding]):
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
 
 
+class NotSeen(Exception):
+    """A check could not be made; its text says why, and goes to `skipped`."""
+
+
 @dataclass
 class Exam:
-    """A copy of the model and what is known of it. trace and batches are empty where no batch was given."""
+    """A copy of the model and what is known of it. trace and batches are empty where no batch was given.
+
+    The copy is never run: a check runs a copy of its own, `twin` in the mode in which the model was handed in, or
+    `learner` in train mode, in which what was frozen in a model that was handed in in train mode stays frozen.
+    """
 
     model: nn.Module
     batches: list
     trace: Trace | None
     forward: Callable[[nn.Module, object], object]
-    batch_size: int | None = None
+    rows: int | None = None  # of the first batch
+    batch_size: int | None = None  # as the caller says
     loss: Callable[[object, object], Tensor] | None = None
     lr: float | None = None
     task: str | None = None
     component: str | None = None
     evaluating: bool = False
     training: bool = True  # the mode in which the model was handed in
+
+    def twin(self) -> nn.Module:
+        return copy.deepcopy(self.model)
+
+    def learner(self) -> nn.Module:
+        return self.twin() if self.training else self.twin().train()

@@ -6,11 +6,9 @@ if a loss and a learning rate are given, some steps of training. CHECKS lists ev
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 
 import numpy as np
 import torch
@@ -18,9 +16,10 @@ from torch import Tensor, nn
 
 from mambanorm.advice import checks_of_behaviour as behaviour
 from mambanorm.advice import checks_of_structure as structure
-from mambanorm.advice.findings import Exam, Findings
+from mambanorm.advice.findings import Exam, Finding, Findings, NotSeen
+from mambanorm.advice.given import TARGETS, batches_of, call, first_tensor, split, twin_of
 from mambanorm.advice.recommendation import COMPONENTS, TASKS
-from mambanorm.advice.trace import first_tensor, trace
+from mambanorm.advice.trace import norms_of, trace
 from mambanorm.checks import check_flag, check_size, shown
 from mambanorm.errors import unknown
 
@@ -36,10 +35,12 @@ CHECKS = {
     "check 10: pre-norm": structure.deep_post_norm,
     "when not to: the output layer": structure.norm_on_the_output,
     "GAN: the discriminator": structure.discriminator,
-    "GroupNorm: groups": structure.groups,
+    "groups, and statistics over one or two values": structure.groups,
     "BatchNorm: padding": structure.padding,
 }
 """Line of the guide → check. Check 9, another norm, is what a finding says to try."""
+
+NO_GRAPH = "what stands before and behind each norm: the output has no graph (is there a torch.no_grad in the model?)"
 
 
 def check_model(
@@ -57,11 +58,13 @@ def check_model(
 ) -> Findings:
     """What is wrong with the norms of a model, the worst first; the model, its gradients and all random states stay.
 
-    loader: batches, each an input or a tuple whose first part is it, the second the targets; or one tensor. The first
-    `batches` are looked at. Without it only what the model is made of. loss(output, targets) and lr: also whether the
-    loss falls. batch_size: rows of a training batch, None = those of the first. task, component: as in `recommend`.
+    loader: batches, or one tensor. A batch is an input, a tuple (input, targets), or a dict of keyword arguments with
+    its targets under "labels" or "targets". The first `batches` are looked at; an iterator loses them, a list or a
+    DataLoader does not. Without it only what the model is made of. loss(output, targets) and lr: also whether the
+    loss falls. batch_size: rows of a training batch, None = those that a norm sees. task, component: as in `recommend`.
     evaluating: the model is about to predict, as it is. forward(model, batch) calls the model, None = model(input).
-    ValueError for an unknown value, TypeError for what is no model.
+    The copy has no hooks of yours. What could not be looked at stands in `skipped`. ValueError for an unknown value, a
+    model that cannot be copied, or a loss without targets; TypeError for what is no model or no loader.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -69,10 +72,14 @@ def check_model(
     if (loss is None) != (lr is None):
         raise ValueError("loss and lr go together: both, or neither")
     with as_it_was():
-        exam, skipped = _examined(model, loader, batches, forward or _call)
-        exam.batch_size = batch_size or exam.batch_size
+        given = [] if loader is None else batches_of(loader, batches)
+        if loss is not None and given and split(given[0])[1] is None:
+            ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
+            raise ValueError(f"loss needs targets, and the first batch has none: give {ways}")
+        exam, skipped = _examined(model, given, forward or call)
         exam.loss, exam.lr, exam.task, exam.component, exam.evaluating = loss, lr, task, component, evaluating
-        return Findings([finding for check in CHECKS.values() for finding in check(exam)], skipped)
+        exam.batch_size = batch_size
+        return Findings([found for name in CHECKS for found in _findings(name, exam, skipped)], skipped)
 
 
 def _check(batch_size, task, component, evaluating, batches, lr) -> None:
@@ -87,27 +94,34 @@ def _check(batch_size, task, component, evaluating, batches, lr) -> None:
         raise ValueError(f"lr must be a number above 0, got {shown(lr)}")
 
 
-def _examined(model: nn.Module, loader, batches: int, forward) -> tuple[Exam, list[str]]:
+def _examined(model: nn.Module, batches: list, forward) -> tuple[Exam, list[str]]:
     """A copy of the model, the batches, and the trace of a pass with the first of them."""
-    twin, training = copy.deepcopy(model), model.training
-    if loader is None:
-        return Exam(twin, [], None, forward, training=training), ["all that needs batches: no loader was given"]
-    given = [loader] if isinstance(loader, Tensor) else list(islice(iter(loader), batches))
-    x = first_tensor(given[0]) if given else None
-    if x is None:
-        raise ValueError("loader holds no batch with a tensor: needed are tensors, or tuples that begin with one")
+    exam, training = Exam(twin_of(model), [], None, forward), model.training
+    exam.training = training
+    if not batches:
+        return exam, ["all that needs batches: no loader was given"]
+    exam.rows = next(iter(first_tensor(batches[0]).shape), None)
     try:
-        seen = trace(copy.deepcopy(model), given[0], forward)
-    except (RuntimeError, ValueError) as error:
-        exam = Exam(twin, [], None, forward, len(x), training=training)
-        return exam, [f"all that needs a forward pass: it fails with {type(error).__name__}: {error}"]
-    return Exam(twin, given, seen, forward, len(x), training=training), []
+        exam.trace = trace(exam.twin(), batches[0], forward)
+    except Exception as error:  # whatever the caller's code raises
+        return exam, [f"all that needs a forward pass: it {_fails(error)}"]
+    exam.batches = batches
+    blind = exam.trace.output is None or exam.trace.output.grad_fn is None
+    return exam, [NO_GRAPH] if blind and any(norms_of(exam.model)) else []
 
 
-def _call(model: nn.Module, batch: object) -> object:
-    if isinstance(batch, dict):
-        return model(**batch)
-    return model(batch[0] if isinstance(batch, tuple | list) else batch)
+def _findings(name: str, exam: Exam, skipped: list[str]) -> Iterator[Finding]:
+    """What one check finds; why it could not be made goes to `skipped`. The caller's code may raise anything."""
+    try:
+        yield from CHECKS[name](exam)
+    except NotSeen as error:
+        skipped.append(f"{name}: {error}")
+    except Exception as error:
+        skipped.append(f"{name}: it {_fails(error)}")
+
+
+def _fails(error: Exception) -> str:
+    return f"fails with {type(error).__name__}: {error}"
 
 
 @contextmanager

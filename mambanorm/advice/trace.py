@@ -1,11 +1,12 @@
 """What one forward pass shows: which norms ran, on what, and which operation made their inputs.
 
 Provenance comes from autograd's graph: the node behind a norm's input tells the operation that made it, whether it was
-a module or a function. Reshapes are looked through.
+a module or a function. Reshapes and dropout are looked through.
 
     Norms       norms_of(model): path, module and kind of each norm, torch's, this kit's or by its name
     Seen        a norm as it ran: shapes, and the operation and module that made its input
     Trace       all of them, and what stands at the output;   trace(model, batch, forward)
+                behind_sums(trace): those that the residual stream passes through
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from mambanorm.advice.given import first_tensor
 from mambanorm.norms.base import Norm
 
 TORCH_KINDS = {
@@ -30,7 +32,10 @@ BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNor
 RESHAPES = re.compile(
     r"^(Unsafe)?(View|ReshapeAlias|Reshape|Transpose|Permute|T|Squeeze|Unsqueeze|Clone|Alias|ToCopy)B"
 )
-TRANSPARENT = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout)
+SCALES = re.compile(r"^(Mul|Div|NativeDropout)B")  # by a constant, where one of two factors has no node
+SOFTMAX = re.compile(r"^(Log)?SoftmaxB|^SigmoidB")
+DROPOUTS = nn.modules.dropout._DropoutNd
+TRANSPARENT = (nn.Identity, nn.Flatten, nn.Unflatten, DROPOUTS)
 ACTIVATIONS = re.compile(r"^(Relu|LeakyRelu|Gelu|Silu|Tanh|Sigmoid|Elu|Hardswish|Hardtanh|Softplus|Mish|PRelu|Thresh)")
 WEIGHTED = re.compile(r"^(Convolution|MkldnnConvolution|SlowConv|ThnnConv|Addmm|Mm|Bmm|Linear)")
 PADS = re.compile(r"^(ConstantPad|ReflectionPad|ReplicationPad)")
@@ -62,7 +67,8 @@ def takes_batch_statistics(module: nn.Module, kind: str) -> bool:
 @dataclass
 class Seen:
     """A norm as it ran. made_by: the operation behind its input ("" = the model's input); before: the one behind that;
-    source: the module that did it, if one did; adds_norm: its input is a sum with a norm's output, as in post-norm."""
+    source: the module that did it, if one did; behind: the same, looked through activations; adds: its input is a sum;
+    skips: the norm whose output is that sum's residual stream, so that the stream passes through a norm."""
 
     path: str
     module: nn.Module
@@ -71,9 +77,12 @@ class Seen:
     made_by: str
     before: str
     source: str
-    adds_norm: bool
+    behind: str
+    adds: bool
+    skips: object
     empty: float  # share of the positions that are zero in every channel
     masked: bool  # it was told the lengths of its rows
+    node: object = None  # autograd's, of its output
 
 
 @dataclass
@@ -83,17 +92,13 @@ class Trace:
     ends_in: str = ""  # the path of the norm that makes the output, "" if none does
 
 
-def first_tensor(value: object) -> Tensor | None:
-    """The first tensor of an output: itself, or of a tuple, a list or a dict."""
-    if isinstance(value, Tensor):
-        return value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
-
-
 def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object], object]) -> Trace:
-    """One forward pass through the model, in its own mode, with autograd's graph."""
-    result, made, hooks = Trace(), {}, []
+    """One forward pass through the model, in its own mode, with autograd's graph.
+
+    The model is a copy to be thrown away: its weights all ask for gradients, frozen ones too, and dropout is off, so
+    that the graph shows what stands where.
+    """
+    result, made, kinds = Trace(), {}, {path: kind for path, _, kind in norms_of(model)}
 
     def entered(path: str, module: nn.Module):
         def hook(_module, args, kwargs):
@@ -110,31 +115,45 @@ def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object]
             y = first_tensor(output)
             if y is not None and y.grad_fn is not None:
                 made.setdefault(y.grad_fn, path)
+            if path in kinds and y is not None:
+                next(seen for seen in reversed(result.seen) if seen.path == path).node = y.grad_fn
 
         return hook
 
-    kinds = {path: kind for path, _, kind in norms_of(model)}
+    _show_everything(model)
     for path, module in model.named_modules():
         if path in kinds:
-            hooks.append(module.register_forward_pre_hook(entered(path, module), with_kwargs=True))
+            module.register_forward_pre_hook(entered(path, module), with_kwargs=True)
         if path and not isinstance(module, TRANSPARENT):
-            hooks.append(module.register_forward_hook(left(path)))
-    try:
-        with torch.enable_grad():
-            result.output = first_tensor(forward(model, batch))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    path = made.get(_through(result.output.grad_fn, made)) if result.output is not None else None
+            module.register_forward_hook(left(path))
+    with torch.enable_grad():
+        result.output = first_tensor(forward(model, batch))
+    path = made.get(_through(result.output.grad_fn, made, SOFTMAX)) if result.output is not None else None
     result.ends_in = path if path in kinds else ""
     return result
 
 
-def _through(node, made: dict):
-    """The node behind reshapes that no module made."""
-    while node is not None and node not in made and RESHAPES.match(node.name()) and node.next_functions:
-        node = node.next_functions[0][0]
+def _show_everything(model: nn.Module) -> None:
+    for weight in model.parameters():
+        if weight.is_floating_point():
+            weight.requires_grad_(True)
+    for module in model.modules():
+        if isinstance(module, DROPOUTS):
+            module.eval()
+
+
+def _through(node, made: dict, also: re.Pattern | None = None):
+    """The node behind reshapes and scalings that no module made, and behind what `also` matches, whoever made it."""
+    while node is not None and (inputs := _inputs(node)):
+        scales = len(inputs) == 1 and SCALES.match(node.name())
+        if not ((also and also.match(node.name())) or (node not in made and (scales or RESHAPES.match(node.name())))):
+            break
+        node = inputs[0]
     return node
+
+
+def _inputs(node) -> list:
+    return [part for part, _ in node.next_functions if part is not None]
 
 
 def _name(node) -> str:
@@ -143,11 +162,33 @@ def _name(node) -> str:
 
 def _look(path: str, module: nn.Module, kinds: dict, x: Tensor, made: dict, masked: bool) -> Seen:
     node = _through(x.grad_fn, made)
-    parts = [_through(part, made) for part, _ in node.next_functions] if node is not None else []
-    adds_norm = _name(node).startswith("AddBackward") and any(made.get(part) in kinds for part in parts)
+    parts = [_through(part, made) for part in _inputs(node)] if node is not None else []
+    adds = _name(node).startswith("AddBackward")
+    skips = [part for part in parts if made.get(part) in kinds and _feeds(part, [p for p in parts if p is not part])]
+    behind = made.get(_through(node, made, ACTIVATIONS), "")
     before = _name(parts[0]) if parts else ""
-    return Seen(path, module, kinds[path], tuple(x.shape), _name(node), before, made.get(node, ""), adds_norm,
-                _empty(x, module), masked)  # fmt: skip
+    return Seen(path, module, kinds[path], tuple(x.shape), _name(node), before, made.get(node, ""), behind,
+                adds, skips[0] if adds and skips else None, _empty(x, module), masked)  # fmt: skip
+
+
+def _feeds(source, nodes: list) -> bool:
+    """Whether the output of a node goes into any of these. What was made before it is not searched."""
+    seen, first = set(), source._sequence_nr()
+    while nodes:
+        node = nodes.pop()
+        if node is source:
+            return True
+        if node is not None and node not in seen and node._sequence_nr() > first:
+            seen.add(node)
+            nodes += _inputs(node)
+    return False
+
+
+def behind_sums(trace: Trace) -> list[Seen]:
+    """The norms, call by call, that the residual stream passes through: each stands behind a sum, and is the residual
+    path of the next sum, or the last of such a chain."""
+    skipped = {seen.skips for seen in trace.seen if seen.skips is not None}
+    return [seen for seen in trace.seen if seen.skips is not None or (seen.adds and seen.node in skipped)]
 
 
 def channels_of(norm: nn.Module) -> int | None:
