@@ -14,6 +14,7 @@ import mambanorm as mn
 from mambanorm.advice import blocks
 from mambanorm.advice.findings import SEVERITIES
 from mambanorm.advice.model_check import CHECKS, as_it_was
+from mambanorm.advice.swap import swap_norms
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(16) % 10
@@ -253,6 +254,24 @@ def test_the_tenth_of_the_rate_is_named_where_it_helps():
     found = mn.check_model(nn.Linear(4, 1), [batch], loss=F.mse_loss, lr=1.0)
     (finding,) = found
     assert "lr = 0.1: there the loss falls" in finding.try_this
+
+
+def test_the_other_norm_is_tried_where_the_loss_does_not_fall():
+    torch.manual_seed(0)
+    x = torch.randn(32, 8)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+    (finding,) = mn.check_model(model, [(x, (x[:, :1] > 0).float())], loss=F.mse_loss, lr=0.3)
+    assert "lr = 0.03: there the loss falls" in finding.try_this
+    assert "GroupNorm in place of BatchNorm1d: with it the loss falls" in finding.try_this
+    assert isinstance(model[1], nn.BatchNorm1d)
+
+
+def test_norms_are_swapped_for_those_that_the_guide_names():
+    model = nn.Sequential(nn.BatchNorm2d(12), nn.Sequential(nn.LayerNorm((3, 4), eps=1e-3), nn.BatchNorm2d(7))).eval()
+    assert swap_norms(model) == "GroupNorm in place of BatchNorm2d and RMSNorm in place of LayerNorm"
+    assert (model[0].num_groups, model[1][1].num_groups, model[1][0].eps) == (3, 1, 1e-3)
+    assert not model[0].training
+    assert swap_norms(nn.Linear(2, 2)) == ""
 
 
 def test_the_model_and_every_random_state_are_left_as_they_were():

@@ -8,6 +8,7 @@ given.py                   a copy of the model, the first batches of a loader, t
 checks_of_structure.py     the checks of what a model is made of;   checks_of_behaviour.py: of what it does
 blocks.py                  ConvBlock, StyleConvBlock, NormalizedLSTM, TransformerLayer, Generator, Discriminator, …
 experiments.py             small real runs, experiments_dense.py, experiments_gan.py: two more
+swap.py                    the same model with another norm
 fitting.py                 their loop and their cache
 mistakes.py                the five mistakes, each a failing demo beside its mended twin
 costs.py                   what a norm costs here: time and memory

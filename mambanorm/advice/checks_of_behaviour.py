@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mambanorm.advice.findings import Exam, Finding, NotSeen
 from mambanorm.advice.given import first_tensor, split, with_input
+from mambanorm.advice.swap import swap_norms
 from mambanorm.advice.trace import DROPOUTS, channel_axis, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.text import plural
 
@@ -232,9 +233,10 @@ def _tensor_of(output: object) -> Tensor:
 
 
 def falling_loss(exam: Exam) -> Iterator[Finding]:
-    """Checks 5 and 11: does the loss fall in a few steps of SGD on a copy, and would another rate do better?
+    """Checks 5, 9 and 11: does the loss fall in a few steps of SGD on a copy, and would another rate or norm do better?
 
-    A tenth of the rate is tried; where the loss hardly changes, 10, 100, … times the rate up to 1 as well.
+    A tenth of the rate is tried; where the loss hardly changes, 10, 100, … times the rate up to 1 as well. Then, at the
+    given rate, the other norms of check 9.
     """
     if not (exam.batches and exam.loss and exam.lr):
         return
@@ -245,18 +247,23 @@ def falling_loss(exam: Exam) -> Iterator[Finding]:
     rates = [exam.lr / 10]
     if abs(losses[-1] - losses[0]) < STILL * abs(losses[0]):  # False where a loss is not finite
         rates += [exam.lr * 10**n for n in range(1, 1 + max(1, math.floor(-math.log10(exam.lr))))]
-    mend = "a norm before each activation; another norm (check 9): GN for BN, RMSN for LN; other initial weights"
+    mends = []
     for lr in rates:
         other = descent(exam, lr)
         if not told(other) and (lr < exam.lr or other[-1] < (1 - STILL) * other[0]):
-            mend = f"lr = {lr:g}: there the loss falls from {other[0]:.3g} to {other[-1]:.3g}"
+            mends.append(f"lr = {lr:g}: there the loss falls from {other[0]:.3g} to {other[-1]:.3g}")
             break
+    model = exam.learner()
+    if (swapped := swap_norms(model)) and not told(other := descent(exam, exam.lr, model)):
+        mends.append(f"{swapped}: with it the loss falls from {other[0]:.3g} to {other[-1]:.3g}")
+    mend = "; or ".join(mends) or "a norm before each activation, or other initial weights"
     yield Finding("serious" if not math.isfinite(losses[-1]) else "warning", "", problem, mend, "checks 5, 9 and 11")
 
 
-def descent(exam: Exam, lr: float) -> list[float]:
-    """The loss of the first batch before and after each step of plain SGD on it; it ends where it is not finite."""
-    model, batch, losses = exam.learner(), exam.batches[0], []
+def descent(exam: Exam, lr: float, model: nn.Module | None = None) -> list[float]:
+    """The loss of the first batch before and after each step of plain SGD on it; it ends where it is not finite.
+    `model` learns; None = a copy of the exam's."""
+    model, batch, losses = exam.learner() if model is None else model, exam.batches[0], []
     weights = [p for p in model.parameters() if p.requires_grad]
     if not weights:
         raise NotSeen("no parameter learns: the model has none, or all are frozen")

@@ -12,6 +12,7 @@ from torch import nn
 
 from mambanorm.advice.findings import Exam, Finding
 from mambanorm.advice.rules import DEEP, SMALL_BATCH
+from mambanorm.advice.swap import most_groups
 from mambanorm.advice.trace import (
     ACTIVATIONS,
     PADS,
@@ -183,9 +184,10 @@ def groups(exam: Exam) -> Iterator[Finding]:
             found = f"each statistic is taken over {plural(values, 'value')}: {left} is left of them, whatever goes in"
             yield Finding("serious", path, found, "fewer groups, or a norm over all channels", NAMES[kind])
         elif g > 1 and g == c:
-            fewer = max(n for n in range(1, max(c // 4, 1) + 1) if c % n == 0)
             found = f"{g} groups of one channel each: this is InstanceNorm"
-            yield Finding("note", path, found, f"fewer groups, such as {fewer}, or say InstanceNorm", NAMES[kind])
+            yield Finding(
+                "note", path, found, f"fewer groups, such as {most_groups(c)}, or say InstanceNorm", NAMES[kind]
+            )
 
 
 def values_of(module: nn.Module, kind: str, shape: tuple[int, ...] | None) -> int | None:

@@ -38,7 +38,7 @@ CHECKS = {
     "groups, and statistics over one or two values": structure.groups,
     "BatchNorm: padding": structure.padding,
 }
-"""Line of the guide → check. Check 9, another norm, is what a finding says to try."""
+"""Line of the guide → check."""
 
 NO_GRAPH = "what stands before and behind each norm: the output has no graph (is there a torch.no_grad in the model?)"
 
