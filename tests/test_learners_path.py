@@ -35,6 +35,7 @@ def test_what_is_asked_to_be_guessed_is_tested_below(cells):
     assert "answers.guesses_on_" in cells[tested[0] + 1].source
 
 
+@pytest.mark.parametrize("cells", [*NAMES, "11_choosing"], indirect=True)
 def test_every_exercise_has_a_folded_solution_below_its_lead(cells):
     (at,) = [i for i, cell in enumerate(cells) if cell.source.startswith("## Exercises")]
     numbers = re.findall(r"^(\d)\. ", cells[at].source, re.MULTILINE)
