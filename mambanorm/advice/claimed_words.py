@@ -24,7 +24,7 @@ def counts() -> list[tuple]:
     layer = nn.LayerNorm(hidden[-1])
     return [
         ("BatchNorm of (32, 64, 28, 28)", "64 means", f"{len(nn.BatchNorm2d(image[1]).running_mean)} means", TORCH),
-        ("LayerNorm of (32, 128, 512)", "32 × 128 means", f"{text[:-1].numel():,} means", TORCH),
+        ("LayerNorm of (32, 128, 512)", "32 × 128 means", f"{text[:-1].numel():,} means", "arithmetic"),
         ("BatchNorm of (32, 100, 256): values a statistic", "3,200", f"{step_values:,}", "arithmetic"),
         ("LayerNorm of (32, 100, 256): values a statistic", "256", f"{layer.normalized_shape[0]}", TORCH),
         ("GroupNorm(16, 64)", "4 channels a group", f"{64 // nn.GroupNorm(16, 64).num_groups}", TORCH),
