@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import sys
@@ -32,7 +33,7 @@ from mambanorm.training.live import LiveRun, LiveRuns
 from mambanorm.training.loop import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
-from mambanorm.widgets.explorer import Explorer, choice
+from mambanorm.widgets.explorer import Explorer, choice, no_collection
 from mambanorm.widgets.norms import SEQUENCE, TOKEN, scopes
 from mambanorm.widgets.page import explorers_notebook
 from mambanorm.widgets.recorded import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
@@ -547,3 +548,16 @@ def test_without_voila_one_sentence_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "voila.app", None)
     assert main(["explore", "--no-browser"]) == 2
     assert "needs voila, which is not installed here" in capsys.readouterr().err
+
+
+def test_drawing_leaves_the_garbage_collector_as_it_was():
+    with no_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -42,10 +42,30 @@ def growth_map(
         torch.manual_seed(seed)
         blocks = nn.ModuleList(MambaBlock(d_model, *arm) for _ in range(n_layers)).train(training)
         x = torch.randn(ROWS, LENGTH, d_model)
-    # all gains in one batch, unless a norm takes statistics over the batch: a gain's rows must not see another's
-    alone = training and any("B" in NORMS[name].axes for name in arm)
-    batches = [[gain] for gain in gains] if alone else [list(gains)]
-    return np.concatenate([_sizes(blocks, x, some) for some in batches])
+    if training:
+        for block in blocks:
+            _take_apart(block, len(gains))
+    return _sizes(blocks, x, list(gains))
+
+
+class _EachGain(nn.Module):
+    """A norm that takes statistics over the batch, on the rows of each gain alone: they must not see another's."""
+
+    def __init__(self, norm: nn.Module, gains: int):
+        super().__init__()
+        self.norm, self.gains = norm, gains
+
+    def forward(self, x: Tensor, lengths: None = None) -> Tensor:
+        return torch.cat([self.norm(rows) for rows in x.chunk(self.gains)])
+
+
+def _take_apart(block: MambaBlock, gains: int) -> None:
+    """The block goes over all gains at once, its norms over the batch do not."""
+    n1, n2 = (name is not None and "B" in NORMS[name].axes for name in block.norm_names)
+    if n1:
+        block.n1, block.n1_forks = _EachGain(block.n1, gains), False
+    if n2:
+        block.n2, block.n2_gates = _EachGain(block.n2, gains), False
 
 
 def _sizes(blocks: nn.ModuleList, x: Tensor, gains: list[float]) -> np.ndarray:

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.ticker import EngFormatter
 
 from mambanorm.figures.diagrams import draw_block
 from mambanorm.figures.style import GREY, INK, empty_axes, finish, jitter, norm_colour, quick_figure, styled
@@ -72,6 +73,8 @@ def _draw_parameters(ax: Axes, facts: ArmFacts) -> None:
     for i, count in enumerate(counts):
         ax.text(max(count, 0.5) * 1.15, i, f"{count:,}", va="center", fontsize=8, color=INK)
     ax.set_xscale("log")
+    ax.minorticks_off()
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k: powers as formulas take as long as all else
     ax.set(xlim=(0.5, 40 * counts.max()), ylim=(len(places) - 0.4, -0.6))
     ax.set(xlabel="parameters (log scale)", ylabel="place in the model")
     ax.set_yticks(range(len(places)), places)

@@ -59,6 +59,7 @@ def _draw_line(ax: Axes, sizes: np.ndarray, gain: float) -> None:
     ax.plot(depth[finite], sizes[finite], marker="o", markersize=3, color=INK)
     ax.set_yscale("log")
     ax.minorticks_off()  # over twelve decades there are eighty, a quarter of the time of drawing
+    ax.yaxis.set_major_formatter("{x:g}")  # powers as formulas take another quarter
     if not finite.all():
         first = depth[~finite][0]
         ax.axvspan(first - 0.5, len(sizes) + 0.5, color=NO_NORM, alpha=0.15, linewidth=0)
