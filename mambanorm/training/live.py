@@ -2,12 +2,15 @@
 
 LiveRun     one run, and what was last seen of it
 LiveRuns    several at once, under one thread that restores torch's settings when all have ended
+warm_up     loads what they need, so that their start is one
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -17,7 +20,7 @@ from mambanorm.diagnostics import blocks_of, left_as_found, token_norms
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.norms import NormVary
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig
+from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.loop import train
 
 LOOK_EVERY = 5  # steps
@@ -25,6 +28,15 @@ ROWS = 128
 """Validation rows that are looked at: enough for a moving picture, too few for a result."""
 GRADIENT_BINS = np.linspace(-9, 1, 41)
 """Edges of the histogram, log₁₀ |gradient|."""
+
+
+@cache
+def warm_up(task: str, scale: str) -> None:
+    """One step of a run on this task, thrown away: it loads data and kernels, 2 s in a new process. What is there then
+    is taken out of the garbage collector's rounds (`gc.freeze`), which are 0.3 s of each start after that."""
+    train(base_config(task, scale, device="cpu", steps=1, warmup_steps=1))
+    gc.collect()
+    gc.freeze()
 
 
 class Stopped(Exception):
@@ -85,8 +97,8 @@ class LiveRun:
 
 
 class LiveRuns:
-    """Runs side by side, a thread each. `changed` is called now and then while they run, and once when all have
-    ended, from the thread that watches them."""
+    """Runs side by side, a thread each. `changed` is called before they start, now and then while they run, and when
+    all have ended, from the thread that watches them."""
 
     def __init__(self, configs: Sequence[RunConfig], changed: Callable[[], None], every_s: float = 0.4):
         self.runs = [LiveRun(config) for config in configs]
@@ -111,11 +123,11 @@ class LiveRuns:
 
     def _watch(self) -> None:
         threads = [threading.Thread(target=run.train, daemon=True) for run in self.runs]
+        self._changed()  # before they compete with it for the interpreter
         with exactly_threads(1):  # outside of theirs, so that the last to end does not leave torch with one thread
             for thread in threads:
                 thread.start()
             while any(thread.is_alive() for thread in threads):
-                self._changed()
                 for thread in threads:
                     thread.join(self._every_s / len(threads))
-        self._changed()
+                self._changed()

@@ -7,7 +7,7 @@ import numpy as np
 from mambanorm.figures.mixture_view import fig_mixture_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.training.config import RunConfig, base_config
-from mambanorm.training.live import LiveRuns
+from mambanorm.training.live import LiveRuns, warm_up
 from mambanorm.training.store import find_run
 from mambanorm.widgets.explorer import Explorer, begin_and_end, buttons, choice, slider
 
@@ -20,6 +20,7 @@ class MixtureExplorer(Explorer):
     """A button trains the arm here, unless the run store of this machine has it."""
 
     def __init__(self, steps: int | None = None):
+        warm_up(TASK, SCALE)
         self.live, self._steps = None, steps
         super().__init__(
             self._show,

@@ -6,7 +6,7 @@ from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
 from mambanorm.training.config import RunConfig, base_config
-from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns
+from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns, warm_up
 from mambanorm.widgets.explorer import Explorer, begin_and_end, choice
 
 TASK, SCALE = "digits", "quick"
@@ -16,6 +16,7 @@ class TrainingExplorer(Explorer):
     """Start and stop beside the controls; the picture moves while the runs do."""
 
     def __init__(self, steps: int | None = None):
+        warm_up(TASK, SCALE)
         self.live, self._asked, self._steps = None, None, steps
         self.start, self.halt = begin_and_end("start", self.begin, self.end)
         self.halt.disabled = True
