@@ -17,7 +17,7 @@ claimed_words.py           the same of counts of statistics, and of claims in wo
 answers.py                 what came out, in sentences
 """
 
-from mambanorm.advice.answers import in_words
+from mambanorm.advice.answers import guesses_tested, in_words
 from mambanorm.advice.claimed import claimed_and_measured
 from mambanorm.advice.costs import memory_table, overhead_table
 from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
@@ -37,6 +37,7 @@ __all__ = [
     "Recommendation",
     "check_model",
     "claimed_and_measured",
+    "guesses_tested",
     "in_words",
     "measure",
     "memory_table",

@@ -1,4 +1,4 @@
-"""What the experiments say, as the sentences of notebook 11's answer: every number is read off the frames given."""
+"""What the experiments say, as the sentences of notebook 11: every number is read off the frames given."""
 
 from __future__ import annotations
 
@@ -26,6 +26,26 @@ def in_words(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
     ]
     others = (_batch(found["batch_size"]), _recurrent(found["recurrent"]), _counting(found["counting"]))
     return "\n".join([*lines, *others, _style(found["style"]), _gan(found["gan"])])
+
+
+def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
+    """The three guesses of notebook 11, as lines of Markdown. mistakes, found: as for `in_words`."""
+    fails = mistakes.set_index("number").fails.map(SAID)
+    gan = "; ".join(_in_a_gan(found["gan"], "discriminator", "generator"))
+    return "\n".join([f"1. {_from_batch(found['batch_size'])}", f"2. {_survives(found['style'])}", (
+        f"3. BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}. Energy distance of the GAN "
+        f"against no norm (lower is better): {gan}."
+    )])  # fmt: skip
+
+
+def _from_batch(frame: pd.DataFrame) -> str:
+    """The batch sizes at which BN is behind GN beyond the spread of the seeds."""
+    sizes = sorted(frame.batch.unique())
+    gaps = {n: paired_by_seed(frame[frame.batch == n], "norm", "BN", "GN", "accuracy") for n in sizes}
+    behind = [n for n, gap in gaps.items() if interval_says(*t_interval(gap)) == "below zero"]
+    tried = f"of {', '.join(map(str, sizes))} rows"
+    where = f"at {', '.join(map(str, behind))} rows" if behind else "at no batch size"
+    return f"In the small CNN BN is behind GN beyond the spread of the seeds {where} ({tried})."
 
 
 def _batch(frame: pd.DataFrame) -> str:
@@ -59,17 +79,26 @@ def _counting(frame: pd.DataFrame) -> str:
 
 
 def _style(frame: pd.DataFrame) -> str:
+    return f"- **Whose style survives?** {_survives(frame)}"
+
+
+def _survives(frame: pd.DataFrame) -> str:
     left = 100 * frame.groupby("norm").survives.mean()
-    return f"- **Whose style survives?** {left.IN:.0f} % of it can be read behind IN, {left.BN:.0f} % behind BN."
+    return f"{left.IN:.0f} % of each image's own style can be read behind IN, {left.BN:.0f} % behind BN."
 
 
 def _gan(frame: pd.DataFrame) -> str:
     """Each measured norm of a GAN against none in both networks."""
-    told = []
-    for component, other in (("generator", "discriminator"), ("discriminator", "generator")):
-        here = frame[frame[other] == "None"]
-        for norm in (name for name in ("BN", "IN") if name in set(here[component])):
-            gap = paired_by_seed(here, component, norm, "None", "distance")
-            low, high = t_interval(gap)
-            told.append(f"{norm} in the {component} {gap.mean():+.2f} [{low:.2f}, {high:.2f}]".replace("-", "−"))
+    both = (("generator", "discriminator"), ("discriminator", "generator"))
+    told = [words for component, other in both for words in _in_a_gan(frame, component, other)]
     return f"- **A norm in a GAN**, energy distance against no norm (lower is better): {', '.join(told)}."
+
+
+def _in_a_gan(frame: pd.DataFrame, component: str, other: str) -> list[str]:
+    """What each norm changes in one network, the other one without a norm."""
+    here, told = frame[frame[other] == "None"], []
+    for norm in (name for name in ("BN", "IN") if name in set(here[component])):
+        gap = paired_by_seed(here, component, norm, "None", "distance")
+        low, high = t_interval(gap)
+        told.append(f"{norm} in the {component} {gap.mean():+.2f} [{low:.2f}, {high:.2f}]".replace("-", "−"))
+    return told
