@@ -350,6 +350,15 @@ def test_the_answer_takes_its_numbers_from_the_frames(runs):
     assert f"{100 * frames['style'].groupby('norm').survives.mean().BN:.0f} % behind BN" in said
 
 
+def test_the_guesses_are_answered_by_the_same_frames(runs):
+    folder, frames = runs
+    said = advice.guesses_tested(mistake_table("smoke", SEEDS, folder), frames).splitlines()
+    assert [line[:2] for line in said] == ["1.", "2.", "3."]
+    ahead = frames["dense"].assign(accuracy=lambda f: f.seed / 100 + (f.norm == "BN") * (0.1 - 0.2 * (f.batch == 4)))
+    said = advice.guesses_tested(mistake_table("smoke", SEEDS, folder), frames | {"dense": ahead})
+    assert "a net of linear layers: 4 of" in said
+
+
 def test_instance_norm_leaves_no_style_to_read_and_batch_norm_does():
     torch.manual_seed(0)
     x = fitting.digits("quick", 0)["test"][0]

@@ -32,20 +32,23 @@ def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) ->
     """The three guesses of notebook 11, as lines of Markdown. mistakes, found: as for `in_words`."""
     fails = mistakes.set_index("number").fails.map(SAID)
     gan = "; ".join(_in_a_gan(found["gan"], "discriminator", "generator"))
-    return "\n".join([f"1. {_from_batch(found['batch_size'])}", f"2. {_survives(found['style'])}", (
-        f"3. BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}. Energy distance of the GAN "
-        f"against no norm (lower is better): {gan}."
-    )])  # fmt: skip
+    nets = {"a small CNN": found["batch_size"], "a net of linear layers": found["dense"]}
+    behind = "; ".join(f"{net}: {_behind(frame)}" for net, frame in nets.items())
+    lines = (
+        f"Batch sizes at which BN is behind GN beyond the spread of the seeds: {behind}.",
+        _survives(found["style"]),
+        f"BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}. Energy distance of the GAN "
+        f"against no norm (lower is better): {gan}.",
+    )
+    return "\n".join(f"{i}. {line}" for i, line in enumerate(lines, start=1))
 
 
-def _from_batch(frame: pd.DataFrame) -> str:
+def _behind(frame: pd.DataFrame) -> str:
     """The batch sizes at which BN is behind GN beyond the spread of the seeds."""
     sizes = sorted(frame.batch.unique())
     gaps = {n: paired_by_seed(frame[frame.batch == n], "norm", "BN", "GN", "accuracy") for n in sizes}
     behind = [n for n, gap in gaps.items() if interval_says(*t_interval(gap)) == "below zero"]
-    tried = f"of {', '.join(map(str, sizes))} rows"
-    where = f"at {', '.join(map(str, behind))} rows" if behind else "at no batch size"
-    return f"In the small CNN BN is behind GN beyond the spread of the seeds {where} ({tried})."
+    return f"{', '.join(map(str, behind)) or 'none'} of {', '.join(map(str, sizes))} rows"
 
 
 def _batch(frame: pd.DataFrame) -> str:
