@@ -18,7 +18,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.model.block import SITES, MambaBlock
+from mambanorm.model.block import MambaBlock
+from mambanorm.model.sites import SITES
 from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormSelector

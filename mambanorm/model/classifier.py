@@ -17,7 +17,8 @@ from mambanorm.model.block import MambaBlock
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import EMBEDDING_STD
 from mambanorm.model.positional import positional as encoding
-from mambanorm.norms import check_options, create_norm, known_options
+from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
+from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
 
 
@@ -65,8 +66,8 @@ class SequenceClassifier(nn.Module):
         self.vocab_size, self.in_features = vocab_size, in_features
         self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
         block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
-        check_options((stem_norm, final_norm, *self.arm), norm_options)
-        own = known_options(self.arm, norm_options)
+        check_arm_options(self.arm, norm_options, (stem_norm, final_norm))
+        own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
         self.blocks = nn.ModuleList(
             MambaBlock(d_model, *self.arm, norm_options=own, **block_options) for _ in range(n_layers)
         )

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from mambanorm.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import BlockCache, MambaBlock
-from mambanorm.norms import check_causal, check_options, create_norm, known_options
+from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
+from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"
 
@@ -57,10 +58,10 @@ class LanguageModel(nn.Module):
             check_size(name, size)
         check_flag("tie", tie)
         self.arm, self.vocab_size, self.tie = Arm.parse(arm), vocab_size, tie
-        check_causal((*self.arm, final_norm), TO_PREDICT)
-        check_options((final_norm, *self.arm), norm_options)
+        check_causal((*self.arm.norms, final_norm), TO_PREDICT)
+        check_arm_options(self.arm, norm_options, (final_norm,))
         options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
-        own = known_options(self.arm, norm_options)
+        own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
         blocks = [MambaBlock(d_model, *self.arm, norm_options=own, **options) for _ in range(n_layers)]
         self.backbone = nn.ModuleDict({"embedding": nn.Embedding(vocab_size, d_model), "layers": nn.ModuleList(blocks)})
         with torch.random.fork_rng(devices=[]):
