@@ -1,10 +1,11 @@
 """The mixer of a Mamba block in two parts, for norms between them: fused for float32 on the CPU.
 
     enter_mixer:  u, z = SiLU(Conv(h·W_mainᵀ)), h·W_gateᵀ
-    leave_mixer:  Δ = softplus(dt·W_dtᵀ + bias)            y = Scan(u, Δ, A, B, C) + D·u,  ·SiLU(z) where a gate is given
+    leave_mixer:  Δ = softplus(dt·W_dtᵀ + bias)           y = Scan(u, Δ, A, B, C) + D·u,  ·SiLU(z) where a gate is given
 
 Between them stand, in torch, what a norm may touch: u, z, and dt, B, C = split(u·W_xᵀ). Δ is never stored here either.
-What is lost against mixer.py is one addition to the gradient of u. The readable twin is `MambaBlock._forward_readable`.
+What is lost against mixer.py is one addition to the gradient of u. The readable twin is
+`MambaBlock._forward_readable`.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner channels, N state size, R = dt_rank.
 Source: as mixer.py.

@@ -69,12 +69,12 @@ class Arm(NamedTuple):
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise ValueError(
                 f"unknown arm {text!r}: an arm is written N1>SSM>N2 with N1 and N2 among {', '.join(NORMS)}, "
-                f"further sites follow as +SITE:NORM; or preset:NAME; of a Transformer N1>MHA>N2, or one of {', '.join(AUTONORM)}{hint}"
+                f"further sites follow as +SITE:NORM; or preset:NAME; of a Transformer N1>MHA>N2, or one of "
+                f"{', '.join(AUTONORM)}{hint}"
             )
         if parts[1] == "MHA" and further:
-            raise ValueError(
-                f"arm {text!r}: a Transformer's block has no further sites, leave out +{'+'.join(further)}"
-            )
+            extra = "+".join(["", *further])
+            raise ValueError(f"arm {text!r}: a Transformer's block has no further sites, leave out {extra}")
         kind = AttentionArm if parts[1] == "MHA" else Arm
         return kind(norm_name(parts[0]), norm_name(parts[2]), further_norms(map(_site_and_norm, further)))
 

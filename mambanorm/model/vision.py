@@ -64,9 +64,10 @@ class VSSBlock(SitedBlock):
     """One block, residual included: x (B, H, W, d_model) → (B, H, W, d_model).
 
     n1, n2, more, norm_options: as MambaBlock's. At B, C, delta and delta_after one norm serves the four directions, as
-    if they were four rows: it sees the positions in the order of the direction. Each direction has its own x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias
-    (4, E), A_logs (4·E, N) and Ds (4·E), shaped and initialised as VMamba's; its v0 blocks load as they are. Raises
-    ValueError for an unknown norm, site or size, TypeError for an option that no norm has.
+    if they were four rows: it sees the positions in the order of the direction. Each direction has its own
+    x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E), shaped
+    and initialised as VMamba's; its v0 blocks load as they are. Raises ValueError for an unknown norm, site or size,
+    TypeError for an option that no norm has.
 
     As MambaBlock, it has two versions: a fused one for float32 on the CPU, and a readable one for elsewhere and while
     diagnostics record. Its sites B, C and delta are in the order of each direction, the four side by side.
