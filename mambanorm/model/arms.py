@@ -79,7 +79,7 @@ class Arm(NamedTuple):
         return kind(norm_name(parts[0]), norm_name(parts[2]), further_norms(map(_site_and_norm, further)))
 
     def __str__(self) -> str:
-        return f"{self.n1}>SSM>{self.n2}" + "".join(f"+{site}:{norm}" for site, norm in self.more)
+        return f"{self.n1}>SSM>{self.n2}{self.further}"
 
     @property
     def sites(self) -> dict[str, str]:
@@ -94,15 +94,16 @@ class Arm(NamedTuple):
     @property
     def label(self) -> str:
         """For figures: `RMSN→GN`, `RMSN→None + RMSN at B, C`."""
-        return f"{self.n1}→{self.n2}" + self.further
+        by_norm: dict[str, list[str]] = {}
+        for site, norm in self.more:
+            by_norm.setdefault(norm, []).append(SYMBOLS.get(site, site))
+        words = (f" + {norm} at {', '.join(sites)}" for norm, sites in by_norm.items())
+        return f"{self.n1}→{self.n2}{''.join(words)}"
 
     @property
     def further(self) -> str:
-        """The further sites in words, a norm after another: ` + RMSN at B, C`; "" where there is none."""
-        by_norm = {
-            norm: [SYMBOLS.get(site, site) for site, other in self.more if other == norm] for _, norm in self.more
-        }
-        return "".join(f" + {norm} at {', '.join(sites)}" for norm, sites in by_norm.items())
+        """The further sites as they are written: `+B:RMSN+gated:LN`, or ""."""
+        return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
 def _site_and_norm(text: str) -> tuple[str, str]:
@@ -253,6 +254,12 @@ def preset(name: str) -> Arm:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name].arm
+
+
+def preset_options(text: object) -> dict[str, dict[str, object]]:
+    """The norm options that belong to an arm by its name, `"preset:Falcon-Mamba"`; {} for any other arm."""
+    name = text.removeprefix("preset:").strip() if isinstance(text, str) and text.startswith("preset:") else ""
+    return {site: dict(options) for site, options in PRESETS[name].options.items()} if name in PRESETS else {}
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1

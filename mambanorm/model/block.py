@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown
 from mambanorm.errors import unknown
 from mambanorm.model.arms import PRESETS, Arm
-from mambanorm.model.sites import SITES, SitedBlock, arm_of
+from mambanorm.model.sites import SITES, SitedBlock, arm_of, site_widths
 from mambanorm.norms import check_causal
 from mambanorm.norms.masked_moments import fusible
 from mambanorm.ssm import BACKENDS, conv_silu, selective_scan
@@ -101,8 +101,7 @@ class MambaBlock(SitedBlock):
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         init_dt(self.dt_proj.weight, self.dt_proj.bias)
         self.d_model = d_model
-        narrow, wide = dict.fromkeys(("n1", "branch", "residual"), d_model), ("n2", "conv", "z", "gated", "delta_after")
-        widths = narrow | dict.fromkeys(wide, d_inner) | dict(B=d_state, C=d_state, delta=self.dt_rank)
+        widths = site_widths(d_model, d_inner, d_state, self.dt_rank)
         self._make_norms(arm_of(n1, n2, more), norm_options, widths)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self.scan_gates = self.arm.n2 == "None"  # with nothing between SSM and gate, the scan gates as well

@@ -82,6 +82,12 @@ class SitedBlock(nn.Module):
         return self._at("residual", out, lengths)
 
 
+def site_widths(d_model: int, d_inner: int, d_state: int, dt_rank: int) -> dict[str, int]:
+    """How many channels there are at each site of a block with one selective scan."""
+    widths = dict.fromkeys(("n1", "branch", "residual"), d_model) | dict(B=d_state, C=d_state, delta=dt_rank)
+    return widths | dict.fromkeys(("n2", "conv", "delta_after", "z", "gated"), d_inner)
+
+
 def common_options(norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options for every norm, without those of single sites. ValueError for what is no dict."""
     known_options((), norm_options)  # raises for what is no dict

@@ -29,7 +29,7 @@ from mambanorm.model.arms import Arm
 from mambanorm.model.block import INSIDE, can_fuse, check_sizes, init_dt, initial_A_log
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import positional as encoding
-from mambanorm.model.sites import SitedBlock, arm_of, check_arm_options, common_options, options_of_blocks
+from mambanorm.model.sites import SitedBlock, arm_of, check_arm_options, common_options, options_of_blocks, site_widths
 from mambanorm.norms import create_norm, known_options
 from mambanorm.ssm import selective_scan
 
@@ -106,9 +106,7 @@ class VSSBlock(SitedBlock):
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         nn.init.uniform_(self.x_proj_weight, -(d_inner**-0.5), d_inner**-0.5)  # as nn.Linear starts each direction's
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
-        narrow, wide = dict.fromkeys(("n1", "branch", "residual"), d_model), ("n2", "conv", "z", "gated", "delta_after")
-        widths = narrow | dict.fromkeys(wide, d_inner) | dict(B=d_state, C=d_state, delta=rank)
-        self._make_norms(arm_of(n1, n2, more), norm_options, widths)
+        self._make_norms(arm_of(n1, n2, more), norm_options, site_widths(d_model, d_inner, d_state, rank))
         self.mixes_at_once = not any(site in self.more for site in INSIDE)
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
