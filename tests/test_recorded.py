@@ -24,7 +24,8 @@ from mambanorm.training.sweep import sweep
 
 ELSEWHERE = 0.05
 """On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14
-runs of digits differed by at most 0.003; other processors may differ more."""
+runs of digits differed by at most 0.003. Between two processors, Intel and AMD, 3 of 436 runs of scale quick differed by
+more than this, by up to 0.49, all of digits and at high rates: there rounding decides a run. So one of a sample may."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
     exact, expected = again.loc[same, facts], sample.loc[same, facts]
     pd.testing.assert_frame_equal(exact, expected, check_dtype=False, check_exact=True, obj=told)
     gaps = (again.test_accuracy - sample.test_accuracy)[~same & (again.status == sample.status)].abs()
-    assert (gaps <= ELSEWHERE).all(), told
+    assert (gaps > ELSEWHERE).sum() <= 1, told
     assert np.median(gaps) <= ELSEWHERE / 3 if len(gaps) else True, told
 
 

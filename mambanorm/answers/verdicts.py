@@ -15,6 +15,9 @@ from mambanorm.study.tables import points
 ABOUT = {"s": "sequences", "v": "images"}
 """The last letter of one of the paper's claims → what the paper says it of."""
 
+NAMED = 6
+"""Arms that are not told apart from the best one, the nearest first: what is more is counted."""
+
 
 def what_holds(
     verdicts: Sequence,
@@ -57,7 +60,8 @@ def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
     if absent := [f"{label(arm)} ({who})" for arm, who in lacking.items() if who]:
         return f"- **On {task}** no arm is recommended yet. Still to be recorded: {', '.join(absent)}."
     best, named = table.iloc[0], table[table.who != ""].set_index("who")
-    near = table[table.told == "not told apart"].arm.map(label)
+    near = list(table[table.told == "not told apart"].arm.map(label))
+    near = near if len(near) <= NAMED else [*near[:NAMED], f"and {len(near) - NAMED} more"]
     against = "; ".join(
         f"to {who} ({label(row.arm)}) {points(row.behind, row.low, row.high)}"
         for who, row in named.iterrows()

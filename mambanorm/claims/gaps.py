@@ -34,15 +34,18 @@ def missing_rates(arms: Sequence[str], rates: Sequence[float], there: np.ndarray
 def missing_seeds(
     arms: Sequence[str], rates: Sequence[float], seeds: Sequence[int], there: np.ndarray
 ) -> tuple[str, ...]:
-    """The seeds that are left out, each with the first of the runs that it lacks. there: (arms, rates, seeds)."""
-    texts = []
+    """The seeds that are left out, with the first of the runs that they lack; those that lack the same in one text.
+    there: (arms, rates, seeds)."""
+    texts: dict[str, list[int]] = {}
     for k, seed in enumerate(seeds):
         lacking = np.argwhere(~there[:, :, k])
         if len(lacking):
             i, j = lacking[0]
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            texts.append(f"seed {seed} left out: {label(arms[i])} at learning rate {rates[j]:g}{more} not run")
-    return tuple(texts)
+            texts.setdefault(f"{label(arms[i])} at learning rate {rates[j]:g}{more} not run", []).append(seed)
+    return tuple(
+        f"seed{'s' * (len(which) > 1)} {', '.join(map(str, which))} left out: {what}" for what, which in texts.items()
+    )
 
 
 def missing_columns(arms: Sequence[str], seeds: Sequence[int], known: dict[str, np.ndarray]) -> tuple[list, list]:
