@@ -105,6 +105,11 @@ def norm_cases():
         lambda: norm_with("NormVary", mean_logits=3)(numbers(B, L, D)),
         "NormVary: mean_logits has shape (3,), needed is (5,)",
     )
+    yield (
+        "SwitchNorm with five logits",
+        lambda: norm_with("SwitchNorm", var_logits=5)(numbers(B, L, D)),
+        "SwitchNorm: var_logits has shape (5,), needed is (3,)",
+    )
 
 
 # ------------------------------------------------------------------------------------------- norms, options and entry

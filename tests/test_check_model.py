@@ -15,6 +15,7 @@ from mambanorm.advice import blocks
 from mambanorm.advice.findings import SEVERITIES
 from mambanorm.advice.model_check import CHECKS, as_it_was
 from mambanorm.advice.swap import swap_norms
+from mambanorm.advice.trace import norms_of, takes_batch_statistics
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(16) % 10
@@ -350,3 +351,9 @@ def test_bad_values_are_answered_in_one_clear_line(options, error, words):
 def test_what_is_no_model_is_refused():
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
         mn.check_model("model")
+
+
+def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
+    blocks = nn.Sequential(mn.MambaBlock(8, "Scale", "SwitchNorm"))
+    assert [(path, kind) for path, _, kind in norms_of(blocks)] == [("0.n2", "SwitchNorm")]
+    assert takes_batch_statistics(blocks[0].n2, "SwitchNorm")

@@ -87,8 +87,8 @@ def test_the_bowl_holds_its_path_and_its_lowest_point():
 def test_a_norm_does_not_feel_what_its_equation_cancels():
     blind = invariance.invariances() < invariance.FELT
     known = {  # which norms cannot feel the change, from their equations
-        "all × 3": {n for n in mn.NORMS if n not in ("None", "DyT", "Derf", "NormSelector")},
-        "all + 3": {"BN", "IN", "LN", "GN", "LN-DL", "GN-token"},
+        "all × 3": {n for n in mn.NORMS if n not in ("None", "Scale", "DyT", "Derf", "NormSelector")},
+        "all + 3": {"BN", "IN", "LN", "GN", "LN-DL", "GN-token", "SwitchNorm"},
         "each channel × its own": {"BN", "IN"},
         "each channel + its own": {"BN", "IN"},
         "other rows": {n for n, e in mn.NORMS.items() if "B" not in e.axes},
@@ -118,7 +118,7 @@ def test_the_three_questions_are_answered_as_the_axes_say():
     assert list(table.index[~table["one position"].astype(bool)]) == ["IN"]
     said = answers.guesses(table)
     assert "leaves nothing of the input with IN:" in said
-    assert "It changes BN, NormVary and NormVary-fixed" in said
+    assert "It changes BN, NormVary, NormVary-fixed and SwitchNorm" in said
 
 
 def test_an_answer_names_the_fewer_norms():
@@ -358,6 +358,9 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
     assert "The cheapest norm is RMSN. By the median RMSN is 20 % faster than LN" in said
     assert "take 2.0 times LN's time, per token (RMSN, LN, GN-token) 1.0 times" in said
     assert "RMSN was the cheapest and" in answers.normalization(table)
+    gain = table.assign(ratio=table.ratio.mask(table.norm == "Scale", 0.2)).sort_values("ratio")
+    assert "The cheapest norm is RMSN." in answers.costs(gain)  # a gain is no norm
+    assert "RMSN was the cheapest and" in answers.normalization(gain)
     slower = table.assign(ratio=table.ratio.mask(table.norm == "RMSN", 1.1))
     assert "10 % slower than LN" in answers.costs(slower)
 

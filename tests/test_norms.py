@@ -13,7 +13,6 @@ from mambanorm.study.norm_catalog import norm_costs, taxonomy_table
 from mambanorm.study.paper import TABLE_3
 
 B, L, D, G, EPS = 5, 7, 8, 4, 1e-5
-ALONG_L = ("IN", "GN", "LN-DL", "RMSN-DL", "BN", "NormVary", "NormVary-fixed")
 
 
 def sample(*shape, seed=0, dtype=torch.float64, mean=0.0):
@@ -55,6 +54,19 @@ def normvary(x, mean_logits, var_logits, statistics="total"):
     return standardize(x, mean, var)
 
 
+def switchnorm_members(x):
+    """Luo et al. 2019, Eq. 2: the statistics of IN, LN and BN, each taken from x over its own axes."""
+    return [mean_var(x, (1,)), mean_var(x, (1, 2)), mean_var(x, (0, 1))]
+
+
+def switchnorm(x, mean_logits, var_logits, members=None):
+    """Luo et al. 2019, Eq. 3 and 5."""
+    members = switchnorm_members(x) if members is None else members
+    mean = sum(w * m for w, (m, _) in zip(mean_logits.softmax(0), members, strict=True))
+    var = sum(w * v for w, (_, v) in zip(var_logits.softmax(0), members, strict=True))
+    return standardize(x, mean, var)
+
+
 def normvary_token(x, mean_logits, var_logits):
     """The mixture of the three members that a token has."""
     gn = [s.expand(-1, -1, -1, D // G).reshape(x.shape) for s in mean_var(grouped(x), (3,))]
@@ -78,6 +90,8 @@ EQUATIONS = {
     "NormVary": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
     "NormVary-fixed": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
     "NormVary-token": lambda x: normvary_token(x, torch.zeros(3).double(), torch.zeros(3).double()),
+    "SwitchNorm": lambda x: switchnorm(x, torch.zeros(3).double(), torch.zeros(3).double()),
+    "Scale": lambda x: x,
 }
 
 
@@ -282,7 +296,7 @@ def test_axes_of_the_registry_are_where_a_change_is_felt(name):
     felt = (norm(x) != norm(nudged)).detach()
     expected = torch.zeros(3, 4, D, dtype=torch.bool)
     mixture = (("B", "L"), ("L", "D"))  # a mixture is felt wherever its widest members are, not in the whole box
-    for axes in mixture if name in ("NormVary", "NormVary-fixed") else (mn.NORMS[name].axes,):
+    for axes in mixture if name in ("NormVary", "NormVary-fixed", "SwitchNorm") else (mn.NORMS[name].axes,):
         rows = slice(None) if "B" in axes else slice(1, 2)
         places = slice(None) if "L" in axes else slice(2, 3)
         channels = slice(None) if "D" in axes else slice(4, 6) if "D/G" in axes else slice(5, 6)
@@ -467,6 +481,180 @@ def test_normvary_of_a_token_mixes_its_three_members_with_any_weights():
     assert norm.mean_logits.grad.abs().sum() > 0
 
 
+# SwitchNorm, Luo et al. 2019
+
+
+def with_random_logits(name, d=D, **options):
+    """In float64, anywhere but where it starts."""
+    norm = randomise(mn.create_norm(name, d, **options).double())
+    with torch.no_grad():
+        for seed, logits in enumerate((norm.mean_logits, norm.var_logits), start=3):
+            logits.copy_(sample(*logits.shape, seed=seed))
+    return norm
+
+
+def test_switchnorm_equals_its_equations_with_any_weights_forward_and_gradient():
+    norm = with_random_logits("SwitchNorm")
+    x, weight = sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
+    expected = switchnorm(x, norm.mean_logits, norm.var_logits) * norm.gamma + norm.beta
+    y = norm(x)
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+    leaves = [x, *norm.parameters()]
+    for ours, theirs in zip(*(torch.autograd.grad((z * weight).sum(), leaves) for z in (y, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
+def test_one_hot_logits_make_switchnorm_each_of_its_members():
+    x = sample(B, L, D, mean=1.0)
+    for i, name in enumerate(("IN", "LN-DL", "BN")):
+        norm = mn.create_norm("SwitchNorm", D).double()
+        assert f"{norm.members[i]}-DL".startswith(name)
+        with torch.no_grad():
+            norm.mean_logits[i] = norm.var_logits[i] = 1e3
+        torch.testing.assert_close(norm(x), mn.create_norm(name, D).double()(x), rtol=1e-9, atol=1e-9)
+
+
+def test_lns_and_bns_statistics_come_from_ins_as_eq_4_of_luo_has_it():
+    x = sample(B, L, D, mean=1.0)
+    mu, var = mean_var(x, (1,))
+    for axis, (mean, expected) in zip((2, 0), switchnorm_members(x)[1:], strict=True):
+        torch.testing.assert_close(mu.mean(axis, keepdim=True), mean)
+        torch.testing.assert_close((var + mu**2).mean(axis, keepdim=True) - mean**2, expected)
+
+
+def test_switchnorms_running_statistics_are_exact_and_serve_its_bn_member_only_in_eval():
+    norm, mean, var = with_random_logits("SwitchNorm", momentum=0.2), torch.zeros(D).double(), torch.ones(D).double()
+    for seed in range(3):
+        x = sample(B, L, D, seed=seed, mean=2.0)
+        norm(x)
+        batch = [s.view(-1) for s in mean_var(x, (0, 1))]
+        mean, var = 0.8 * mean + 0.2 * batch[0], 0.8 * var + 0.2 * batch[1]
+    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(norm.running_var, var, rtol=1e-12, atol=1e-12)
+    x, before = sample(3, L, D, seed=7), copy.deepcopy(norm.state_dict())
+    members = [*switchnorm_members(x)[:2], (mean, var)]
+    expected = switchnorm(x, norm.mean_logits, norm.var_logits, members) * norm.gamma + norm.beta
+    torch.testing.assert_close(norm.eval()(x), expected, rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 12), (5, 65, 100)])
+@pytest.mark.parametrize("name", ["NormVary", "SwitchNorm"])
+def test_a_fused_mixture_equals_its_twin_with_any_weights_forward_and_backward(name, shape, padded, training):
+    lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
+    if padded and int(lengths.sum()) < 2:
+        pytest.skip("a single value has no batch statistic")
+    valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        norm = with_random_logits(name, shape[2]).to(dtype)
+        norm(sample(4, 9, shape[2], seed=8, mean=0.5).to(dtype))
+        x = sample(*shape, mean=1.0).to(dtype).requires_grad_()
+        y = norm.train(training)(x, lengths) * valid
+        grads = torch.autograd.grad((y * sample(*shape, seed=5).to(dtype)).sum(), [x, *norm.parameters()])
+        found.append([y, *grads, norm.running_mean, norm.running_var])
+    for fused, plain in zip(*found, strict=True):
+        error = (fused.detach().double() - plain.detach()).abs().max()
+        assert error <= 3e-5 * max(1.0, plain.detach().abs().max()), error
+
+
+# Scale, and every norm without its scale
+
+
+def test_scale_is_a_gain_a_channel_that_starts_as_no_norm_does():
+    norm, x = mn.create_norm("Scale", D), sample(B, L, D, dtype=torch.float32)
+    assert torch.equal(norm(x), x)
+    assert {name: tuple(p.shape) for name, p in norm.named_parameters()} == {"weight": (D,)}
+    norm.weight.data.copy_(torch.arange(D))
+    assert torch.equal(norm(x), x * torch.arange(D))
+    assert torch.equal(mn.create_norm("Scale", D, init=0.1)(x), x * torch.tensor(0.1))  # LayerScale
+    twin = mn.create_norm("DyT", D, linear=True)
+    twin.alpha.data.copy_(norm.weight)
+    assert torch.equal(norm(x), twin(x))
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 3, 1, 5, 6])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_scalar_scale_is_rezeros_and_learns_from_zero(dtype, lengths):
+    norm = mn.create_norm("Scale", D, scalar=True).to(dtype)
+    assert {name: p.tolist() for name, p in norm.named_parameters()} == {"alpha": [0.0]}
+    x, weight = sample(B, L, D, dtype=dtype), sample(B, L, D, seed=2, dtype=dtype)
+    valid = torch.ones(B, L, 1).bool() if lengths is None else (torch.arange(L) < lengths[:, None])[..., None]
+    x = torch.where(valid, x, float("nan"))
+    y = norm(x, lengths)
+    assert not torch.where(valid, y, 0).any()
+    torch.where(valid, y * weight, 0).sum().backward()
+    torch.testing.assert_close(norm.alpha.grad[0], torch.where(valid, x * weight, 0).sum())
+    norm = mn.create_norm("Scale", D, scalar=True, init=0.5).to(dtype)
+    torch.testing.assert_close(torch.where(valid, norm(x, lengths), 0), torch.where(valid, x / 2, 0))
+
+
+@pytest.mark.parametrize("options", [{}, {"scalar": True}])
+def test_a_scale_without_its_gain_is_the_identity(options):
+    norm, x = mn.create_norm("Scale", D, affine=False, **options), sample(B, L, D, dtype=torch.float32)
+    assert not list(norm.parameters())
+    assert torch.equal(norm(x), x)
+
+
+@pytest.mark.parametrize("options", [{}, {"scalar": True}, {"init": 0.3}])
+def test_every_scale_passes_gradcheck(options):
+    norm = mn.create_norm("Scale", D, **options).double()
+    assert torch.autograd.gradcheck(lambda *_: norm(x), (x := sample(2, 3, D).requires_grad_(), *norm.parameters()))
+
+
+LEARN_GAMMA = [name for name, entry in mn.NORMS.items() if "γ" in entry.learnable or "those of" in entry.learnable]
+
+
+def named_gamma(norm):
+    """The γ and β of a norm, and of those that it blends."""
+    ends = ("weight", "bias", "gamma", "beta")
+    return {name for name, _ in norm.named_parameters() if name.endswith(ends) and "selector" not in name}
+
+
+@pytest.mark.parametrize("name", LEARN_GAMMA)
+def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
+    """`affine=False` takes γ and β away and changes nothing else: at the start, where γ = 1 and β = 0, it is the same
+    norm in its output, its gradient and its running statistics, in training and in eval."""
+    assert "affine" in mn.NORMS[name].own
+    norms = []
+    for affine in (True, False):
+        torch.manual_seed(0)
+        norms.append(mn.create_norm(name, D, affine=affine).double())
+    norm, plain = norms
+    kept = {key for key, _ in norm.named_parameters()} - named_gamma(norm)
+    assert named_gamma(norm)
+    assert {key for key, _ in plain.named_parameters()} == kept
+    lengths = torch.tensor([7, 3, 1, 5, 6])
+    valid = (torch.arange(L) < lengths[:, None])[..., None]
+    for training in (True, False):
+        found = []
+        for one in (norm.train(training), plain.train(training)):
+            x = sample(B, L, D, mean=1.0).requires_grad_()
+            y = one(x, lengths) * valid
+            leaves = [x, *(p for key, p in one.named_parameters() if key in kept and p.requires_grad)]
+            found.append([y, *torch.autograd.grad((y * sample(B, L, D, seed=2)).sum(), leaves), *one.buffers()])
+        for with_gamma, without in zip(*found, strict=True):
+            torch.testing.assert_close(with_gamma, without, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("name", LEARN_GAMMA)
+def test_a_fused_weightless_norm_equals_its_plain_twin(name, gated):
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        norm = mn.create_norm(name, 12, affine=False).to(dtype)
+        x, z = (sample(3, 63, 12, seed=s, mean=1.0).to(dtype).requires_grad_() for s in (0, 3))
+        y = norm(x, gate=z if gated else None)
+        loss = (y * sample(3, 63, 12, seed=5).to(dtype)).sum()
+        found.append([y, *torch.autograd.grad(loss, [x, z], allow_unused=True, materialize_grads=True)])
+    for fused, plain in zip(*found, strict=True):
+        error = (fused.detach().double() - plain.detach()).abs().max()
+        assert error <= 3e-5 * max(1.0, plain.detach().abs().max()), error
+
+
 # bad input
 
 
@@ -494,6 +682,11 @@ def test_unknown_option_is_a_type_error_with_the_valid_ones():
         ("GN-token", 10, {"groups": 4}, "do not divide"),
         ("NormVary", 10, {"groups": 4}, "do not divide"),
         ("NormVary", 8, {"statistics": "totl"}, "did you mean 'total'"),
+        ("SwitchNorm", 8, {"momentum": 2}, "momentum is the weight of the new statistic, 0..1, got 2"),
+        ("Scale", 8, {"init": float("inf")}, "init must be finite, got inf"),
+        ("Scale", 8, {"init": "0.1"}, "init must be a number, got '0.1'"),
+        ("Scale", 8, {"scalar": 1}, "scalar must be True or False, got 1"),
+        ("Scale", 8, {"init": 0.1, "affine": False}, "init=0.1 is where the gain of Scale starts.*there is none"),
         ("LN", 8, {"eps": 0}, "eps must be above 0, got 0"),
         ("BN", 8, {"momentum": 2}, "momentum"),
         ("BN", 8, {"momentum": None}, "momentum must be a number, got None"),
@@ -531,10 +724,10 @@ def test_asking_for_a_second_derivative_of_a_fused_norm_is_an_error_not_a_zero()
         gradient.square().sum().backward()
 
 
-@pytest.mark.parametrize("name", ["BN", "NormVary"])
+@pytest.mark.parametrize("name", ["BN", "NormVary", "SwitchNorm"])
 def test_one_value_per_batch_statistic_is_refused_in_training_and_fine_in_eval(name):
     norm = mn.create_norm(name, D)
-    with pytest.raises(ValueError, match="more than one value per channel"):
+    with pytest.raises(ValueError, match=f"^{name} in training needs more than one value per channel"):
         norm(torch.ones(1, 1, D))
     with pytest.raises(ValueError, match="more than one value per channel"):
         norm(torch.ones(1, 3, D), torch.tensor([1]))
@@ -567,11 +760,16 @@ def test_table_3_made_from_the_registry_is_the_papers():
     assert table.NAP[["LN", "RMSN"]].tolist() == ["m·L × D"] * 2  # per token: not what Table 3 prints
     assert table.loc["None"].tolist() == ["–", "–", "nothing"]
     assert table.NAP["NormVary"] == "a mixture: BN, GN, IN, LN-DL, RMSN-DL"
+    assert table.NAP["SwitchNorm"] == "a mixture: IN, LN-DL, BN"
     assert table.NAP["NormSelector"] == "a mixture: DyT, LN"
+    assert table.loc["Scale"].tolist() == ["–", "a function of each value", "γ ∈ ℝᴰ"]
     assert table.loc["DyT"].tolist() == ["–", "a function of each value", "γ, β ∈ ℝᴰ, α"]
 
 
-@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "Lp", *INSIDE) and "NormVary" not in n])
+MIXTURES = ("NormVary", "NormVary-fixed", "NormVary-token", "SwitchNorm")
+
+
+@pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "Lp", "Scale", *INSIDE, *MIXTURES)])
 def test_a_norm_is_its_operation_on_each_row_of_its_partition(name):
     row, sizes = taxonomy_table().loc[name], {"m": 3, "L": 5, "g_D": 4, "s_D": 2}
     apart, within = ([s for part in side.split("·") for s in ("g_D", "s_D") if s == part or part == "D"]

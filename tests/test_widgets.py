@@ -127,6 +127,8 @@ INVARIANT = {  # by definition, in training mode
     "GN-token": {"all × 3", "all + 3", "other rows", "later positions"},
     "None": {"other rows", "later positions"},
     "DyT": {"other rows", "later positions"},
+    "SwitchNorm": {"all × 3", "all + 3"},
+    "Scale": {"other rows", "later positions"},
 }
 
 

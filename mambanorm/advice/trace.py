@@ -42,13 +42,13 @@ PADS = re.compile(r"^(ConstantPad|ReflectionPad|ReplicationPad)")
 
 
 def norm_kind(module: nn.Module) -> str | None:
-    """BN, IN, GN, LN, RMSN or the class name of another norm of this kit; None for what is no norm."""
+    """BN, IN, GN, LN, RMSN or the class name of another norm of this kit; None for what is no norm, as Scale."""
     for kind, name in TORCH_KINDS.items():
         if isinstance(module, kind):
             return name
     own = type(module).__name__
     if isinstance(module, Norm):
-        return None if own == "NoNorm" else BY_NAME.get(own, own)
+        return None if own in ("NoNorm", "Scale") else BY_NAME.get(own, own)
     named = re.search("|".join(BY_NAME), own)
     return BY_NAME[named[0]] if named and not list(module.children()) else None
 

@@ -125,9 +125,13 @@ def batch_norm(frame: pd.DataFrame) -> Answer:
     return Answer(f"**The claim {here} here** ({seeds}, after {last.epoch.max()} epochs).\n\n" + "\n".join(rows))
 
 
+CONTROLS = ("None", "Scale")
+"""Entries of the registry that normalize nothing: none is the cheapest norm."""
+
+
 def costs(table: pd.DataFrame) -> Answer:
     """What the table of `norm_costs` says on the three guesses: cheapest, RMSN against LN, sequence against token."""
-    norms = table[table.norm != "None"].set_index("norm")
+    norms = table[~table.norm.isin(CONTROLS)].set_index("norm")
     plain = {name: create_norm(name, 8) for name in norms.index}
     along = [name for name, norm in plain.items() if isinstance(norm, SequenceNorm) and not hasattr(norm, "members")]
     token = [name for name, norm in plain.items() if isinstance(norm, TokenNorm)]
@@ -142,12 +146,13 @@ def costs(table: pd.DataFrame) -> Answer:
 
 def normalization(table: pd.DataFrame) -> Answer:
     """The notebook's answer, from the table of `norm_costs`."""
-    causal = ", ".join(name for name, entry in NORMS.items() if entry.causal and name != "None")
-    cheapest, slowest = table[table.norm != "None"].iloc[[0, -1]].norm
+    causal = ", ".join(name for name, entry in NORMS.items() if entry.causal and name not in CONTROLS)
+    cheapest, slowest = table[~table.norm.isin(CONTROLS)].iloc[[0, -1]].norm
     return Answer(
         "**Answer.** Most norms compute y = γ·(x − μ)/√(σ² + ε) + β and differ in the axes of μ and σ². RMSN and Lp "
-        "take out no mean and learn no β. DyT and Derf use no statistic: they squeeze each value by itself. NormVary "
-        f"and NormSelector mix others. Causal: {causal}. All others look along the sequence, BN in training only. "
+        "take out no mean and learn no β. DyT and Derf use no statistic: they squeeze each value by itself. NormVary, "
+        "SwitchNorm and NormSelector mix others. Scale is a control: it multiplies and normalizes nothing. "
+        f"Causal: {causal}. All others look along the sequence, BN in training only. "
         f"On this machine {cheapest} was the cheapest and "
         f"{slowest} the most expensive, {table.ratio.iloc[-1]:.1f} times LN."
     )

@@ -9,6 +9,7 @@ They are drawn in figures/diagnostics.py.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,26 +17,53 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites
+from mambanorm.checks import check_lengths, check_tensor, shown
+from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
 from mambanorm.model.language import LanguageModel
+
+OUTPUTS = ("branch", "attention", "feed_forward", "residual")
+"""The sites of Figure 9: what a block adds to the residual stream (a Transformer block does so twice), and the sum."""
 
 
 @torch.no_grad()
 def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> pd.DataFrame:
-    """Per-token L2 norms by depth (Figure 9): columns depth, site (branch | residual), l2; one row a valid token.
+    """Per-token L2 norms by depth (Figure 9): columns depth, site, l2; one row a valid token.
 
-    Takes every model of the kit and its inputs. A LanguageModel is run without `lengths`: its norms are causal, so
-    padding after a text changes nothing. The padding is still left out of the rows. The model keeps its mode: call
-    `.train()` or `.eval()` first, because with BN they differ. Buffers are restored.
+    Takes every model of the kit and its inputs: ids or values (B, L, …), images (B, H, W, C), whose tokens are their
+    positions. Sites are branch and residual; of a Transformer, whose blocks have two branches, attention, feed_forward
+    and residual. A LanguageModel is run without `lengths`: its norms are causal, so padding after a text changes
+    nothing. The padding is still left out of the rows. The model keeps its mode: call `.train()` or `.eval()` first,
+    because with BN they differ. Buffers are restored.
+
+    Raises ValueError for a model without blocks, for lengths that do not fit x or that the model does not take, and
+    what the model raises for an x of another kind.
     """
-    with left_as_found(model), record_sites(model, ("branch", "residual")) as seen:
-        model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
+    with record_sites(model, OUTPUTS) as seen, left_as_found(model):
+        check_tensor("x", x, "of the model's inputs")
+        if lengths is None:
+            model(x)
+        else:
+            _check_padding(model, x, lengths)
+            model(x) if isinstance(model, LanguageModel) else model(x, lengths)
+    if not seen.seen:
+        raise ValueError(f"{type(model).__name__} ran without running one of its blocks: there is nothing to measure")
     rows = []
     for _, depth, site, value in seen.seen:
-        l2 = value.double().norm(dim=-1)
-        l2 = l2.flatten() if lengths is None else torch.cat([row[:n] for row, n in zip(l2, lengths, strict=True)])
+        l2 = without_padding(value.double().norm(dim=-1), lengths).flatten()
         rows.append(pd.DataFrame({"depth": depth, "site": site, "l2": l2.cpu().numpy()}))
     return pd.concat(rows, ignore_index=True)
+
+
+def _check_padding(model: nn.Module, x: Tensor, lengths: Tensor) -> None:
+    """Raises ValueError for lengths that do not fit x, and for a model that cannot leave padding out."""
+    check_lengths(lengths, x)
+    try:
+        inspect.signature(model.forward).bind(x, lengths)
+    except TypeError:
+        raise ValueError(
+            f"{type(model).__name__} takes no lengths, so padding would enter its statistics: leave lengths out, and "
+            "give it rows without padding"
+        ) from None
 
 
 def norms_by_depth(
@@ -43,8 +71,12 @@ def norms_by_depth(
 ) -> pd.DataFrame:
     """`token_norms` of several models (by arm) in train and in eval mode: adds arm, mode, phase, n_layers.
 
-    This is what `figures.fig_token_norms` draws. Every model keeps its mode and its buffers.
+    This is what `figures.fig_token_norms` draws. Every model keeps its mode and its buffers. ValueError as in
+    `token_norms`, and unless models is a dict that holds at least one.
     """
+    if not isinstance(models, Mapping) or not models:
+        given = "an empty one" if models == {} else shown(models)
+        raise ValueError(f"models must be a dict of arm → model, such as {{str(model.arm): model}}, got {given}")
     frames = []
     for arm, model in models.items():
         facts = dict(arm=arm, phase=phase, n_layers=len(blocks_of(model)))

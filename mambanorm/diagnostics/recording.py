@@ -18,6 +18,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from mambanorm.checks import check_lengths, shown
+from mambanorm.errors import unknown
 from mambanorm.model.block import MambaBlock
 from mambanorm.model.sites import SITES
 from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
@@ -29,7 +31,9 @@ ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
 
 
 def blocks_of(model: nn.Module) -> list[tuple[str, Block]]:
-    """Names and blocks in order of depth."""
+    """Names and blocks in order of depth. ValueError for what is no torch module."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"a model is a torch.nn.Module, got {shown(model)}")
     return [(name, module) for name, module in model.named_modules() if isinstance(module, Block)]
 
 
@@ -37,6 +41,10 @@ def _observed(name: str, block: Block) -> list[tuple[str, nn.Module]]:
     """A block and the NormSelectors in it, each with its name."""
     inside = [(f"{name}.{site}", getattr(block, site)) for site in ("n1", "n2")]
     return [(name, block), *(pair for pair in inside if isinstance(pair[1], NormSelector))]
+
+
+def _sites_of(block: Block) -> tuple[str, ...]:
+    return (*(TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES), "selector")
 
 
 class Recorder:
@@ -62,12 +70,13 @@ class Recorder:
     def frame(self, lengths: Tensor | None = None) -> pd.DataFrame:
         """One row a block and site: rms, max_abs, p999, kurtosis (normal = 3), nonfinite (fraction).
 
-        With `lengths` the padding is left out. The first four describe the finite values.
+        With `lengths` the padding is left out. The first four describe the finite values. ValueError for lengths that
+        do not fit what was recorded.
         """
         rows = []
         for name, depth, site, value in self.seen:
-            valid = value if lengths is None else torch.cat([row[:n] for row, n in zip(value, lengths, strict=True)])
-            rows.append({"block": name, "depth": depth, "site": site, **describe(valid)})
+            facts = describe(without_padding(value, lengths))
+            rows.append({"block": name, "depth": depth, "site": site, **facts})
         return pd.DataFrame(rows)
 
     def first_nonfinite(self) -> str | None:
@@ -75,16 +84,25 @@ class Recorder:
         return next((f"{name}.{site}" for name, _, site, value in self.seen if not value.isfinite().all()), None)
 
 
-@contextmanager
-def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator[Recorder]:
-    """Records the named sites of every block while open. Meanwhile the blocks run their readable twin.
+def without_padding(value: Tensor, lengths: Tensor | None) -> Tensor:
+    """The valid positions of a value (B, L, …), row after row; all of it without lengths. ValueError for lengths that
+    do not fit."""
+    check_lengths(lengths, value)
+    return value if lengths is None else torch.cat([row[:n] for row, n in zip(value, lengths, strict=True)])
 
-    Raises ValueError if the model has no Mamba, VSS or Transformer block, or a site is unknown.
+
+@contextmanager
+def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> Iterator[Recorder]:
+    """Records the named site or sites of every block while open. Meanwhile the blocks run their readable twin.
+
+    Works with every model of the kit, called as it always is; values are (B, L, …), of an image L = H·W positions.
+    Raises ValueError if the model has no Mamba, VSS or Transformer block, and for a site that is unknown or that none
+    of its blocks has.
     """
-    sites = tuple(sites)
-    unknown_sites = set(sites) - set(ALL_SITES)
-    if unknown_sites:
-        raise ValueError(f"unknown sites {sorted(unknown_sites)}: valid are {', '.join(ALL_SITES)}")
+    sites = (sites,) if isinstance(sites, str) else tuple(sites)
+    for site in sites:
+        if site not in ALL_SITES:
+            raise unknown("site", site, ALL_SITES)
     blocks = blocks_of(model)
     if not blocks:
         raise ValueError(
@@ -92,6 +110,9 @@ def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator
             "a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
             "load_mamba_checkpoint(model.state_dict())"
         )
+    there = {site for _, block in blocks for site in _sites_of(block)}
+    if not there & {*sites}:
+        raise unknown(f"site of {type(model).__name__}", ", ".join(sites), [s for s in ALL_SITES if s in there])
     recorder = Recorder(sites)
     observed = [(depth, *one) for depth, pair in enumerate(blocks, start=1) for one in _observed(*pair)]
     before = [module.observer for _, _, module in observed]

@@ -137,16 +137,17 @@ def fig_token_norms(
     *,
     phase: str = "trained",
     n_layers: int | None = None,
-    sites: Sequence[str] = ("branch", "residual"),
+    sites: Sequence[str] | None = None,
     caption: str = "",
 ) -> Figure:
     """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, a row a site, colours train and eval mode.
 
     Lines: median, 90 %, 99.9 % and the largest token (`diagnostics.norm_quantiles`), band: all finite tokens. Input:
-    the frame of `diagnostics.norms_by_depth`, phase initial or trained. n_layers None = the deepest. ValueError for an
-    unknown phase or depth, and for a frame of several tasks.
+    the frame of `diagnostics.norms_by_depth`, phase initial or trained. n_layers None = the deepest, sites None = those
+    of the frame. ValueError for an unknown phase or depth, and for a frame of several tasks.
     """
     frame = _one_depth(frame, phase, n_layers)
+    sites = list(frame.site.unique()) if sites is None else sites
     depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())
     fig, axes = new_figure(len(sites), len(arms), height=1.6 + 1.5 * len(sites), sharex=True, sharey="row")
     for column, arm in enumerate(arms):

@@ -7,7 +7,7 @@
     conv.py                  the causal convolution with its SiLU
     mixer.py, mixer_2d.py    all of a block between its two norms; the same for images, in four directions
     norm_token.py            LN, RMSN, GN-token: norms of one position;   norm_sequence.py: norms along the sequence
-    norm_mixture.py          NormVary's mixture of statistics: the one kernel that is given its module
+    norm_mixture.py          NormVary's and SwitchNorm's mixture of statistics: the one kernel that is given its module
     cuda.py                  the kernels of the packages mamba-ssm and torch
 
 Each has a slow, readable twin, named in its docstring. The tests compare the two: forward and gradients.

@@ -1,8 +1,11 @@
-"""NormVary's statistics from the moments, fused on the CPU: pooling, mixing and their derivative in a short loop each.
+"""The mixed statistics of NormVary and SwitchNorm from the moments, fused on the CPU: pooling, mixing and their
+derivative in a short loop each.
 
 The moments are a few thousand numbers, (B, D). Torch would need about a hundred tiny operations. Each takes longer to
-launch than to run. The readable twin is `NormVary.member_statistics` with `mix` in norms/adaptive.py. It runs for other
-dtypes and devices, and the tests compare the two.
+launch than to run. The readable twins are their `member_statistics` with `mix` in norms/adaptive.py. They run for other
+dtypes and devices, and the tests compare them with this.
+
+The loops know NormVary's five members. SwitchNorm has three of them: the others have the weight 0 there.
 """
 
 from __future__ import annotations
@@ -13,16 +16,18 @@ from torch import Tensor
 
 from mambanorm.checks import check_shapes
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ZERO, constant, empty, jit, run
+from mambanorm.kernels.runtime import ZERO, constant, empty, jit, run, zeros
 
 _TWO = np.float32(2)
+MEMBERS = ("BN", "GN", "IN", "LN", "RMSN")
+"""In the order of the weights in the loops."""
 
 
 def mixed_statistics(norm, moments) -> tuple[Tensor, Tensor]:
     """μ and σ² of Eq. 13, (B, 1, D) each, for float32 on the CPU; in training it updates the running statistics."""
     count, (rows, _, D) = moments.count, moments.m.shape
-    names = "mean_logits", "var_logits", "running_mean", "running_var"
-    check_shapes("NormVary", names, [getattr(norm, name) for name in names], ((5,), (5,), (D,), (D,)))
+    names, n = ("mean_logits", "var_logits", "running_mean", "running_var"), len(norm.members)
+    check_shapes(type(norm).__name__, names, [getattr(norm, name) for name in names], ((n,), (n,), (D,), (D,)))
     weighted = norm.statistics == "total" and not isinstance(count, int)
     share = (count / count.sum()).view(-1) if weighted else constant(rows, 1 / rows)
     return _Mix.apply(moments.m, moments.v, *norm.mixture(), share, norm)
@@ -134,11 +139,13 @@ def _backward(
 
 
 class _Mix(torch.autograd.Function):
-    """m and v (B, 1, D), the weights (5,) and each row's share of the batch (B,) → mean and variance (B, 1, D)."""
+    """m and v (B, 1, D), the members' weights and each row's share of the batch (B,) → mean and variance (B, 1, D)."""
 
     @staticmethod
     def forward(ctx, m, v, w_mean, w_var, share, norm):
-        given = [t.detach().contiguous() for t in (m[:, 0], v[:, 0], w_mean, w_var, share)]
+        ctx.places = [MEMBERS.index(name) for name in norm.members]
+        weights = [_of_all(weight.detach(), ctx.places) for weight in (w_mean, w_var)]
+        given = [t.detach().contiguous() for t in (m[:, 0], v[:, 0], *weights, share)]
         batch = torch.stack([norm.running_mean, norm.running_var])
         group, whole = empty(len(m), norm.groups, 2), empty(len(m), 3)
         mean, var = torch.empty_like(given[0]), torch.empty_like(given[0])
@@ -153,10 +160,18 @@ class _Mix(torch.autograd.Function):
     @backward_once
     def backward(ctx, p, q):
         *given, batch, group, whole = ctx.saved_tensors
-        dm, dv, dw, sums = (empty(shape) for shape in (given[0].shape, given[0].shape, (2, 5), batch.shape))
+        dm, dv, dw, sums = (empty(shape) for shape in (given[0].shape, given[0].shape, (2, len(MEMBERS)), batch.shape))
         made = batch, group, whole, p[:, 0].contiguous(), q[:, 0].contiguous(), dm, dv, dw, sums
         run(None, _backward, 1, (*_arrays(*given), *ctx.form, *_arrays(*made)))
-        return dm[:, None], dv[:, None], dw[0], dw[1], None, None
+        of_means, of_vars = torch.from_numpy(dw.numpy()[:, ctx.places])
+        return dm[:, None], dv[:, None], of_means, of_vars, None, None
+
+
+def _of_all(weight: Tensor, places: list[int]) -> Tensor:
+    """The weights of some members at their places among all, (5,), 0 at the others."""
+    found = zeros(len(MEMBERS))
+    found.numpy()[places] = weight.numpy()
+    return found
 
 
 def _arrays(*tensors):

@@ -3,8 +3,8 @@
     registry.py         NORMS, create_norm: names, equations, axes, causality, sources
     masked_moments.py   per-channel moments and their pooling: the readable reduction over L, the only mask
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
-    classic.py          None, BN, IN, GN, LN, RMSN, the other scopes LN-DL, RMSN-DL, GN-token, and Lp
-    adaptive.py         NormVary (Appendix D), and what is left of it within a token
+    classic.py          None, BN, IN, GN, LN, RMSN, the other scopes LN-DL, RMSN-DL, GN-token, Lp and Scale
+    adaptive.py         NormVary (Appendix D), what is left of it within a token, and SwitchNorm
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
     conditional.py      adaLN and adaLN-zero, whose scale and shift come from a condition: not in the registry
     weight.py           weight standardization: the weights of a layer are normalized, not its activations

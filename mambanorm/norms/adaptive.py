@@ -1,9 +1,11 @@
-"""NormVary: the paper's adaptive norm (Appendix D, Eq. 8–16), a learned mixture of five norms' statistics.
+"""Learned mixtures of norms' statistics: NormVary, the paper's adaptive norm (Appendix D, Eq. 8–16), and SwitchNorm
+(Luo et al. 2019), from which it descends.
 
-    μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13)
+    μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13; Luo et al. 2019, Eq. 3 and 5)
     y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
 
-All five members are pooled from one set of per-channel moments; no member is ever applied on its own.
+All members are pooled from one set of per-channel moments; no member is ever applied on its own. NormVary has the
+members BN, GN, IN, LN and RMSN, SwitchNorm IN, LN and BN.
 
 What the paper leaves open, and what is done here:
 - Eq. 13 writes one w_i. It needs one softmax for the means and one for the variances.
@@ -37,6 +39,70 @@ from mambanorm.norms.registry import register_norm
 STATISTICS = ("total", "literal")
 
 
+class StatisticsMixture(SequenceNorm):
+    """What NormVary and SwitchNorm share: parameters, the weights of the members, and the statistics of the batch.
+
+    A subclass names its `members` and gives their statistics in `member_statistics`.
+    """
+
+    members: tuple[str, ...]
+    groups, statistics = 1, "total"
+
+    def __init__(self, d: int, *, eps: float, affine: bool, momentum: float, learn_weights: bool = True):
+        check_values(eps=eps, affine=affine, momentum=momentum, learn_weights=learn_weights)
+        super().__init__(d, eps=eps, affine=False)
+        self.momentum = momentum
+        self.gamma = nn.Parameter(torch.ones(d)) if affine else None
+        self.beta = nn.Parameter(torch.zeros(d)) if affine else None
+        self.mean_logits = nn.Parameter(torch.zeros(len(self.members)), requires_grad=learn_weights)
+        self.var_logits = nn.Parameter(torch.zeros(len(self.members)), requires_grad=learn_weights)
+        self.register_buffer("running_mean", torch.zeros(d))
+        self.register_buffer("running_var", torch.ones(d))
+
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """The softmax weights of the means and of the variances, one a member, in the order of `members` (Eq. 13)."""
+        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
+
+    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        return self.gamma, self.beta
+
+    def pooled(self, x: Tensor, lengths: Tensor | None):
+        moments = channel_moments(x, lengths)
+        if self.training:
+            batch_count(x, lengths, type(self).__name__)
+        if fusible(x):
+            from mambanorm.kernels.norm_mixture import mixed_statistics  # here: importing Numba takes a moment
+
+            mean, var = mixed_statistics(self, moments)
+        else:
+            mean, var = mix(*self.mixture(), *self.member_statistics(moments))
+        return moments.x, mean, var
+
+    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
+        """Means and variances of the members, each broadcastable to (B, 1, D); None for a member without a mean."""
+        raise NotImplementedError
+
+    def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
+        """Eq. 8 in training, with the running update of Eq. 15–16; the running statistics in eval."""
+        if not self.training:
+            return self.running_mean, self.running_var
+        if self.statistics == "total":
+            mean, var = pool_batch(moments)
+        else:
+            mean, var = moments.m.mean(0, keepdim=True), moments.v.mean(0, keepdim=True)
+        self.track(mean, var)
+        return mean, var
+
+    @torch.no_grad()
+    def track(self, mean: Tensor, var: Tensor) -> None:
+        """Eq. 15–16: the running statistics follow those of the batch."""
+        self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(var.view(-1).to(self.running_var.dtype), self.momentum)
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, eps={self.eps}"
+
+
 @register_norm(
     "NormVary",
     equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c",
@@ -46,7 +112,7 @@ STATISTICS = ("total", "literal")
     learnable="γ, β, 5 + 5 mixture logits",
     use="the paper's proposal before the SSM; costs all five members",
 )
-class NormVary(SequenceNorm):
+class NormVary(StatisticsMixture):
     """Learned mixture of BN, GN, IN, LN-DL and RMSN-DL, x (B, L, D) → (B, L, D).
 
     Parameters `mean_logits`, `var_logits` (5 each, zero at start), `gamma`, `beta`; buffers `running_mean`,
@@ -67,37 +133,11 @@ class NormVary(SequenceNorm):
         statistics: str = "total",
         learn_weights: bool = True,
     ):
-        check_values(eps=eps, affine=affine, momentum=momentum, learn_weights=learn_weights)
         check_groups(d, groups)
         if statistics not in STATISTICS:
             raise unknown("NormVary statistics", statistics, STATISTICS)
-        super().__init__(d, eps=eps, affine=False)
-        self.groups, self.momentum, self.statistics = groups, momentum, statistics
-        self.gamma = nn.Parameter(torch.ones(d)) if affine else None
-        self.beta = nn.Parameter(torch.zeros(d)) if affine else None
-        self.mean_logits = nn.Parameter(torch.zeros(5), requires_grad=learn_weights)
-        self.var_logits = nn.Parameter(torch.zeros(5), requires_grad=learn_weights)
-        self.register_buffer("running_mean", torch.zeros(d))
-        self.register_buffer("running_var", torch.ones(d))
-
-    def mixture(self) -> tuple[Tensor, Tensor]:
-        """The softmax weights of the means and of the variances, (5,) each, in the order of `members` (Eq. 13)."""
-        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
-
-    def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        return self.gamma, self.beta
-
-    def pooled(self, x: Tensor, lengths: Tensor | None):
-        moments = channel_moments(x, lengths)
-        if self.training:
-            batch_count(x, lengths, "NormVary")
-        if fusible(x):
-            from mambanorm.kernels.norm_mixture import mixed_statistics  # here: importing Numba takes a moment
-
-            mean, var = mixed_statistics(self, moments)
-        else:
-            mean, var = mix(*self.mixture(), *self.member_statistics(moments))
-        return moments.x, mean, var
+        super().__init__(d, eps=eps, affine=affine, momentum=momentum, learn_weights=learn_weights)
+        self.groups, self.statistics = groups, statistics
 
     def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
         """Means and variances of the five members, each broadcastable to (B, 1, D); RMSN has no mean (Eq. 12)."""
@@ -110,25 +150,8 @@ class NormVary(SequenceNorm):
             ln_var = ln_var + (m - ln_mean).square().mean(-1, keepdim=True)
         return [bn_mean, gn_mean, m, ln_mean, None], [bn_var, gn_var, v, ln_var, rms]
 
-    def batch_statistics(self, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Eq. 8 in training, with the running update of Eq. 15–16; the running statistics in eval."""
-        if not self.training:
-            return self.running_mean, self.running_var
-        if self.statistics == "total":
-            mean, var = pool_batch(moments)
-        else:
-            mean, var = moments.m.mean(0, keepdim=True), moments.v.mean(0, keepdim=True)
-        self.track(mean, var)
-        return mean, var
-
-    @torch.no_grad()
-    def track(self, mean: Tensor, var: Tensor) -> None:
-        """Eq. 15–16: the running statistics follow those of the batch."""
-        self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.view(-1).to(self.running_var.dtype), self.momentum)
-
     def extra_repr(self) -> str:
-        return f"{self.d}, eps={self.eps}, groups={self.groups}, statistics={self.statistics!r}"
+        return f"{super().extra_repr()}, groups={self.groups}, statistics={self.statistics!r}"
 
 
 def mix(w_mean: Tensor, w_var: Tensor, means: list[Tensor | None], variances: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -200,3 +223,37 @@ class NormVaryToken(Norm):
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, groups={self.groups}"
+
+
+@register_norm(
+    "SwitchNorm",
+    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
+    r",\quad i \in \{\mathrm{IN}, \mathrm{LN}, \mathrm{BN}\}",
+    source="Luo et al. 2019, Eq. 2–5; NormVary descends from it",
+    axes=("B", "L", "D"),
+    causal=False,
+    learnable="γ, β, 3 + 3 mixture logits",
+    use="images, where no norm is known to be best; NormVary's forerunner",
+)
+class SwitchNorm(StatisticsMixture):
+    """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
+
+    LN's and BN's statistics are computed from IN's (Eq. 4), by the law of total variance. Parameters `mean_logits`,
+    `var_logits` (3 each, zero at start), `gamma`, `beta`; buffers `running_mean`, `running_var` of the BN member. In
+    training it raises ValueError for B·L = 1.
+
+    Deviations from the authors' code: IN's variance is the biased one; nothing is computed as E[x²] − μ²; the weight of
+    the new statistic is `momentum`, theirs the old one's; the running variance starts at 1, theirs at 0, by which an
+    early evaluation would divide. The text evaluates with statistics averaged over batches; here they are running ones.
+    """
+
+    members = ("IN", "LN", "BN")
+
+    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
+        super().__init__(d, eps=eps, affine=affine, momentum=momentum)
+
+    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
+        """Means and variances of IN, LN and BN, each broadcastable to (B, 1, D): Eq. 4."""
+        bn_mean, bn_var = self.batch_statistics(moments)
+        ln_mean, ln_var = pool_channels(moments, 1)
+        return [moments.m, ln_mean, bn_mean], [moments.v, ln_var, bn_var]

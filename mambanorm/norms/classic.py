@@ -1,5 +1,5 @@
-"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token; and
-Lp, of which RMSN is the case p = 2.
+"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token; Lp, of
+which RMSN is the case p = 2; and Scale, a gain and nothing else.
 
 Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
 
@@ -13,7 +13,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mambanorm.checks import check_flag, shown
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
@@ -281,3 +281,43 @@ class LpNorm(Norm):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, p={self.p:g}"
+
+
+@register_norm(
+    "Scale",
+    equation=r"y = \gamma_c\,x",
+    source="LayerScale, Touvron et al. 2021; ReZero, Bachlechner et al. 2021, is `scalar=True`",
+    axes=(),
+    causal=True,
+    learnable="γ",
+    use="the control: does it take a statistic, or only a gain that is learned?",
+)
+class Scale(Norm):
+    """A norm's learned gain without the norm, x (B, L, D) → (B, L, D): it tells normalizing from scaling.
+
+    γ is one number a channel (LayerScale, Touvron et al. 2021); with `scalar=True` it is one number, `alpha`
+    (ReZero, Bachlechner et al. 2021). `init`: where it starts. None = 1, as the γ of every norm, so that it
+    begins as None does; and 0 with `scalar`, as ReZero has it. LayerScale starts at 0.1 up to 18 blocks, at 1e-5 up to
+    24 and at 1e-6 beyond. Both papers put it at the end of a residual branch; here it stands where the arm has it.
+
+    With `affine=False` nothing is left to learn: it is the identity, as `None` is. ValueError if `init` is given then,
+    or is not finite.
+    """
+
+    def __init__(self, d: int, *, affine: bool = True, scalar: bool = False, init: float | None = None):
+        check_flag("scalar", scalar)
+        start = (0.0 if scalar else 1.0) if init is None else init
+        check_values(affine=affine, init=start)
+        if init is not None and not affine:
+            raise ValueError(f"init={init!r} is where the gain of Scale starts: with affine=False there is none")
+        super().__init__(d, eps=0.0, affine=affine and not scalar, bias=False)
+        self.alpha = nn.Parameter(torch.tensor([float(start)])) if affine and scalar else None
+        if self.weight is not None:
+            nn.init.constant_(self.weight, start)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+        gain = self.weight if self.alpha is None else self.alpha
+        return finish(x if gain is None else blank_padding(x, lengths) * gain, x, gate, fork)
+
+    def extra_repr(self) -> str:
+        return f"{self.d}, affine={self.weight is not None or self.alpha is not None}, scalar={self.alpha is not None}"
