@@ -24,8 +24,8 @@ from mambanorm.training.sweep import sweep
 
 ELSEWHERE = 0.05
 """On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14
-runs of digits differed by at most 0.003. Between two processors, Intel and AMD, 3 of 436 runs of scale quick differed by
-more than this, by up to 0.49, all of digits and at high rates: there rounding decides a run. So one of a sample may."""
+runs of digits differed by at most 0.003. Between an Intel and an AMD processor 3 of 436 runs of scale quick differed by
+more than this, all of digits, by up to 0.49: there rounding decides a run. So one of a sample may."""
 
 
 @pytest.fixture(scope="module")
