@@ -2,7 +2,7 @@
 
     record_sites(model)     every site of every block while it is open: a frame, or tensors
     left_as_found(model)    restores a model's mode and buffers
-    blocks_of(model)        the Mamba, VSS and Transformer blocks of any model, by depth
+    blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
 
 The sites are those of SITES (model/block.py), of a Transformer those of TRANSFORMER_SITES (model/transformer.py); a
 NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.model.block import SITES, MambaBlock
+from mambanorm.model.mamba2 import Mamba2Block
 from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormSelector
 
-Block = MambaBlock | VSSBlock | TransformerBlock
+Block = MambaBlock | Mamba2Block | VSSBlock | TransformerBlock
 ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
 
 
@@ -78,7 +79,7 @@ class Recorder:
 def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator[Recorder]:
     """Records the named sites of every block while open. Meanwhile the blocks run their readable twin.
 
-    Raises ValueError if the model has no Mamba, VSS or Transformer block, or a site is unknown.
+    Raises ValueError if the model has no Mamba, Mamba-2, VSS or Transformer block, or a site is unknown.
     """
     sites = tuple(sites)
     unknown_sites = set(sites) - set(ALL_SITES)
@@ -87,8 +88,8 @@ def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator
     blocks = blocks_of(model)
     if not blocks:
         raise ValueError(
-            f"{type(model).__name__} holds no MambaBlock, VSSBlock or TransformerBlock, so there is nothing to record: "
-            "a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
+            f"{type(model).__name__} holds no MambaBlock, Mamba2Block, VSSBlock or TransformerBlock, so there is nothing "
+            "to record: a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
             "load_mamba_checkpoint(model.state_dict())"
         )
     recorder = Recorder(sites)
