@@ -15,7 +15,7 @@ from mambanorm.cli.main import main
 from mambanorm.model.block import SITES
 from mambanorm.model.mamba2 import GroupedRMSNorm, Mamba2Block
 from mambanorm.ssm.chunked import scan_chunked
-from mambanorm.study.plan import forward_flops
+from mambanorm.study.plan import forward_flops, shape_of
 from mambanorm.training.config import base_config, run_id_of
 from mambanorm.training.loop import build_model, train
 
@@ -127,10 +127,10 @@ class Largest(TorchDispatchMode):
 
 
 def test_no_tensor_has_a_number_for_each_position_channel_and_state():
-    block, x = Mamba2Block(16, d_state=64, head_dim=8), sample(2, 100, 16).requires_grad_()
+    block, x = Mamba2Block(16, d_state=64, head_dim=8), sample(4, 1000, 16).requires_grad_()
     with Largest() as seen:
         block(x).sum().backward()
-    assert 2 * 100 * 32 <= seen.elements < 2 * 100 * 32 * 64 / 4
+    assert 4 * 1000 * 32 <= seen.elements < 4 * 1000 * 32 * 64 / 4  # the kernel's buffers have a fixed size
 
 
 # beside transformers
@@ -239,7 +239,7 @@ def test_a_norm_shifts_no_initial_weight_and_values_start_as_mamba_ssms():
     assert all(torch.equal(p, normed.state_dict()[name]) for name, p in plain.state_dict().items())
     assert plain.A_log.exp().min() >= 1
     assert plain.A_log.exp().max() <= 16
-    assert 14 < plain.A_log.exp().max() - plain.A_log.exp().min()
+    assert plain.A_log.exp().max() - plain.A_log.exp().min() > 14
     dt = torch.nn.functional.softplus(plain.dt_bias)
     assert 0.9e-3 < dt.min() < 3e-3 < 0.04 < dt.max() < 0.101
     assert torch.equal(plain.D, torch.ones(64))
@@ -284,9 +284,9 @@ def test_a_norm_that_sees_the_future_does_not_step_wherever_it_stands(norm):
     x = sample(B, L, D)
     for n1, n2, more in ((norm, "None", ()), ("None", norm, ()), ("None", "None", (("gated", norm),))):
         block = Mamba2Block(D, n1, n2, more, d_state=5, head_dim=8)
-        for call in (lambda: block.prefill(x), lambda: block.step(x[:, 0], block.new_cache(B))):
+        for call, given in ((block.prefill, [x]), (block.step, [x[:, 0], block.new_cache(B)])):
             with pytest.raises(ValueError, match=f"'{norm}' sees the future"):
-                call()
+                call(*given)
 
 
 # what is refused
@@ -309,7 +309,7 @@ def test_a_norm_that_sees_the_future_does_not_step_wherever_it_stands(norm):
 )
 def test_a_block_that_cannot_be_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Mamba2Block(D, **options)
+        Mamba2Block(D, **{"head_dim": 8} | options)
 
 
 def test_another_x_or_parameter_is_refused():
@@ -412,7 +412,7 @@ def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
 
 def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
     config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", n_layers=3)
-    shape = mn.TASKS["digits"].shape("smoke")
+    shape = shape_of(config)
     found = forward_flops(build_model(config, shape), 5, shape.length)
     wide, states = config.expand * config.d_model, config.d_state
     positions = 5 * shape.length * 3
@@ -423,7 +423,8 @@ def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
 
 
 def test_diagnostics_of_a_run_hold_its_parts():
-    found = train(base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", steps=2, eval_every=1)).diagnostics
+    config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", steps=2, eval_every=1)
+    found = train(config).diagnostics
     assert found["part_norms"].shape[2] == 4
     assert (found["part_norms"] > 0).all()
     assert not math.isnan(found["ring_outputs"].sum())

@@ -88,8 +88,8 @@ def record_sites(model: nn.Module, sites: Iterable[str] = ALL_SITES) -> Iterator
     blocks = blocks_of(model)
     if not blocks:
         raise ValueError(
-            f"{type(model).__name__} holds no MambaBlock, Mamba2Block, VSSBlock or TransformerBlock, so there is nothing "
-            "to record: a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
+            f"{type(model).__name__} holds no MambaBlock, Mamba2Block, VSSBlock or TransformerBlock, so there is "
+            "nothing to record: a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
             "load_mamba_checkpoint(model.state_dict())"
         )
     recorder = Recorder(sites)

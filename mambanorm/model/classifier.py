@@ -1,4 +1,5 @@
-"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked for (I6).
+"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked
+for (I6).
 
 LanguageModel is in language.py, ImageClassifier in vision.py.
 """
@@ -25,9 +26,9 @@ class SequenceClassifier(nn.Module):
     """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
-    `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to the
-    first, head_dim and n_groups to the second. `stem_norm` and `final_norm` are "None" by default, so that the
-    arm names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
+    `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to
+    the first, head_dim and n_groups to the second. `stem_norm` and `final_norm` are "None" by default, so that the arm
+    names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
     a learned table needs to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is
     left out in training (drop_path.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
     """

@@ -139,4 +139,4 @@ def check_sizes_agree(found: Mapping[str, Any], config: Mapping[str, Any]) -> No
     """ValueError where the config states another size than the tensors have: it is another checkpoint's."""
     for ours, theirs in SIZES.items():
         if ours in found and theirs in config and found[ours] != config[theirs]:
-            raise ValueError(f"hf_config has {theirs}={config[theirs]!r}, the tensors {found[ours]}: give its own config")
+            raise ValueError(f"hf_config has {theirs}={config[theirs]!r}, the tensors {found[ours]}: give their own")

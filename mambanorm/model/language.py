@@ -34,8 +34,8 @@ class LanguageModel(nn.Module):
     """Embedding, n_layers blocks, a final norm and a linear head: ids (B, L) → logits (B, L, V) of the next one.
 
     `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to the first, head_dim and n_groups to the second. With
-    `tie` the head's weight is the embedding's. There is a final norm, as in mamba-ssm. `norm_options` go to whichever norm
-    knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
+    `tie` the head's weight is the embedding's. There is a final norm, as in mamba-ssm. `norm_options` go to whichever
+    norm knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
     """
 
     def __init__(

@@ -73,8 +73,8 @@ def load_mamba_checkpoint(
     the activation, biases and limits on Δ, of which only the usual are carried. `config` holds arguments of
     LanguageModel, and overrides both. The weights become float32, so the residual is float32 in any case.
 
-    Give hf_config whenever there is one. Without it ε is 1e-5 and the activation SiLU; a Mamba-2 needs `n_groups=`; and a
-    Falcon-Mamba is taken for a Mamba-1, whose tensors are the same, with a warning unless `arm=` is given.
+    Give hf_config whenever there is one. Without it ε is 1e-5 and the activation SiLU; a Mamba-2 needs `n_groups=`; and
+    a Falcon-Mamba is taken for a Mamba-1, whose tensors are the same, with a warning unless `arm=` is given.
 
     Raises ValueError for tensors that are missing, unexpected or of another shape, each by mamba-ssm's name; for a
     config that contradicts them; and for another architecture, by its name.
@@ -157,7 +157,7 @@ def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> dict[str, An
     bc = (convolved - d_inner) // 2
     if n_groups is None:
         raise ValueError(
-            f"the tensors show that n_groups · d_state = {bc}, not how many groups there are: give hf_config= or n_groups="
+            f"the tensors show n_groups · d_state = {bc}, not how many groups there are: give hf_config= or n_groups="
         )
     check_size("n_groups", n_groups)
     if d_inner % heads or bc % n_groups or bc < n_groups:
@@ -192,7 +192,7 @@ def _shape(state: dict[str, Tensor], name: str, form: str) -> tuple[int, ...]:
     """The shape of a tensor that sizes are read off. ValueError where it is missing or has another number of axes."""
     if name not in state:
         raise ValueError(f"missing: {name} {form}, given: {', '.join(list(state)[:4]) or 'nothing'}, …; {NEEDED}")
-    if state[name].dim() != form.count(",") + 1 or 0 in state[name].shape:
+    if state[name].dim() != form.count(", ") + 1 or 0 in state[name].shape:
         raise ValueError(f"{name} has shape {tuple(state[name].shape)}, expected {form}; {NEEDED}")
     return tuple(state[name].shape)
 
