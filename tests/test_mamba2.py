@@ -413,13 +413,15 @@ def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
 def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
     config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", n_layers=3)
     shape = shape_of(config)
-    found = forward_flops(build_model(config, shape), 5, shape.length)
+    model = build_model(config, shape)
+    found = forward_flops(model, 5, shape.length)
     wide, states = config.expand * config.d_model, config.d_state
     positions = 5 * shape.length * 3
     assert found["scan"] == positions * (7 * wide * states + 3 * wide)
     assert found["conv"] == positions * 2 * config.d_conv * (wide + 2 * states)
     heads = wide // config.head_dim
-    assert found["linear"] - positions * 2 * config.d_model * (3 * wide + 2 * states + heads) < positions
+    ends = 2 * 5 * (shape.length * model.stem.weight.numel() + model.head.weight.numel())
+    assert found["linear"] == ends + positions * 2 * config.d_model * (3 * wide + 2 * states + heads)
 
 
 def test_diagnostics_of_a_run_hold_its_parts():
