@@ -302,7 +302,7 @@ def test_a_norm_that_sees_the_future_does_not_step_wherever_it_stands(norm):
         (dict(scan_backend="cup"), "scan_backend 'cup'.*did you mean 'cpu'"),
         (dict(more=[("delta_after", "LN")]), "'delta_after': valid are conv, B, C, delta.*did you mean 'delta'"),
         (dict(more=[("gate", "LN")]), "'gate': valid are .*did you mean 'gated'"),
-        (dict(more=[("n2", "LN")]), "site of a Mamba2Block beside N1 and N2 'n2'"),
+        (dict(more=[("n2", "LN")]), "'n2'"),
         (dict(more=[("B", "LN"), ("B", "RMSN")]), "site 'B' stands there twice"),
         (dict(more=[("B", "RSMN")]), "did you mean 'RMSN'"),
     ],

@@ -128,7 +128,7 @@ def spreads(narrowest: str) -> tuple[Comparison, ...]:
 
 def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
     """The paper's step; beside it, what tells NormVary's share of it from N2's and from mere mixing (I7)."""
-    before, after = Arm.parse(original)
+    before, after, _ = Arm.parse(original)
     steps = [(pair("NormVary", n2), original), (pair("NormVary", n2), pair(before, n2))]
     if after != n2:
         steps.append((pair("NormVary", after), original))

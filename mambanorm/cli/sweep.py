@@ -29,7 +29,6 @@ def add(command: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.errors import unknown
-    from mambanorm.model.arms import Arm
     from mambanorm.study import experiments
     from mambanorm.training.config import grid
 
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if options.grid is not None and options.grid not in grids:
         raise unknown("grid", options.grid, grids)
     changes = arg.parse_changes(options.set)
-    arms = grids[options.grid] if options.grid else [Arm.parse(arm) for arm in options.arms]
+    arms = grids[options.grid] if options.grid else options.arms
     tasks = arg.check_tasks(options.tasks or ["digits"])
     configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     if options.dry_run:

@@ -61,11 +61,13 @@ class _EachGain(nn.Module):
 
 def _take_apart(block: MambaBlock, gains: int) -> None:
     """The block goes over all gains at once, its norms over the batch do not."""
-    n1, n2 = (name is not None and "B" in NORMS[name].axes for name in block.norm_names)
-    if n1:
+    over_batch = {site for site, name in block.arm.sites.items() if "B" in NORMS[name].axes}
+    if "n1" in over_batch:
         block.n1, block.n1_forks = _EachGain(block.n1, gains), False
-    if n2:
+    if "n2" in over_batch:
         block.n2, block.n2_gates = _EachGain(block.n2, gains), False
+    for site in over_batch - {"n1", "n2"}:
+        block.more[site] = _EachGain(block.more[site], gains)
 
 
 def _sizes(blocks: nn.ModuleList, x: Tensor, gains: list[float]) -> np.ndarray:

@@ -18,8 +18,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.model.block import SITES, MambaBlock
+from mambanorm.model.block import MambaBlock
 from mambanorm.model.mamba2 import Mamba2Block
+from mambanorm.model.sites import SITES
 from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormSelector

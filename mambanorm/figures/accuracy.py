@@ -135,9 +135,9 @@ GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
 
 
 def group_of(arm: str | Arm) -> str:
-    """no norm | single norm (one type, at one site or both) | combination (two types)."""
-    kinds = set(Arm.parse(arm)) - {"None"}
-    return ("no norm", "single norm", "combination")[len(kinds)]
+    """no norm | single norm (one type, wherever it stands) | combination (two types or more)."""
+    kinds = set(Arm.parse(arm).norms) - {"None"}
+    return ("no norm", "single norm", "combination")[min(len(kinds), 2)]
 
 
 @styled
@@ -382,7 +382,7 @@ def fig_validation(frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"
             for x, values in seeds.items():
                 ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
         for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):
-            n1, n2 = Arm.parse(arm)
+            n1, n2, _ = Arm.parse(arm)
             if n2 not in n2s:
                 continue
             ax.plot(n2s.index(n2), percent_printed, "D", markersize=7, markerfacecolor="none", color=norm_colour(n1))

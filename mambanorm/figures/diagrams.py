@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
 from mambanorm.figures.style import GREY, INK, empty_axes, finish, ink_on, new_figure, norm_colour, styled
-from mambanorm.model.arms import Arm
+from mambanorm.model.arms import SYMBOLS, Arm
 from mambanorm.model.vision import DIRECTIONS, cross_scan
 from mambanorm.norms import NORMS, create_norm, norm_name
 
@@ -126,8 +126,8 @@ def _darker(colour: str, amount: float) -> tuple[float, ...]:
 # Figures 3 and 4
 # ---------------------------------------------------------------------------------------------------------------------
 
-MAIN, GATE, TOP = 0.0, -1.25, 0.95
-"""Heights of the main branch, the gate and the residual."""
+MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
+"""Heights of the main branch, the gate, the residual, and what goes into the SSM from below."""
 
 
 @dataclass(frozen=True)
@@ -140,45 +140,67 @@ class Station:
     colour: str = "#FFFFFF"
     dashed: bool = False
     round: bool = False
+    small: bool = False
+
+
+LINE = (
+    ("N1", "", 1.25), ("lin", "Lin", 2.75), ("conv", "Conv", 3.8), ("silu", "SiLU", 4.85), ("+conv", "", 4.85),
+    ("ssm", "SSM", 5.9), ("N2", "", 7.05), ("times", "⊗", 8.15), ("+gated", "", 8.15), ("out", "Lin", 9.15),
+    ("+branch", "", 9.15), ("plus", "⊕", 10.1), ("+residual", "", 10.1),
+)  # fmt: skip
+"""The main branch: key, text ("" = a norm), place. Further sites stand one STEP behind their place, and shift what
+follows."""
+STEP, INSIDE = 1.05, ("B", "C", "delta", "delta_after")
 
 
 def block_stations(arm: str | Arm) -> dict[str, Station]:
-    """What the block consists of, from its arm: key → station, in the order of Eq. 1–3."""
+    """What the block consists of, from its arm: key → station, in the order of Eq. 1–3; `+site` is a further norm."""
     arm = Arm.parse(arm)
-    norms = {
-        site: Station(
-            name if name != "None" else "–", x, MAIN, norm_colour(name) if name != "None" else "#FFFFFF", name == "None"
-        )
-        for site, name, x in (("N1", arm.n1, 1.25), ("N2", arm.n2, 7.05))
-    }
-    plain = {
-        key: Station(text, x, y)
-        for key, text, x, y in (
-            ("lin", "Lin", 2.75, MAIN),
-            ("conv", "Conv", 3.8, MAIN),
-            ("silu", "SiLU", 4.85, MAIN),
-            ("gate_lin", "Lin", 2.75, GATE),
-            ("gate_silu", "SiLU", 4.85, GATE),
-            ("out", "Lin", 9.15, MAIN),
-        )
-    }
-    ssm = {"ssm": Station("SSM", 5.9, MAIN, "#3B3F46")}
-    signs = {"times": Station("⊗", 8.15, MAIN, round=True), "plus": Station("⊕", 10.1, MAIN, round=True)}
-    return norms | plain | ssm | signs
+    names = {"N1": arm.n1, "N2": arm.n2} | {f"+{site}": norm for site, norm in arm.more}
+    stations, shift = {}, 0.0
+    for key, text, x in LINE:
+        if key[0] == "+":
+            if key not in names:
+                continue
+            shift += STEP
+        if text:
+            stations[key] = Station(
+                text, x + shift, MAIN, "#3B3F46" if text == "SSM" else "#FFFFFF", round=text in "⊗⊕"
+            )
+        else:
+            stations[key] = _norm_station(names[key], x + shift, MAIN)
+    stations["gate_lin"], stations["gate_silu"] = Station("Lin", 2.75, GATE), Station("SiLU", 4.85, GATE)
+    if "+z" in names:
+        stations["+z"] = _norm_station(names["+z"], 3.8, GATE)
+    inside = [site for site in INSIDE if f"+{site}" in names]
+    for i, site in enumerate(inside):
+        x = stations["ssm"].x + 0.98 * (i - (len(inside) - 1) / 2)
+        text = f"{SYMBOLS.get(site, site)}: {names[f'+{site}']}"
+        stations[f"+{site}"] = Station(text, x, BELOW, norm_colour(names[f"+{site}"]), small=True)
+    return stations
+
+
+def _norm_station(name: str, x: float, y: float) -> Station:
+    none = name == "None"
+    return Station("–" if none else name, x, y, "#FFFFFF" if none else norm_colour(name), dashed=none)
 
 
 def draw_block(ax: Axes, arm: str | Arm, *, fontsize: float = 9) -> None:
     """The block as a flow diagram on bare axes."""
     empty_axes(ax)
-    ax.set(xlim=(-0.35, 11.35), ylim=(GATE - 0.6, TOP + 0.3), aspect="equal")
     stations = block_stations(arm)
+    end = max(station.x for station in stations.values())
+    ax.set(xlim=(-0.35, end + 1.25), ylim=(GATE - 0.6, TOP + 0.3), aspect="equal")
     for station in stations.values():
         _draw_station(ax, station, fontsize)
-    for key in ("N1", "N2"):
-        _label(ax, stations[key].x, MAIN + 0.42, f"{key[0]}$_{key[1]}$", fontsize)
+    for key, station in stations.items():
+        if key in ("N1", "N2"):
+            _label(ax, station.x, MAIN + 0.42, f"{key[0]}$_{key[1]}$", fontsize)
+        elif key[0] == "+" and not station.small:
+            _label(ax, station.x, station.y + 0.42, key[1:], 0.8 * fontsize)
     _draw_flow(ax, stations)
     _label(ax, -0.1, MAIN, "$x$", fontsize + 1.5)
-    _label(ax, 11.1, MAIN, "$y$", fontsize + 1.5)
+    _label(ax, end + 1.0, MAIN, "$y$", fontsize + 1.5)
 
 
 def _label(ax: Axes, x: float, y: float, text: str, size: float, colour: str = INK) -> None:
@@ -189,11 +211,11 @@ def _draw_station(ax: Axes, station: Station, fontsize: float) -> None:
     if station.round:
         _label(ax, station.x, station.y, station.text, fontsize * 1.9)
         return
-    width, height = 0.78, 0.5
+    width, height = (0.9, 0.3) if station.small else (0.78, 0.5)
     style = dict(facecolor=station.colour, edgecolor="#8A8A8A", linestyle="--" if station.dashed else "-")
     corner = (station.x - width / 2, station.y - height / 2)
     ax.add_patch(FancyBboxPatch(corner, width, height, boxstyle="round,pad=0,rounding_size=0.1", zorder=3, **style))
-    size = fontsize if len(station.text) < 6 else fontsize * 0.68
+    size = fontsize * 0.68 if station.small or len(station.text) > 5 else fontsize
     text = station.text.replace("NormVary-fixed", "NormVary\nfixed")
     colour = GREY if station.dashed else ink_on(station.colour)
     ax.text(station.x, station.y, text, ha="center", va="center", fontsize=size, color=colour, zorder=4)
@@ -201,15 +223,20 @@ def _draw_station(ax: Axes, station: Station, fontsize: float) -> None:
 
 def _draw_flow(ax: Axes, at: dict[str, Station]) -> None:
     """Arrows along the main branch, down to the gate and back, and over the top for the residual."""
-    line = ("N1", "lin", "conv", "silu", "ssm", "N2", "times", "out", "plus")
+    line = [key for key, station in at.items() if station.y == MAIN]
     edge = {key: 0.2 if at[key].round else 0.39 for key in at}
     _arrow(ax, (0.1, MAIN), (at["N1"].x - edge["N1"], MAIN))
     for a, b in itertools.pairwise(line):
         _arrow(ax, (at[a].x + edge[a], MAIN), (at[b].x - edge[b], MAIN))
-    _arrow(ax, (at["plus"].x + 0.2, MAIN), (10.95, MAIN))
+    _arrow(ax, (at[line[-1]].x + edge[line[-1]], MAIN), (at[line[-1]].x + 0.85, MAIN))
+    for station in at.values():
+        if station.small:
+            _arrow(ax, (station.x, BELOW + 0.15), (0.5 * (station.x + at["ssm"].x), MAIN - 0.25))
     fork, times, plus = 1.98, at["times"].x, at["plus"].x
+    gate = [key for key in ("gate_lin", "+z", "gate_silu") if key in at]
     _arrow(ax, (fork, MAIN), (fork, GATE), (at["gate_lin"].x - 0.39, GATE))
-    _arrow(ax, (at["gate_lin"].x + 0.39, GATE), (at["gate_silu"].x - 0.39, GATE))
+    for a, b in itertools.pairwise(gate):
+        _arrow(ax, (at[a].x + 0.39, GATE), (at[b].x - 0.39, GATE))
     _arrow(ax, (at["gate_silu"].x + 0.39, GATE), (times, GATE), (times, MAIN - 0.22))
     _arrow(ax, (0.4, MAIN), (0.4, TOP), (plus, TOP), (plus, MAIN + 0.22))
 
@@ -227,7 +254,7 @@ def _arrow(ax: Axes, *points: tuple[float, float]) -> None:
 
 @styled
 def fig_block(arm: str | Arm = "RMSN>SSM>GN") -> Figure:
-    """Figure 4: the Mamba block with its two normalization sites, for one arm."""
+    """Figure 4: the Mamba block with its two normalization sites, for one arm; its further sites beside them."""
     fig, axes = new_figure(height=2.9)
     ax = axes[0, 0]
     draw_block(ax, arm, fontsize=11)

@@ -55,7 +55,7 @@ class Reader(nn.Module):
 
     def __init__(self, part: str, stem: nn.Module, classes: int, *, d_model: int = 24, arm: str = "RMSN>SSM>None"):
         super().__init__()
-        self.stem, self.block = stem, BlockWithout(part, d_model, *Arm.parse(arm))
+        self.stem, self.block = stem, BlockWithout(part, d_model, *Arm.parse(arm)[:2])
         self.head = nn.Linear(d_model, classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,6 +4,8 @@
 accepted for `>`. `"preset:VMamba"` names a published variant instead: PRESETS is the paper's survey (§2.3, §3.2) as a
 table, variant → arm.
 
+Further norms follow with `+`, each at a site of MORE_SITES: `"RMSN>SSM>None+B:RMSN+gated:RMSN"`.
+
 A Transformer's block has two norms as well, one at its attention and one at its feed-forward: `"LN>MHA>LN"`, or the
 name of one of AUTONORM, the models of source S2.
 
@@ -12,6 +14,8 @@ This file holds only names. The registry of norms, and torch with it, is importe
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mambanorm.errors import nearest, unknown
@@ -19,17 +23,35 @@ from mambanorm.errors import nearest, unknown
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 """The six choices of the paper's grid, in the order of its Table 1."""
 
+MORE_SITES = {
+    "conv": "what the scan reads: after convolution and SiLU",
+    "B": "the SSM's input vector B",
+    "C": "the SSM's output vector C",
+    "delta": "Δ's R numbers, before their projection",
+    "delta_after": "Δ's E numbers, after their projection, before bias and softplus",
+    "z": "the gate, before its SiLU",
+    "gated": "the scan's output after the gate",
+    "branch": "the block's output, before the residual is added",
+    "residual": "the residual stream, after the sum",
+}
+"""Where a norm can stand besides N1 and N2, by the names of SITES (model/block.py), in the order of computation."""
+SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
+
 
 class Arm(NamedTuple):
-    """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before the gate)."""
+    """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before the gate).
+
+    more: (site, norm) pairs of MORE_SITES, in their order, none of them "None".
+    """
 
     n1: str
     n2: str
+    more: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
-        """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or `"AutoNorm"` → AttentionArm.
-        ValueError for anything else."""
+        """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or
+        `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that stands there twice."""
         from mambanorm.norms import NORMS, norm_name
 
         if isinstance(text, Arm):
@@ -40,24 +62,75 @@ class Arm(NamedTuple):
             return preset(text.removeprefix("preset:").strip())
         if text in AUTONORM:
             return AttentionArm.named(text)
-        parts = [part.strip() for part in text.replace("→", ">").split(">")]
+        main, *further = text.split("+")
+        parts = [part.strip() for part in main.replace("→", ">").split(">")]
         if len(parts) != 3 or parts[1] not in ("SSM", "MHA"):
             guess = nearest(text, [*AUTONORM, *(f"{a}>SSM>{b}" for a in NORMS for b in NORMS)])
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise ValueError(
                 f"unknown arm {text!r}: an arm is written N1>SSM>N2 with N1 and N2 among {', '.join(NORMS)}, "
-                f"or preset:NAME; of a Transformer N1>MHA>N2, or one of {', '.join(AUTONORM)}{hint}"
+                f"further sites follow as +SITE:NORM; or preset:NAME; of a Transformer N1>MHA>N2, or one of "
+                f"{', '.join(AUTONORM)}{hint}"
             )
+        if parts[1] == "MHA" and further:
+            extra = "+".join(["", *further])
+            raise ValueError(f"arm {text!r}: a Transformer's block has no further sites, leave out {extra}")
         kind = AttentionArm if parts[1] == "MHA" else Arm
-        return kind(norm_name(parts[0]), norm_name(parts[2]))
+        return kind(norm_name(parts[0]), norm_name(parts[2]), further_norms(map(_site_and_norm, further)))
 
     def __str__(self) -> str:
-        return f"{self.n1}>SSM>{self.n2}"
+        return f"{self.n1}>SSM>{self.n2}{self.further}"
+
+    @property
+    def sites(self) -> dict[str, str]:
+        """Site → its norm: "n1", "n2", and the further ones."""
+        return {"n1": self.n1, "n2": self.n2, **dict(self.more)}
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The names of all its norms."""
+        return tuple(self.sites.values())
 
     @property
     def label(self) -> str:
-        """For figures: `RMSN→GN`."""
-        return f"{self.n1}→{self.n2}"
+        """For figures: `RMSN→GN`, `RMSN→None + RMSN at B, C`."""
+        by_norm: dict[str, list[str]] = {}
+        for site, norm in self.more:
+            by_norm.setdefault(norm, []).append(SYMBOLS.get(site, site))
+        words = (f" + {norm} at {', '.join(sites)}" for norm, sites in by_norm.items())
+        return f"{self.n1}→{self.n2}{''.join(words)}"
+
+    @property
+    def further(self) -> str:
+        """The further sites as they are written: `+B:RMSN+gated:LN`, or ""."""
+        return "".join(f"+{site}:{norm}" for site, norm in self.more)
+
+
+def _site_and_norm(text: str) -> tuple[str, str]:
+    """`"B:RMSN"` → its two halves."""
+    site, colon, norm = (part.strip() for part in text.partition(":"))
+    if not colon:
+        raise ValueError(f"a further site is written SITE:NORM, such as B:RMSN, got {text!r}")
+    return site, norm
+
+
+def further_norms(more: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The norms at further sites, in the order of MORE_SITES and without those that are "None".
+
+    ValueError for a site that is none or stands there twice, and for an unknown norm.
+    """
+    from mambanorm.norms import norm_name
+
+    found: dict[str, str] = {}
+    for site, norm in more.items() if isinstance(more, Mapping) else more:
+        if site in ("n1", "n2", "x", "scan"):
+            raise ValueError(f"{site!r} is no further site: an arm names what stands around the SSM as N1>SSM>N2")
+        if site not in MORE_SITES:
+            raise unknown("site", site, MORE_SITES)
+        if site in found:
+            raise ValueError(f"site {site!r} stands there twice, with {found[site]} and {norm}: name it once")
+        found[site] = norm_name(norm)
+    return tuple((site, found[site]) for site in MORE_SITES if found.get(site, "None") != "None")
 
 
 class AttentionArm(Arm):
@@ -114,17 +187,24 @@ AUTONORM: dict[str, Variant] = {
 
 
 class Preset(NamedTuple):
-    """One row of the survey: the variant's norms, what it works on, where the paper says so."""
+    """A published variant: its norms, what it works on, where the paper says so ("" = it does not), and the norm
+    options that belong to it, by site (`norm_options` of the models)."""
 
     arm: Arm
     domain: str
     section: str
     note: str = ""
+    options: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 
 
 def arms(*pairs: str) -> list[Arm]:
     """Arms from their notation. They are not looked up in the registry; a test parses them all."""
     return [Arm(*pair.split(">SSM>")) for pair in pairs]
+
+
+def _inside(*sites: str) -> Arm:
+    """RMSN before the SSM and at these sites."""
+    return Arm("RMSN", "None", tuple((site, "RMSN") for site in sites))
 
 
 def _rows(arm: str, domain: str, section: str, *names: str) -> dict[str, Preset]:
@@ -157,7 +237,16 @@ PRESETS: dict[str, Preset] = {
     # what the paper proposes (§4.5)
     "proposed-sequence": Preset(Arm("NormVary", "GN"), "sequence", "4.5", "the paper's proposal for sequences"),
     "proposed-vision": Preset(Arm("NormVary", "LN"), "vision", "4.5", "the paper's proposal for vision"),
-}
+    # beyond the paper: what today's models do
+    "Mamba-2-norms": Preset(_inside("gated"), "sequence", "", "Dao & Gu 2024: a norm after the gate"),
+    "Jamba": Preset(_inside("B", "C", "delta"), "sequence", "", "Lieber et al. 2024: B, C and Δ, against loss spikes"),
+    "Falcon-Mamba": Preset(
+        _inside("B", "C", "delta"), "sequence", "", "Zuo et al. 2024: as Jamba, without weights",
+        {site: {"affine": False} for site in ("B", "C", "delta")},
+    ),
+    "Mamba-3-norms": Preset(_inside("B", "C"), "sequence", "", "Lahoti et al. 2026: B and C, as attention's QK-norm"),
+    "Peri-LN": Preset(Arm("LN", "None", (("branch", "LN"),)), "sequence", "", "Kim et al. 2025: before and after"),
+}  # fmt: skip
 
 
 def preset(name: str) -> Arm:
@@ -165,6 +254,12 @@ def preset(name: str) -> Arm:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name].arm
+
+
+def preset_options(text: object) -> dict[str, dict[str, object]]:
+    """The norm options that belong to an arm by its name, `"preset:Falcon-Mamba"`; {} for any other arm."""
+    name = text.removeprefix("preset:").strip() if isinstance(text, str) and text.startswith("preset:") else ""
+    return {site: dict(options) for site, options in PRESETS[name].options.items()} if name in PRESETS else {}
 
 
 NORM_CHOICES = PAPER_NORMS[1:]  # without None, in the order of Table 1

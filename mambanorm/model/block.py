@@ -1,11 +1,12 @@
-"""The Mamba block with its two normalization sites (Eq. 1–3), as in `Gu & Dao 2023` and state-spaces/mamba.
+"""The Mamba block with its normalization sites (Eq. 1–3), as in `Gu & Dao 2023` and state-spaces/mamba.
 
     f = N2(SSM(SiLU(Conv(Lin(N1(x))))))        (1)   main branch
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
-`delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it.
+`delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it. Further norms can stand at the
+sites of MORE_SITES (arms.py); sites.py has what all blocks share of that.
 
 For generation: `prefill` runs the prompt and returns a BlockCache as well; `step` takes one more position.
 
@@ -16,9 +17,8 @@ initial values are mamba-ssm's.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +29,13 @@ from torch import Tensor, nn
 from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown
 from mambanorm.errors import unknown
 from mambanorm.model.arms import PRESETS, Arm
-from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
+from mambanorm.model.sites import SITES, SitedBlock, arm_of, site_widths
+from mambanorm.norms import check_causal
 from mambanorm.norms.masked_moments import fusible
 from mambanorm.ssm import BACKENDS, conv_silu, selective_scan
 from mambanorm.ssm.reference import scan_step
 
 __all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock"]
-
-SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")
-"""What diagnostics can see of a block, in the order of computation."""
 
 MIXER = (
     "in_proj.weight", "conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D"
@@ -60,11 +58,17 @@ class BlockCache:
     state: Tensor
 
 
-class MambaBlock(nn.Module):
+INSIDE = ("conv", "B", "C", "delta", "delta_after", "z")
+"""Further sites within what one fused function computes where there is no norm."""
+
+
+class MambaBlock(SitedBlock):
     """One block, residual included: x (B, L, d_model) → (B, L, d_model).
 
-    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. `norm_options` go to whichever of the
-    two knows them. Raises ValueError for an unknown norm or size, TypeError for an option that neither norm has.
+    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate; more: (site, norm) pairs, or a dict,
+    of norms at further sites, see MORE_SITES. `norm_options` go to whichever norm knows them; those under the name of a
+    site, {"B": {"affine": False}}, to the norm there. Raises ValueError for an unknown norm, site or size, TypeError
+    for an option that no norm has.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class MambaBlock(nn.Module):
         d_model: int,
         n1: str | None = "RMSN",
         n2: str | None = "None",
+        more: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         *,
         d_state: int = 16,
         d_conv: int = 4,
@@ -82,12 +87,10 @@ class MambaBlock(nn.Module):
     ):
         super().__init__()
         check_sizes(scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
-        check_options((n1, n2), norm_options)
         self.d_inner = d_inner = expand * d_model
         self.d_state = d_state
         self.dt_rank = dt_rank or math.ceil(d_model / 16)
         self.scan_backend = scan_backend
-        self.observer: Callable[[str, Tensor], None] | None = None
 
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
         self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv - 1)
@@ -97,13 +100,12 @@ class MambaBlock(nn.Module):
         self.D = nn.Parameter(torch.ones(d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         init_dt(self.dt_proj.weight, self.dt_proj.bias)
-        with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
-            self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
-            self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
-        self.d_model, self.norm_names = d_model, (n1, n2)
+        self.d_model = d_model
+        widths = site_widths(d_model, d_inner, d_state, self.dt_rank)
+        self._make_norms(arm_of(n1, n2, more), norm_options, widths)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
-        self.scan_gates = norm_name(n2) == "None"  # with nothing between SSM and gate, the scan gates as well
-        self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
+        self.scan_gates = self.arm.n2 == "None"  # with nothing between SSM and gate, the scan gates as well
+        self.mixes_at_once = not any(site in self.more for site in INSIDE)
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -135,40 +137,51 @@ class MambaBlock(nn.Module):
         from mambanorm.kernels.mixer import mixer_cpu  # here: importing Numba takes a moment
 
         h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
-        y = mixer_cpu(h, *parameters, gated=self.scan_gates)
-        if not self.scan_gates:
-            y, z = y
-            y = self.n2(y, lengths, gate=z) if self.n2_gates else self.n2(y, lengths) * F.silu(z)
-        return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
+        if self.mixes_at_once:
+            y = mixer_cpu(h, *parameters, gated=self.scan_gates)
+            y, z = (y, None) if self.scan_gates else y
+        else:
+            y, z = self._mix_with_norms(h, lengths, parameters)
+        return self._close_fused(x, y, z, lengths)
+
+    def _mix_with_norms(self, h: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...]):
+        """As the mixer at once, in two parts with the norms between them: y (B, L, E), and z, None if y is gated."""
+        from mambanorm.kernels.mixer_parts import enter_mixer, leave_mixer
+
+        in_proj, conv_weight, conv_bias, _, *rest = parameters
+        u, z = enter_mixer(h, in_proj, conv_weight, conv_bias)
+        u, z = self._at("conv", u, lengths), self._at("z", z, lengths)
+        gate = z if self.scan_gates else None
+        if "delta_after" in self.more:
+            y = self._scan(u, *self._select(u, lengths), z=gate)
+        else:
+            y = leave_mixer(u, *self._narrow(u, lengths), gate, *rest)
+        return y, None if self.scan_gates else z
 
     def _forward_readable(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """The readable twin: the same values step by step, each site shown to the observer if there is one."""
-
-        def see(site: str, value: Tensor) -> Tensor:
-            if self.observer is not None:
-                self.observer(site, value)
-            return value
-
+        see = self._see
         h = see("n1", self.n1(see("x", x), lengths))
         w_main, w_gate = self.in_proj.weight.chunk(2)
-        u, z = see("conv", self._convolve(F.linear(h, w_main))), F.linear(h, w_gate)  # (B, L, E)
-        delta, B, C = self._select(u)
-        if self.observer is None and self.scan_gates:
-            return x + self.out_proj(self._scan(u, delta, B, C, z))
+        u = see("conv", self._at("conv", self._convolve(F.linear(h, w_main)), lengths))  # (B, L, E)
+        z = F.linear(h, w_gate)
+        delta, B, C = self._select(u, lengths)
         see("B", B), see("C", C), see("delta", F.softplus(delta + self.dt_proj.bias))
-        f = see("n2", self.n2(see("scan", self._scan(u, delta, B, C)), lengths))  # Eq. 1
-        p = F.silu(see("z", z))  # Eq. 2
-        branch = see("branch", self.out_proj(see("gated", f * p)))
-        return see("residual", x + branch)  # Eq. 3
+        return self._close(x, self._scan(u, delta, B, C), z, lengths)
 
     def _convolve(self, u: Tensor) -> Tensor:
         """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
         return conv_silu(u, self.conv1d.weight, self.conv1d.bias)
 
-    def _select(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _narrow(self, u: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Δ's R numbers, B and C (B, L, N), each behind its norm."""
+        narrow = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
+        return tuple(self._at(site, part, lengths) for site, part in zip(("delta", "B", "C"), narrow))
+
+    def _select(self, u: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The input-dependent Δ (B, L, E; before bias and softplus), B and C (B, L, N)."""
-        dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
-        return F.linear(dt, self.dt_proj.weight), B, C
+        dt, B, C = self._narrow(u, lengths)
+        return self._at("delta_after", F.linear(dt, self.dt_proj.weight), lengths), B, C
 
     def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None, last: bool = False):
         """The scan, gated where z is given: y (B, L, E); with `last` (y, the state after the last position)."""
@@ -201,12 +214,12 @@ class MambaBlock(nn.Module):
         Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
         """
         self._check(x)
-        check_causal(self.norm_names, NOT_YET)
+        check_causal(self.arm.norms, NOT_YET)
         raw, z = self.in_proj(self.n1(x)).chunk(2, dim=-1)  # (B, L, E)
-        u = self._convolve(raw)
+        u = self._at("conv", self._convolve(raw))
         y, state = self._scan(u, *self._select(u), last=True)
         cache = BlockCache(F.pad(raw, (0, 0, self.conv1d.kernel_size[0] - 1, 0))[:, x.shape[1] :], state)
-        return x + self.out_proj(self.n2(y) * F.silu(z)), cache
+        return self._close(x, y, z), cache
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: BlockCache) -> Tensor:
@@ -214,17 +227,16 @@ class MambaBlock(nn.Module):
 
         Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
         """
-        check_causal(self.norm_names, NOT_YET)
+        check_causal(self.arm.norms, NOT_YET)
         self._check_step(x, cache)
         raw, z = self.in_proj(self.n1(x[:, None])).chunk(2, dim=-1)  # (B, 1, E)
         window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E)
         taps = self.conv1d.weight[:, 0].t()  # (K, E)
-        u = F.silu((window * taps).sum(1) + self.conv1d.bias)  # (B, E)
-        delta, B, C = self._select(u)
+        u = self._at("conv", F.silu((window * taps).sum(1, keepdim=True) + self.conv1d.bias))  # (B, 1, E)
+        u, delta, B, C = (value[:, 0] for value in (u, *self._select(u)))
         y, cache.state = scan_step(cache.state, u, delta, -torch.exp(self.A_log), B, C, self.D, self.dt_proj.bias)
         cache.conv = window[:, 1:]
-        f = self.n2(y[:, None]) * F.silu(z)
-        return x + self.out_proj(f)[:, 0]
+        return self._close(x[:, None], y[:, None], z)[:, 0]
 
     def _check_step(self, x: Tensor, cache: BlockCache) -> None:
         if not isinstance(cache, BlockCache):
@@ -277,11 +289,6 @@ def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None
         raise unknown("scan_backend", scan_backend, BACKENDS)
     for name, size in (sizes if dt_rank is None else sizes | {"dt_rank": dt_rank}).items():
         check_size(name, size)
-
-
-def takes(norm: nn.Module, option: str) -> bool:
-    """Whether a norm's call has this option, as this kit's own norms do; others are called as plain modules."""
-    return option in inspect.signature(norm.forward).parameters
 
 
 def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:

@@ -2,7 +2,6 @@
 
 BLOCKS        model, as `RunConfig.model` has it → its block
 make_blocks   n of them, with an arm's norms
-norms_of      the names of all norms of an arm
 """
 
 from __future__ import annotations
@@ -30,10 +29,4 @@ def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> n
     for name, owner in ONLY_IN.items():
         if name in given and owner != model:
             raise ValueError(f"{name}={given[name]!r} belongs to model={owner!r}, this is a {model!r}: leave it out")
-    further = [arm.more] if getattr(arm, "more", ()) else []
-    return nn.ModuleList(BLOCKS[model](d_model, arm.n1, arm.n2, *further, **given) for _ in range(n))
-
-
-def norms_of(arm: Arm) -> tuple[str, ...]:
-    """The names of all norms of an arm."""
-    return arm.n1, arm.n2, *(name for _, name in getattr(arm, "more", ()))
+    return nn.ModuleList(BLOCKS[model](d_model, *arm, **given) for _ in range(n))

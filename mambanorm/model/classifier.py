@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.model.arms import Arm
-from mambanorm.model.blocks import make_blocks, norms_of
+from mambanorm.model.blocks import make_blocks
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import EMBEDDING_STD
 from mambanorm.model.positional import positional as encoding
-from mambanorm.norms import check_options, create_norm, known_options
+from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
+from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
 
 
@@ -69,11 +70,11 @@ class SequenceClassifier(nn.Module):
         self.arm = Arm.parse(arm)
         self.vocab_size, self.in_features = vocab_size, in_features
         self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
-        names = norms_of(self.arm)
-        check_options((stem_norm, final_norm, *names), norm_options)
+        check_arm_options(self.arm, norm_options, (stem_norm, final_norm))
+        inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
         sizes = dict(d_state=d_state, d_conv=d_conv, expand=expand)
         own = dict(dt_rank=dt_rank, head_dim=head_dim, n_groups=n_groups)
-        options = dict(norm_options=known_options(names, norm_options), scan_backend=scan_backend)
+        options = dict(norm_options=inside, scan_backend=scan_backend)
         self.blocks = make_blocks(model, n_layers, d_model, self.arm, **sizes, **own, **options)
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         self.head = nn.Linear(d_model, n_classes)

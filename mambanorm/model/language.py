@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from mambanorm.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.model.arms import Arm
 from mambanorm.model.block import BlockCache
-from mambanorm.model.blocks import make_blocks, norms_of
-from mambanorm.norms import check_causal, check_options, create_norm, known_options
+from mambanorm.model.blocks import make_blocks
+from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
+from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"
 
@@ -62,12 +63,12 @@ class LanguageModel(nn.Module):
             check_size(name, size)
         check_flag("tie", tie)
         self.arm, self.vocab_size, self.tie = Arm.parse(arm), vocab_size, tie
-        names = norms_of(self.arm)
-        check_causal((*names, final_norm), TO_PREDICT)
-        check_options((final_norm, *names), norm_options)
+        check_causal((*self.arm.norms, final_norm), TO_PREDICT)
+        check_arm_options(self.arm, norm_options, (final_norm,))
+        inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
         sizes = dict(d_state=d_state, d_conv=d_conv, expand=expand)
         own = dict(dt_rank=dt_rank, head_dim=head_dim, n_groups=n_groups)
-        options = dict(norm_options=known_options(names, norm_options), scan_backend=scan_backend)
+        options = dict(norm_options=inside, scan_backend=scan_backend)
         blocks = make_blocks(model, n_layers, d_model, self.arm, **sizes, **own, **options)
         self.backbone = nn.ModuleDict({"embedding": nn.Embedding(vocab_size, d_model), "layers": blocks})
         with torch.random.fork_rng(devices=[]):

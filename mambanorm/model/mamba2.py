@@ -21,7 +21,7 @@ limits, which are their defaults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -29,9 +29,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.checks import check_beside, check_real, check_shapes
-from mambanorm.errors import unknown
 from mambanorm.model.block import NOT_YET, BlockCache, MambaBlock, check_sizes, init_dt_bias
-from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
+from mambanorm.model.sites import SitedBlock, arm_of, site_options
+from mambanorm.norms import NORMS, check_causal
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
 from mambanorm.ssm import conv_silu, selective_scan
@@ -59,7 +59,7 @@ class GroupedRMSNorm(RMSNorm):
         return y if self.bias is None else y + self.bias
 
 
-class Mamba2Block(nn.Module):
+class Mamba2Block(SitedBlock):
     """One block, residual included: x (B, L, d_model) → (B, L, d_model).
 
     n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. more: (site, norm) pairs of further
@@ -74,7 +74,7 @@ class Mamba2Block(nn.Module):
         d_model: int,
         n1: str | None = "RMSN",
         n2: str | None = "None",
-        more: Iterable[tuple[str, str]] = (),
+        more: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         *,
         d_state: int = 128,
         d_conv: int = 4,
@@ -90,7 +90,6 @@ class Mamba2Block(nn.Module):
         self.d_model, self.d_state, self.head_dim, self.n_groups = d_model, d_state, head_dim, n_groups
         self.d_inner, self.scan_backend = expand * d_model, scan_backend
         self.n_heads = heads_of(self.d_inner, head_dim, n_groups)
-        self.observer: Callable[[str, Tensor], None] | None = None
 
         convolved = self.d_inner + 2 * n_groups * d_state  # u, B and C
         self.in_proj = nn.Linear(d_model, self.d_inner + convolved + self.n_heads, bias=False)
@@ -100,32 +99,17 @@ class Mamba2Block(nn.Module):
         self.A_log = nn.Parameter(torch.empty(self.n_heads).uniform_(*A_RANGE).log())
         self.D = nn.Parameter(torch.ones(self.n_heads))
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=False)
-        self._make_norms(n1, n2, tuple(more), norm_options)
+        bc, narrow = n_groups * d_state, ("n1", "branch", "residual")
+        widths = dict.fromkeys(narrow, d_model) | dict(B=bc, C=bc, delta=self.n_heads)
+        widths |= dict.fromkeys(("n2", "conv", "z", "gated"), self.d_inner)
+        self._make_norms(arm_of(n1, n2, more), norm_options, widths)
+        if n_groups > 1 and self.arm.sites.get("gated") == "RMSN":
+            options = site_options("gated", "RMSN", norm_options)
+            own = {name: value for name, value in options.items() if name in NORMS["RMSN"].own}
+            self.more["gated"] = GroupedRMSNorm(self.d_inner, groups=n_groups, **own)
+        self.scan_gates = self.arm.n2 == "None" and "z" not in self.more  # nothing between SSM and gate
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
-
-    def _make_norms(self, n1, n2, more: tuple[tuple[str, str], ...], norm_options: dict[str, Any] | None) -> None:
-        bc, wide = self.n_groups * self.d_state, self.d_inner
-        widths = dict(conv=wide, B=bc, C=bc, delta=self.n_heads, z=wide, gated=wide)
-        widths |= dict(branch=self.d_model, residual=self.d_model)
-        for i, (site, _) in enumerate(more):
-            if site not in widths:
-                raise unknown("site of a Mamba2Block beside N1 and N2", site, widths)
-            if site in dict(more[:i]):
-                raise ValueError(f"site {site!r} stands there twice: name it once")
-        self.norm_names = (n1, n2, *(name for _, name in more))
-        check_options(self.norm_names, norm_options)
-
-        def make(name: str | None, width: int) -> nn.Module:
-            return create_norm(name, width, **known_options([name], norm_options))
-
-        with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
-            self.n1, self.n2 = make(n1, self.d_model), make(n2, wide)
-            self.more = nn.ModuleDict({site: make(name, widths[site]) for site, name in more})
-        if self.n_groups > 1 and norm_name(dict(more).get("gated")) == "RMSN":
-            options = {name: value for name, value in (norm_options or {}).items() if name in ("eps", "affine", "bias")}
-            self.more["gated"] = GroupedRMSNorm(wide, groups=self.n_groups, **options)
-        self.scan_gates = norm_name(n2) == "None" and "z" not in self.more  # nothing between SSM and gate
 
     def extra_repr(self) -> str:
         return f"d_state={self.d_state}, head_dim={self.head_dim}, n_groups={self.n_groups}"
@@ -135,13 +119,13 @@ class Mamba2Block(nn.Module):
         leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
         """
         self._check(x)
-        z, raw, dt = self._project(see(self, "x", x), lengths)
+        z, raw, dt = self._project(self._see("x", x), lengths)
         u, delta, B, C = self._select(self._convolve(raw), dt, lengths)
         for site, value in (("B", B), ("C", C), ("delta", delta)):
-            see(self, site, value)
-        gated_by_scan = self.scan_gates and self.observer is None
-        y = self._scan(u, delta, B, C, z if gated_by_scan else None)
-        return self._close(x, y, None if gated_by_scan else z, lengths)
+            self._see(site, value)
+        if self.scan_gates and self.observer is None:
+            return self._close_fused(x, self._scan(u, delta, B, C, z), None, lengths)
+        return self._close(x, self._scan(u, delta, B, C), z, lengths)
 
     def _check(self, x: Tensor) -> None:
         """Raises ValueError unless x is a non-empty (B, L, D) of the parameters' dtype and device, and for a parameter
@@ -159,7 +143,7 @@ class Mamba2Block(nn.Module):
 
     def _project(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, ...]:
         """The gate z (B, L, E), what is convolved (B, L, E + 2·G·N) and dt (B, L, H)."""
-        h = see(self, "n1", self.n1(x, lengths))
+        h = self._see("n1", self.n1(x, lengths))
         return self.in_proj(h).split([self.d_inner, self.conv1d.in_channels, self.n_heads], dim=-1)
 
     def _convolve(self, raw: Tensor) -> Tensor:
@@ -171,7 +155,7 @@ class Mamba2Block(nn.Module):
         bc = self.n_groups * self.d_state
         u, B, C = convolved.split([self.d_inner, bc, bc], dim=-1)
         u, B, C, dt = (self._at(site, part, lengths) for site, part in (("conv", u), ("B", B), ("C", C), ("delta", dt)))
-        return see(self, "conv", u), F.softplus(dt + self.dt_bias), B, C
+        return self._see("conv", u), F.softplus(dt + self.dt_bias), B, C
 
     def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None, last: bool = False):
         """The scan, gated where z is given: y (B, L, E); with `last` (y, the state after the last position)."""
@@ -201,19 +185,6 @@ class Mamba2Block(nn.Module):
         """B or C as the scan takes it: (B, L, G·N) → (B, G, N, L)."""
         return m.unflatten(-1, (self.n_groups, self.d_state)).permute(0, 2, 3, 1)
 
-    def _close(self, x: Tensor, y: Tensor, z: Tensor | None, lengths: Tensor | None = None) -> Tensor:
-        """From the scan's output y (B, L, E) to the block's, (B, L, D); z is None where the scan has gated y."""
-        if z is not None:
-            f = see(self, "n2", self.n2(see(self, "scan", y), lengths))
-            y = f * F.silu(see(self, "z", self._at("z", z, lengths)))
-        branch = self.out_proj(see(self, "gated", self._at("gated", y, lengths)))
-        branch = see(self, "branch", self._at("branch", branch, lengths))
-        return see(self, "residual", self._at("residual", x + branch, lengths))
-
-    def _at(self, site: str, value: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """What goes on from a further site: the value, behind its norm if there is one."""
-        return self.more[site](value, lengths) if site in self.more else value
-
     def new_cache(self, rows: int) -> BlockCache:
         """The cache before the first position: conv (B, K − 1, E + 2·G·N), state (B, E, N)."""
         weight = self.conv1d.weight  # (E + 2·G·N, 1, K)
@@ -228,7 +199,7 @@ class Mamba2Block(nn.Module):
         Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
         """
         self._check(x)
-        check_causal(self.norm_names, NOT_YET)
+        check_causal(self.arm.norms, NOT_YET)
         z, raw, dt = self._project(x)
         y, state = self._scan(*self._select(self._convolve(raw), dt), last=True)
         cache = BlockCache(F.pad(raw, (0, 0, self.conv1d.kernel_size[0] - 1, 0))[:, x.shape[1] :], state)
@@ -240,7 +211,7 @@ class Mamba2Block(nn.Module):
 
         Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
         """
-        check_causal(self.norm_names, NOT_YET)
+        check_causal(self.arm.norms, NOT_YET)
         self._check_step(x, cache)
         z, raw, dt = self._project(x[:, None])  # (B, 1, …)
         window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E + 2·G·N)
@@ -261,13 +232,6 @@ class Mamba2Block(nn.Module):
         return ((C * h).sum(-1) + D * now).to(u.dtype), h
 
     _check_step = MambaBlock._check_step
-
-
-def see(block: nn.Module, site: str, value: Tensor) -> Tensor:
-    """Shows a value to the block's observer, if there is one."""
-    if block.observer is not None:
-        block.observer(site, value)
-    return value
 
 
 def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from mambanorm.checks import check_size
-from mambanorm.model.arms import Arm
 from mambanorm.model.families import check_architecture, check_sizes_agree, family_of, read_config
 from mambanorm.model.language import LanguageModel
 
@@ -182,8 +181,6 @@ def _read_norms(state: dict[str, Tensor], family: str, said: Mapping[str, Any]) 
 
 def _falcon_norms(said: Mapping[str, Any], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Falcon-Mamba's RMSN without weights on B, C and Δ, the last before its projection; with an ε of their own."""
-    if "more" not in Arm._fields:
-        raise ValueError("Falcon-Mamba is not carried yet: its norms on B, C and Δ have no place in an arm")
     sites, own = ("B", "C", "delta"), {"affine": False, "eps": said.get("mixer_rms_eps", 1e-6)}
     return "".join(f"+{site}:RMSN" for site in sites), options | {site: own for site in sites}
 

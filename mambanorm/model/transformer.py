@@ -188,11 +188,12 @@ class TransformerClassifier(nn.Module):
                     f"{self.arm.n1}>MHA>{self.arm.n2} to choose it"
                 )
         options = {**self.arm.options, **(norm_options or {})}
-        check_options((stem_norm, final_norm, *self.arm), options)
-        own = dict(norm_options=known_options(self.arm, options), norm_position=norm_position)
+        check_options((stem_norm, final_norm, *self.arm.norms), options)
+        own = dict(norm_options=known_options(self.arm.norms, options), norm_position=norm_position)
         own |= dict(n_heads=n_heads, expand=expand, squeeze_excite=squeeze_excite)
         self.blocks = nn.ModuleList(
-            TransformerBlock(d_model, *self.arm, drop_path=rate, **own) for rate in drop_rates(drop_path, n_layers)
+            TransformerBlock(d_model, self.arm.n1, self.arm.n2, drop_path=rate, **own)
+            for rate in drop_rates(drop_path, n_layers)
         )
         self.head = nn.Linear(d_model, n_classes)
         with torch.random.fork_rng(devices=[]):

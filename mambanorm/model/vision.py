@@ -17,7 +17,7 @@ Source: Liu et al. 2024, "VMamba"; MzeroMiko/VMamba v0 (names of parameters, ord
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from mambanorm.checks import REAL, check_beside, check_real, check_shapes, check_size, check_tensor
 from mambanorm.model.arms import Arm
-from mambanorm.model.block import can_fuse, check_sizes, init_dt, initial_A_log, takes
+from mambanorm.model.block import INSIDE, can_fuse, check_sizes, init_dt, initial_A_log
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import positional as encoding
-from mambanorm.norms import check_options, create_norm, known_options
+from mambanorm.model.sites import SitedBlock, arm_of, check_arm_options, common_options, options_of_blocks, site_widths
+from mambanorm.norms import create_norm, known_options
 from mambanorm.ssm import selective_scan
 
 MIXER = (
@@ -59,13 +60,14 @@ def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
     return rows.unflatten(2, (height, width)) + columns.unflatten(2, (width, height)).transpose(2, 3)
 
 
-class VSSBlock(nn.Module):
+class VSSBlock(SitedBlock):
     """One block, residual included: x (B, H, W, d_model) → (B, H, W, d_model).
 
-    n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. `norm_options` go to whichever of the
-    two knows them. Each direction has its own x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias
-    (4, E), A_logs (4·E, N) and Ds (4·E), shaped and initialised as VMamba's; its v0 blocks load as they are. Raises
-    ValueError for an unknown norm or size, TypeError for an option that neither norm has.
+    n1, n2, more, norm_options: as MambaBlock's. At B, C, delta and delta_after one norm serves the four directions, as
+    if they were four rows: it sees the positions in the order of the direction. Each direction has its own
+    x_proj_weight (4, R + 2N, E), dt_projs_weight (4, E, R), dt_projs_bias (4, E), A_logs (4·E, N) and Ds (4·E), shaped
+    and initialised as VMamba's; its v0 blocks load as they are. Raises ValueError for an unknown norm, site or size,
+    TypeError for an option that no norm has.
 
     As MambaBlock, it has two versions: a fused one for float32 on the CPU, and a readable one for elsewhere and while
     diagnostics record. Its sites B, C and delta are in the order of each direction, the four side by side.
@@ -76,6 +78,7 @@ class VSSBlock(nn.Module):
         d_model: int,
         n1: str | None = "LN",
         n2: str | None = "LN",
+        more: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         *,
         d_state: int = 16,
         d_conv: int = 3,
@@ -88,12 +91,10 @@ class VSSBlock(nn.Module):
         check_sizes(scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
         if d_conv % 2 == 0:
             raise ValueError(f"d_conv must be odd on images, to keep their size, got {d_conv}: VMamba has 3")
-        check_options((n1, n2), norm_options)
         self.d_model, self.d_state = d_model, d_state
         self.d_inner = d_inner = expand * d_model
         self.dt_rank = rank = dt_rank or math.ceil(d_model / 16)
         self.scan_backend = scan_backend
-        self.observer: Callable[[str, Tensor], None] | None = None
 
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
         self.conv2d = nn.Conv2d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv // 2)
@@ -105,11 +106,9 @@ class VSSBlock(nn.Module):
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         nn.init.uniform_(self.x_proj_weight, -(d_inner**-0.5), d_inner**-0.5)  # as nn.Linear starts each direction's
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
-        with torch.random.fork_rng(devices=[]):  # a norm never shifts the random stream: all arms start equal
-            self.n1 = create_norm(n1, d_model, **known_options([n1], norm_options))
-            self.n2 = create_norm(n2, d_inner, **known_options([n2], norm_options))
+        self._make_norms(arm_of(n1, n2, more), norm_options, site_widths(d_model, d_inner, d_state, rank))
+        self.mixes_at_once = not any(site in self.more for site in INSIDE)
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
-        self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def extra_repr(self) -> str:
@@ -119,7 +118,7 @@ class VSSBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parameters = self._check(x)
         size, rows = x.shape[1:3], x.flatten(1, 2)  # (B, L, D)
-        if can_fuse(self, x, parameters):
+        if self.mixes_at_once and can_fuse(self, x, parameters):
             return self._forward_fused(rows, size, parameters).reshape(x.shape)
         return self._forward_readable(rows, size).reshape(x.shape)
 
@@ -144,31 +143,25 @@ class VSSBlock(nn.Module):
 
         h, x = self.n1(x, fork=True) if self.n1_forks else (self.n1(x), x)
         y, z = cross_mixer_cpu(h, size, *parameters)
-        y = self.n2(y, gate=z) if self.n2_gates else self.n2(y) * F.silu(z)
-        return torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
+        return self._close_fused(x, y, z)
 
     def _forward_readable(self, x: Tensor, size: torch.Size) -> Tensor:
-        """The readable twin: the same values step by step, each site shown to the observer if there is one."""
-
-        def see(site: str, value: Tensor) -> Tensor:
-            if self.observer is not None:
-                self.observer(site, value)
-            return value
-
+        """The readable twin: the same values step by step, each site shown to the observer if there is one. It serves
+        norms inside the mixer too: the fused one does not stop there."""
+        see = self._see
         h = see("n1", self.n1(see("x", x)))
         w_main, w_gate = self.in_proj.weight.chunk(2)
         u = F.silu(self.conv2d(_as_image(F.linear(h, w_main), size)))  # (B, E, H, W)
-        see("conv", _as_rows(u))
-        f = see("n2", self.n2(see("scan", _as_rows(cross_merge(self._scan(cross_scan(u)), *size)))))  # (1)
-        p = F.silu(see("z", F.linear(h, w_gate)))  # (2)
-        branch = see("branch", self.out_proj(see("gated", f * p)))
-        return see("residual", x + branch)  # (3)
+        u = see("conv", self._at("conv", _as_rows(u)))
+        y = _as_rows(cross_merge(self._scan(cross_scan(_as_image(u, size))), *size))
+        return self._close(x, y, F.linear(h, w_gate))
 
     def _scan(self, u: Tensor) -> Tensor:
         """The four scans in one call, each direction a group of channels: u (B, 4, E, L) → (B, 4, E, L)."""
         narrow = torch.einsum("bgel,gre->bgrl", u, self.x_proj_weight)
-        dt, B, C = narrow.split([self.dt_rank, self.d_state, self.d_state], dim=2)
-        delta = torch.einsum("bgrl,ger->bgel", dt, self.dt_projs_weight)
+        parts = narrow.split([self.dt_rank, self.d_state, self.d_state], dim=2)
+        dt, B, C = (self._in_directions(site, part) for site, part in zip(("delta", "B", "C"), parts))
+        delta = self._in_directions("delta_after", torch.einsum("bgrl,ger->bgel", dt, self.dt_projs_weight))
         if self.observer is not None:
             step = F.softplus(delta + self.dt_projs_bias[..., None])
             for site, value in (("B", B), ("C", C), ("delta", step)):
@@ -185,6 +178,12 @@ class VSSBlock(nn.Module):
             backend=self.scan_backend,
         )
         return y.view_as(u)
+
+    def _in_directions(self, site: str, value: Tensor) -> Tensor:
+        """A further site's norm on (B, 4, ·, L), each direction as a row of its own."""
+        if site not in self.more:
+            return value
+        return self.more[site](value.flatten(0, 1).transpose(1, 2)).transpose(1, 2).unflatten(0, value.shape[:2])
 
 
 def _as_image(x: Tensor, size: torch.Size) -> Tensor:
@@ -272,8 +271,8 @@ class ImageClassifier(nn.Module):
             raise ValueError(f"down_sample names blocks among 1..{n_layers - 1}, each once, got {down_sample!r}")
         self.arm = Arm.parse(arm)
         self.in_channels, self.patch, self.down_sample = in_channels, patch, tuple(down_sample)
-        check_options((stem_norm, down_norm, final_norm, *self.arm), norm_options)
-        own = known_options(self.arm, norm_options)
+        check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
+        own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
         block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
         self.stem = nn.Conv2d(in_channels, d_model, patch, stride=patch)
         self.blocks, self.merging, width = nn.ModuleList(), nn.ModuleDict(), d_model

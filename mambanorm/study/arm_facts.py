@@ -53,8 +53,8 @@ def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None") -> Ar
         config.n_layers,
         config.d_model,
         counts,
-        block_ms(*Arm.parse(arm), config.d_model),
-        block_ms("None", "None", config.d_model),
+        block_ms(str(Arm.parse(arm)), config.d_model),
+        block_ms("None>SSM>None", config.d_model),
     )
 
 
@@ -67,10 +67,10 @@ def _place(name: str) -> str:
 
 
 @lru_cache(64)
-def block_ms(n1: str, n2: str, d_model: int, repeats: int = 7) -> float:
+def block_ms(arm: str, d_model: int, repeats: int = 7) -> float:
     """Milliseconds of one block, forward and backward, median of `repeats` after two that are left out; one thread."""
     with torch.random.fork_rng(devices=[]):
-        block, x = MambaBlock(d_model, n1, n2), torch.randn(ROWS, LENGTH, d_model, requires_grad=True)
+        block, x = MambaBlock(d_model, *Arm.parse(arm)), torch.randn(ROWS, LENGTH, d_model, requires_grad=True)
     times = []
     with exactly_threads(1):
         for _ in range(repeats + 2):

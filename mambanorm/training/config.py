@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Any
 
 from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm, AttentionArm
+from mambanorm.model.arms import Arm, AttentionArm, preset_options
 from mambanorm.settings import SCALES, check_scale, default_scale
 from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
 from mambanorm.training.schedule import SCHEDULES
@@ -332,6 +332,8 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
         **DIFFERENCES[scale].get("*", {}),
         **(DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}),
     }
+    if options := preset_options(changes.get("arm")):
+        changes = {"norm_options": options} | changes
     if "model" not in changes and _is_attention(changes.get("arm")):
         changes["model"] = "transformer"
     if changes.get("model") == "transformer":
@@ -365,9 +367,9 @@ def grid(
     """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms of its seeds."""
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
-    arms = [arms] if isinstance(arms, str | Arm) else arms
+    arms = [arm if isinstance(arm, str) else str(arm) for arm in ([arms] if isinstance(arms, str | Arm) else arms)]
     configs = [
-        base_config(task, scale, arm=str(Arm.parse(arm)), seed=seed, **changes)
+        base_config(task, scale, arm=arm, seed=seed, **changes)
         for task in tasks
         for seed in check_seeds(seeds, scale)
         for arm in arms

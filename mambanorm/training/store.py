@@ -41,7 +41,7 @@ from mambanorm.training.result import RunResult
 from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun, StoredRun, check_run, read_run
 
 COLUMNS = [
-    *("run_id", "task", "arm", "n1", "n2", "seed", "role", "scale", "lr", "n_layers", "status"),
+    *("run_id", "task", "arm", "n1", "n2", "more", "seed", "role", "scale", "lr", "n_layers", "status"),
     *("test_accuracy", "val_accuracy", "best_val_accuracy", "chance", "steps"),
     *("test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss"),
     *("first_nonfinite_step", "first_nonfinite_site", "wall_s", "tokens_per_s", "peak_memory_mb"),

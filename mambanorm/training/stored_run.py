@@ -127,7 +127,8 @@ def config_row(config: RunConfig) -> dict:
     names = ("task", "arm", "seed", "scale", "lr", "n_layers", "d_model", "model")
     same = {name: getattr(config, name) for name in names}
     options = json.dumps(config.norm_options, sort_keys=True)
-    return {"run_id": config.run_id, **same, "n1": arm.n1, "n2": arm.n2, "role": config.role, "norm_options": options}
+    norms = {"n1": arm.n1, "n2": arm.n2, "more": arm.further}
+    return {"run_id": config.run_id, **same, **norms, "role": config.role, "norm_options": options}
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -1,0 +1,236 @@
+"""Norms at further sites: the notation, and every site × every norm against the readable twin and step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import mambanorm as mn
+from mambanorm.model.arms import MORE_SITES, PRESETS, Arm, further_norms
+from mambanorm.model.block import MambaBlock
+from mambanorm.model.classifier import SequenceClassifier
+from mambanorm.model.language import LanguageModel
+from mambanorm.model.sites import SITES
+from mambanorm.model.vision import VSSBlock
+from mambanorm.norms import NORMS
+from mambanorm.training.config import base_config
+
+D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24, 48, 8 and 4
+ALL = [(site, norm) for site in MORE_SITES for norm in NORMS if norm != "None"]
+CAUSAL = [(site, norm) for site, norm in ALL if NORMS[norm].causal]
+
+
+class Passing(nn.Module):
+    """In a norm's place, and none."""
+
+    def forward(self, x, lengths=None):
+        return x
+
+
+def made(kind=MambaBlock, *args, **options):
+    """A block with γ and β away from 1 and 0."""
+    torch.manual_seed(0)
+    block = kind(D, *args, **SIZES, **options)
+    with torch.no_grad():
+        for norm in (block.n1, block.n2, *block.more.values()):
+            for parameter in norm.parameters():
+                parameter += 0.2 * torch.randn_like(parameter)
+    return block
+
+
+def results(block, forward, x):
+    """The output, and the gradients of x and of all parameters."""
+    block.zero_grad()
+    x = x.clone().requires_grad_()
+    y = forward(x)
+    (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+    return [y.detach(), x.grad, *(p.grad.clone() for p in block.parameters() if p.grad is not None)]
+
+
+def assert_twins(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max()) + 1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the notation
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RMSN>SSM>None",
+        "RMSN>SSM>None+conv:LN",
+        "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN",
+        "None>SSM>GN+delta_after:RMSN+gated:RMSN",
+        "RMSN>SSM>None+z:LN+branch:LN+residual:LN",
+    ],
+)
+def test_an_arm_with_further_sites_comes_back_as_it_was_written(text):
+    assert str(Arm.parse(text)) == text
+    assert Arm.parse(Arm.parse(text)) == Arm.parse(text)
+    assert base_config("digits", "smoke", arm=text).arm == text
+
+
+def test_the_order_of_sites_and_sites_without_a_norm_make_no_other_arm():
+    arm = Arm.parse("RMSN → SSM → None + gated : RMSN + B:LN+C:None")
+    assert str(arm) == "RMSN>SSM>None+B:LN+gated:RMSN"
+    plain = base_config("digits", "smoke", arm="RMSN>SSM>None")
+    assert base_config("digits", "smoke", arm="RMSN>SSM>None+C:None").run_id == plain.run_id
+    assert further_norms({"gated": "RMSN", "B": None}) == (("gated", "RMSN"),)
+
+
+def test_further_sites_in_words():
+    assert Arm.parse("RMSN>SSM>None+B:RMSN+C:RMSN+delta:LN").label == "RMSN→None + RMSN at B, C + LN at Δ"
+    assert Arm.parse("RMSN>SSM>GN").label == "RMSN→GN"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("RMSN>SSM>None+gate:LN", r"unknown site 'gate'.*gated"),
+        ("RMSN>SSM>None+B:RMSN+B:LN", "stands there twice, with RMSN and LN"),
+        ("RMSN>SSM>None+n1:LN", "N1>SSM>N2"),
+        ("RMSN>SSM>None+B", "SITE:NORM"),
+        ("RMSN>SSM>None+B:RMS", r"unknown norm 'RMS'.*RMSN"),
+        ("LN>MHA>LN+B:RMSN", "no further sites"),
+        ("preset:Jambo", "Jamba"),
+    ],
+)
+def test_what_is_no_arm_is_refused_with_what_is_allowed(text, said):
+    with pytest.raises(ValueError, match=said):
+        Arm.parse(text)
+
+
+def test_further_sites_carry_the_names_of_the_sites_that_diagnostics_see():
+    assert set(MORE_SITES) - {"delta_after"} < set(SITES)
+
+
+@pytest.mark.parametrize("name", ["Mamba-2-norms", "Jamba", "Falcon-Mamba", "Mamba-3-norms", "Peri-LN"])
+def test_presets_of_today_train(name):
+    arm, options = Arm.parse(f"preset:{name}"), dict(PRESETS[name].options)
+    assert arm.more
+    model = SequenceClassifier(3, in_features=1, d_model=D, n_layers=2, arm=arm, norm_options=options)
+    model(torch.randn(2, 7, 1)).sum().backward()
+    weightless = name == "Falcon-Mamba"
+    assert all((norm.weight is None) == weightless for norm in model.blocks[0].more.values())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# options
+
+
+def test_options_of_one_site_are_for_the_norm_there():
+    options = {"eps": 1e-6, "B": {"affine": False, "eps": 1e-3}, "n2": {"groups": 8}}
+    block = MambaBlock(D, "RMSN", "GN", {"B": "RMSN", "gated": "GN"}, d_state=8, norm_options=options)
+    assert (block.n1.eps, block.n2.groups, block.more["gated"].groups, block.more["B"].eps) == (1e-6, 8, 4, 1e-3)
+    assert block.more["B"].weight is None
+    assert block.more["gated"].eps == 1e-6
+
+
+def test_options_of_a_site_without_a_norm_are_refused():
+    with pytest.raises(TypeError, match=r"no norm there: add \+B:NORM"):
+        MambaBlock(D, norm_options={"B": {"affine": False}})
+    with pytest.raises(TypeError, match=r"'afine'.*'affine'"):
+        MambaBlock(D, more={"B": "RMSN"}, norm_options={"B": {"afine": False}})
+    with pytest.raises(ValueError, match="must be a dict"):
+        MambaBlock(D, more={"B": "RMSN"}, norm_options={"B": False})
+
+
+def test_a_width_that_the_groups_do_not_divide_is_refused():
+    with pytest.raises(ValueError, match="2 channels do not divide into 4 groups"):
+        MambaBlock(D, more={"delta": "GN"})
+
+
+def test_options_of_a_site_go_through_every_model():
+    options = {"B": {"affine": False}, "eps": 1e-4}
+    arm = "RMSN>SSM>None+B:RMSN"
+    language = LanguageModel(11, d_model=D, n_layers=1, arm=arm, norm_options=options)
+    vision = mn.ImageClassifier(3, in_channels=1, d_model=D, n_layers=1, arm=arm, norm_options=options, final_norm="LN")
+    for block in (language.backbone.layers[0], vision.blocks[0]):
+        assert block.more["B"].weight is None
+        assert block.n1.eps == 1e-4
+    assert language.backbone.norm_f.eps == vision.final_norm.eps == 1e-4
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# every site × every norm
+
+
+@pytest.mark.parametrize(("site", "norm"), ALL, ids=lambda value: value)
+def test_the_fused_block_equals_its_readable_twin(site, norm):
+    block = made(MambaBlock, "RMSN", "GN" if site == "gated" else "None", {site: norm})
+    x = torch.randn(3, 11, D)
+    assert_twins(results(block, block, x), results(block, lambda x: block._forward_readable(x, None), x))
+
+
+@pytest.mark.parametrize(("site", "norm"), ALL, ids=lambda value: value)
+def test_the_norm_at_a_site_is_there(site, norm):
+    """Another output than without it, and gradients for what it learns."""
+    block = made(MambaBlock, "RMSN", "None", {site: norm}).double()
+    x = torch.randn(3, 11, D, dtype=torch.float64)
+    y = block(x)
+    y.square().sum().backward()
+    learnt = [p.grad for p in block.more[site].parameters() if p.requires_grad]
+    assert sum(grad is not None and bool(grad.abs().max() > 0) for grad in learnt) >= len(learnt) - 1
+    block.more[site] = Passing()
+    assert (block(x) - y).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("site", MORE_SITES)
+def test_padding_at_a_further_site_changes_no_valid_output(site):
+    block = made(MambaBlock, "RMSN", "None", {site: "GN"})
+    x, lengths = torch.randn(2, 9, D), torch.tensor([9, 5])
+    y = block(x, lengths)
+    x[1, 5:] = 100.0
+    torch.testing.assert_close(block(x, lengths)[1, :5], y[1, :5])
+    torch.testing.assert_close(block(x[1:, :5])[0], y[1, :5], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("site", "norm"), CAUSAL, ids=lambda value: value)
+def test_step_by_step_gives_what_forward_gives(site, norm):
+    block = made(MambaBlock, "RMSN", "LN", {site: norm}).eval()
+    x = torch.randn(2, 7, D)
+    with torch.no_grad():
+        whole = block(x)
+        first, cache = block.prefill(x[:, :3])
+        rest = [block.step(x[:, t], cache) for t in range(3, 7)]
+    torch.testing.assert_close(first, whole[:, :3], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.stack(rest, 1), whole[:, 3:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("site", MORE_SITES)
+def test_a_norm_that_sees_the_future_is_refused_at_every_site_of_a_language_model(site):
+    with pytest.raises(ValueError, match="'GN' sees the future"):
+        LanguageModel(11, d_model=D, n_layers=1, arm=f"RMSN>SSM>None+{site}:GN")
+
+
+@pytest.mark.parametrize(("site", "norm"), ALL, ids=lambda value: value)
+def test_the_vision_block_has_every_site(site, norm):
+    block = made(VSSBlock, "LN", "LN", {site: norm})
+    x = torch.randn(2, 3, 4, D)
+    fused = results(block, block, x)
+    readable = results(block, lambda x: block._forward_readable(x.flatten(1, 2), x.shape[1:3]).view_as(x), x)
+    assert_twins(fused, readable)
+    assert (made(VSSBlock, "LN", "LN")(x) - fused[0]).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("site", MORE_SITES)
+def test_every_arm_starts_from_the_same_weights(site):
+    torch.manual_seed(3)
+    plain = MambaBlock(D).state_dict()
+    torch.manual_seed(3)
+    block = MambaBlock(D, more={site: "RMSN"})
+    assert all(torch.equal(block.state_dict()[name], value) for name, value in plain.items())
+    assert set(block.state_dict()) - set(plain) == {f"more.{site}.weight"}
+
+
+def test_what_is_recorded_behind_a_norm_is_its_output():
+    block = made(MambaBlock, "RMSN", "None", {"gated": "RMSN"}, norm_options={"gated": {"affine": False}})
+    with mn.record(block) as seen:
+        block(torch.randn(2, 9, D))
+    rms = seen.frame().set_index("site").rms
+    assert rms["gated"] == pytest.approx(1, abs=0.02)
+    assert list(rms.index) == list(SITES)
