@@ -6,6 +6,7 @@ norms     each norm at each site of a block, and each norm alone
 length    our step from 64 to 8,192 positions, with as many tokens a batch and with one row
 state     our step with 16, 32 and 64 states
 threads   the step with one thread and with two
+mamba2    a Mamba-2 block carried by the selective scan, beside the plain chunked form
 runs      whole runs of the study's tasks an hour, one process a core
 """
 
@@ -28,7 +29,7 @@ NAIVE = "naive mixture"
 class Case:
     """One implementation at one size. `kind` and `name` say what `peers.prepare` builds."""
 
-    kind: str  # scan | scan forward | step | block | norm | run
+    kind: str  # scan | scan forward | step | block | norm | mamba2 | run
     name: str
     batch: int
     length: int
@@ -81,6 +82,7 @@ class Sizes:
     width: int = 64  # its D
     states: tuple = (16, 32, 64)
     middle: tuple = (32, 256, 64)  # of the sections state and threads
+    mamba2: tuple = ((32, 256, 64, 16), (8, 1024, 64, 16), (4, 512, 128, 128))  # (B, L, D, N), the last upstream's N
     layers: int = 4
     runs: tuple = ("digits", "mnist1d", "listops")
     scale: str = "evening"
@@ -154,6 +156,17 @@ def threads(sizes: Sizes, most: int) -> list[Group]:
     ]
 
 
+def mamba2(sizes: Sizes, threads: int) -> list[Group]:
+    """One block each. What the selective scan loses on a Mamba-2: it reads Δ and A once a channel, where a head has one
+    of each, and takes an exponential a channel and state, where a head has one; the chunked form makes matrix products
+    of it instead, and keeps T² numbers a head for each chunk of T positions. Mamba's own block stands beside them."""
+    names = ("ours", "chunked", "Mamba-1")
+    return [
+        Group("mamba2", f"one block, {sign(shape)}", tuple(Case("mamba2", n, *shape, threads=threads) for n in names))
+        for shape in sizes.mamba2
+    ]
+
+
 def runs(sizes: Sizes, cores: int) -> list[Group]:
     """A group a task: tasks are not compared with one another."""
     return [
@@ -181,6 +194,7 @@ SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
     "length": length,
     "state": state,
     "threads": threads,
+    "mamba2": mamba2,
     "runs": runs,
 }
 

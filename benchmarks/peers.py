@@ -26,9 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.cases import NAIVE, Case
-from mambanorm import Arm, MambaBlock, SequenceClassifier, create_norm, selective_scan
+from mambanorm import Arm, Mamba2Block, MambaBlock, SequenceClassifier, create_norm, selective_scan
+from mambanorm.ssm.chunked import scan_chunked
 
 CLASSES = 10
+HEAD_DIM = 16  # channels of a head of Mamba-2, as the study has them
 Run = Callable[[], object]
 Bind = Callable[[int, int], Run]
 
@@ -223,6 +225,8 @@ def prepare_module(case: Case) -> Bind:
     """
     if case.kind == "block":
         module = MambaBlock(case.width, *Arm.parse(case.name), d_state=case.state)
+    elif case.kind == "mamba2":
+        module = MAMBA2[case.name](case.width, d_state=case.state)
     else:
         module = NaiveMixture(case.width) if case.name == NAIVE else create_norm(case.name, case.width)
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -233,6 +237,25 @@ def prepare_module(case: Case) -> Bind:
         return lambda: torch.autograd.grad(module(x), [x, *parameters], direction)
 
     return bind
+
+
+class ChunkedMamba2(Mamba2Block):
+    """Mamba-2's block with its scan in the plain chunked form, `chunk` positions at a time."""
+
+    chunk = 64
+
+    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None) -> Tensor:
+        u = u.unflatten(-1, (self.n_heads, self.head_dim))
+        B, C = (m.unflatten(-1, (self.n_groups, self.d_state)) for m in (B, C))
+        y = scan_chunked(u, delta, -torch.exp(self.A_log), B, C, self.D, self.chunk).flatten(2)
+        return y if z is None else y * F.silu(z)
+
+
+MAMBA2 = {
+    "ours": lambda width, d_state: Mamba2Block(width, d_state=d_state, head_dim=HEAD_DIM),
+    "chunked": lambda width, d_state: ChunkedMamba2(width, d_state=d_state, head_dim=HEAD_DIM),
+    "Mamba-1": lambda width, d_state: MambaBlock(width, d_state=d_state),
+}
 
 
 class NaiveMixture(nn.Module):
@@ -283,4 +306,5 @@ KINDS: dict[str, Callable[[Case], Bind]] = {
     "step": prepare_step,
     "block": prepare_module,
     "norm": prepare_module,
+    "mamba2": prepare_module,
 }

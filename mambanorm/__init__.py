@@ -31,6 +31,7 @@ PLACES = {
         "model.block": "MambaBlock SITES",
         "model.classifier": "SequenceClassifier",
         "model.language": "LanguageModel",
+        "model.mamba2": "Mamba2Block",
         "model.pretrained": "load_mamba_checkpoint read_checkpoint",
         "model.vision": "ImageClassifier VSSBlock cross_merge cross_scan",
         "norms": "AdaLN NORMS NormVary create_norm register_norm standardize_weights",

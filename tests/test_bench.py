@@ -27,6 +27,7 @@ TINY = Sizes(
     width=16,
     states=(2, 4),
     middle=(2, 8, 16),
+    mamba2=((2, 8, 16, 4),),
     layers=1,
     runs=("digits",),
     scale="smoke",

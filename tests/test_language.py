@@ -127,7 +127,7 @@ def test_logits_and_greedy_text_are_those_of_transformers(config):
 def test_transformers_epsilon_is_given_in_config_and_matters():
     theirs, ids = transformers_model(layer_norm_epsilon=0.5), tokens(B, L)
     with torch.no_grad():
-        ours = mn.load_mamba_checkpoint(theirs.state_dict(), norm_options={"eps": 0.5})
+        ours = mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
         assert error(ours(ids), theirs(ids).logits) <= 1e-5
         assert error(mn.load_mamba_checkpoint(theirs.state_dict())(ids), theirs(ids).logits) > 1e-3
 

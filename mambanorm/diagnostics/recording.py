@@ -2,7 +2,7 @@
 
     record_sites(model)     every site of every block while it is open: a frame, or tensors
     left_as_found(model)    restores a model's mode and buffers
-    blocks_of(model)        the Mamba, VSS and Transformer blocks of any model, by depth
+    blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
 
 The sites are those of SITES (model/block.py), of a Transformer those of TRANSFORMER_SITES (model/transformer.py); a
 NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from mambanorm.checks import check_lengths, shown
 from mambanorm.errors import unknown
 from mambanorm.model.block import MambaBlock
+from mambanorm.model.mamba2 import Mamba2Block
 from mambanorm.model.sites import SITES
 from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormSelector
 
-Block = MambaBlock | VSSBlock | TransformerBlock
+Block = MambaBlock | Mamba2Block | VSSBlock | TransformerBlock
 ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
 
 
@@ -96,7 +97,7 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
     """Records the named site or sites of every block while open. Meanwhile the blocks run their readable twin.
 
     Works with every model of the kit, called as it always is; values are (B, L, …), of an image L = H·W positions.
-    Raises ValueError if the model has no Mamba, VSS or Transformer block, and for a site that is unknown or that none
+    Raises ValueError if the model has no Mamba, Mamba-2, VSS or Transformer block, and for a site that is unknown or that none
     of its blocks has.
     """
     sites = (sites,) if isinstance(sites, str) else tuple(sites)
@@ -106,8 +107,8 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
     blocks = blocks_of(model)
     if not blocks:
         raise ValueError(
-            f"{type(model).__name__} holds no MambaBlock, VSSBlock or TransformerBlock, so there is nothing to record: "
-            "a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
+            f"{type(model).__name__} holds no MambaBlock, Mamba2Block, VSSBlock or TransformerBlock, so there is "
+            "nothing to record: a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
             "load_mamba_checkpoint(model.state_dict())"
         )
     there = {site for _, block in blocks for site in _sites_of(block)}

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.diagnostics.recording import Block, blocks_of
+from mambanorm.model.mamba2 import Mamba2Block
 from mambanorm.model.transformer import TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormVary
@@ -32,6 +33,9 @@ BLOCK_PARTS = {
     "out_proj": ("out_proj.weight",),
 }
 """The four parts whose weights Appendix B measures."""
+
+MAMBA2_PARTS = BLOCK_PARTS | {"SSM": ("dt_bias", "A_log", "D")}
+"""The same parts of a Mamba-2 block, whose Δ, B and C come out of in_proj."""
 
 IMAGE_BLOCK_PARTS = BLOCK_PARTS | {
     "conv1d": ("conv2d.weight", "conv2d.bias"),
@@ -127,7 +131,7 @@ def weight_table(model: nn.Module, before: dict[str, Tensor] | None = None) -> p
 def part_norms(block: Block) -> list[float]:
     """L2 norms of in_proj, convolution, SSM and out_proj (Appendix B), each over all the part's weights; of a
     Transformer block those of TRANSFORMER_PARTS."""
-    own = {VSSBlock: IMAGE_BLOCK_PARTS, TransformerBlock: TRANSFORMER_PARTS}
+    own = {VSSBlock: IMAGE_BLOCK_PARTS, Mamba2Block: MAMBA2_PARTS, TransformerBlock: TRANSFORMER_PARTS}
     parts = next((found for kind, found in own.items() if isinstance(block, kind)), BLOCK_PARTS)
     parameters = dict(block.named_parameters())
     return [float(torch.stack([parameters[name].detach().norm() for name in names]).norm()) for names in parts.values()]

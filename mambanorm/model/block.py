@@ -267,6 +267,11 @@ def init_dt(weight: Tensor, bias: Tensor) -> None:
     softplus(bias) ~ log-uniform."""
     reach = weight.shape[-1] ** -0.5
     nn.init.uniform_(weight, -reach, reach)
+    init_dt_bias(bias)
+
+
+def init_dt_bias(bias: Tensor) -> None:
+    """Of any shape, so that softplus(bias) ~ log-uniform on DT_MIN…DT_MAX."""
     low, high = math.log(DT_MIN), math.log(DT_MAX)
     dt = torch.exp(torch.rand(bias.shape) * (high - low) + low).clamp(min=DT_FLOOR)
     with torch.no_grad():

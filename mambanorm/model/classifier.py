@@ -1,4 +1,5 @@
-"""SequenceClassifier: stem → Mamba blocks → pooling → head. Norms outside the blocks are off unless asked for (I6).
+"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked
+for (I6).
 
 LanguageModel is in language.py, ImageClassifier in vision.py.
 """
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.model.arms import Arm
-from mambanorm.model.block import MambaBlock
+from mambanorm.model.blocks import make_blocks
 from mambanorm.model.drop_path import DropPath, drop_rates
 from mambanorm.model.positional import EMBEDDING_STD
 from mambanorm.model.positional import positional as encoding
@@ -26,8 +27,9 @@ class SequenceClassifier(nn.Module):
     """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
-    `forward(x, lengths=None)` → logits (B, n_classes). `stem_norm` and `final_norm` are "None" by default, so that the
-    arm names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
+    `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to
+    the first, head_dim and n_groups to the second. `stem_norm` and `final_norm` are "None" by default, so that the arm
+    names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
     a learned table needs to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is
     left out in training (drop_path.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
     """
@@ -47,6 +49,9 @@ class SequenceClassifier(nn.Module):
         d_conv: int = 4,
         expand: int = 2,
         dt_rank: int | None = None,
+        model: str = "mamba",
+        head_dim: int | None = None,
+        n_groups: int | None = None,
         norm_options: dict[str, Any] | None = None,
         scan_backend: str = "auto",
         positional: str = "none",
@@ -65,12 +70,12 @@ class SequenceClassifier(nn.Module):
         self.arm = Arm.parse(arm)
         self.vocab_size, self.in_features = vocab_size, in_features
         self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
-        block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
         check_arm_options(self.arm, norm_options, (stem_norm, final_norm))
-        own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        self.blocks = nn.ModuleList(
-            MambaBlock(d_model, *self.arm, norm_options=own, **block_options) for _ in range(n_layers)
-        )
+        inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
+        sizes = dict(d_state=d_state, d_conv=d_conv, expand=expand)
+        own = dict(dt_rank=dt_rank, head_dim=head_dim, n_groups=n_groups)
+        options = dict(norm_options=inside, scan_backend=scan_backend)
+        self.blocks = make_blocks(model, n_layers, d_model, self.arm, **sizes, **own, **options)
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         self.head = nn.Linear(d_model, n_classes)
         with torch.random.fork_rng(devices=[]):

@@ -1,6 +1,6 @@
-"""A language model of Mamba blocks, named and nested as mamba-ssm's, so that its checkpoints load.
+"""A language model of Mamba or Mamba-2 blocks, named and nested as mamba-ssm's, so that its checkpoints load.
 
-    embedding → MambaBlock × n_layers → final norm → head, tied to the embedding
+    embedding → block × n_layers → final norm → head, tied to the embedding
 
 Every norm in it must be causal: statistics along L would see the future, which is to be predicted (I3).
 
@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from mambanorm.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.model.arms import Arm
-from mambanorm.model.block import BlockCache, MambaBlock
+from mambanorm.model.block import BlockCache
+from mambanorm.model.blocks import make_blocks
 from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import check_causal, create_norm, known_options
 
@@ -33,8 +34,9 @@ TO_PREDICT = "which a language model is to predict"
 class LanguageModel(nn.Module):
     """Embedding, n_layers blocks, a final norm and a linear head: ids (B, L) → logits (B, L, V) of the next one.
 
-    With `tie` the head's weight is the embedding's. There is a final norm, as in mamba-ssm. `norm_options` go to
-    whichever norm knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
+    `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to the first, head_dim and n_groups to the second. With
+    `tie` the head's weight is the embedding's. There is a final norm, as in mamba-ssm. `norm_options` go to whichever
+    norm knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
     """
 
     def __init__(
@@ -50,6 +52,9 @@ class LanguageModel(nn.Module):
         d_conv: int = 4,
         expand: int = 2,
         dt_rank: int | None = None,
+        model: str = "mamba",
+        head_dim: int | None = None,
+        n_groups: int | None = None,
         norm_options: dict[str, Any] | None = None,
         scan_backend: str = "auto",
     ):
@@ -60,10 +65,12 @@ class LanguageModel(nn.Module):
         self.arm, self.vocab_size, self.tie = Arm.parse(arm), vocab_size, tie
         check_causal((*self.arm.norms, final_norm), TO_PREDICT)
         check_arm_options(self.arm, norm_options, (final_norm,))
-        options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
-        own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        blocks = [MambaBlock(d_model, *self.arm, norm_options=own, **options) for _ in range(n_layers)]
-        self.backbone = nn.ModuleDict({"embedding": nn.Embedding(vocab_size, d_model), "layers": nn.ModuleList(blocks)})
+        inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
+        sizes = dict(d_state=d_state, d_conv=d_conv, expand=expand)
+        own = dict(dt_rank=dt_rank, head_dim=head_dim, n_groups=n_groups)
+        options = dict(norm_options=inside, scan_backend=scan_backend)
+        blocks = make_blocks(model, n_layers, d_model, self.arm, **sizes, **own, **options)
+        self.backbone = nn.ModuleDict({"embedding": nn.Embedding(vocab_size, d_model), "layers": blocks})
         with torch.random.fork_rng(devices=[]):
             norm_f = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
         self.backbone["norm_f"] = norm_f

@@ -1,7 +1,9 @@
 """Pretrained weights: a checkpoint of mamba-ssm or transformers becomes a LanguageModel of this kit.
 
 read_checkpoint          a file → state dict, without running anything in it
-load_mamba_checkpoint    a state dict of mamba-ssm or transformers → LanguageModel
+load_mamba_checkpoint    a state dict of Mamba-1, Mamba-2 or Falcon-Mamba → LanguageModel
+
+What no tensor shows is in the checkpoint's config; families.py reads that.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mambanorm.checks import check_size
+from mambanorm.model.families import check_architecture, check_sizes_agree, family_of, read_config
 from mambanorm.model.language import LanguageModel
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
-NEEDED = "needed is the state dict of a whole Mamba-1 language model: join its shards first; Mamba-2 is another model"
+NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba: join its shards first"
 ENDINGS = (".safetensors", ".bin", ".pt", ".pth")  # of the files that hold a state dict
 SHOWN = 5  # names of a kind in an error: enough to see what is wrong
 
@@ -57,19 +61,31 @@ def _files_in(folder: Path) -> str:
     return f"give the path of a file in it, {' or '.join(found[:SHOWN])}{more(found)}"
 
 
-def load_mamba_checkpoint(state_dict: Mapping[str, Tensor], **config: Any) -> LanguageModel:
+def load_mamba_checkpoint(
+    state_dict: Mapping[str, Tensor], *, hf_config: object = None, **config: Any
+) -> LanguageModel:
     """The language model of a checkpoint, named as in mamba-ssm (`backbone.embedding`) or transformers (`…embeddings`).
 
-    Sizes, tying and RMSN or LN are read off the tensors. `config` holds arguments of LanguageModel that they do not
-    show, such as `norm_options={"eps": 1e-6}`, and overrides those that they do. The weights become float32.
-    Falcon-Mamba and models with another activation than SiLU have the same tensors but are other models: they load, and
-    give wrong logits.
+    Carries Mamba-1, Mamba-2 and Falcon-Mamba. Sizes, tying, RMSN or LN and the norm behind Mamba-2's gate are read off
+    the tensors. `hf_config` is the checkpoint's config (transformers' object, a dict, or the path of its config.json;
+    mamba-ssm's too) and tells what they do not show: ε, Mamba-2's n_groups, Falcon-Mamba's norms on B, C and Δ, and
+    the activation, biases and limits on Δ, of which only the usual are carried. `config` holds arguments of
+    LanguageModel, and overrides both. The weights become float32, so the residual is float32 in any case.
 
-    Raises ValueError for tensors that are missing, unexpected or of another shape, each by mamba-ssm's name.
+    Give hf_config whenever there is one. Without it ε is 1e-5 and the activation SiLU; a Mamba-2 needs `n_groups=`; and
+    a Falcon-Mamba is taken for a Mamba-1, whose tensors are the same, with a warning unless `arm=` is given.
+
+    Raises ValueError for tensors that are missing, unexpected or of another shape, each by mamba-ssm's name; for a
+    config that contradicts them; and for another architecture, by its name.
     """
     state = _mamba_ssm_names(state_dict)
+    check_architecture(state)
+    said = read_config(hf_config)
+    family = family_of(state, said, told="arm" in config)
+    found = _read_sizes(state, family, config.get("n_groups", said.get("n_groups")))
+    check_sizes_agree(found, said)
     with torch.random.fork_rng(devices=[]):
-        model = LanguageModel(**(_read_config(state) | config))
+        model = LanguageModel(**(found | _read_norms(state, family, said) | config))
     if model.tie:
         state.setdefault(HEAD, state[EMBEDDING])
         if not torch.equal(state[HEAD], state[EMBEDDING]):
@@ -94,17 +110,22 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _mamba_ssm_name(name: str) -> str:
     """Our parameter's name as mamba-ssm has it: N1 is `norm`, the rest of a block its `mixer`."""
-    name = re.sub(r"^(backbone\.layers\.\d+)\.n1\.", r"\1.norm.", name)
-    return re.sub(r"^(backbone\.layers\.\d+)\.(?!norm\.|n2\.)", r"\1.mixer.", name)
+    found = re.match(r"(backbone\.layers\.\d+\.)(.*)", name)
+    if not found or found[2].startswith("n2."):
+        return name
+    if found[2].startswith("n1."):
+        return f"{found[1]}norm.{found[2].removeprefix('n1.')}"
+    return f"{found[1]}mixer.{found[2].replace('more.gated.', 'norm.')}"  # Mamba-2's norm behind the gate
 
 
-def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
+def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> dict[str, Any]:
     """LanguageModel's arguments as the tensors show them; the first layer stands for all."""
     numbers = {int(found[1]) for name in state if (found := re.match(r"backbone\.layers\.(\d+)\.", name))}
     if numbers != set(range(len(numbers))):
         raise ValueError(f"layers are numbered {sorted(numbers)[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
-    d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
+    sizes = _read_mamba2(state, n_groups) if family == "mamba2" else _read_mamba(state)
+    d_inner = sizes.pop("d_inner")
     if d_inner % d_model:
         raise ValueError(
             f"E = {d_inner} is no multiple of D = {d_model}: a block here is a whole number of times wider"
@@ -113,21 +134,62 @@ def _read_config(state: dict[str, Tensor]) -> dict[str, Any]:
         vocab_size=vocab_size,
         d_model=d_model,
         n_layers=len(numbers),
-        arm="LN>SSM>None" if LAYER + "norm.bias" in state else "RMSN>SSM>None",
-        final_norm="LN" if "backbone.norm_f.bias" in state else "RMSN",
         tie=HEAD not in state or torch.equal(state[HEAD], state[EMBEDDING]),
-        d_state=d_state,
-        d_conv=_shape(state, LAYER + "mixer.conv1d.weight", "(E, 1, K)")[2],
         expand=d_inner // d_model,
-        dt_rank=_shape(state, LAYER + "mixer.dt_proj.weight", "(E, R)")[1],
+        **sizes,
     )
+
+
+def _read_mamba(state: dict[str, Tensor]) -> dict[str, Any]:
+    """The sizes of a Mamba-1 or Falcon-Mamba block."""
+    d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
+    d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E, 1, K)")[2]
+    dt_rank = _shape(state, LAYER + "mixer.dt_proj.weight", "(E, R)")[1]
+    return dict(d_inner=d_inner, d_state=d_state, d_conv=d_conv, dt_rank=dt_rank)
+
+
+def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> dict[str, Any]:
+    """The sizes of a Mamba-2 block. B and C are G·N wide: ValueError where nobody says what G is, or it cannot be."""
+    (heads,) = _shape(state, LAYER + "mixer.A_log", "(H,)")
+    d_inner = _shape(state, LAYER + "mixer.out_proj.weight", "(D, E)")[1]
+    convolved, _, d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E + 2·G·N, 1, K)")
+    bc = (convolved - d_inner) // 2
+    if n_groups is None:
+        raise ValueError(
+            f"the tensors show n_groups · d_state = {bc}, not how many groups there are: give hf_config= or n_groups="
+        )
+    check_size("n_groups", n_groups)
+    if d_inner % heads or bc % n_groups or bc < n_groups:
+        raise ValueError(
+            f"{heads} heads in E = {d_inner} channels and n_groups={n_groups} in B and C of {bc} channels do not fit"
+        )
+    d_state = bc // n_groups
+    own = dict(model="mamba2", head_dim=d_inner // heads, n_groups=n_groups)
+    return dict(d_inner=d_inner, d_state=d_state, d_conv=d_conv, **own)
+
+
+def _read_norms(state: dict[str, Tensor], family: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Arm, final norm and ε, as the tensors show and the config says."""
+    first = "LN" if LAYER + "norm.bias" in state else "RMSN"
+    options = {"eps": said["layer_norm_epsilon"]} if "layer_norm_epsilon" in said else {}
+    further = "+gated:RMSN" if LAYER + "mixer.norm.weight" in state else ""
+    if family == "falcon_mamba":
+        further, options = _falcon_norms(said, options)
+    final_norm = "LN" if "backbone.norm_f.bias" in state else "RMSN"
+    return dict(arm=f"{first}>SSM>None{further}", final_norm=final_norm, norm_options=options)
+
+
+def _falcon_norms(said: Mapping[str, Any], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Falcon-Mamba's RMSN without weights on B, C and Δ, the last before its projection; with an ε of their own."""
+    sites, own = ("B", "C", "delta"), {"affine": False, "eps": said.get("mixer_rms_eps", 1e-6)}
+    return "".join(f"+{site}:RMSN" for site in sites), options | {site: own for site in sites}
 
 
 def _shape(state: dict[str, Tensor], name: str, form: str) -> tuple[int, ...]:
     """The shape of a tensor that sizes are read off. ValueError where it is missing or has another number of axes."""
     if name not in state:
         raise ValueError(f"missing: {name} {form}, given: {', '.join(list(state)[:4]) or 'nothing'}, …; {NEEDED}")
-    if state[name].dim() != form.count(",") + 1 or 0 in state[name].shape:
+    if state[name].dim() != form.count(", ") + 1 or 0 in state[name].shape:
         raise ValueError(f"{name} has shape {tuple(state[name].shape)}, expected {form}; {NEEDED}")
     return tuple(state[name].shape)
 

@@ -74,8 +74,8 @@ def estimate(
 def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
     """Seconds per unit of `relative_cost`, the median over the stored runs of such a model with this task, scale and
     number of threads; and the number of these runs."""
-    like = frame[frame["arm"].astype(str).str.contains(">SSM>", regex=False) == (config.model == "mamba")]
-    for name in ("task", "scale", "threads"):
+    like = frame
+    for name in ("model", "task", "scale", "threads"):
         like = like[like[name] == getattr(config, name)]
     if not anywhere:
         like = like[like["machine"] == machine.machine()]
@@ -90,5 +90,5 @@ def measured_rate(config: RunConfig) -> float:
     """Seconds per unit of `relative_cost`, from a few steps of a usual arm on random data of the task's shape,
     with the run's threads, or as many of them as this process was started with."""
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
-    usual = {"mamba": "RMSN>SSM>None", "transformer": "LN>MHA>LN"}[config.model]
+    usual = {"transformer": "LN>MHA>LN"}.get(config.model, "RMSN>SSM>None")
     return plan(config.but(arm=usual, threads=threads))["hours"] * 3600 / relative_cost(config)

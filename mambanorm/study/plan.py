@@ -25,6 +25,7 @@ from tqdm import tqdm
 from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.model.language import LanguageModel
+from mambanorm.model.mamba2 import Mamba2Block
 from mambanorm.model.transformer import TransformerBlock
 from mambanorm.model.vision import PatchMerging
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
@@ -130,7 +131,8 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     position, its convolution 2·E·K, stem and head alike (an embedding takes none, the head works once a row, of a
     language model once a position).
     The scan takes 7·E·N + 3·E: for each state Δ·A, its exp, (Δu)·B, the product and the sum of h ← Āh + B̄u, the
-    product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u.
+    product and the sum of C·h; for each channel Δ·u and the product and the sum of + D·u. In a Mamba-2 too: the
+    selective scan carries it.
     Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
     Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several
     directions, each with its own weights; after each halving of the image, a quarter of the positions is left.
@@ -150,6 +152,8 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
             if name.startswith(("n1.", "n2.")) and ".selector." not in name:
                 continue
             size = rows * parameter.numel() * (1 if name.startswith("squeeze.") else positions)
+            if isinstance(block, Mamba2Block) and name in ("A_log", "D"):  # a number a head: used for each channel,
+                size *= block.head_dim * (block.d_state if name == "A_log" else 1)  # and A for each state
             if name.startswith("A_log"):
                 found["scan"] += 7 * size
             elif name in ("D", "Ds"):
@@ -180,6 +184,8 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
     For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
     Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), and a state of the
     scan now and then (about E). A VSS block also keeps u and y of every direction; a halving, its input and its result.
+    A Mamba-2 block is not fused: it keeps what in_proj gave before and after the convolution, Δ widened, y before and
+    after its norm, and Δ and u in the scan's layout.
     A Transformer block keeps the input, both sums, both norms, q, k, v, what attention and feed-forward gave (11·D) and
     the hidden layer before and after its GELU.
     """
@@ -191,6 +197,9 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
         if isinstance(block, TransformerBlock):
             hidden = block.feed_forward[0].out_features
             floats += positions * (11 * block.d_model + 2 * hidden)
+            continue
+        if isinstance(block, Mamba2Block):
+            floats += positions * (2 * block.d_model + 2 * block.in_proj.out_features + 5 * block.d_inner)
             continue
         names = dict(block.named_parameters())
         logs = names.get("A_log", names.get("A_logs"))

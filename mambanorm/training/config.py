@@ -40,15 +40,16 @@ PRECISIONS = ("float32", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-MODELS = ("mamba", "transformer")
+MODELS = ("mamba", "mamba2", "transformer")
 
 COUNTS = (
-    "d_model", "n_layers", "n_heads", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads"
+    "d_model", "n_layers", "n_heads", "d_state", "expand", "d_conv", "batch_size", "steps", "eval_every", "threads",
+    "head_dim", "n_groups",
 )  # fmt: skip
 
 LATER: dict[str, Any] = dict(
     micro_batch=0, down_sample=(), down_norm="None", positional="none", threads=1, optimizer="adamw",
-    model="mamba", n_heads=4, norm_position="after", squeeze_excite=False,
+    model="mamba", head_dim=16, n_groups=1, n_heads=4, norm_position="after", squeeze_excite=False,
     drop_path=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0, ema=0.0, patience=0,
     teacher="", teacher_weight=0.5, temperature=2.0, start="", head_steps=0,
 )  # fmt: skip
@@ -89,7 +90,9 @@ class RunConfig:
     down_sample: tuple[int, ...] = ()  # images: the blocks, from 1, after which they are halved and the width doubled
     down_norm: str = "None"  # images: the norm of a halving
     positional: str = "none"  # §2.1's encoding of positions, after the stem; off by default: the scan knows the order
-    model: str = "mamba"  # or "transformer", whose arm is written N1>MHA>N2 and whose d_state and d_conv do nothing
+    model: str = "mamba"  # "mamba2", or "transformer", whose arm is N1>MHA>N2 and whose d_state and d_conv do nothing
+    head_dim: int = 16  # of a Mamba-2: channels that share Δ and A; upstream's 64 would leave our widths a single head
+    n_groups: int = 1  # of a Mamba-2: groups of heads that share B and C
     n_heads: int = 4  # of a Transformer's attention
     norm_position: str = "after"  # of a Transformer: behind the residual sum as in S2, or "before" each branch
     squeeze_excite: bool = False  # of a Transformer: SE on the feed-forward branch (S2)
@@ -191,6 +194,10 @@ class RunConfig:
                 raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
             object.__setattr__(self, name, float(value))
         check_flag("squeeze_excite", self.squeeze_excite)
+        if self.model == "mamba2":
+            from mambanorm.model.mamba2 import heads_of
+
+            heads_of(self.expand * self.d_model, self.head_dim, self.n_groups)
         if self.model == "transformer" and self.d_model % self.n_heads:
             raise ValueError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}: every head has as many")
         for name in ("teacher", "start"):

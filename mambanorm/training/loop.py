@@ -53,7 +53,9 @@ COMMON_FIELDS = (
 )  # fmt: skip
 """The fields of a config that every model takes as they are."""
 MODEL_FIELDS = (*COMMON_FIELDS, "d_state", "d_conv")
+MAMBA2_FIELDS = (*MODEL_FIELDS, "model", "head_dim", "n_groups")
 TRANSFORMER_FIELDS = (*COMMON_FIELDS, "n_heads", "norm_position", "squeeze_excite")
+FIELDS_OF = {"mamba": MODEL_FIELDS, "mamba2": MAMBA2_FIELDS, "transformer": TRANSFORMER_FIELDS}
 IMAGE_FIELDS = ("down_sample", "down_norm")
 """Those that models of images take in addition."""
 BUILDING = threading.Lock()  # the random state is the process's: two threads of a worker must not share it
@@ -225,8 +227,7 @@ def build_model(
     """The model of a config, on the CPU, its weights decided by the seed; the caller's random state is left alone."""
     if data.per_position:
         return build_language_model(config, data.vocab_size)
-    names = TRANSFORMER_FIELDS if config.model == "transformer" else MODEL_FIELDS
-    options = {name: getattr(config, name) for name in names}
+    options = {name: getattr(config, name) for name in FIELDS_OF[config.model]}
     options["positions"] = data.positions if config.positional == "learned" else None
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -238,6 +239,8 @@ def build_model(
             stem = {name: getattr(data, name) for name in ("vocab_size", "in_features", "in_channels", "patch")}
             return TransformerClassifier(data.n_classes, **stem, **options)
         if data.in_channels is not None:
+            if config.model == "mamba2":
+                raise ValueError(f"model='mamba2' reads sequences, and {config.task} has images: leave it at 'mamba'")
             options |= {name: getattr(config, name) for name in IMAGE_FIELDS}
             return ImageClassifier(data.n_classes, in_channels=data.in_channels, patch=data.patch, **options)
         if config.down_sample:
@@ -245,21 +248,23 @@ def build_model(
         return SequenceClassifier(data.n_classes, vocab_size=data.vocab_size, in_features=data.in_features, **options)
 
 
-NOT_OF_TEXT = dict(model="mamba", stem_norm="None", positional="none", drop_path=0.0, down_sample=(), head_steps=0)
+NOT_OF_TEXT = dict(stem_norm="None", positional="none", drop_path=0.0, down_sample=(), head_steps=0)
 """Fields that a language model does not have, and the only value that they may have."""
+OF_TEXT = {model: [name for name in FIELDS_OF[model] if name not in NOT_OF_TEXT] for model in ("mamba", "mamba2")}
+"""The models that a language model may be of, and their fields."""
 
 
 def build_language_model(config: RunConfig, vocab_size: int) -> LanguageModel:
     """As `build_model`, where the next token is to be predicted. ValueError for a norm that sees later ones."""
-    for name, only in NOT_OF_TEXT.items():
-        if (given := getattr(config, name)) != only:
-            raise ValueError(
-                f"{name}={given!r} is no part of a language model, and {config.task} needs one: leave it at {only!r}"
-            )
-    names = [name for name in MODEL_FIELDS if name not in NOT_OF_TEXT]
+    wrong = [] if config.model in OF_TEXT else [("model", "mamba")]
+    for name, only in wrong + [pair for pair in NOT_OF_TEXT.items() if getattr(config, pair[0]) != pair[1]]:
+        given = getattr(config, name)
+        raise ValueError(
+            f"{name}={given!r} is no part of a language model, and {config.task} needs one: leave it at {only!r}"
+        )
     with BUILDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return LanguageModel(vocab_size, **{name: getattr(config, name) for name in names})
+        return LanguageModel(vocab_size, **{name: getattr(config, name) for name in OF_TEXT[config.model]})
 
 
 def positions(inputs: Tensor, lengths: Tensor | None, patch: int) -> int:

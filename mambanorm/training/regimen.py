@@ -142,7 +142,7 @@ def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) 
     if not config.start:
         return
     run = _run("start", config.start, config, runs_dir)
-    for name in SAME_FUNCTION if config.model == "transformer" else SAME_FUNCTION[:4]:
+    for name in (*SAME_FUNCTION, *OWN_FUNCTION[config.model]):
         theirs, ours = getattr(run.config, name), getattr(config, name)
         if theirs != ours:
             raise ValueError(
@@ -174,8 +174,9 @@ def teacher_of(
     return model.eval().requires_grad_(False)
 
 
-SAME_FUNCTION = ("arm", "norm_options", "stem_norm", "final_norm", "n_heads", "norm_position")
-"""What decides, beside the shapes, what weights compute; the last two in a Transformer."""
+SAME_FUNCTION = ("arm", "norm_options", "stem_norm", "final_norm")
+OWN_FUNCTION = {"mamba": (), "mamba2": ("n_groups",), "transformer": ("n_heads", "norm_position")}
+"""What decides, beside the shapes, what weights compute: in every model, and in each besides."""
 
 
 def _run(what: str, run_id: str, config: RunConfig, runs_dir: str | Path | None) -> StoredRun:

@@ -46,7 +46,7 @@ COLUMNS = [
     *("test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss"),
     *("first_nonfinite_step", "first_nonfinite_site", "wall_s", "tokens_per_s", "peak_memory_mb"),
     *("threads", "backend", "versions", "git_commit", "machine"),
-    *("best_step", "parameters", "d_model", "norm_options", "error", "checked"),
+    *("best_step", "parameters", "d_model", "norm_options", "model", "error", "checked"),
 ]
 UNFINISHED, RESUME = ".unfinished-", ".resume-"
 ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished may be deleted

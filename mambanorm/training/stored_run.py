@@ -124,7 +124,8 @@ class StoredRun:
 def config_row(config: RunConfig) -> dict:
     """The columns of the run frame that are known before a run."""
     arm = Arm.parse(config.arm)
-    same = {name: getattr(config, name) for name in ("task", "arm", "seed", "scale", "lr", "n_layers", "d_model")}
+    names = ("task", "arm", "seed", "scale", "lr", "n_layers", "d_model", "model")
+    same = {name: getattr(config, name) for name in names}
     options = json.dumps(config.norm_options, sort_keys=True)
     norms = {"n1": arm.n1, "n2": arm.n2, "more": arm.further}
     return {"run_id": config.run_id, **same, **norms, "role": config.role, "norm_options": options}

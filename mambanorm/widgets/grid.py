@@ -23,7 +23,7 @@ SETTINGS = {f"{task} ({scale})": (scale, task) for scale, tasks in TASKS.items()
 @lru_cache(64)
 def _curves(scale: str, task: str, arm: str) -> pd.DataFrame | None:
     """The curve of a run of this arm in the run store of this machine, None where there is none."""
-    runs = load_runs(scale=scale, task=task, arm=arm)
+    runs = load_runs(scale=scale, task=task, arm=arm, model="mamba")
     run = stored_run(runs.run_id.iloc[0]) if len(runs) else None
     return None if run is None else run.curves
 

@@ -1,0 +1,274 @@
+"""Checkpoints of Mamba-1, Mamba-2 and Falcon-Mamba give transformers' logits; any other is refused by its name."""
+
+import json
+import math
+import os
+import warnings
+
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm.model.arms import Arm
+from mambanorm.model.mamba2 import Mamba2Block
+
+B, L, V = 3, 13, 40
+SITED = "more" in Arm._fields
+CONFIGS = {
+    "mamba": [
+        dict(hidden_size=24),
+        dict(hidden_size=20, expand=3, conv_kernel=2, state_size=5, tie_word_embeddings=False, layer_norm_epsilon=0.5),
+    ],
+    "mamba2": [
+        dict(hidden_size=24, num_heads=6, head_dim=8, n_groups=1, state_size=5, chunk_size=4),
+        dict(hidden_size=24, num_heads=8, head_dim=6, n_groups=2, state_size=7, chunk_size=8, layer_norm_epsilon=0.5),
+        dict(hidden_size=12, num_heads=3, head_dim=12, expand=3, n_groups=3, state_size=1, conv_kernel=2),
+        dict(hidden_size=16, num_heads=32, head_dim=1, n_groups=4, state_size=3, tie_word_embeddings=True),
+    ],
+    "falcon_mamba": [
+        dict(hidden_size=24),
+        dict(hidden_size=20, state_size=5, layer_norm_epsilon=0.5, mixer_rms_eps=0.3, tie_word_embeddings=False),
+    ],
+}
+CLASSES = {"mamba": "Mamba", "mamba2": "Mamba2", "falcon_mamba": "FalconMamba"}
+CASES = [(family, config) for family, configs in CONFIGS.items() for config in configs]
+
+
+@pytest.fixture(autouse=True)
+def arms_name_sites(monkeypatch):
+    """While Arm.parse takes no `+SITE:NORM`, it does so here."""
+    if SITED:
+        return
+
+    class SitedArm(Arm):
+        more = ()
+
+    def parse(text):
+        if not isinstance(text, str) or "+" not in text:
+            return plain(text)
+        around, *further = text.split("+")
+        arm = SitedArm(*around.split(">SSM>"))
+        arm.more = tuple(tuple(one.split(":")) for one in further)
+        return arm
+
+    plain = Arm.parse
+    monkeypatch.setattr(Arm, "parse", staticmethod(parse))
+
+
+def transformers():
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read on import: it may look for kernels to download
+    module = pytest.importorskip("transformers", reason="transformers is in the dev extra")
+    module.logging.set_verbosity_error()  # that there is no fast path is known
+    return module
+
+
+def model_of(family, **differences):
+    module, sizes = transformers(), dict(vocab_size=V, num_hidden_layers=2) | differences
+    none = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    torch.manual_seed(0)
+    config = getattr(module, f"{CLASSES[family]}Config")(**sizes, **none)
+    model = getattr(module, f"{CLASSES[family]}ForCausalLM")(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # anywhere but where they start, so that none can be mistaken for another
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def tokens(*shape):
+    return torch.randint(V, shape, generator=torch.Generator().manual_seed(0))
+
+
+def error(ours, theirs):
+    """Largest difference relative to the largest value."""
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def skip_if_not_carried(family):
+    if family == "falcon_mamba" and not SITED:
+        pytest.skip("its norms on B, C and Δ have no place in an arm yet")
+
+
+@pytest.mark.parametrize(("family", "config"), CASES, ids=str)
+@torch.no_grad()
+def test_logits_and_greedy_text_are_those_of_transformers(family, config):
+    skip_if_not_carried(family)
+    theirs, ids = model_of(family, **config), tokens(B, L)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
+    assert error(ours(ids), theirs(ids).logits) <= 1e-5
+    assert ours.tie == theirs.config.tie_word_embeddings
+    written = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
+    assert torch.equal(ours.generate(ids, 6), written)
+
+
+@torch.no_grad()
+def test_half_precision_and_mamba_ssms_names_load_the_same_mamba_2():
+    theirs = model_of("mamba2", **CONFIGS["mamba2"][1]).bfloat16()
+    state = {name.replace("embeddings", "embedding"): tensor for name, tensor in theirs.state_dict().items()}
+    ours = mn.load_mamba_checkpoint(state, n_groups=2, norm_options={"eps": 0.5})
+    assert {p.dtype for p in ours.parameters()} == {torch.float32}
+    assert all(isinstance(block, Mamba2Block) for block in ours.backbone.layers)
+    assert error(ours(tokens(B, L)), theirs.float()(tokens(B, L)).logits) <= 1e-5
+
+
+@torch.no_grad()
+def test_a_mamba_2_without_a_norm_behind_its_gate_has_none():
+    theirs = model_of("mamba2", **CONFIGS["mamba2"][0])
+    state = {name: tensor for name, tensor in theirs.state_dict().items() if not name.endswith("mixer.norm.weight")}
+    ours = mn.load_mamba_checkpoint(state, n_groups=1)
+    assert str(ours.arm) == "RMSN>SSM>None"
+    assert len(ours.backbone.layers[0].more) == 0
+    for layer in theirs.backbone.layers:
+        layer.mixer.norm.forward = lambda y, z: y * torch.nn.functional.silu(z)
+    assert error(ours(tokens(B, L)), theirs(tokens(B, L)).logits) <= 1e-5
+
+
+@torch.no_grad()
+def test_a_config_comes_as_an_object_a_dict_a_file_a_folder_or_mamba_ssms(tmp_path):
+    theirs = model_of("mamba2", **CONFIGS["mamba2"][1])
+    theirs.config.save_pretrained(tmp_path)
+    assert "Infinity" in (tmp_path / "config.json").read_text()  # of time_step_limit, as JSON has no infinity
+    ssm = {"layer": "Mamba2", "d_state": 7, "headdim": 6, "ngroups": 2, "chunk_size": 8}
+    upstream = {"d_model": 24, "n_layer": 2, "vocab_size": V, "ssm_cfg": ssm, "rms_norm": True}
+    expected = theirs(tokens(B, L)).logits
+    for config in (theirs.config, theirs.config.to_dict(), tmp_path, str(tmp_path / "config.json")):
+        assert error(mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=config)(tokens(B, L)), expected) <= 1e-5
+    ours = mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=upstream, norm_options={"eps": 0.5})
+    assert error(ours(tokens(B, L)), expected) <= 1e-5
+
+
+def test_without_a_config_what_no_tensor_shows_is_asked_for_or_warned_of():
+    mamba, mamba2 = (model_of(family, **CONFIGS[family][0]).state_dict() for family in ("mamba", "mamba2"))
+    with pytest.warns(UserWarning, match="taken for Mamba-1: a Falcon-Mamba has the same tensors"):
+        mn.load_mamba_checkpoint(mamba)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mn.load_mamba_checkpoint(mamba, arm="RMSN>SSM>None")
+        with pytest.raises(ValueError, match=r"n_groups · d_state = 5, not how many groups.*hf_config= or n_groups="):
+            mn.load_mamba_checkpoint(mamba2)
+
+
+def test_a_falcon_mamba_never_gives_the_logits_of_a_mamba_1():
+    theirs = model_of("falcon_mamba", **CONFIGS["falcon_mamba"][0])
+    if not SITED:
+        with pytest.raises(ValueError, match="Falcon-Mamba is not carried yet"):
+            mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
+    with pytest.warns(UserWarning, match="hf_config="):
+        wrong = mn.load_mamba_checkpoint(theirs.state_dict())
+    with torch.no_grad():
+        assert error(wrong(tokens(B, L)), theirs(tokens(B, L)).logits) > 1e-2  # so the warning matters
+
+
+def changed(family="mamba2", config=None, state=None, **arguments):
+    """Loads a sound checkpoint whose config or tensors are changed; None takes one out, `__` in a name is a dot."""
+    theirs = model_of(family, **CONFIGS[family][0])
+    fields, tensors = theirs.config.to_dict() | (config or {}), theirs.state_dict()
+    for name, tensor in (state or {}).items():
+        tensors[f"backbone.layers.0.mixer.{name}"] = tensor
+    return mn.load_mamba_checkpoint(
+        {name: tensor for name, tensor in tensors.items() if tensor is not None}, hf_config=fields, **arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (dict(hidden_act="gelu"), "hidden_act='gelu' in hf_config is not carried, only 'silu'"),
+        (dict(use_bias=True), "use_bias=True in hf_config is not carried, only False"),
+        (dict(use_conv_bias=False), "use_conv_bias=False in hf_config is not carried"),
+        (dict(norm_before_gate=True), "norm_before_gate=True"),
+        (dict(rms_norm=False), "rms_norm=False"),
+        (dict(time_step_limit=[0.0, 0.1]), r"time_step_limit=\(0.0, 0.1\) in hf_config is not carried"),
+        (dict(time_step_limit=[0.01, math.inf]), "time_step_limit="),
+        (dict(time_step_limit=[0.01, {"__float__": "Infinity"}]), "time_step_limit="),
+        (dict(model_type="jamba"), "model_type 'jamba', which is not carried: carried are .*Mamba-2"),
+        (dict(model_type=None), "model_type None"),
+        (dict(model_type="mamba"), "hf_config is of Mamba-1, but the tensors are of Mamba-2"),
+        (dict(ssm_cfg={"layer": "Mamba3"}), "model_type 'Mamba3'"),
+        (dict(ssm_cfg={}), "hf_config is of Mamba-1, but the tensors are of Mamba-2"),
+        (dict(state_size=6), "hf_config has state_size=6, the tensors 5"),
+        (dict(head_dim=16), "hf_config has head_dim=16, the tensors 8"),
+        (dict(n_groups=5), "hf_config has state_size=5, the tensors 1"),
+        (dict(n_groups=2), "6 heads in E = 48 channels and n_groups=2 in B and C of 5 channels do not fit"),
+        (dict(n_groups=0), "n_groups must be a positive whole number, got 0"),
+        (dict(num_hidden_layers=3), "hf_config has num_hidden_layers=3, the tensors 2"),
+    ],
+)
+def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        changed(config=config)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"D": None}, r"missing: backbone\.layers\.0\.mixer\.D \(6,\)"),
+        ({"norm.weight": torch.ones(47)}, r"mixer\.norm\.weight \(47,\), expected \(48,\)"),
+        ({"norm.weight": None}, r"unexpected: backbone\.layers\.1\.mixer\.norm\.weight"),
+        ({"A_log": torch.ones(48, 16)}, r"A_log has shape \(48, 16\), expected \(H,\)"),
+        ({"D": torch.ones(48)}, r"mixer\.D \(48,\), expected \(6,\)"),  # mamba-ssm's D_has_hdim
+        ({"in_proj.bias": torch.ones(64)}, r"unexpected: .*in_proj\.bias"),
+        ({"Wqkv.weight": torch.ones(9, 24)}, "hybrid of Mamba and attention.*layers.0.mixer.Wqkv.weight tells"),
+    ],
+)
+def test_a_mamba_2_that_does_not_fit_says_what_was_expected(state, message):
+    with pytest.raises(ValueError, match=message):
+        changed(state=state)
+
+
+def test_what_is_no_config_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("<html>")
+    for config, message in ((tmp_path, "is no config"), (3, "must be a config.*got 3"), ({}, "model_type None")):
+        with pytest.raises(ValueError, match=message):
+            mn.load_mamba_checkpoint(model_of("mamba", hidden_size=8).state_dict(), hf_config=config)
+    (tmp_path / "config.json").write_text(json.dumps([1]))
+    with pytest.raises(ValueError, match="hf_config must be a config"):
+        mn.load_mamba_checkpoint(model_of("mamba", hidden_size=8).state_dict(), hf_config=tmp_path)
+    with pytest.raises(FileNotFoundError):
+        mn.load_mamba_checkpoint(model_of("mamba", hidden_size=8).state_dict(), hf_config=tmp_path / "none.json")
+
+
+SMALL = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=4)
+MAMBA = dict(mamba_d_state=4, mamba_d_head=16, mamba_n_heads=4, mamba_n_groups=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "told"),
+    [
+        ("Jamba", dict(num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, num_experts=2), "Jamba"),
+        ("Bamba", dict(num_hidden_layers=2, attn_layer_indices=[1], **MAMBA), "Bamba"),
+        ("RecurrentGemma", dict(num_hidden_layers=3, lru_width=32, head_dim=8), "RecurrentGemma"),
+        ("GPT2", dict(n_embd=32, n_layer=1, n_head=4), "GPT"),
+        ("Llama", dict(num_hidden_layers=1), "a Transformer"),
+        ("Rwkv", dict(num_hidden_layers=1), "RWKV"),
+    ],
+)
+def test_another_architecture_is_refused_by_name_from_its_tensors_alone(name, sizes, told):
+    module = transformers()
+    if name == "GPT2":
+        config = module.GPT2Config(vocab_size=32, **sizes)
+    elif name == "Rwkv":
+        config = module.RwkvConfig(vocab_size=32, hidden_size=32, **sizes)
+    else:
+        config = getattr(module, f"{name}Config")(**SMALL, **sizes)
+    kind = {"GPT2": "GPT2LMHeadModel"}.get(name, f"{name}ForCausalLM")
+    with torch.device("meta"):
+        state = getattr(module, kind)(config).state_dict()
+    with pytest.raises(ValueError, match=rf"this is a checkpoint of .*{told}.*carried are language models of Mamba-1"):
+        mn.load_mamba_checkpoint(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("model.layers.0.mamba.x_proj_weight", "Zamba"),
+        ("model.layers.6.shared_transformer.feed_forward.gate_up_proj.weight", "Zamba"),
+        ("model.layers.0.mamba.A_log", "Falcon-H1"),
+        ("backbone.layers.1.mixer.up_proj.weight", "Nemotron-H"),
+    ],
+)
+def test_hybrids_are_told_by_a_name(name, told):
+    with pytest.raises(ValueError, match=told):
+        mn.load_mamba_checkpoint({name: torch.ones(1)})

@@ -1,0 +1,432 @@
+"""The Mamba-2 block is the chunked form, is transformers', takes every norm at its sites, steps, and trains."""
+
+import copy
+import json
+import math
+import os
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mambanorm as mn
+from benchmarks.peers import ChunkedMamba2
+from mambanorm.cli.main import main
+from mambanorm.model.block import SITES
+from mambanorm.model.mamba2 import GroupedRMSNorm, Mamba2Block
+from mambanorm.ssm.chunked import scan_chunked
+from mambanorm.study.plan import forward_flops, shape_of
+from mambanorm.training.config import base_config, run_id_of
+from mambanorm.training.loop import build_model, train
+
+D, L, B = 24, 13, 3
+CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
+PUBLISHED = (("gated", "RMSN"),)
+FURTHER = ("conv", "B", "C", "delta", "z", "gated", "branch", "residual")
+SIZES = [
+    dict(d_state=5, head_dim=8),
+    dict(d_state=7, head_dim=6, n_groups=2, d_conv=3),
+    dict(d_state=1, head_dim=1, n_groups=4, d_conv=1),
+    dict(d_state=9, head_dim=12, n_groups=3, expand=3, d_conv=2),
+    dict(d_state=16, head_dim=48),  # one head
+]
+
+
+def sample(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def scrambled(block, seed=0, scale=0.3):
+    """Every parameter anywhere but where it starts, so that none can be mistaken for another."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in block.parameters():
+            p.add_(scale * torch.randn(p.shape, generator=generator).to(p.dtype))
+    return block
+
+
+def block_of(n1="RMSN", n2="None", more=PUBLISHED, kind=Mamba2Block, **options):
+    torch.manual_seed(0)
+    return scrambled(kind(D, n1, n2, more, **{"d_state": 5, "head_dim": 8} | options))
+
+
+def error(ours, theirs):
+    """Largest difference relative to the largest value."""
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+# the chunked form
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13, 64])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_the_chunked_form_is_the_selective_scan(chunk, groups):
+    heads, width, states = 6, 3, 5
+    u, delta = sample(B, L, heads, width).double(), sample(B, L, heads, seed=1).double().abs()
+    A, skip = -sample(heads, seed=2).double().exp(), sample(heads, seed=3).double()
+    b, c = (sample(B, L, groups, states, seed=seed).double() for seed in (4, 5))
+    inputs = [tensor.requires_grad_() for tensor in (u, delta, A, b, c, skip)]
+
+    def selective(u, delta, A, b, c, skip):
+        wide = [m.repeat_interleave(width, dim=-1) for m in (delta, A, skip)]
+        per_state = wide[1][:, None].expand(-1, states)
+        b, c = (m.permute(0, 2, 3, 1) for m in (b, c))
+        rows = u.flatten(2).transpose(1, 2), wide[0].transpose(1, 2)
+        return mn.selective_scan(*rows, per_state, b, c, wide[2]).transpose(1, 2).unflatten(-1, (heads, width))
+
+    found = [scan(*inputs) for scan in (lambda *args: scan_chunked(*args, chunk), selective)]
+    assert error(*found) < 1e-13
+    direction = sample(*u.shape, seed=6).double()
+    for ours, theirs in zip(*(torch.autograd.grad(y, inputs, direction) for y in found), strict=True):
+        assert error(ours, theirs) < 1e-12
+
+
+def test_the_chunked_form_survives_a_decay_that_underflows():
+    u, b = sample(1, 200, 1, 2), sample(1, 200, 1, 3)
+    y = scan_chunked(u, torch.full((1, 200, 1), 10.0), torch.tensor([-16.0]), b, b, torch.zeros(1), 64)
+    assert y.isfinite().all()
+    torch.testing.assert_close(y, 10 * u * b.square().sum(-1, keepdim=True))  # each position remembers itself alone
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+@pytest.mark.parametrize(("n2", "more"), [("None", PUBLISHED), ("LN", ()), ("GN", (("B", "RMSN"), ("z", "LN")))])
+def test_the_block_is_its_chunked_twin_forward_and_backward(sizes, dtype, tolerance, n2, more):
+    options = sizes | {"norm_options": {"groups": 2}}
+    ours, twin = (block_of("LN", n2, more, kind, **options).to(dtype) for kind in (Mamba2Block, ChunkedMamba2))
+    twin.chunk = 4  # L = 13 is no multiple
+    x, direction = sample(B, L, D).to(dtype).requires_grad_(), sample(B, L, D, seed=1).to(dtype)
+    found = [block(x) for block in (ours, twin)]
+    assert error(*found) < tolerance
+    grads = [
+        torch.autograd.grad(y, [x, *block.parameters()], direction)
+        for y, block in zip(found, (ours, twin), strict=True)
+    ]
+    for a, b in zip(*grads, strict=True):
+        assert (a - b).abs().max() <= tolerance * max(1, b.abs().max())
+
+
+def test_the_block_passes_gradcheck_in_float64():
+    block = Mamba2Block(4, "LN", "RMSN", PUBLISHED, d_state=3, head_dim=2, n_groups=2).double()
+    x = sample(2, 4, 4).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that an operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(one, torch.Tensor):
+                self.elements = max(self.elements, one.numel())
+        return result
+
+
+def test_no_tensor_has_a_number_for_each_position_channel_and_state():
+    block, x = Mamba2Block(16, d_state=64, head_dim=8), sample(4, 1000, 16).requires_grad_()
+    with Largest() as seen:
+        block(x).sum().backward()
+    assert 4 * 1000 * 32 <= seen.elements < 4 * 1000 * 32 * 64 / 4  # the kernel's buffers have a fixed size
+
+
+# beside transformers
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("chunk", [4, 64])
+def test_the_block_is_transformers_block_with_its_names(sizes, chunk):
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read on import: it may look for kernels to download
+    transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
+    transformers.logging.set_verbosity_error()  # that there is no fast path is known
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Block as Theirs
+
+    options = {"expand": 2, "n_groups": 1, "d_conv": 4} | sizes
+    config = transformers.Mamba2Config(
+        hidden_size=D,
+        state_size=options["d_state"],
+        conv_kernel=options["d_conv"],
+        num_heads=options["expand"] * D // options["head_dim"],
+        chunk_size=chunk,
+        num_hidden_layers=1,
+        **{name: options[name] for name in ("expand", "n_groups", "head_dim")},
+    )
+    theirs, ours = Theirs(config, 0), Mamba2Block(D, "RMSN", "None", PUBLISHED, **options)
+    theirs.mixer.init_mamba2_weights()
+    scrambled(theirs)
+    ours.load_state_dict(theirs.state_dict())  # strictly, under mamba-ssm's names
+    x = sample(B, 29, D)
+    assert error(ours(x), theirs(x)) < 2e-6
+    assert ours.load_state_dict(copy.deepcopy(ours).state_dict())  # and under its own
+
+
+# norms at the sites
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("groups", [1, 3, 8])
+def test_the_grouped_norm_divides_each_group_by_its_own_root_mean_square(dtype, groups):
+    norm, x = scrambled(GroupedRMSNorm(24, groups=groups, eps=1e-3)).to(dtype), sample(B, L, 24).to(dtype)
+    x = (x * torch.logspace(-2, 2, 24, dtype=dtype)).requires_grad_()
+    parts = [part / (part.square().mean(-1, keepdim=True) + 1e-3).sqrt() for part in x.chunk(groups, dim=-1)]
+    expected = torch.cat(parts, dim=-1) * norm.weight
+    torch.testing.assert_close(norm(x), expected)
+    direction = sample(B, L, 24, seed=1).to(dtype)
+    grads = [torch.autograd.grad(y, [x, norm.weight], direction, retain_graph=True) for y in (norm(x), expected)]
+    for ours, theirs in zip(*grads, strict=True):
+        assert error(ours, theirs) < 1e-5
+
+
+def test_the_norm_behind_the_gate_is_taken_over_groups_where_it_is_mamba_2s_own():
+    assert isinstance(block_of(n_groups=2).more["gated"], GroupedRMSNorm)
+    assert block_of(n_groups=2, norm_options={"eps": 0.1}).more["gated"].eps == 0.1
+    assert not isinstance(block_of(n_groups=2, more=(("gated", "LN"),)).more["gated"], GroupedRMSNorm)
+    assert not isinstance(block_of().more["gated"], GroupedRMSNorm)
+
+
+@pytest.mark.parametrize("more", [(), PUBLISHED, tuple((site, "LN") for site in FURTHER)], ids=len)
+def test_recording_changes_no_output_and_shows_every_site(more):
+    block, x = block_of("LN", "GN", more), sample(B, L, D)
+    plain = block(x)
+    with mn.record(block) as seen:
+        observed = block(x)
+    torch.testing.assert_close(observed, plain, rtol=1e-5, atol=1e-5)
+    assert [site for _, _, site, _ in seen.seen] == list(SITES)
+    shapes = {site: tuple(value.shape[2:]) for _, _, site, value in seen.seen}
+    assert shapes["B"] == shapes["C"] == (5,)
+    assert shapes["delta"] == (6,)
+    assert shapes["conv"] == shapes["scan"] == shapes["gated"] == (2 * D,)
+    without = block_of("LN", "None")
+    with mn.record(without) as seen:
+        torch.testing.assert_close(without(x), block_of("LN", "None")(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("site", FURTHER)
+def test_a_norm_at_a_site_does_what_it_says_there_and_learns(site):
+    """Without affine, an LN's output has mean 0 and spread 1 at the site itself."""
+    block, x = block_of("None", "None", ((site, "LN"),), norm_options={"affine": False}), sample(B, L, D)
+    with mn.record(block, [site]) as seen:
+        block(x)
+    if site != "delta":  # which is shown behind bias and softplus
+        value = seen.tensors(site)[0]
+        torch.testing.assert_close(value.mean(-1), torch.zeros(B, L), rtol=0, atol=1e-5)
+        torch.testing.assert_close(value.square().mean(-1), torch.ones(B, L), rtol=0, atol=0.05)
+    learning = block_of("None", "None", ((site, "LN"),))
+    learning(x).square().sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in learning.parameters())
+    assert error(learning(x), block_of("None", "None", ())(x)) > 1e-3
+
+
+@pytest.mark.parametrize("norm", mn.NORMS)
+def test_padding_changes_no_valid_output_with_any_norm(norm):
+    block = block_of(norm, norm, (("gated", norm), ("B", "LN")), norm_options={"groups": 2}).eval()
+    x, lengths = sample(B, L, D), torch.tensor([13, 4, 7])
+    other = x.clone()
+    for row, n in enumerate(lengths):
+        other[row, n:] = 50.0
+    for row, n in enumerate(lengths):
+        torch.testing.assert_close(block(x, lengths)[row, :n], block(other, lengths)[row, :n])
+
+
+def test_a_norm_shifts_no_initial_weight_and_values_start_as_mamba_ssms():
+    torch.manual_seed(3)
+    plain = Mamba2Block(64, "None", "None", d_state=16, head_dim=2)
+    torch.manual_seed(3)
+    normed = Mamba2Block(64, "NormVary", "LN", PUBLISHED, d_state=16, head_dim=2)
+    assert all(torch.equal(p, normed.state_dict()[name]) for name, p in plain.state_dict().items())
+    assert plain.A_log.exp().min() >= 1
+    assert plain.A_log.exp().max() <= 16
+    assert plain.A_log.exp().max() - plain.A_log.exp().min() > 14
+    dt = torch.nn.functional.softplus(plain.dt_bias)
+    assert 0.9e-3 < dt.min() < 3e-3 < 0.04 < dt.max() < 0.101
+    assert torch.equal(plain.D, torch.ones(64))
+
+
+# step by step
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_step_by_step_equals_forward_at_every_size(sizes, dtype, tolerance):
+    block, x = block_of(**sizes).to(dtype), sample(B, L, D).to(dtype)
+    check_steps(block, x, tolerance)
+
+
+@pytest.mark.parametrize("n2", CAUSAL)
+@pytest.mark.parametrize("n1", CAUSAL)
+def test_step_by_step_equals_forward_for_every_causal_norm(n1, n2):
+    check_steps(block_of(n1, n2, (("gated", n2),)).double(), sample(B, L, D).double(), 1e-12)
+
+
+def test_step_by_step_equals_forward_with_a_norm_at_every_site():
+    check_steps(block_of("LN", "LN", [(site, "LN") for site in FURTHER]).double(), sample(B, L, D).double(), 1e-12)
+
+
+def check_steps(block, x, tolerance):
+    whole = block(x)
+    for read in (0, 1, 2, 7):  # shorter and longer than the convolution; 0: from the empty cache
+        y, cache = block.prefill(x[:, :read]) if read else (None, block.new_cache(B))
+        if read:
+            assert error(y, whole[:, :read]) < tolerance
+        for t in range(read, L):
+            y = block.step(x[:, t], cache)
+            assert error(y, whole[:, t]) < tolerance, (read, t)
+            assert y.dtype == x.dtype
+            assert not y.requires_grad
+        assert cache.state.shape == (B, block.d_inner, block.d_state)
+
+
+@pytest.mark.parametrize("norm", [name for name in mn.NORMS if name not in CAUSAL])
+def test_a_norm_that_sees_the_future_does_not_step_wherever_it_stands(norm):
+    x = sample(B, L, D)
+    for n1, n2, more in ((norm, "None", ()), ("None", norm, ()), ("None", "None", (("gated", norm),))):
+        block = Mamba2Block(D, n1, n2, more, d_state=5, head_dim=8)
+        for call, given in ((block.prefill, [x]), (block.step, [x[:, 0], block.new_cache(B)])):
+            with pytest.raises(ValueError, match=f"'{norm}' sees the future"):
+                call(*given)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(head_dim=7), r"head_dim=7 does not divide d_inner=48: it may be one of \[1, 2, 3, 4, 6, 8"),
+        (dict(head_dim=8, n_groups=4), r"n_groups=4 does not divide the 6 heads: it may be one of \[1, 2, 3, 6\]"),
+        (dict(head_dim=0), "head_dim must be a positive whole number, got 0"),
+        (dict(n_groups=True), "n_groups must be a positive whole number, got True"),
+        (dict(scan_backend="cup"), "scan_backend 'cup'.*did you mean 'cpu'"),
+        (dict(more=[("delta_after", "LN")]), "'delta_after': valid are conv, B, C, delta.*did you mean 'delta'"),
+        (dict(more=[("gate", "LN")]), "'gate': valid are .*did you mean 'gated'"),
+        (dict(more=[("n2", "LN")]), "'n2'"),
+        (dict(more=[("B", "LN"), ("B", "RMSN")]), "site 'B' stands there twice"),
+        (dict(more=[("B", "RSMN")]), "did you mean 'RMSN'"),
+    ],
+)
+def test_a_block_that_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Mamba2Block(D, **{"head_dim": 8} | options)
+
+
+def test_another_x_or_parameter_is_refused():
+    block, x = block_of(), sample(B, L, D)
+    for other, message in (
+        (x[..., 1:], r"Mamba2Block expects \(B, L, D\) with D = 24, got shape \(3, 13, 23\)"),
+        (x[:, :0], "Mamba2Block expects"),
+        (x.double(), r"x is torch.float64 and Mamba2Block torch.float32"),
+        (x.tolist(), "use torch.as_tensor"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            block(other)
+    with pytest.raises(ValueError, match="BlockCache"):
+        block.step(x[:, 0], None)
+    with pytest.raises(ValueError, match="this cache is of another block"):
+        block.step(x[:, 0], mn.MambaBlock(D).new_cache(B))
+    block.A_log = torch.nn.Parameter(torch.zeros(1))  # it would be widened to one head
+    with pytest.raises(ValueError, match=r"A_log has shape \(1,\), needed is \(6,\)"):
+        block(x)
+
+
+# models and runs
+
+
+def test_models_of_sequences_take_it_by_one_argument():
+    ids = torch.randint(9, (B, L), generator=torch.Generator().manual_seed(0))
+    for model in (
+        mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=2, model="mamba2", head_dim=8, n_groups=2),
+        mn.LanguageModel(9, d_model=D, n_layers=2, model="mamba2", head_dim=8, n_groups=2),
+    ):
+        blocks = [module for module in model.modules() if isinstance(module, Mamba2Block)]
+        assert [(block.head_dim, block.n_groups, block.d_state) for block in blocks] == [(8, 2, 16)] * 2
+        model(ids).sum().backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+    with torch.no_grad():
+        whole, (logits, cache) = model(ids), model.prefill(ids[:, :4])
+        assert error(logits, whole[:, 3]) < 1e-5
+        assert error(model.step(ids[:, 4], cache), whole[:, 4]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(model="mamba3"), "unknown model 'mamba3': valid are mamba, mamba2"),
+        (dict(head_dim=8), "head_dim=8 belongs to model='mamba2', this is a 'mamba': leave it out"),
+        (dict(n_groups=2), "n_groups=2 belongs to model='mamba2'"),
+        (dict(model="mamba2", head_dim=8, dt_rank=2), "dt_rank=2 belongs to model='mamba', this is a 'mamba2'"),
+    ],
+)
+def test_a_model_takes_no_option_of_the_other(options, message):
+    for build in (mn.SequenceClassifier, mn.LanguageModel):
+        with pytest.raises(ValueError, match=message):
+            build(4, **({"vocab_size": 9} if build is mn.SequenceClassifier else {}), d_model=D, n_layers=1, **options)
+
+
+def test_a_run_of_mamba_2_differs_in_one_field_and_trains_alike_each_time():
+    config = base_config("digits", "smoke", arm="RMSN>SSM>GN", model="mamba2")
+    first, again = train(config), train(config)
+    assert first.status == "ok"
+    assert first.curves.equals(again.curves)
+    assert first.parameters != train(config.but(model="mamba")).parameters
+    assert config.run_id != config.but(model="mamba").run_id != config.but(head_dim=8).run_id
+    assert config.arm == config.but(model="mamba").arm
+
+
+def test_fields_of_mamba_2_leave_the_ids_of_earlier_runs_as_they_were():
+    values = json.loads(base_config("digits", "smoke").to_json())
+    earlier = {name: value for name, value in values.items() if name not in ("head_dim", "n_groups")}
+    assert run_id_of(earlier) == base_config("digits", "smoke").run_id == run_id_of(values)
+
+
+def test_a_language_task_trains_with_it():
+    assert train(base_config("pydoc", "smoke", arm="RMSN>SSM>RMSN", model="mamba2", steps=3, eval_every=3)).steps == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        ("digits", dict(head_dim=7), "head_dim=7 does not divide d_inner="),
+        ("digits", dict(n_groups=3), "n_groups=3 does not divide the . heads"),
+        ("digits", dict(arm="LN>MHA>LN"), "is of model='transformer', this is a 'mamba2'"),
+        ("digits_images", {}, "model='mamba2' reads sequences, and digits_images has images"),
+        ("pydoc", dict(arm="RMSN>SSM>GN"), "'GN' sees the future"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(task, changes, message):
+    with pytest.raises(ValueError, match=message):
+        train(base_config(task, "smoke", **{"model": "mamba2", "arm": "RMSN>SSM>None"} | changes))
+
+
+def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
+    common = ["--set", "model=mamba2", "--scale", "smoke"]
+    assert main(["sweep", "--grid", "grid", "--tasks", "digits", "--seeds", "1", "--dry-run", *common]) == 0
+    assert "36 runs asked for" in capsys.readouterr().out
+    assert main(["plan", "--task", "digits", "--no-measure", *common]) == 0
+    ours = capsys.readouterr().out
+    assert main(["plan", "--task", "digits", "--no-measure", "--scale", "smoke"]) == 0
+    assert capsys.readouterr().out != ours
+
+
+def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():
+    config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", n_layers=3)
+    shape = shape_of(config)
+    model = build_model(config, shape)
+    found = forward_flops(model, 5, shape.length)
+    wide, states = config.expand * config.d_model, config.d_state
+    positions = 5 * shape.length * 3
+    assert found["scan"] == positions * (7 * wide * states + 3 * wide)
+    assert found["conv"] == positions * 2 * config.d_conv * (wide + 2 * states)
+    heads = wide // config.head_dim
+    ends = 2 * 5 * (shape.length * model.stem.weight.numel() + model.head.weight.numel())
+    assert found["linear"] == ends + positions * 2 * config.d_model * (3 * wide + 2 * states + heads)
+
+
+def test_diagnostics_of_a_run_hold_its_parts():
+    config = base_config("digits", "smoke", arm="RMSN>SSM>None", model="mamba2", steps=2, eval_every=1)
+    found = train(config).diagnostics
+    assert found["part_norms"].shape[2] == 4
+    assert (found["part_norms"] > 0).all()
+    assert not math.isnan(found["ring_outputs"].sum())
