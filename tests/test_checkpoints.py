@@ -9,11 +9,9 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.model.arms import Arm
 from mambanorm.model.mamba2 import Mamba2Block
 
 B, L, V = 3, 13, 40
-SITED = "more" in Arm._fields
 CONFIGS = {
     "mamba": [
         dict(hidden_size=24),
@@ -32,27 +30,6 @@ CONFIGS = {
 }
 CLASSES = {"mamba": "Mamba", "mamba2": "Mamba2", "falcon_mamba": "FalconMamba"}
 CASES = [(family, config) for family, configs in CONFIGS.items() for config in configs]
-
-
-@pytest.fixture(autouse=True)
-def arms_name_sites(monkeypatch):
-    """While Arm.parse takes no `+SITE:NORM`, it does so here."""
-    if SITED:
-        return
-
-    class SitedArm(Arm):
-        more = ()
-
-    def parse(text):
-        if not isinstance(text, str) or "+" not in text:
-            return plain(text)
-        around, *further = text.split("+")
-        arm = SitedArm(*around.split(">SSM>"))
-        arm.more = tuple(tuple(one.split(":")) for one in further)
-        return arm
-
-    plain = Arm.parse
-    monkeypatch.setattr(Arm, "parse", staticmethod(parse))
 
 
 def transformers():
@@ -84,15 +61,9 @@ def error(ours, theirs):
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-def skip_if_not_carried(family):
-    if family == "falcon_mamba" and not SITED:
-        pytest.skip("its norms on B, C and Δ have no place in an arm yet")
-
-
 @pytest.mark.parametrize(("family", "config"), CASES, ids=str)
 @torch.no_grad()
 def test_logits_and_greedy_text_are_those_of_transformers(family, config):
-    skip_if_not_carried(family)
     theirs, ids = model_of(family, **config), tokens(B, L)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -152,9 +123,6 @@ def test_without_a_config_what_no_tensor_shows_is_asked_for_or_warned_of():
 
 def test_a_falcon_mamba_never_gives_the_logits_of_a_mamba_1():
     theirs = model_of("falcon_mamba", **CONFIGS["falcon_mamba"][0])
-    if not SITED:
-        with pytest.raises(ValueError, match="Falcon-Mamba is not carried yet"):
-            mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
     with pytest.warns(UserWarning, match="hf_config="):
         wrong = mn.load_mamba_checkpoint(theirs.state_dict())
     with torch.no_grad():

@@ -22,7 +22,7 @@ from mambanorm.checks import check_lengths, shown
 from mambanorm.errors import unknown
 from mambanorm.model.block import MambaBlock
 from mambanorm.model.mamba2 import Mamba2Block
-from mambanorm.model.sites import SITES
+from mambanorm.model.sites import SITES, SitedBlock
 from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.norms import NormSelector
@@ -41,6 +41,8 @@ def blocks_of(model: nn.Module) -> list[tuple[str, Block]]:
 def _observed(name: str, block: Block) -> list[tuple[str, nn.Module]]:
     """A block and the NormSelectors in it, each with its name."""
     inside = [(f"{name}.{site}", getattr(block, site)) for site in ("n1", "n2")]
+    if isinstance(block, SitedBlock):
+        inside += [(f"{name}.more.{site}", norm) for site, norm in block.more.items()]
     return [(name, block), *(pair for pair in inside if isinstance(pair[1], NormSelector))]
 
 
@@ -97,8 +99,8 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
     """Records the named site or sites of every block while open. Meanwhile the blocks run their readable twin.
 
     Works with every model of the kit, called as it always is; values are (B, L, …), of an image L = H·W positions.
-    Raises ValueError if the model has no Mamba, Mamba-2, VSS or Transformer block, and for a site that is unknown or that none
-    of its blocks has.
+    Raises ValueError if the model has no Mamba, Mamba-2, VSS or Transformer block, and for a site that is unknown or
+    that none of its blocks has.
     """
     sites = (sites,) if isinstance(sites, str) else tuple(sites)
     for site in sites:
