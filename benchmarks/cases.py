@@ -17,12 +17,15 @@ from dataclasses import dataclass
 
 from mambanorm import NORMS, base_config
 from mambanorm.errors import unknown
+from mambanorm.model.arms import MORE_SITES
 from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig
 
 STEP_PEERS = ("mambapy", "transformers", "transformers+mambapy")
 SCAN_PEERS = ("mambapy",)
 NAIVE = "naive mixture"
+AT_SITES = ("RMSN", "IN")
+"""The norms that are measured at every site: one within a token, one along the sequence."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,10 @@ def norms(sizes: Sizes, threads: int) -> list[Group]:
         arms = ["None>SSM>None", *(arm.format(name) for name in some)]
         cases = tuple(Case("block", name, *sizes.block, threads=threads) for name in arms)
         groups.append(Group("norms", f"one block, norm {place}, {sign(sizes.block)}", cases))
+    for name in AT_SITES:
+        arms = ["None>SSM>None", f"None>SSM>{name}", *(f"None>SSM>None+{site}:{name}" for site in MORE_SITES)]
+        cases = tuple(Case("block", arm, *sizes.block, threads=threads) for arm in arms)
+        groups.append(Group("norms", f"one block, {name} at every site, {sign(sizes.block)}", cases))
     alone = tuple(Case("norm", name, *sizes.norm, threads=threads) for name in (*some, NAIVE))
     return [*groups, Group("norms", f"the norm alone, {sign(sizes.norm)}", alone)]
 

@@ -61,7 +61,7 @@ def variation(column: str, group: str = "", first: int = 512, last: int = 8192) 
 
 
 SMALL, MIDDLE, LARGE = (64, 64, 32, 16), (32, 256, 64, 16), (16, 512, 128, 16)
-SCAN, NORM = (16, 256, 128, 16), (32, 256, 128, 16)
+SCAN, NORM, BLOCK = (16, 256, 128, 16), (32, 256, 128, 16), (32, 256, 64, 16)
 TARGETS = (
     Target(f"step by its floor, {sign(SMALL[:3])}", ratio("step", "ours", "floor", *SMALL), 3.5),
     Target(f"step by its floor, {sign(MIDDLE[:3])}", ratio("step", "ours", "floor", *MIDDLE), 2.4),
@@ -79,6 +79,15 @@ TARGETS = (
     Target("time per token from length 512 to 8192, one row", variation("us_per_token", "one row"), 1.5),
     Target("peak memory per token from length 512 to 8192, tokens fixed", variation("kb_per_token", "a batch"), 1.5),
     Target("peak memory per token from length 512 to 8192, one row", variation("kb_per_token", "one row"), 1.5),
+    *(
+        Target(
+            f"one block with {norm} at {site} by one with it after the SSM, {sign(BLOCK[:3])}",
+            ratio("norms", f"None>SSM>None+{site}:{norm}", f"None>SSM>{norm}", *BLOCK, group=f"one block, {norm} at"),
+            1.2,
+        )
+        for norm in ("RMSN", "IN")
+        for site in ("gated", "B", "C", "delta", "branch")
+    ),
     Target(f"NormVary by LN, forward + backward, {sign(NORM[:3])}", ratio("norms", "NormVary", "LN", *NORM), 2.0),
 )
 

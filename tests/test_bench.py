@@ -16,6 +16,7 @@ from benchmarks import cases, memory, peers, run, runs, table, timing
 from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits, Plan
 from mambanorm.cli.main import main
+from mambanorm.model.arms import MORE_SITES
 
 TINY = Sizes(
     scan=((2, 8, 4),),
@@ -361,11 +362,15 @@ def test_every_target_is_about_a_case_that_is_measured():
 
 
 def test_every_norm_stands_at_each_site_and_alone():
-    before, after, alone = cases.norms(Sizes(), 2)
+    before, after, *sites, alone = cases.norms(Sizes(), 2)
     some = [name for name in mn.NORMS if name != "None"]
     assert [mn.Arm.parse(case.name).n1 for case in before.cases] == ["None", *some]
     assert [mn.Arm.parse(case.name).n2 for case in after.cases] == ["None", *some]
     assert [case.name for case in alone.cases] == [*some, NAIVE]
+    for group, norm in zip(sites, cases.AT_SITES, strict=True):
+        arms = [mn.Arm.parse(case.name) for case in group.cases]
+        assert [arm.n2 for arm in arms[:2]] == ["None", norm]
+        assert [arm.more for arm in arms[2:]] == [((site, norm),) for site in MORE_SITES]
 
 
 def test_threads_are_one_and_as_many_as_there_are():
