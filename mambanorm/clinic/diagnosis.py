@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,7 @@ class Diagnosis:
     table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer, where; rms, max_abs,
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
-    weights: one row a parameter: rms, nonfinite, grad_to_weight (‖gradient‖/‖W‖), and for matrices sigma_1, stable_rank
+    weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for matrices sigma_1, stable_rank
     (‖W‖_F²/σ₁²) and row_spread (largest by median row norm).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
     """
@@ -189,7 +188,7 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
     flat = weight.detach()
     size = float(torch.linalg.vector_norm(flat, dtype=torch.float64))
     row = dict(weight=name, shape=tuple(flat.shape), rms=size / math.sqrt(max(flat.numel(), 1)))
-    row["nonfinite"] = float((~flat.isfinite()).double().mean())
+    row |= dict(nonfinite=float((~flat.isfinite()).double().mean()), highest=float(flat.max()) if flat.numel() else 0.0)
     ratio = math.nan if grad is None else float(torch.linalg.vector_norm(grad, dtype=torch.float64))
     row["grad_to_weight"] = ratio / size if size > 0 else math.nan
     matrix = flat.flatten(1) if flat.dim() > 1 else None
@@ -212,4 +211,4 @@ def sigma_1(matrix: Tensor) -> float:
         return 0.0
     scaled = matrix.double() / largest
     gram = scaled @ scaled.T if scaled.shape[0] <= scaled.shape[1] else scaled.T @ scaled
-    return largest * float(np.sqrt(torch.linalg.eigvalsh(gram)[-1].clamp(min=0)))
+    return largest * math.sqrt(max(float(torch.linalg.eigvalsh(gram)[-1]), 0.0))

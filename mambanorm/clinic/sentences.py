@@ -18,7 +18,7 @@ from mambanorm.clinic.passing import LARGEST, First
 from mambanorm.diagnostics import growth
 from mambanorm.text import plural
 
-STREAM = ("residual", "branch", "x")
+STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
 GROWS = 1.0
@@ -30,6 +30,7 @@ NARROW = 3.0
 STRETCHED = 10.0
 """By what factor a σ₁ may exceed the median of the same weight in all layers."""
 FLOAT32_SQUARE = math.sqrt(3.4e38)
+HIGHEST_LOG = math.log(3.4e38)
 LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
 GROWTH, SPECTRA, FAILURES = (
     "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)", "notebook 07, failures (H9)"
@@ -52,7 +53,7 @@ def findings_of(
 ) -> Findings:
     """All that the rules find in the frames of a Diagnosis, the worst first."""
     lost = list(_lost_weights(weights))
-    found = [*lost, *([] if lost else _non_finite(first, first_gradient, loss))]
+    found = [*lost, *_decay(weights), *([] if lost else _non_finite(first, first_gradient, loss))]
     if len(table):
         found += [*_room(table, weights), *_growth(table), *_outliers(table), *_flow(table)]
     return ClinicFindings([*found, *_stretched(weights)], skipped)
@@ -69,30 +70,45 @@ def _lost_weights(weights: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("serious", lost.weight.iloc[0], f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
 
 
+def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
+    """A = −exp(A_log) is computed in float32, whatever the model's type: above 88.7 it is infinite."""
+    if not len(weights):
+        return
+    far = weights[weights.weight.str.contains(r"(?:^|\.)A_logs?$") & (weights.highest > HIGHEST_LOG)]
+    if len(far):
+        row = far.iloc[0]
+        found = f"{row.weight} reaches {row.highest:.3g}: A = −exp(A_log) is infinite in float32 above {HIGHEST_LOG:.1f}"
+        found += f"; so in {plural(len(far), 'layer')}"
+        yield Finding("serious", row.weight, found, "no weight decay but a lower rate for A_log; clip_grad_norm_", FAILURES)
+
+
 def _non_finite(first: First | None, first_gradient: First | None, loss: float) -> Iterator[Finding]:
     if first is not None:
         found = f"the first non-finite value of the forward pass is {place(first.site, first.depth, first.where)}"
         if first.before:
             found += f"; just before it {first.before} is finite, its largest magnitude {first.before_max:.3g}"
-        yield Finding("serious", first.where, found, _norm_for(first.site), _failures())
+        yield Finding("serious", first.where, found, _norm_for(first.site, first.where), _failures())
     elif first_gradient is not None:
         at = place(first_gradient.site, first_gradient.depth, first_gradient.where)
         found = f"the forward pass is finite; of the backward pass the gradient of {at} is the first that is not"
         if first_gradient.before:
             found += f", behind that of {first_gradient.before} (largest {first_gradient.before_max:.3g})"
-        mend = "a lower rate, clip_grad_norm_, an eps that keeps a norm's divisor from 0; or " + _norm_for("")
+        mend = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
         yield Finding("serious", first_gradient.where, found, mend, _failures())
     elif not math.isfinite(loss):
         found, mend = f"every site is finite and the loss is {loss}", "look at the loss: log of 0, or a mean of no values"
         yield Finding("serious", "", found, mend, FAILURES)
 
 
-def _norm_for(site: str) -> str:
-    """What to try against values that leave the range."""
+def _norm_for(site: str, where: str) -> str:
+    """What to try against values that leave the range. This kit's own blocks show their sites by name, `blocks.3.scan`."""
+    own = where.endswith(f".{site}")
     if site in BEHIND_SCAN:
-        return "a norm behind the scan, mn.insert_norm(model, 'gated', 'RMSN', batch), a lower rate, or clip_grad_norm_"
+        seat = "n2" if own else "gated"
+        return f"a norm behind the scan, mn.insert_norm(model, {seat!r}, 'RMSN', batch), a lower rate, or clip_grad_norm_"
     if site in ("dt", "B", "C", "delta"):
-        return f"a norm on it, as Jamba has: mn.insert_norm(model, {site!r}, 'RMSN', batch), or a lower rate"
+        how = "" if own else f": mn.insert_norm(model, {site!r}, 'RMSN', batch)"
+        return f"a norm on it, as Jamba has{how}, or a lower rate"
     return "a norm before it, a lower rate, or clip_grad_norm_"
 
 
@@ -125,10 +141,10 @@ def _room(table: pd.DataFrame, weights: pd.DataFrame) -> Iterator[Finding]:
     found = f"the largest magnitude is {row.max_abs:.3g}, at {at}: "
     if row.max_abs > FLOAT32_SQUARE:
         found += "its square leaves float32, so that a norm of it or a loss is infinite"
-        yield Finding("serious", row["where"], found, _norm_for(row.site), GROWTH)
+        yield Finding("serious", row["where"], found, _norm_for(row.site, row["where"]), GROWTH)
         return
     found += f"beyond float16's {LARGEST['float16']:,.0f}; {n} of {plural(len(table), 'site')} in all"
-    mend = f"bfloat16 or float32 there; or {_norm_for(row.site)}"
+    mend = f"bfloat16 or float32 there; or {_norm_for(row.site, row['where'])}"
     yield Finding("warning", row["where"], found, mend, GROWTH)
 
 
@@ -146,7 +162,7 @@ def _growth(table: pd.DataFrame) -> Iterator[Finding]:
         found += f"from {rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]}"
         found += f" ({facts['law']})"
         where = table[(table.site == site) & (table.depth == rms.index[-1])].iloc[0]["where"]
-        yield Finding("warning", where, found, _norm_for("branch"), GROWTH)
+        yield Finding("warning", where, found, _norm_for(site, where), GROWTH)
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Finding]:
@@ -154,7 +170,7 @@ def _outliers(table: pd.DataFrame) -> Iterator[Finding]:
     if (ratio > OUTLIER).any():
         row = table.loc[ratio.idxmax()]
         found = f"{place(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is {ratio.max():.0f} "
-        found += f"times its RMS, kurtosis {row.kurtosis:.3g} (normal values: 3)"
+        found += f"times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)"
         mend = "keep this site in a wider type when you quantize; a norm of each token before the next matrix"
         yield Finding("note", row["where"], found, mend, GROWTH)
 

@@ -228,7 +228,7 @@ class Watch:
     def _findings(self, first: First | None, backward: bool, lost: list[str]) -> Findings:
         none = pd.DataFrame()
         if lost:
-            weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan})
+            weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
             return ClinicFindings(findings_of(none, weights, None, None, math.nan).found)
         forward, gradient = (None, first) if backward else (first, None)
         return findings_of(none, none, forward, gradient, math.nan)

@@ -49,6 +49,8 @@ def fig_clinic(table: pd.DataFrame, histograms: pd.DataFrame, edges: np.ndarray,
     panels = axes.flatten()
     for ax, site in zip(panels, shown):
         _depth_panel(ax, table[table.site == site], site)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("magnitude (a.u.)")
     for ax in panels[len(shown) :]:
         empty_axes(ax)
     below = axes[-1, 0].get_subplotspec().get_gridspec()
@@ -76,7 +78,6 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
     whole_ticks(ax)
     ax.set_title(site, fontsize=8.5)
     ax.set_xlabel("layer")
-    ax.set_ylabel("magnitude (a.u.)")
 
 
 def _histogram_panel(ax: Axes, frame: pd.DataFrame, column: str, name: str, sites: list[str], edges: np.ndarray):
@@ -88,6 +89,8 @@ def _histogram_panel(ax: Axes, frame: pd.DataFrame, column: str, name: str, site
         return
     share = np.stack(counts) / np.maximum(np.sum(counts, axis=1, keepdims=True), 1)
     ax.pcolormesh(np.log10(2.0) * edges, np.arange(len(sites) + 1), share, cmap="Blues", linewidth=0)
+    used = np.flatnonzero(np.sum(counts, axis=0))
+    ax.set_xlim(np.log10(2.0) * edges[used[0]], np.log10(2.0) * edges[used[-1] + 1])
     ax.set_yticks(np.arange(len(sites)) + 0.5, sites, fontsize=6.5)
     ax.invert_yaxis()
     ax.grid(False)
