@@ -28,13 +28,20 @@ def step(model: nn.Module, optimizer, scale: float = 1.0, loss=lambda value: val
     return value.detach()
 
 
-def diverging(model: nn.Module, optimizer, watched, steps: int = 60) -> list[dict]:
-    """Trains on a loss that a too high rate blows up; returns the weights before each step."""
+def failing(model: nn.Module, optimizer, make_step, steps: int = 60, **options) -> tuple:
+    """Trains under `watch` until it raises; returns the error's report and the weights before each step."""
     states = []
-    for _ in range(steps):
-        states.append({name: value.clone() for name, value in model.state_dict().items()})
-        step(model, optimizer, loss=watched.loss)
-    return states
+
+    def train() -> None:
+        with mn.watch(model, optimizer, **options) as watched:
+            for i in range(steps):
+                states.append({name: value.clone() for name, value in model.state_dict().items()})
+                make_step(i, watched)
+
+    with pytest.raises(NonFinite, match="is not finite: loss") as stopped:
+        train()
+    assert str(stopped.value) == str(stopped.value.report)
+    return stopped.value.report, states
 
 
 class Line(nn.Module):
@@ -90,7 +97,8 @@ def test_its_numbers_are_the_gradients_norm_the_loss_and_each_layers_rms(tmp_pat
     assert seen.steps.loss.tolist() == pytest.approx([float(value)])
     assert seen.steps.grad_norm.tolist() == pytest.approx([float(expected)])
     for column, tensors in {"rms": outputs[1:], "grad_rms": grads}.items():
-        assert seen.by_layer[column].tolist() == pytest.approx([float(t.detach().square().mean().sqrt()) for t in tensors])
+        expected = [float(t.detach().square().mean().sqrt()) for t in tensors]
+        assert seen.by_layer[column].tolist() == pytest.approx(expected)
 
 
 def test_the_ring_keeps_the_last_steps_only(tmp_path):
@@ -105,14 +113,8 @@ def test_the_ring_keeps_the_last_steps_only(tmp_path):
 
 def test_when_training_fails_the_weights_before_the_failure_are_written_and_kept(tmp_path):
     model = Line()
-    optimizer, states = torch.optim.SGD(model.parameters(), lr=3.0), []
-    with pytest.raises(NonFinite, match="is not finite: loss") as stopped, \
-            mn.watch(model, optimizer, folder=tmp_path) as seen:  # fmt: skip
-        for _ in range(60):
-            states.append({name: value.clone() for name, value in model.state_dict().items()})
-            step(model, optimizer, loss=seen.loss)
-    report = stopped.value.report
-    assert report is seen.report
+    optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
+    report, states = failing(model, optimizer, lambda _, seen: step(model, optimizer, loss=seen.loss), folder=tmp_path)
     assert report.step == len(states)
     saved = load_file(report.checkpoint)
     last = states[report.last_finite_step]
@@ -124,16 +126,18 @@ def test_when_training_fails_the_weights_before_the_failure_are_written_and_kept
     assert report.picture.stat().st_size > 1000
     norms = report.steps.grad_norm.to_numpy()
     assert norms[-2] > norms[0]
-    assert "norm of the gradients in the last steps" in str(stopped.value)
+    assert "norm of the gradients in the last steps" in str(report)
 
 
 def test_a_failure_is_met_again_and_named_also_where_only_a_gradient_overflows(tmp_path):
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with pytest.raises(NonFinite) as stopped, mn.watch(model, optimizer, folder=tmp_path):
-        (1e38 * model(10 * X)).sum().backward()  # sums of 1e39 overflow in the last layer's weight
+
+    def overflow(_, seen) -> None:
+        (1e38 * model(10 * X)).sum().backward()  # sums of 1e39 overflow in the gradient of a weight
         optimizer.step()
-    report = stopped.value.report
+
+    report, _ = failing(model, optimizer, overflow, folder=tmp_path)
     assert math.isnan(report.steps.loss.iloc[-1])
     assert not math.isfinite(report.steps.grad_norm.iloc[-1])
     assert all(weight.eq(torch.eye(8)).all() for weight in model.parameters())
@@ -142,13 +146,12 @@ def test_a_failure_is_met_again_and_named_also_where_only_a_gradient_overflows(t
 def test_weights_that_a_step_itself_made_infinite_are_replaced_by_the_last_copy(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    states = []
-    with pytest.raises(NonFinite) as stopped, mn.watch(model, optimizer, every=2, folder=tmp_path):
-        for i in range(6):
-            states.append({name: value.clone() for name, value in model.state_dict().items()})
-            optimizer.param_groups[0]["lr"] = 3e38 if i == 3 else 1e-3  # a finite gradient, an infinite step
-            step(model, optimizer, scale=1e3 if i == 3 else 1.0)
-    report = stopped.value.report
+
+    def leap(i: int, _) -> None:
+        optimizer.param_groups[0]["lr"] = 3e38 if i == 3 else 1e-3  # a finite gradient, an infinite step
+        step(model, optimizer, scale=1e3 if i == 3 else 1.0)
+
+    report, states = failing(model, optimizer, leap, every=2, folder=tmp_path)
     assert (report.step, report.last_finite_step) == (5, 2)
     saved = load_file(report.checkpoint)
     assert all(torch.equal(saved[name], states[2][name]) for name in saved)
@@ -171,10 +174,12 @@ def test_tied_weights_are_written_under_both_names(tmp_path):
     model = mn.LanguageModel(20, d_model=8, n_layers=1, scan_backend="reference")
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     ids = torch.arange(8).view(2, 4)
-    with pytest.raises(NonFinite) as stopped, mn.watch(model, optimizer, folder=tmp_path):
+
+    def fail(*_) -> None:
         (model(ids).sum() * math.inf).backward()
         optimizer.step()
-    saved = load_file(stopped.value.report.checkpoint)
+
+    saved = load_file(failing(model, optimizer, fail, folder=tmp_path)[0].checkpoint)
     model.load_state_dict(saved)
     assert torch.equal(saved["lm_head.weight"], saved["backbone.embedding.weight"])
 

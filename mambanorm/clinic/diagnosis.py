@@ -32,8 +32,8 @@ class Diagnosis:
     table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer, where; rms, max_abs,
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
-    weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for matrices sigma_1, stable_rank
-    (‖W‖_F²/σ₁²) and row_spread (largest by median row norm).
+    weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for
+    matrices sigma_1, stable_rank (‖W‖_F²/σ₁²) and row_spread (largest by median row norm).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
     """
 
@@ -41,7 +41,7 @@ class Diagnosis:
     table: pd.DataFrame
     weights: pd.DataFrame
     histograms: pd.DataFrame
-    """Like the table: site and depth, and the counts of values by size (EDGES in passing.py), of values and gradients."""
+    """Rows as in the table: site, depth, and the counts of values and of gradients by size (EDGES in passing.py)."""
     first: First | None
     first_gradient: First | None
     loss: float
@@ -97,10 +97,11 @@ def diagnose(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
+    if sites is not None and not isinstance(sites, Mapping):
+        sites = (sites,) if isinstance(sites, str) else tuple(sites)
     places = places_of(model, sites)
-    own = () if isinstance(sites, Mapping) else None if sites is None else {sites} if isinstance(sites, str) else {*sites}
     check_device(model, batch)
-    seen = Pass(places, own)
+    seen = Pass(places, () if isinstance(sites, Mapping) else sites)
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
         value, loss_is = _loss_of(model, batch, loss)

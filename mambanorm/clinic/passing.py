@@ -47,7 +47,8 @@ def describe_fast(value: Tensor) -> dict[str, float]:
             total = float(torch.linalg.vector_norm(finite, dtype=torch.float64))
             facts |= dict(rms=total / math.sqrt(finite.numel()), max_abs=float(finite.abs().max()))
     with np.errstate(divide="ignore"):
-        return facts | {f"room_{name}": float(np.log2(most) - np.log2(facts["max_abs"])) for name, most in LARGEST.items()}
+        largest = np.log2(facts["max_abs"])
+    return facts | {f"room_{name}": float(np.log2(most) - largest) for name, most in LARGEST.items()}
 
 
 def histogram(value: Tensor) -> np.ndarray:

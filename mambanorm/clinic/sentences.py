@@ -66,8 +66,9 @@ def place(site: str, depth: int, where: str) -> str:
 def _lost_weights(weights: pd.DataFrame) -> Iterator[Finding]:
     lost = weights[weights.nonfinite > 0] if len(weights) else weights
     if len(lost):
-        found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {lost.weight.iloc[0]} the first of them"
-        yield Finding("serious", lost.weight.iloc[0], f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
+        first = lost.weight.iloc[0]
+        found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {first} the first of them"
+        yield Finding("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
 
 
 def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
@@ -77,9 +78,10 @@ def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
     far = weights[weights.weight.str.contains(r"(?:^|\.)A_logs?$") & (weights.highest > HIGHEST_LOG)]
     if len(far):
         row = far.iloc[0]
-        found = f"{row.weight} reaches {row.highest:.3g}: A = −exp(A_log) is infinite in float32 above {HIGHEST_LOG:.1f}"
-        found += f"; so in {plural(len(far), 'layer')}"
-        yield Finding("serious", row.weight, found, "no weight decay but a lower rate for A_log; clip_grad_norm_", FAILURES)
+        found = f"{row.weight} reaches {row.highest:.3g}, and A = −exp(A_log) is infinite in float32 above "
+        found += f"{HIGHEST_LOG:.1f}; so in {plural(len(far), 'layer')}"
+        mend = "a lower rate, at least for A_log, or clip_grad_norm_"
+        yield Finding("serious", row.weight, found, mend, FAILURES)
 
 
 def _non_finite(first: First | None, first_gradient: First | None, loss: float) -> Iterator[Finding]:
@@ -96,16 +98,17 @@ def _non_finite(first: First | None, first_gradient: First | None, loss: float) 
         mend = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
         yield Finding("serious", first_gradient.where, found, mend, _failures())
     elif not math.isfinite(loss):
-        found, mend = f"every site is finite and the loss is {loss}", "look at the loss: log of 0, or a mean of no values"
-        yield Finding("serious", "", found, mend, FAILURES)
+        mend = "look at the loss: log of 0, or a mean of no values"
+        yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
 
 
 def _norm_for(site: str, where: str) -> str:
-    """What to try against values that leave the range. This kit's own blocks show their sites by name, `blocks.3.scan`."""
+    """What to try against values that leave the range. This kit's blocks show their sites by name, `blocks.3.scan`."""
     own = where.endswith(f".{site}")
     if site in BEHIND_SCAN:
         seat = "n2" if own else "gated"
-        return f"a norm behind the scan, mn.insert_norm(model, {seat!r}, 'RMSN', batch), a lower rate, or clip_grad_norm_"
+        norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
+        return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
     if site in ("dt", "B", "C", "delta"):
         how = "" if own else f": mn.insert_norm(model, {site!r}, 'RMSN', batch)"
         return f"a norm on it, as Jamba has{how}, or a lower rate"
@@ -115,7 +118,7 @@ def _norm_for(site: str, where: str) -> str:
 @lru_cache(maxsize=1)
 def _failures() -> str:
     """What this kit's recorded runs say of non-finite ends: where they began without norms, and how RMSN fared."""
-    from mambanorm.training.recorded_results import recorded_path, read_results
+    from mambanorm.training.recorded_results import read_results, recorded_path
 
     try:
         runs = read_results(recorded_path("evening"))
@@ -169,8 +172,8 @@ def _outliers(table: pd.DataFrame) -> Iterator[Finding]:
     ratio = table.max_abs / table.rms
     if (ratio > OUTLIER).any():
         row = table.loc[ratio.idxmax()]
-        found = f"{place(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is {ratio.max():.0f} "
-        found += f"times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)"
+        found = f"{place(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
+        found += f"{ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)"
         mend = "keep this site in a wider type when you quantize; a norm of each token before the next matrix"
         yield Finding("note", row["where"], found, mend, GROWTH)
 

@@ -1,9 +1,9 @@
-"""`insert_norm`: a norm is put into a trained model, with γ and β such that the model changes least; `undo` takes it out.
+"""`insert_norm`: puts a norm into a trained model, with γ and β such that the model changes least; `undo` takes it out.
 
 Where it can stand: before a mixer (n1), on its branch before the sum (branch), on what out_proj takes in (gated), and
 on the parts of x_proj's output (dt, B, C), as Jamba has them. In this kit's own blocks: n1 and n2, where none stands.
 
-The norm becomes a child of the module whose input or output it takes (`…out_proj.norm_gated`), called by a hook, so that
+The norm becomes a child of the module whose input or output it takes (`…out_proj.norm_gated`), called by a hook. So
 every other weight keeps its name: old checkpoints load with strict=False, new ones hold the norm.
 
 Calibration: at each site x̂ is the norm of what arrives there, with γ = 1 and β = 0, and t what stood there before the
@@ -13,8 +13,10 @@ Layers are fitted in the order of execution, so that each makes up for what thos
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -26,7 +28,7 @@ from mambanorm.checks import shown
 from mambanorm.clinic.diagnosis import check_device, run
 from mambanorm.clinic.passing import tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
-from mambanorm.diagnostics import left_as_found
+from mambanorm.diagnostics import left_as_found, record_sites
 from mambanorm.errors import unknown
 from mambanorm.model.block import MambaBlock, takes
 from mambanorm.model.language import LanguageModel
@@ -47,25 +49,23 @@ class Seat:
     width: int
 
 
-@dataclass
 class Surgery:
-    """What was done. layers: one row a layer: path of the norm, change = ‖after − before‖/‖before‖ at its site, on the
-    calibration batch, later layers seeing what earlier norms have changed. change: the same of the model's output.
+    """What was done. layers: one row a layer: where, the norm's path; change = ‖after − before‖/‖before‖ at its site,
+    on the calibration batch, later layers seeing what earlier norms have changed. change: the same of the model's
+    output. norms: the new modules.
     """
 
-    site: str
-    norm: str
-    layers: pd.DataFrame
-    change: float
-    norms: list[nn.Module]
-    _undo: list[Callable[[], None]] = field(repr=False)
+    def __init__(self, site: str, norm: str, paths: list[str], norms: list[nn.Module], undo: list[Callable[[], None]]):
+        self.site, self.norm, self.norms, self._undo = site, norm, norms, undo
+        self.layers = pd.DataFrame({"where": paths, "change": math.nan})
+        self.change = math.nan
 
     def undo(self) -> None:
         """Takes the norms out; the model is as it was before. A second call does nothing."""
         while self._undo:
             self._undo.pop()()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         worst = self.layers.loc[self.layers.change.idxmax()]
         return (
             f"{self.norm} at {self.site} of {len(self.layers)} layers: the model's output changes by "
@@ -98,7 +98,7 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
         return operate(model, site, name, batch, options)
 
 
-# ------------------------------------------------------------------------------------------------- this kit's own blocks
+# ------------------------------------------------------------------------------------------------ this kit's own blocks
 
 
 def _into_blocks(model: nn.Module, site: str, name: str, batch: object, options: dict) -> Surgery:
@@ -109,20 +109,14 @@ def _into_blocks(model: nn.Module, site: str, name: str, batch: object, options:
     if taken is not None:
         standing = model.get_submodule(taken).norm_names[_slot(site)]
         raise ValueError(f"{site} of {taken} has a norm already, {standing}: choose another site of {OWN_SITES}")
-    widths = {"n1": "d_model", "n2": "d_inner"}
-    seats = [Seat(path, getattr(block, site), "output", None, getattr(block, widths[site])) for path, block in blocks]
-    norms = [_new(name, seat, block.A_log, options) for seat, (_, block) in zip(seats, blocks, strict=True)]
-    before, targets = _clean(model, batch, seats)
-    undo = []
-    try:
-        for (_, block), norm in zip(blocks, norms, strict=True):
-            undo.append(_set_norm(block, site, norm, name))
-        hooks = [norm.register_forward_hook(_fitting(i, norm, targets)) for i, norm in enumerate(norms)]
-        return _finish(model, batch, site, name, [f"{path}.{site}" for path, _ in blocks], norms, hooks, undo,
-                       before, targets)  # fmt: skip
-    except BaseException:
-        _all(undo)
-        raise
+    width = {"n1": "d_model", "n2": "d_inner"}[site]
+    norms = [_new(name, getattr(block, width), block.A_log, options) for _, block in blocks]
+    with record_sites(model, (site,)) as seen:  # the readable twin, whose norms do not gate as well
+        before = _output(model, batch)
+        at = {path: value for path, _, _, value in seen.seen}
+        undo = [_set_norm(block, site, norm, name) for (_, block), norm in zip(blocks, norms, strict=True)]
+        paths, targets = [f"{path}.{site}" for path, _ in blocks], [at[path] for path, _ in blocks]
+        return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
 
 
 def _slot(site: str) -> int:
@@ -157,18 +151,11 @@ def _into_mixers(model: nn.Module, site: str, name: str, batch: object, options:
     child = f"norm_{site}"
     if taken := next((seat.path for seat in seats if child in seat.module._modules), None):
         raise ValueError(f"{site} has a norm already, {taken}.{child}: undo that surgery first")
-    norms = [_new(name, seat, next(seat.module.parameters()), options) for seat in seats]
+    norms = [_new(name, seat.width, next(seat.module.parameters()), options) for seat in seats]
     before, targets = _clean(model, batch, seats)
-    undo = []
-    try:
-        for seat, norm in zip(seats, norms, strict=True):
-            undo.append(_hang(seat, child, norm))
-        hooks = [norm.register_forward_hook(_fitting(i, norm, targets)) for i, norm in enumerate(norms)]
-        paths = [f"{seat.path}.{child}" for seat in seats]
-        return _finish(model, batch, site, name, paths, norms, hooks, undo, before, targets)
-    except BaseException:
-        _all(undo)
-        raise
+    undo = [_hang(seat, child, norm) for seat, norm in zip(seats, norms, strict=True)]
+    paths = [f"{seat.path}.{child}" for seat in seats]
+    return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
 
 
 def _sites_of(model: nn.Module) -> tuple[str, ...]:
@@ -218,9 +205,9 @@ def _hang(seat: Seat, child: str, norm: nn.Module) -> Callable[[], None]:
 # ---------------------------------------------------------------------------------------------------------- calibration
 
 
-def _new(name: str, seat: Seat, like: Tensor, options: dict) -> nn.Module:
-    """A fresh norm for a seat, beside its weights."""
-    return create_norm(name, seat.width, **options).to(like.device, like.dtype)
+def _new(name: str, width: int, like: Tensor, options: dict) -> nn.Module:
+    """A fresh norm beside the weights of its seat."""
+    return create_norm(name, width, **options).to(like.device, like.dtype)
 
 
 def _clean(model: nn.Module, batch: object, seats: list[Seat]) -> tuple[Tensor, list[Tensor]]:
@@ -244,7 +231,7 @@ def _clean(model: nn.Module, batch: object, seats: list[Seat]) -> tuple[Tensor, 
             hook.remove()
     silent = next((seat.path for i, seat in enumerate(seats) if i not in targets), None)
     if silent is not None:
-        raise ValueError(f"{silent} is not called: the model computes it in a fused kernel, past any norm; switch it off")
+        raise ValueError(f"{silent} is not called: the model computes it in a fused kernel, which no norm can enter")
     if (shape := targets[0].shape) and len(shape) != 3:
         raise ValueError(f"{seats[0].path} takes {tuple(shape)}; a norm needs (B, L, D) there")
     return output, [targets[i] for i in range(len(seats))]
@@ -258,7 +245,7 @@ def _output(model: nn.Module, batch: object) -> Tensor:
     return found.detach().double()
 
 
-def _fitting(i: int, norm: nn.Module, targets: list[Tensor]) -> Callable:
+def _fitting(norm: nn.Module, target: Tensor) -> Callable:
     """A hook that fits a fresh norm to its target at its first call, and lets it give the fitted output."""
     done = False
 
@@ -267,7 +254,7 @@ def _fitting(i: int, norm: nn.Module, targets: list[Tensor]) -> Callable:
         if done:
             return None
         done = True
-        _calibrate(norm, args[0], targets[i])
+        _calibrate(norm, args[0], target)
         return norm(*args)
 
     return fit
@@ -299,42 +286,39 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(below > 0, above / below.clamp(min=torch.finfo(below.dtype).tiny), torch.ones_like(above))
 
 
-def _finish(model, batch, site, name, paths, norms, hooks, undo, before, targets) -> Surgery:
-    """The calibrating pass, then one to see what has changed."""
+def _calibrated(model: nn.Module, batch: object, done: Surgery, before: Tensor, targets: list[Tensor]) -> Surgery:
+    """One pass that fits the norms, and one that sees what has changed; whatever goes wrong, the norms come out."""
     try:
-        run(model, batch)
+        with _hooked(done.norms, lambda i, norm: _fitting(norm, targets[i])):
+            run(model, batch)
+        seen: dict[int, float] = {}
+        with _hooked(done.norms, lambda i, _norm: _noting(seen, i, targets[i])):
+            done.change = change(_output(model, batch), before)
+        done.layers["change"] = [seen[i] for i in range(len(done.norms))]
+    except BaseException:
+        done.undo()
+        raise
+    return done
+
+
+@contextmanager
+def _hooked(norms: list[nn.Module], make: Callable) -> Iterator[None]:
+    hooks = [norm.register_forward_hook(make(i, norm)) for i, norm in enumerate(norms)]
+    try:
+        yield
     finally:
         for hook in hooks:
             hook.remove()
-    changes: dict[int, float] = {}
 
-    def note(i: int) -> Callable:
-        return lambda _norm, _args, output: changes.setdefault(i, change(output, targets[i]))
 
-    def seeing(i: int) -> Callable:
-        seen = note(i)
+def _noting(seen: dict[int, float], i: int, target: Tensor) -> Callable:
+    def note(_norm, _args, output: Tensor) -> None:
+        seen.setdefault(i, change(output, target))
 
-        def hook(*given) -> None:  # what a hook returns would take the output's place
-            seen(*given)
-
-        return hook
-
-    hooks = [norm.register_forward_hook(seeing(i)) for i, norm in enumerate(norms)]
-    try:
-        after = _output(model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    layers = pd.DataFrame({"where": paths, "change": [changes[i] for i in range(len(norms))]})
-    return Surgery(site, name, layers, change(after, before), norms, undo)
+    return note
 
 
 def change(after: Tensor, before: Tensor) -> float:
     """‖after − before‖ / ‖before‖."""
     before = before.double()
     return float((after.double() - before).norm() / before.norm().clamp(min=1e-300))
-
-
-def _all(undo: list[Callable[[], None]]) -> None:
-    while undo:
-        undo.pop()()

@@ -1,4 +1,4 @@
-"""`watch`: a training loop under observation. When loss or gradient turns non-finite it says where, and keeps the weights.
+"""`watch`: a training loop under observation. When loss or gradient turns non-finite it says where, and saves weights.
 
     with mn.watch(model, optimizer) as watched:
         for x, y in loader:
@@ -31,7 +31,7 @@ from mambanorm.advice.model_check import as_it_was
 from mambanorm.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.checks import check_size, shown
 from mambanorm.clinic.passing import First, Pass, tensors_in
-from mambanorm.clinic.sentences import LOST, ClinicFindings, findings_of, place
+from mambanorm.clinic.sentences import ClinicFindings, findings_of, place
 from mambanorm.clinic.sites import layers_of, places_of
 from mambanorm.diagnostics import left_as_found
 
@@ -173,7 +173,8 @@ class Watch:
         loss = norm.new_tensor(math.nan) if self._loss is None else self._loss.to(norm)
         grad_norm, loss_now = torch.stack([norm, loss.reshape(())]).tolist()  # one wait for the device
         if not math.isfinite(grad_norm) and all(bool(grad.isfinite().all()) for grad in grads):
-            grad_norm = float(torch.stack([norm_of(grad, torch.float64) for grad in grads]).norm())  # only its squares overflowed
+            # only the squares have overflowed
+            grad_norm = float(torch.stack([norm_of(grad, torch.float64) for grad in grads]).norm())
         self.ring.append(dict(step=self.step, loss=loss_now, grad_norm=grad_norm,
                               outputs=self._outputs, gradients=self._gradients))  # fmt: skip
         lost = self._loss is not None and not math.isfinite(loss_now)
@@ -253,7 +254,7 @@ class Watch:
         return (seen.first, False) if seen.first is not None else (seen.first_gradient, True)
 
     def _save(self, state: dict[str, Tensor], name: str) -> Path:
-        """A state dict as safetensors; tied weights are written under each of their names, so that it loads as it is."""
+        """A state dict as safetensors; tied weights stand under each of their names, so that it loads as it is."""
         path = self.folder / f"{name}.safetensors"
         with replacing(path) as temporary:
             save_tensors(temporary, {key: value.detach().cpu().clone().contiguous() for key, value in state.items()})

@@ -72,8 +72,7 @@ def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
         ax.axvspan(depth - 0.5, depth + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)
     if (worst.max_abs > 0).any():
         log_axis(ax)
-    low, high = ax.get_ylim()
-    if high > FLOAT16 / 100:
+    if ax.get_ylim()[1] > FLOAT16 / 100:
         ax.axhline(FLOAT16, color=GREY, linewidth=0.9)
     whole_ticks(ax)
     ax.set_title(site, fontsize=8.5)
@@ -103,7 +102,8 @@ def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: 
     """The steps before a failure. steps: step, loss, grad_norm; layers: step, depth, rms, grad_rms (long form)."""
     fig, axes = new_figure(1, 4, height=2.9)
     for ax, column, label in zip(axes[0], ("loss", "grad_norm"), ("loss", "norm of all gradients"), strict=False):
-        ax.plot(steps.step, steps[column].where(np.isfinite(steps[column])), color=COMBINATION, marker="o", markersize=2.5)
+        finite = steps[column].where(np.isfinite(steps[column]))
+        ax.plot(steps.step, finite, color=COMBINATION, marker="o", markersize=2.5)
         _mark_non_finite(ax, steps.step[~np.isfinite(steps[column])])
         ax.set_ylabel(label)
     for ax, column, label in zip(axes[0, 2:], ("rms", "grad_rms"), ("RMS of a layer's output", "RMS of its gradient")):
