@@ -6,6 +6,7 @@ norms     each norm at each site of a block, and each norm alone
 length    our step from 64 to 8,192 positions, with as many tokens a batch and with one row
 state     our step with 16, 32 and 64 states
 threads   the step with one thread and with two
+watch     our step, and the same under `mambanorm.watch`
 runs      whole runs of the study's tasks an hour, one process a core
 """
 
@@ -154,6 +155,12 @@ def threads(sizes: Sizes, most: int) -> list[Group]:
     ]
 
 
+def watch(sizes: Sizes, threads: int) -> list[Group]:
+    common = dict(layers=sizes.layers, threads=threads)
+    cases = tuple(Case("step", name, *sizes.middle, **common) for name in ("ours", "watched"))
+    return [Group("watch", sign(sizes.middle), cases)]
+
+
 def runs(sizes: Sizes, cores: int) -> list[Group]:
     """A group a task: tasks are not compared with one another."""
     return [
@@ -181,6 +188,7 @@ SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
     "length": length,
     "state": state,
     "threads": threads,
+    "watch": watch,
     "runs": runs,
 }
 

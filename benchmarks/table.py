@@ -79,6 +79,7 @@ TARGETS = (
     Target("time per token from length 512 to 8192, one row", variation("us_per_token", "one row"), 1.5),
     Target("peak memory per token from length 512 to 8192, tokens fixed", variation("kb_per_token", "a batch"), 1.5),
     Target("peak memory per token from length 512 to 8192, one row", variation("kb_per_token", "one row"), 1.5),
+    Target(f"step under watch by itself, {sign(MIDDLE[:3])}", ratio("watch", "watched", "ours", *MIDDLE), 1.03),
     Target(f"NormVary by LN, forward + backward, {sign(NORM[:3])}", ratio("norms", "NormVary", "LN", *NORM), 2.0),
 )
 
