@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,13 +16,19 @@ from mambanorm.tasks.pydoc import ALPHABET, encode
 TEXT = "def scan(x):\n    return x  # the quick brown fox\n" * 4
 
 
-def checkpoint(folder, vocab_size=len(ALPHABET), scale=1.0):
+def as_mamba_ssm(name: str) -> str:
+    """A parameter's name in mamba-ssm's checkpoints."""
+    name = re.sub(r"^(backbone\.layers\.\d+)\.n1\.", r"\1.norm.", name)
+    return re.sub(r"^(backbone\.layers\.\d+)\.(?!norm\.)", r"\1.mixer.", name)
+
+
+def checkpoint(folder, scale=1.0):
     torch.manual_seed(0)
-    model = mn.LanguageModel(vocab_size, d_model=16, n_layers=2, tie=False)
+    model = mn.LanguageModel(len(ALPHABET), d_model=16, n_layers=2, tie=False)
     with torch.no_grad():
         model.backbone.layers[1].out_proj.weight.mul_(scale)
     path = folder / "model.safetensors"
-    save_file(model.state_dict(), path)
+    save_file({as_mamba_ssm(name): value for name, value in model.state_dict().items()}, path)
     (folder / "text.txt").write_text(TEXT)
     return str(path), str(folder / "text.txt")
 

@@ -21,7 +21,7 @@ BYTES = 256
 
 
 def add(command: Parser) -> None:
-    help_text = "a Mamba-1 language model of mamba-ssm, transformers or this kit: .safetensors, .bin or .pt"
+    help_text = "a Mamba-1 language model of mamba-ssm or transformers: .safetensors, .bin or .pt"
     command.add_argument("checkpoint", type=arg.file, metavar="CHECKPOINT", help=help_text)
     help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, or character by character"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
