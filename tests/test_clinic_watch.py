@@ -159,6 +159,26 @@ def test_weights_that_a_step_itself_made_infinite_are_replaced_by_the_last_copy(
     assert "not finite" in report.findings[0].found
 
 
+def test_a_model_that_refuses_to_run_again_has_its_weights_saved_all_the_same(tmp_path):
+    class Once(Line):
+        def forward(self, x):
+            if self.seen:
+                raise RuntimeError("only once")
+            return super().forward(x)
+
+    model = Once()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def fail(*_) -> None:
+        (model(X) * math.inf).sum().backward()
+        optimizer.step()
+
+    report, _ = failing(model, optimizer, fail, folder=tmp_path)
+    assert report.checkpoint.exists()
+    assert report.first is None
+    assert "RuntimeError: only once" in report.findings.skipped[0]
+
+
 def test_large_gradients_whose_squares_overflow_are_finite(tmp_path):
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

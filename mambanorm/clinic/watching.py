@@ -215,7 +215,7 @@ class Watch:
         from mambanorm.figures.clinic import fig_failure
 
         lost = [name for name, value in self.model.state_dict().items() if not value.isfinite().all()]
-        first, backward = (First(lost[0]), False) if lost else self._replay()
+        first, backward, why = (First(lost[0]), False, "") if lost else self._run_again()
         after, state = (self._kept or (None, None)) if lost else (self.step - 1, self.model.state_dict())
         name = f"step-{self.step:06d}"
         checkpoint = None if state is None else self._save(state, name)
@@ -223,16 +223,23 @@ class Watch:
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
         where = f"first: {first.where}" if first else "not met again when the batch was run a second time"
         write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
-        return Report(self.step, after, first, backward, steps, layers, self._findings(first, backward, lost),
+        return Report(self.step, after, first, backward, steps, layers, self._findings(first, backward, lost, why),
                       checkpoint, picture)  # fmt: skip
 
-    def _findings(self, first: First | None, backward: bool, lost: list[str]) -> Findings:
-        none = pd.DataFrame()
+    def _findings(self, first: First | None, backward: bool, lost: list[str], why: str) -> Findings:
+        none, skipped = pd.DataFrame(), [why] if why else []
         if lost:
             weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
             return ClinicFindings(findings_of(none, weights, None, None, math.nan).found)
         forward, gradient = (None, first) if backward else (first, None)
-        return findings_of(none, none, forward, gradient, math.nan)
+        return findings_of(none, none, forward, gradient, math.nan, skipped)
+
+    def _run_again(self) -> tuple[First | None, bool, str]:
+        """What `_replay` finds, and why it could not; the weights are to be saved whatever the model's code raises."""
+        try:
+            return (*self._replay(), "")
+        except Exception as error:
+            return None, False, f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
 
     def _replay(self) -> tuple[First | None, bool]:
         """The last batch once more, under the hooks of `diagnose`, with the same weights and dropout masks (those of
