@@ -7,6 +7,7 @@ length    our step from 64 to 8,192 positions, with as many tokens a batch and w
 state     our step with 16, 32 and 64 states
 threads   the step with one thread and with two
 mamba2    a Mamba-2 block carried by the selective scan, beside the plain chunked form
+watch     our step, and the same under `mambanorm.watch`
 runs      whole runs of the study's tasks an hour, one process a core
 """
 
@@ -174,6 +175,12 @@ def mamba2(sizes: Sizes, threads: int) -> list[Group]:
     ]
 
 
+def watch(sizes: Sizes, threads: int) -> list[Group]:
+    common = dict(layers=sizes.layers, threads=threads)
+    cases = tuple(Case("step", name, *sizes.middle, **common) for name in ("ours", "watched"))
+    return [Group("watch", sign(sizes.middle), cases)]
+
+
 def runs(sizes: Sizes, cores: int) -> list[Group]:
     """A group a task: tasks are not compared with one another."""
     return [
@@ -202,6 +209,7 @@ SECTIONS: dict[str, Callable[[Sizes, int], list[Group]]] = {
     "state": state,
     "threads": threads,
     "mamba2": mamba2,
+    "watch": watch,
     "runs": runs,
 }
 

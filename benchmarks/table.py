@@ -88,6 +88,7 @@ TARGETS = (
         for norm in ("RMSN", "IN")
         for site in ("gated", "B", "C", "delta", "branch")
     ),
+    Target(f"step under watch by itself, {sign(MIDDLE[:3])}", ratio("watch", "watched", "ours", *MIDDLE), 1.03),
     Target(f"NormVary by LN, forward + backward, {sign(NORM[:3])}", ratio("norms", "NormVary", "LN", *NORM), 2.0),
 )
 

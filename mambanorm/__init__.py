@@ -5,8 +5,8 @@ A run passes through these stages, in this order:
     config → task → model → train → run store → frame → figure → notebook → report
 
 Its folders are layers, the lowest first: kernels; norms, ssm, tasks; model; diagnostics; training; study; lessons;
-figures, answers; report; claims; advice, widgets; cli. A module imports only from lower layers. CONTRIBUTING.md has the
-map.
+figures, answers; report; claims; advice, widgets; clinic; cli. A module imports only from lower layers. CONTRIBUTING.md
+has the map.
 
 Codes in brackets: I1…I14 are the paper's inconsistencies, listed in study/paper.py; H1…H12 are its claims, in
 claims/hypotheses.py.
@@ -26,6 +26,7 @@ PLACES = {
     for module, names in {
         "advice": "check_model recommend",
         "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
+        "clinic": "diagnose insert_norm trainer_callback watch",
         "diagnostics": "record record_sites token_norms",
         "model.arms": "Arm PRESETS",
         "model.block": "MambaBlock SITES",

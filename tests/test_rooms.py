@@ -13,6 +13,7 @@ FLOORS = """
 __main__
 cli
 __init__
+clinic
 advice widgets
 claims
 report

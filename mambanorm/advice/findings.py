@@ -36,6 +36,9 @@ class Finding:
 class Findings(Sequence[Finding]):
     """The findings of a model, the worst first; shows itself as a table. `frame` has them as a data frame."""
 
+    LAST = "in the guide"
+    """What the last column says."""
+
     def __init__(self, found: Sequence[Finding], skipped: Sequence[str] = ()):
         self.found = sorted(found, key=lambda f: SEVERITIES.index(f.severity))
         self.skipped = tuple(skipped)
@@ -68,7 +71,7 @@ class Findings(Sequence[Finding]):
     def _repr_html_(self) -> str:
         cells = [(f.severity, f.where or "the model", f.found, f.try_this, f.check) for f in self.found]
         rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
-        head = "".join(f"<th>{name}</th>" for name in ("", "where", "what was found", "what to try", "in the guide"))
+        head = "".join(f"<th>{name}</th>" for name in ("", "where", "what was found", "what to try", self.LAST))
         table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
 

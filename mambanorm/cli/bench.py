@@ -19,7 +19,7 @@ EXAMPLES = [
 
 
 def add(command: Parser) -> None:
-    sections = "only these sections: scan, step, norms, length, state, threads, mamba2, runs"
+    sections = "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs"
     command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
     repeats = "times each case is timed (default: 11)"
     command.add_argument("--repeats", type=arg.positive, default=11, metavar="N", help=repeats)

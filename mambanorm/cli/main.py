@@ -20,6 +20,7 @@ from types import ModuleType
 from mambanorm.cli import (
     bench,
     calibrate,
+    diagnose,
     explore,
     plan,
     record,
@@ -38,7 +39,22 @@ from mambanorm.errors import VARIABLE
 
 COMMANDS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (study, verdicts, record, calibrate, sweep, train, explore, tasks, runs, plan, bench, sheet, slides)
+    for module in (
+        study,
+        verdicts,
+        record,
+        calibrate,
+        sweep,
+        train,
+        diagnose,
+        explore,
+        tasks,
+        runs,
+        plan,
+        bench,
+        sheet,
+        slides,
+    )
 }
 """Command → its file: `SUMMARY` and `EXAMPLES` for its help, `add` for its options, `run` for what it does."""
 

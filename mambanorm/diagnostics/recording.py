@@ -148,7 +148,7 @@ def describe(value: Tensor) -> dict[str, float]:
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Restores the model's mode and buffers, whatever happens inside."""
+    """Restores the model's mode and the buffers that it has, whatever happens inside."""
     training = {module: module.training for module in model.modules()}
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     try:
@@ -157,4 +157,5 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
         for module, mode in training.items():
             module.training = mode
         for name, value in model.named_buffers():
-            value.copy_(buffers[name])
+            if name in buffers:  # a norm that was put in meanwhile brings its own
+                value.copy_(buffers[name])

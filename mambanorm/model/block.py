@@ -104,9 +104,12 @@ class MambaBlock(SitedBlock):
         widths = site_widths(d_model, d_inner, d_state, self.dt_rank)
         self._make_norms(arm_of(n1, n2, more), norm_options, widths)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
+        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
+
+    def _plan(self) -> None:
+        super()._plan()
         self.scan_gates = self.arm.n2 == "None"  # with nothing between SSM and gate, the scan gates as well
         self.mixes_at_once = not any(site in self.more for site in INSIDE)
-        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, L, D) → y (B, L, D). `lengths` (B,): how many positions of each row are no padding; None = all. Norms

@@ -107,9 +107,12 @@ class Mamba2Block(SitedBlock):
             options = site_options("gated", "RMSN", norm_options)
             own = {name: value for name, value in options.items() if name in NORMS["RMSN"].own}
             self.more["gated"] = GroupedRMSNorm(self.d_inner, groups=n_groups, **own)
-        self.scan_gates = self.arm.n2 == "None" and "z" not in self.more  # nothing between SSM and gate
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
+
+    def _plan(self) -> None:
+        super()._plan()
+        self.scan_gates = self.arm.n2 == "None" and "z" not in self.more  # nothing between SSM and gate
 
     def extra_repr(self) -> str:
         return f"d_state={self.d_state}, head_dim={self.head_dim}, n_groups={self.n_groups}"

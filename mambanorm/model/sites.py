@@ -49,8 +49,29 @@ class SitedBlock(nn.Module):
         with torch.random.fork_rng(devices=[]):  # all arms start equal
             self.n1, self.n2 = make("n1", arm.n1), make("n2", arm.n2)
             self.more = nn.ModuleDict({site: make(site, name) for site, name in arm.more})
-        self.arm = arm
+        self.arm, self.site_widths = arm, dict(widths)
+        self._plan()
+
+    def _plan(self) -> None:
+        """What the fused version makes of the norms that are there; a subclass has more to say."""
         self.n1_forks, self.n2_gates = takes(self.n1, "fork"), takes(self.n2, "gate")
+
+    def put_norm(self, site: str, name: str, norm: nn.Module | None) -> nn.Module | None:
+        """Puts a norm, and its name into the arm, at a site of `site_widths`; returns what stood there. For further
+        sites None means none."""
+        if site in ("n1", "n2"):
+            before = getattr(self, site)
+            setattr(self, site, norm)
+            self.arm = self.arm._replace(**{site: name})
+        else:
+            before = self.more[site] if site in self.more else None
+            if norm is not None:
+                self.more[site] = norm
+            elif before is not None:
+                del self.more[site]
+            self.arm = self.arm._replace(more=further_norms({**dict(self.arm.more), site: name}))
+        self._plan()
+        return before
 
     def _at(self, site: str, value: Tensor, lengths: Tensor | None = None) -> Tensor:
         """What goes on from a further site, (B, L, …): the value, behind its norm if the arm has one there."""

@@ -107,9 +107,12 @@ class VSSBlock(SitedBlock):
         nn.init.uniform_(self.x_proj_weight, -(d_inner**-0.5), d_inner**-0.5)  # as nn.Linear starts each direction's
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
         self._make_norms(arm_of(n1, n2, more), norm_options, site_widths(d_model, d_inner, d_state, rank))
-        self.mixes_at_once = not any(site in self.more for site in INSIDE)
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
+
+    def _plan(self) -> None:
+        super()._plan()
+        self.mixes_at_once = not any(site in self.more for site in INSIDE)
 
     def extra_repr(self) -> str:
         sizes = f"d_inner={self.d_inner}, d_state={self.d_state}, dt_rank={self.dt_rank}"

@@ -1,0 +1,91 @@
+"""`mambanorm diagnose`: a checkpoint of a Mamba language model run on a text, and what is found in it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Parser
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUMMARY = "look into a checkpoint: activations, gradients and weights on a text, and what to try"
+EXAMPLES = [
+    "model.safetensors --text novel.txt",
+    "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
+]
+BYTES = 256
+
+
+def add(command: Parser) -> None:
+    help_text = "a Mamba-1 language model of mamba-ssm or transformers: .safetensors, .bin or .pt"
+    command.add_argument("checkpoint", type=arg.file, metavar="CHECKPOINT", help=help_text)
+    help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, or character by character"
+    command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
+    command.add_argument("--length", type=arg.positive, default=256, metavar="L", help="positions a row (default: 256)")
+    command.add_argument("--rows", type=arg.positive, default=4, metavar="B", help="rows of the batch (default: 4)")
+    command.add_argument("--html", type=arg.file, metavar="FILE", help="write a page with the picture and all numbers")
+
+
+def run(options: argparse.Namespace) -> int:
+    from torch.nn.functional import cross_entropy
+
+    from mambanorm.atomic import write_text
+    from mambanorm.clinic import diagnose
+    from mambanorm.model.pretrained import load_mamba_checkpoint, read_checkpoint
+    from mambanorm.tasks.pydoc import windows
+
+    checkpoint, text = (_there(path) for path in (options.checkpoint, options.text))
+    model = load_mamba_checkpoint(read_checkpoint(checkpoint))
+    ids = ids_of(_read(text), model.vocab_size, checkpoint.with_name("tokenizer.json"))
+    if len(ids) < 2:
+        raise ValueError(f"{text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict")
+    batch = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
+    pair = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+    found = diagnose(model, pair, loss=lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten()))
+    print(found)
+    if options.html:
+        from mambanorm.report.page import page
+
+        write_text(Path(options.html), page(f"{checkpoint.name}: a diagnosis", found._repr_html_()))
+        print(f"{options.html} written")
+    return 0
+
+
+def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
+    """Text → ids (n,) as the model reads them: by its tokenizer where there is a file of it; else by the characters of
+    this kit's models or by bytes, if the vocabulary has that size. ValueError where none of them fits."""
+    import torch
+
+    from mambanorm.tasks.pydoc import ALPHABET, encode
+
+    if tokenizer.is_file():
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise ValueError(f"{tokenizer.name} needs the package tokenizers: pip install tokenizers") from None
+        return torch.tensor(Tokenizer.from_file(str(tokenizer)).encode(text).ids, dtype=torch.int64)
+    if vocab_size == len(ALPHABET):
+        return encode(text)
+    if vocab_size == BYTES:
+        return torch.tensor(list(text.encode()), dtype=torch.int64)
+    raise ValueError(
+        f"the model knows {vocab_size:,} tokens and nothing says which: put its tokenizer.json beside the checkpoint "
+        f"(models of {len(ALPHABET)} tokens read this kit's characters, models of {BYTES} bytes)"
+    )
+
+
+def _there(path: str) -> Path:
+    if not Path(path).is_file():
+        raise ValueError(f"{path} is not there: give the path of a file")
+    return Path(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start:,})") from None

@@ -1,0 +1,130 @@
+"""Figures of the clinic: what one batch shows of a model, and the steps before a failure.
+
+fig_clinic      depth against magnitude, one panel a site; histograms of values and gradients by site
+fig_failure     loss, gradient norm and the layers' RMS over the last steps before a value was not finite
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mambanorm.figures.diagnostics import log_axis
+from mambanorm.figures.style import (
+    BEST,
+    COMBINATION,
+    GREY,
+    NO_NORM,
+    empty_axes,
+    finish,
+    new_figure,
+    some_of,
+    styled,
+    whole_ticks,
+)
+
+COLUMNS, MOST = 4, 12
+FLOAT16 = 65504.0
+LINES = {
+    "rms": dict(color=COMBINATION, marker="o", label="RMS"),
+    "p999": dict(color=BEST, marker="s", linestyle="--", label="99.9 %"),
+    "max_abs": dict(color=NO_NORM, marker="^", linestyle=":", label="largest"),
+}
+
+
+@styled
+def fig_clinic(table: pd.DataFrame, histograms: pd.DataFrame, edges: np.ndarray, title: str) -> Figure:
+    """Depth against magnitude, one panel a site (at most 12), and below how many values and gradients have which size.
+
+    table, histograms: those of a Diagnosis. edges: powers of two between which the histograms count.
+    """
+    sites = list(dict.fromkeys(table.site))
+    shown = [sites[i] for i in some_of(len(sites), MOST)] if sites else []
+    rows = math.ceil(len(shown) / COLUMNS) + 1
+    fig, axes = new_figure(rows, COLUMNS, height=1.9 * rows + 0.8)
+    panels = axes.flatten()
+    for ax, site in zip(panels, shown):
+        _depth_panel(ax, table[table.site == site], site)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("magnitude (a.u.)")
+    for ax in panels[len(shown) :]:
+        empty_axes(ax)
+    below = axes[-1, 0].get_subplotspec().get_gridspec()
+    for i, (column, name) in enumerate({"histogram": "values", "grad_histogram": "gradients"}.items()):
+        _histogram_panel(fig.add_subplot(below[-1, 2 * i : 2 * i + 2]), histograms, column, name, shown, edges)
+    if shown:
+        fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    left_out = f"{len(shown)} of {len(sites)} sites" if len(shown) < len(sites) else ""
+    notes = ("one batch, one pass", "grey line: float16's largest, 65,504", "red ground: values that are not finite")
+    return finish(fig, title, *notes, "below: share of a site's values by size", left_out)
+
+
+def _depth_panel(ax: Axes, rows: pd.DataFrame, site: str) -> None:
+    worst = rows.groupby("depth")[[*LINES, "nonfinite"]].max()
+    for column, look in LINES.items():
+        values = worst[column].where(worst[column] > 0)
+        ax.plot(worst.index, values, markersize=3, linewidth=1, **look)
+    for depth in worst.index[worst.nonfinite > 0]:
+        ax.axvspan(depth - 0.5, depth + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)
+    if (worst.max_abs > 0).any():
+        log_axis(ax)
+    if ax.get_ylim()[1] > FLOAT16 / 100:
+        ax.axhline(FLOAT16, color=GREY, linewidth=0.9)
+    whole_ticks(ax)
+    ax.set_title(site, fontsize=8.5)
+    ax.set_xlabel("layer")
+
+
+def _histogram_panel(ax: Axes, frame: pd.DataFrame, column: str, name: str, sites: list[str], edges: np.ndarray):
+    """One row a site: the share of its values between two powers of two, all layers together."""
+    counts = [np.sum([np.zeros(len(edges) - 1), *frame[frame.site == site][column].dropna()], axis=0) for site in sites]
+    if not np.sum(counts):
+        empty_axes(ax)
+        ax.set_title(f"no {name} were seen", fontsize=8.5)
+        return
+    share = np.stack(counts) / np.maximum(np.sum(counts, axis=1, keepdims=True), 1)
+    ax.pcolormesh(np.log10(2.0) * edges, np.arange(len(sites) + 1), share, cmap="Blues", linewidth=0)
+    used = np.flatnonzero(np.sum(counts, axis=0))
+    ax.set_xlim(np.log10(2.0) * edges[used[0]], np.log10(2.0) * edges[used[-1] + 1])
+    ax.set_yticks(np.arange(len(sites)) + 0.5, sites, fontsize=6.5)
+    ax.invert_yaxis()
+    ax.grid(False)
+    ax.set_title(f"{name} by size", fontsize=8.5)
+    ax.set_xlabel("log₁₀ of the magnitude (a.u.)")
+
+
+@styled
+def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: str = "") -> Figure:
+    """The steps before a failure. steps: step, loss, grad_norm; layers: step, depth, rms, grad_rms (long form)."""
+    fig, axes = new_figure(1, 4, height=2.9)
+    for ax, column, label in zip(axes[0], ("loss", "grad_norm"), ("loss", "norm of all gradients"), strict=False):
+        finite = steps[column].where(np.isfinite(steps[column]))
+        ax.plot(steps.step, finite, color=COMBINATION, marker="o", markersize=2.5)
+        _mark_non_finite(ax, steps.step[~np.isfinite(steps[column])])
+        ax.set_ylabel(label)
+    for ax, column, label in zip(axes[0, 2:], ("rms", "grad_rms"), ("RMS of a layer's output", "RMS of its gradient")):
+        depths = sorted(layers.depth.unique())
+        for depth in (depths[i] for i in some_of(len(depths), 5)):
+            mine = layers[layers.depth == depth]
+            colour = (0.1, 0.25 + 0.6 * depth / max(depths), 0.85 - 0.6 * depth / max(depths))
+            ax.plot(mine.step, mine[column].where(np.isfinite(mine[column])), color=colour, label=f"layer {depth}")
+        bad = layers.groupby("step")[column].apply(lambda values: bool(np.isinf(values).any()))
+        _mark_non_finite(ax, bad.index[bad])
+        ax.set_ylabel(label)
+    for ax in axes[0]:
+        if any((line.get_ydata() > 0).any() for line in ax.get_lines() if len(line.get_ydata())):
+            log_axis(ax)
+        ax.set_xlabel("step")
+        whole_ticks(ax)
+    if len(layers):
+        axes[0, 2].legend(fontsize=6.5)
+    return finish(fig, title, caption, "red ground: not finite")
+
+
+def _mark_non_finite(ax: Axes, steps) -> None:
+    for step in steps:
+        ax.axvspan(step - 0.5, step + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)

@@ -1,0 +1,452 @@
+"""Claims about diagnose: its numbers are those of slow twins, its first site is that of a search, sound models pass."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mambanorm as mn
+from mambanorm.clinic import NonFinite, diagnosis, passing, sentences
+from mambanorm.clinic.sites import layers_of, places_of
+from mambanorm.diagnostics import record_sites, singular_values
+from mambanorm.diagnostics.recording import describe
+
+V, B, L = 50, 4, 24
+SIZES = dict(vocab_size=V, hidden_size=32, num_hidden_layers=4, state_size=8)
+
+
+def text(seed: int = 0) -> torch.Tensor:
+    """Random ids (B, L), repeated once: a text that a model can learn to copy."""
+    return torch.randint(V, (B, L // 2), generator=torch.Generator().manual_seed(seed)).repeat(1, 2)
+
+
+def labelled(ids: torch.Tensor) -> dict:
+    return {"input_ids": ids, "labels": ids}
+
+
+def theirs(family: str = "Mamba") -> nn.Module:
+    """A small causal language model of transformers, with seeded weights."""
+    transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")
+    heads = dict(num_heads=8, head_dim=8, n_groups=2, chunk_size=8)
+    jamba = dict(vocab_size=V, hidden_size=32, num_hidden_layers=4, mamba_d_state=8, intermediate_size=64)
+    jamba |= dict(num_attention_heads=4, num_key_value_heads=2, attn_layer_period=4, attn_layer_offset=2)
+    sizes = {"Mamba2": SIZES | heads, "Jamba": jamba | dict(num_experts=2, use_mamba_kernels=False)}
+    return getattr(transformers, f"{family}ForCausalLM")(config(**sizes.get(family, SIZES)))
+
+
+def ours(arm: str = "RMSN>SSM>None", **options) -> mn.LanguageModel:
+    torch.manual_seed(0)
+    return mn.LanguageModel(V, d_model=32, n_layers=4, arm=arm, scan_backend="reference", **options)
+
+
+def next_id(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def trained_until_it_fails(model, optimizer, folder, loss=None, steps=80) -> NonFinite:
+    """Trains on one text under `watch`, which stops before a non-finite gradient reaches the weights."""
+
+    def train() -> None:
+        ids = text()
+        with mn.watch(model, optimizer, folder=folder) as watched:
+            for _ in range(steps):
+                value = model(**labelled(ids)).loss if loss is None else watched.loss(loss(model(ids), ids))
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+
+    with pytest.raises(NonFinite) as stopped:
+        train()
+    assert all(weight.isfinite().all() for weight in model.parameters()), "the weights are those before the failure"
+    return stopped.value
+
+
+# ------------------------------------------------------------------------------------------- the first non-finite value
+
+
+class EveryOperation(TorchDispatchMode):
+    """Writes down each operation of torch that makes a non-finite activation, whose first axis is the batch's."""
+
+    def __init__(self, events: list):
+        super().__init__()
+        self.events = events
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = [t for t in (out if isinstance(out, list | tuple) else [out]) if isinstance(t, torch.Tensor)]
+        if not all(t.isfinite().all() for t in made if t.is_floating_point() and t.shape[:1] == (B,)):
+            self.events.append(("operation", str(func)))
+        return out
+
+
+def first_by_search(model: nn.Module, batch: dict) -> tuple[str, str, str]:
+    """Brute force: hooks on all modules that keep every tensor, and every operation between them.
+
+    Returns the first module event with a non-finite tensor; the first such operation; the event that follows it.
+    """
+    kept, events = [], []
+
+    def note(where: str, values) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                kept.append((where, value.detach().clone()))
+                events.append(("module", where))
+
+    hooks = []
+    for name, module in model.named_modules():
+        hooks.append(
+            module.register_forward_pre_hook(
+                lambda _m, args, kwargs, name=name: note(f"{name}:input", [*args, *kwargs.values()]), with_kwargs=True
+            )
+        )
+        hooks.append(module.register_forward_hook(
+            lambda _m, _args, out, name=name: note(name, out if isinstance(out, tuple) else
+                                                   out.values() if isinstance(out, dict) else [out])))  # fmt: skip
+    with torch.no_grad(), EveryOperation(events):
+        model(**batch)
+    for hook in hooks:
+        hook.remove()
+    module = next(where for where, value in kept if not np.isfinite(value.numpy()).all())
+    at = next(i for i, event in enumerate(events) if event[0] == "operation")
+    return module, events[at][1], next(where for kind, where in events[at:] if kind == "module")
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda p: torch.optim.SGD(p, lr=100.0), lambda p: torch.optim.SGD(p, lr=10.0, momentum=0.9)],
+    ids=["SGD", "SGD with momentum"],
+)
+def test_the_first_site_is_that_of_a_search_over_all_modules_and_operations(tmp_path, optimizer):
+    model = theirs()
+    error = trained_until_it_fails(model, optimizer(model.parameters()), tmp_path)
+    found = mn.diagnose(model, labelled(text()))
+    module, operation, follows = first_by_search(model, labelled(text()))
+    assert found.first.where == module == follows, operation
+    assert error.report.first == found.first
+    assert not error.report.backward
+    (told,) = [finding for finding in found.findings if "first non-finite value" in finding.found]
+    assert (told.severity, told.where) == ("serious", module)
+    assert found.first.site in told.found
+    assert math.isfinite(found.first.before_max)
+
+
+def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
+    model = ours("None>SSM>None")
+    trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=3.0), tmp_path, next_id)
+    found = mn.diagnose(model, (text(), text()), loss=next_id)
+    with torch.no_grad(), record_sites(model) as seen:
+        model(text())
+    assert found.first.where == seen.first_nonfinite()
+    assert found.first.site == found.first.where.rpartition(".")[2]
+    assert any("'n2'" in finding.try_this for finding in found.findings)
+
+
+def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):
+    model = theirs()
+    error = trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=1e4), tmp_path)
+    found = mn.diagnose(model, labelled(text()))
+    assert found.first is None
+    assert found.first_gradient == error.report.first
+    assert error.report.backward
+    gradients = []  # brute force: keep the gradient of every module's output
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda _m, _a, out, name=name: [
+            t.register_hook(lambda g, name=name: gradients.append((name, bool(g.isfinite().all()))))
+            for t in passing.tensors_in(out) if t.requires_grad] and None)  # fmt: skip
+    model(**labelled(text())).loss.backward()
+    assert found.first_gradient.where == next(name for name, finite in gradients if not finite)
+
+
+def test_weights_that_are_lost_already_are_said_to_be_lost():
+    model = theirs()
+    optimizer = torch.optim.SGD(model.parameters(), lr=100.0)
+    for _ in range(6):  # nobody watches: NaN spreads
+        optimizer.zero_grad()
+        model(**labelled(text())).loss.backward()
+        optimizer.step()
+    findings = mn.diagnose(model, labelled(text())).findings
+    assert "are not finite" in findings[0].found
+    assert "checkpoint" in findings[0].try_this
+    assert sum("first non-finite value" in finding.found for finding in findings) == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5, 11), (2, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_are_those_of_the_recorder(shape, dtype):
+    x = 1e3 * torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x.flatten()[0] = math.inf
+    found = passing.describe_fast(x)
+    for name, value in describe(x).items():
+        assert found[name] == pytest.approx(value, nan_ok=True)
+    largest = describe(x)["max_abs"]
+    assert found["room_float16"] == pytest.approx(np.log2(65504 / largest))
+    assert found["room_bfloat16"] == pytest.approx(np.log2(torch.finfo(torch.bfloat16).max / largest))
+
+
+def test_of_a_large_tensor_rms_largest_and_share_are_of_all_values(monkeypatch):
+    x = torch.randn(1001, 3, generator=torch.Generator().manual_seed(2))
+    x[5, 1], x[6, 2] = 77.0, math.nan
+    slow = describe(x)
+    monkeypatch.setattr(passing, "SAMPLE", 100)
+    fast = passing.describe_fast(x)
+    assert {name: fast[name] for name in ("rms", "max_abs", "nonfinite")} == pytest.approx(
+        {name: slow[name] for name in ("rms", "max_abs", "nonfinite")}
+    )
+    assert fast["p999"] == describe(passing.sample(x))["p999"] != slow["p999"]
+
+
+def test_histograms_count_every_finite_value_by_its_power_of_two():
+    x = torch.tensor([0.0, 1.0, -3.0, 3.99, 4.0, 1e-30, 1e30, math.inf, math.nan])
+    counts = dict(zip(passing.EDGES, passing.histogram(x)))
+    assert counts[0] == 3
+    assert counts[2] == 1
+    assert counts[-60] == counts[58] == 1
+    assert sum(counts.values()) == 6
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (3, 7), (5, 5), (1, 4)])
+@pytest.mark.parametrize("size", [1.0, 1e200])
+def test_sigma_1_is_that_of_the_full_decomposition(shape, size):
+    w = size * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    assert diagnosis.sigma_1(w) == pytest.approx(singular_values(w)[0], rel=1e-12)
+
+
+def test_gradients_are_those_of_backward_and_weights_are_described():
+    model, ids = theirs(), text()
+    found = mn.diagnose(model, labelled(ids))
+    site = {}
+    module = model.get_submodule("backbone.layers.2.mixer.out_proj")
+    keep = partial(site.__setitem__, "grad")
+    hook = module.register_forward_pre_hook(lambda _m, args: args[0].register_hook(keep) and None)
+    model(**labelled(ids)).loss.backward()
+    hook.remove()
+    (row,) = found.table[(found.table.site == "gated") & (found.table.depth == 3)].itertuples()
+    assert row.grad_rms == pytest.approx(float(site["grad"].double().square().mean().sqrt()), rel=1e-6)
+    for name, weight in model.named_parameters():
+        (row,) = found.weights[found.weights.weight == name].itertuples()
+        if weight.norm() > 0:
+            assert row.grad_to_weight == pytest.approx(float(weight.grad.norm() / weight.norm()), rel=1e-5)
+        if weight.dim() > 1:
+            sigma = singular_values(weight.flatten(1))
+            assert row.sigma_1 == pytest.approx(sigma[0], rel=1e-6)
+            assert row.stable_rank == pytest.approx((sigma**2).sum() / sigma[0] ** 2, rel=1e-6)
+
+
+def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
+    model, ids = ours("RMSN>SSM>GN-token"), text()
+    table = mn.diagnose(model, ids).table
+    with torch.no_grad(), record_sites(model) as seen:
+        model(ids)
+    frame = seen.frame()
+    assert list(zip(table.depth, table.site)) == list(zip(frame.depth, frame.site))
+    for name in ("rms", "max_abs", "p999", "kurtosis", "nonfinite"):
+        np.testing.assert_allclose(table[name], frame[name], rtol=1e-9)
+
+
+MAMBA_1 = ("x", "n1", "z", "conv", "dt", "B", "C")
+FAMILIES = {
+    "Mamba": (*MAMBA_1, "gated", "branch", "residual"),
+    "FalconMamba": (*MAMBA_1, "dt_norm", "B_norm", "C_norm", "gated", "branch", "residual"),
+    "Jamba": (*MAMBA_1, "dt_norm", "B_norm", "C_norm", "gated", "branch", "residual"),
+    "Mamba2": ("x", "n1", "dt", "scan", "z", "gated", "branch", "residual"),
+}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_has_no_finding(family, training):
+    model = theirs(family).train(training)
+    found = mn.diagnose(model, labelled(text()))
+    assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
+    assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
+    assert found.table.grad_rms.gt(0).all()
+    assert list(found.findings) == []
+    assert found.findings.skipped == ()
+
+
+def test_parts_of_x_proj_are_the_tensors_that_the_mixer_splits():
+    model = theirs().eval()
+    mixer, outputs = model.backbone.layers[1].mixer, []
+    mixer.x_proj.register_forward_hook(lambda _m, _a, out: outputs.append(out.detach()))
+    table = mn.diagnose(model, labelled(text())).table
+    dt, b, c = outputs[0].split([mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size], dim=-1)
+    for site, value in {"dt": dt, "B": b, "C": c}.items():
+        (row,) = table[(table.site == site) & (table.depth == 2)].itertuples()
+        assert row.rms == pytest.approx(float(value.double().square().mean().sqrt()))
+
+
+def test_mamba_2s_scan_and_gate_are_what_its_norm_takes():
+    model, given = theirs("Mamba2").eval(), []
+    model.backbone.layers[0].mixer.norm.register_forward_pre_hook(lambda _m, args: given.extend(args))
+    table = mn.diagnose(model, labelled(text())).table
+    for site, value in zip(("scan", "z"), given):
+        assert table[(table.site == site)].iloc[0].rms == pytest.approx(float(value.double().square().mean().sqrt()))
+
+
+# ------------------------------------------------------------------------------------------------------ one's own model
+
+
+class Own(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        layers = (nn.ModuleDict({"norm": nn.LayerNorm(8), "mix": nn.Linear(8, 8)}) for _ in range(depth))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer.mix(layer.norm(x))
+        return x
+
+
+X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(4))
+
+
+def test_a_map_of_ones_own_names_the_sites():
+    table = mn.diagnose(Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}).table
+    assert list(zip(table.site, table.depth)) == [(s, d) for d in (1, 2, 3) for s in ("before", "behind")]
+    assert table["where"].iloc[0] == "layers.0.norm:input"
+    assert table.rms.iloc[0] == pytest.approx(float(X.double().square().mean().sqrt()))
+
+
+def test_without_a_map_every_module_that_has_none_inside_is_a_site():
+    table = mn.diagnose(Own(), X).table
+    assert list(dict.fromkeys(table.site)) == ["layers.*.norm", "layers.*.mix"]
+    assert table.depth.max() == 3
+
+
+def test_names_of_sites_choose_among_the_familys():
+    assert set(mn.diagnose(theirs(), labelled(text()), sites=("gated", "B")).table.site) == {"gated", "B"}
+    assert set(mn.diagnose(ours(), text(), sites="scan").table.site) == {"scan"}
+
+
+def test_the_model_is_left_alone():
+    model = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=2, arm="BN>SSM>None", scan_backend="reference")
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random, observers = torch.get_rng_state(), [block.observer for block in model.blocks]
+    mn.diagnose(model, X)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.head.weight.grad.eq(1).all()
+    assert all(weight.grad is None for weight in model.blocks.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [block.observer for block in model.blocks] == observers
+    assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
+
+
+def test_it_shows_itself_with_findings_picture_and_tables():
+    page = mn.diagnose(theirs(), labelled(text()))._repr_html_()
+    assert "nothing found" in page
+    assert "data:image/png;base64," in page
+    assert page.count("<details>") == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- findings
+
+
+def found_in(frame: dict, weights=()) -> list:
+    columns = dict(depth=1, site="residual", layer="l", where="l", rms=1.0, max_abs=4.0, p999=3.0, kurtosis=3.0,
+                   nonfinite=0.0, grad_rms=1.0)  # fmt: skip
+    table = pd.DataFrame(columns | frame)
+    weights = pd.DataFrame(weights, columns=["weight", "nonfinite", "sigma_1", "stable_rank"]).assign(highest=1.0)
+    return list(sentences.findings_of(table, weights, None, None, 1.0))
+
+
+EIGHT = np.arange(1, 9)
+
+
+def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
+    assert found_in(dict(depth=EIGHT, rms=np.sqrt(EIGHT))) == []
+    (finding,) = found_in(dict(depth=EIGHT, rms=2.0**EIGHT, max_abs=4 * 2.0**EIGHT))
+    assert "grows by 2.4 decades in 8 layers" in finding.found
+    assert "H10" in finding.check
+
+
+def test_magnitudes_beyond_float16_and_squares_beyond_float32_are_told():
+    assert found_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
+    (finding,) = found_in(dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]))
+    assert (finding.severity, "7e+04" in finding.found) == ("warning", True)
+    (finding,) = found_in(dict(max_abs=[4.0, 2e19], rms=[1.0, 1e19]))
+    assert finding.severity == "serious"
+
+
+def test_a_decay_that_leaves_float32_is_told():
+    model = mn.LanguageModel(V, d_model=8, n_layers=2, scan_backend="reference")
+    with torch.no_grad():
+        model.backbone.layers[1].A_log[3, 2] = 80.0
+        assert list(mn.diagnose(model, text()).findings) == []
+        model.backbone.layers[1].A_log[3, 2] = 90.0
+    finding = mn.diagnose(model, text()).findings[0]
+    assert finding.where == "backbone.layers.1.A_log"
+    assert "reaches 90" in finding.found
+
+
+def test_outliers_vanishing_gradients_and_a_lonely_sigma_1_are_told():
+    (finding,) = found_in(dict(max_abs=[4.0, 400.0]))
+    assert "400 times its RMS" in finding.found
+    (finding,) = found_in(dict(depth=EIGHT, grad_rms=10.0 ** (EIGHT - 8)))
+    assert "gradients vanish" in finding.found
+    names = [f"layers.{i}.out_proj.weight" for i in range(4)]
+    (finding,) = found_in(dict(depth=[1]), [(name, 0.0, s, 1.0) for name, s in zip(names, (1, 1, 1, 30))])
+    assert finding.where == names[3]
+    assert found_in(dict(depth=[1]), [(name, 0.0, s, 1.0) for name, s in zip(names, (1, 2, 3, 4))]) == []
+
+
+def test_what_a_fused_kernel_hides_is_said():
+    model = theirs()
+    model.backbone.layers[0].mixer.out_proj.forward = None
+
+    class Fused(nn.Module):
+        def forward(self, hidden_states, **_):
+            return hidden_states
+
+    for layer in model.backbone.layers:
+        layer.mixer.forward = Fused().forward
+    found = mn.diagnose(model, labelled(text()))
+    assert "gated" in found.findings.skipped[0]
+    assert set(found.table.site) == {"x", "n1", "branch", "residual"}
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_bad_input_is_refused_in_words():
+    model, batch = theirs(), labelled(text())
+    with pytest.raises(TypeError, match="torch.nn.Module, got 'mamba'"):
+        mn.diagnose("mamba", batch)
+    with pytest.raises(ValueError, match=r"unknown site.*'gate'.*did you mean 'gated'"):
+        mn.diagnose(model, batch, sites=["gate"])
+    with pytest.raises(ValueError, match=r"no module.*'layers.\*.mixer.scan'.*layers.\*.mixer"):
+        mn.diagnose(model, batch, sites={"scan": "layers.*.mixer.scan"})
+    with pytest.raises(ValueError, match=r"side.*'in'.*input"):
+        mn.diagnose(model, batch, sites={"scan": "out_proj:in"})
+    with pytest.raises(ValueError, match=r"model is on meta and its batch on cpu: move the batch"):
+        mn.diagnose(theirs().to("meta"), batch)
+    with pytest.raises(ValueError, match=r"MambaForCausalLM refuses this batch \(torch.float32 \(2, 5, 8\)\): "):
+        mn.diagnose(model, X)
+    with pytest.raises(ValueError, match="needs targets, and the batch has none"):
+        mn.diagnose(ours(), text(), loss=next_id)
+    with pytest.raises(ValueError, match=r"a tensor of one number, got \(4, 24, 50\)"):
+        mn.diagnose(ours(), (text(), text()), loss=lambda out, _: out)
+
+
+def test_a_pattern_matches_the_end_of_a_path_part_by_part():
+    assert len(places_of(theirs(), {"a": "mixer"})) == 4
+    assert len(places_of(theirs(), {"a": "backbone.layers.*.mixer.x_proj"})) == 4
+    with pytest.raises(ValueError, match="no module"):
+        places_of(theirs(), {"a": "ixer"})
+    with pytest.raises(ValueError, match="no module"):
+        places_of(theirs(), {"a": "backbone.*.mixer"})

@@ -1,0 +1,97 @@
+"""Claims about `mambanorm diagnose`: it reads a checkpoint and a text as the model does, and refuses what it cannot."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import mambanorm as mn
+from mambanorm.cli.diagnose import ids_of
+from mambanorm.cli.main import main
+from mambanorm.tasks.pydoc import ALPHABET, encode
+
+TEXT = "def scan(x):\n    return x  # the quick brown fox\n" * 4
+
+
+def as_mamba_ssm(name: str) -> str:
+    """A parameter's name in mamba-ssm's checkpoints."""
+    name = re.sub(r"^(backbone\.layers\.\d+)\.n1\.", r"\1.norm.", name)
+    return re.sub(r"^(backbone\.layers\.\d+)\.(?!norm\.)", r"\1.mixer.", name)
+
+
+def checkpoint(folder, scale=1.0):
+    torch.manual_seed(0)
+    model = mn.LanguageModel(len(ALPHABET), d_model=16, n_layers=2, tie=False)
+    with torch.no_grad():
+        model.backbone.layers[1].out_proj.weight.mul_(scale)
+    path = folder / "model.safetensors"
+    save_file({as_mamba_ssm(name): value for name, value in model.state_dict().items()}, path)
+    (folder / "text.txt").write_text(TEXT)
+    return str(path), str(folder / "text.txt")
+
+
+def call(capsys, *argv: str) -> tuple[int, str, str]:
+    code = main(["diagnose", *argv])
+    return code, *capsys.readouterr()
+
+
+def test_a_sound_checkpoint_has_no_finding_and_its_page_is_written(tmp_path, capsys):
+    path, text = checkpoint(tmp_path)
+    page = tmp_path / "page.html"
+    code, out, err = call(capsys, path, "--text", text, "--length", "16", "--rows", "2", "--html", str(page))
+    assert (code, err) == (0, "")
+    assert out.startswith("LanguageModel: ")
+    assert "nothing found" in out
+    assert "the loss given" in out
+    assert "<title>" in page.read_text()
+    assert "every weight" in page.read_text()
+
+
+def test_a_sick_checkpoint_is_told_where(tmp_path, capsys):
+    path, text = checkpoint(tmp_path, scale=1e9)
+    code, out, _ = call(capsys, path, "--text", text, "--length", "16")
+    assert code == 0
+    assert "branch of layer 2" in out or "residual of layer 2" in out
+    assert "try:" in out
+
+
+def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):
+    none = tmp_path / "tokenizer.json"
+    assert torch.equal(ids_of(TEXT, len(ALPHABET), none), encode(TEXT))
+    assert ids_of("aé", 256, none).tolist() == [97, 0xC3, 0xA9]
+    with pytest.raises(ValueError, match=r"knows 50,280 tokens.*tokenizer.json"):
+        ids_of(TEXT, 50280, none)
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers comes with transformers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"scan": 5, "fox": 7, "?": 0}, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(none))
+    assert ids_of("fox scan dog", 50280, none).tolist() == [7, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path, text: (path + "x", "--text", text), "model.safetensorsx is not there"),
+        (lambda path, text: (path, "--text", text + "x"), "text.txtx is not there"),
+        (lambda path, text: (path,), "required: --text"),
+        (lambda path, text: (path, "--text", path), "is no text in UTF-8"),
+        (lambda path, text: (text, "--text", text), "no checkpoint"),
+        (lambda path, text: (path, "--text", text, "--rows", "0"), "'0' is no whole number from 1"),
+        (lambda path, text: (path, "--text", text, "--lenght", "9"), "did you mean '--length'"),
+    ],
+)
+def test_bad_input_is_refused_in_words(tmp_path, capsys, change, said):
+    code, out, err = call(capsys, *change(*checkpoint(tmp_path)))
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_text_of_one_token_is_too_short(tmp_path, capsys):
+    path, text = checkpoint(tmp_path)
+    (tmp_path / "text.txt").write_text("a")
+    code, _, err = call(capsys, path, "--text", text)
+    assert code == 2
+    assert "1 tokens long: at least 2" in err

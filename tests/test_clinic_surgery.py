@@ -1,0 +1,211 @@
+"""Claims about insert_norm: γ and β are those of least squares, the record tells the change, undo leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mambanorm as mn
+from mambanorm.clinic import surgery
+from mambanorm.norms import create_norm
+from tests.test_clinic import V, labelled, ours, text, theirs
+
+X = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(0))
+MAMBA_1 = ("n1", "dt", "B", "C", "gated", "branch")
+CASES = [
+    *[("Mamba", site) for site in MAMBA_1],
+    ("FalconMamba", "B"),
+    ("Jamba", "dt"),
+    ("Jamba", "gated"),
+    *[("Mamba2", site) for site in ("n1", "gated", "branch")],
+]
+
+
+def classifier(arm="RMSN>SSM>None") -> mn.SequenceClassifier:
+    torch.manual_seed(0)
+    return mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=3, arm=arm, scan_backend="reference").eval()
+
+
+def state(model: nn.Module) -> dict:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@torch.no_grad()
+def logits(model: nn.Module, batch) -> torch.Tensor:
+    return model(**batch).logits if isinstance(batch, dict) else model(batch)
+
+
+@pytest.mark.parametrize(("family", "site"), CASES)
+def test_the_record_tells_the_change_and_undo_leaves_no_trace(family, site):
+    model, batch = theirs(family).eval(), {"input_ids": text()}
+    before, weights = logits(model, batch), state(model)
+    done = mn.insert_norm(model, site, "RMSN", batch)
+    after = logits(model, batch)
+    expected = float((after.double() - before.double()).norm() / before.double().norm())
+    assert done.change == pytest.approx(expected, rel=1e-6)
+    assert 0 < done.change < 1.5
+    assert len(done.layers) == len(done.norms) == (3 if family == "Jamba" else 4)
+    added = model.state_dict().keys() - weights.keys()
+    assert {name.removesuffix(".weight") for name in added} == set(done.layers["where"])
+    assert f"RMSN at {site} of {len(done.norms)} layers" in str(done)
+    done.undo()
+    done.undo()
+    assert torch.equal(logits(model, batch), before)
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
+
+
+@pytest.mark.parametrize("norm", ["RMSN", "LN", "GN-token", "DyT"])
+def test_gamma_and_beta_are_those_of_least_squares_in_every_channel(norm):
+    model, batch = theirs().eval(), {"input_ids": text()}
+    mixer, before, given = model.backbone.layers[0].mixer, [], []
+    hook = mixer.out_proj.register_forward_pre_hook(lambda _m, args: before.append(args[0].detach().double()))
+    logits(model, batch)
+    hook.remove()
+    done = mn.insert_norm(model, "gated", norm, batch)
+    fitted = done.norms[0]
+    target = before[0].flatten(0, 1).numpy()
+    fresh = create_norm(norm, target.shape[1]).double()
+    with torch.no_grad():
+        normed = fresh(before[0]).flatten(0, 1).numpy()
+    for channel in (0, 17, 63):
+        columns = [normed[:, channel]] + ([np.ones(len(normed))] if fitted.bias is not None else [])
+        solved, *_ = np.linalg.lstsq(np.stack(columns, 1), target[:, channel], rcond=None)
+        assert float(fitted.weight[channel]) == pytest.approx(solved[0], rel=1e-4, abs=1e-7)
+        if fitted.bias is not None:
+            assert float(fitted.bias[channel]) == pytest.approx(solved[1], rel=1e-3, abs=1e-6)
+    assert not given
+
+
+def test_calibration_changes_the_model_less_than_the_norm_as_it_is_made():
+    model, batch = theirs().eval(), {"input_ids": text()}
+    before = logits(model, batch)
+    done = mn.insert_norm(model, "branch", "LN", batch)
+    calibrated = surgery.change(logits(model, batch), before)
+    with torch.no_grad():
+        for norm in done.norms:
+            norm.weight.fill_(1.0), norm.bias.zero_()
+    assert calibrated < 0.5 * surgery.change(logits(model, batch), before)
+
+
+def test_the_sites_are_where_they_are_said_to_be():
+    """Each norm by hand, in a copy of the mixer's own computation: only its part of x_proj's output is normalized."""
+    model, batch = theirs().eval(), {"input_ids": text()}
+    mixer, R, N = model.backbone.layers[0].mixer, 2, 8
+    given, outputs = [], []
+    done = mn.insert_norm(model, "B", "RMSN", batch)
+    mixer.x_proj.register_forward_pre_hook(lambda _m, args: given.append(args[0]))
+    mixer.x_proj.register_forward_hook(lambda _m, _a, out: outputs.append(out))
+    logits(model, batch)
+    plain = given[0] @ mixer.x_proj.weight.t()
+    torch.testing.assert_close(outputs[0][..., :R], plain[..., :R])
+    torch.testing.assert_close(outputs[0][..., R + N :], plain[..., R + N :])
+    with torch.no_grad():
+        torch.testing.assert_close(outputs[0][..., R : R + N], done.norms[0](plain[..., R : R + N].contiguous()))
+
+
+@pytest.mark.parametrize(("arm", "site"), [("RMSN>SSM>None", "n2"), ("None>SSM>None", "n1"), ("None>SSM>GN", "n1")])
+def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm, site):
+    model = classifier(arm)
+    before, weights = logits(model, X), state(model)
+    done = mn.insert_norm(model, site, "LN", X)
+    changed, names = logits(model, X), arm.split(">")
+    assert surgery.change(changed, before) == pytest.approx(done.change, rel=1e-5)
+    names[{"n1": 0, "n2": 2}[site]] = "LN"
+    other = classifier(">".join(names))
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(logits(other, X), changed)
+    done.undo()
+    assert torch.equal(logits(model, X), before)
+    assert state(model).keys() == weights.keys()
+
+
+def test_the_fused_version_gives_the_same_after_surgery():
+    readable = classifier()
+    fused = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=3).eval()
+    fused.load_state_dict(readable.state_dict())
+    for model in (readable, fused):
+        mn.insert_norm(model, "n2", "GN", X)
+    torch.testing.assert_close(logits(fused, X), logits(readable, X), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_starts_with_the_statistics_of_the_calibration_batch():
+    model = classifier()
+    done = mn.insert_norm(model, "n2", "BN", X)
+    assert done.change < 1e-4  # an affine function of each channel, which γ and β take back
+    assert all(norm.running_mean.abs().max() > 0 for norm in done.norms)
+
+
+def test_the_new_norms_learn_and_a_copy_of_the_model_uses_its_own():
+    model, ids = theirs(), text()
+    done = mn.insert_norm(model, "gated", "RMSN", {"input_ids": ids})
+    twin = copy.deepcopy(model)
+    model(**labelled(ids)).loss.backward()
+    assert all(norm.weight.grad.abs().max() > 0 for norm in done.norms)
+    before = logits(twin, {"input_ids": ids})
+    with torch.no_grad():
+        done.norms[0].weight.zero_()
+    assert torch.equal(logits(twin, {"input_ids": ids}), before)
+    fresh = theirs()
+    missing, unexpected = fresh.load_state_dict(model.state_dict(), strict=False)
+    assert (missing, set(unexpected)) == ([], {f"{name}.weight" for name in done.layers["where"]})
+
+
+def test_two_sites_can_have_norms_and_each_is_undone_alone():
+    model, batch = theirs().eval(), {"input_ids": text()}
+    before = logits(model, batch)
+    first = mn.insert_norm(model, "B", "RMSN", batch)
+    second = mn.insert_norm(model, "C", "RMSN", batch)
+    first.undo()
+    assert not torch.equal(logits(model, batch), before)
+    second.undo()
+    assert torch.equal(logits(model, batch), before)
+
+
+def test_bad_input_is_refused_in_words_and_leaves_the_model_as_it_was():
+    model, batch = theirs().eval(), {"input_ids": text()}
+    weights = state(model)
+    with pytest.raises(ValueError, match=r"unknown site for a norm in MambaForCausalLM 'gate'.*did you mean 'gated'"):
+        mn.insert_norm(model, "gate", "RMSN", batch)
+    with pytest.raises(ValueError, match=r"unknown site for a norm in Mamba2ForCausalLM 'B'"):
+        mn.insert_norm(theirs("Mamba2"), "B", "RMSN", batch)
+    with pytest.raises(ValueError, match=r"unknown norm 'RMS'.*did you mean 'RMSN'"):
+        mn.insert_norm(model, "gated", "RMS", batch)
+    with pytest.raises(ValueError, match="'None' is no norm to insert"):
+        mn.insert_norm(model, "gated", None, batch)
+    with pytest.raises(ValueError, match="Sequential is of no family that surgery knows"):
+        mn.insert_norm(nn.Sequential(nn.Linear(8, 8)), "gated", "RMSN", X)
+    with pytest.raises(ValueError, match="norm 'IN' sees the future"):
+        mn.insert_norm(model, "gated", "IN", batch)
+    with pytest.raises(ValueError, match="norm 'BN' sees the future"):
+        mn.insert_norm(ours(), "n2", "BN", text())
+    with pytest.raises(ValueError, match="refuses this batch"):
+        mn.insert_norm(model, "gated", "RMSN", {"ids": text()})
+    with pytest.raises(ValueError, match="on meta"):
+        mn.insert_norm(model, "gated", "RMSN", {"input_ids": text().to("meta")})
+    with pytest.raises(ValueError, match=r"n1 of blocks.0 has a norm already, RMSN"):
+        mn.insert_norm(classifier(), "n1", "LN", X)
+    with pytest.raises(ValueError, match=r"unknown site for a norm in this kit's blocks 'gated'"):
+        mn.insert_norm(classifier(), "gated", "LN", X)
+    mn.insert_norm(theirs(), "gated", "RMSN", batch, eps=1e-6)
+    with pytest.raises(TypeError, match="unknown option of norm RMSN 'epsilon'"):
+        mn.insert_norm(model, "gated", "RMSN", batch, epsilon=1e-6)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
+    done = mn.insert_norm(model, "gated", "RMSN", batch)
+    with pytest.raises(ValueError, match=r"gated has a norm already"):
+        mn.insert_norm(model, "gated", "LN", batch)
+    done.undo()
+
+
+def test_a_mixer_that_a_fused_kernel_computes_is_refused():
+    model = theirs().eval()
+    for layer in model.backbone.layers:
+        layer.mixer.forward = lambda hidden_states, **_: hidden_states
+    with pytest.raises(ValueError, match="is not called: the model computes it in a fused kernel"):
+        mn.insert_norm(model, "gated", "RMSN", {"input_ids": torch.arange(V)[None]})
