@@ -109,20 +109,29 @@ def test_the_sites_are_where_they_are_said_to_be():
         torch.testing.assert_close(outputs[0][..., R : R + N], done.norms[0](plain[..., R : R + N].contiguous()))
 
 
-@pytest.mark.parametrize(("arm", "site"), [("RMSN>SSM>None", "n2"), ("None>SSM>None", "n1"), ("None>SSM>GN", "n1")])
-def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm, site):
+SURGERIES = [
+    ("RMSN>SSM>None", "n2", "RMSN>SSM>LN"),
+    ("None>SSM>None", "n1", "LN>SSM>None"),
+    ("None>SSM>GN", "n1", "LN>SSM>GN"),
+    *(("RMSN>SSM>None+B:RMSN", site, f"RMSN>SSM>None+B:RMSN+{site}:LN") for site in surgery.OWN_SITES[4:]),
+]
+
+
+@pytest.mark.parametrize(("arm", "site", "after"), SURGERIES)
+def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm, site, after):
     model = classifier(arm)
     before, weights = logits(model, X), state(model)
     done = mn.insert_norm(model, site, "LN", X)
-    changed, names = logits(model, X), arm.split(">")
+    changed = logits(model, X)
     assert surgery.change(changed, before) == pytest.approx(done.change, rel=1e-5)
-    names[{"n1": 0, "n2": 2}[site]] = "LN"
-    other = classifier(">".join(names))
+    assert {str(block.arm) for block in model.blocks} == {after}
+    other = classifier(after)
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(logits(other, X), changed)
     done.undo()
     assert torch.equal(logits(model, X), before)
     assert state(model).keys() == weights.keys()
+    assert {str(block.arm) for block in model.blocks} == {arm}
 
 
 def test_the_fused_version_gives_the_same_after_surgery():

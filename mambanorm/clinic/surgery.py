@@ -80,9 +80,9 @@ class Surgery:
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
     """Puts a norm at a site of every layer of a model, in place, calibrated on one batch.
 
-    site: of this kit's Mamba and Mamba-2 blocks one of OWN_SITES; of transformers' Mamba, Falcon-Mamba and Jamba, and mamba-ssm's, n1, dt,
-    B, C, gated or branch; of Mamba-2 n1, gated or branch. norm: a name of NORMS; options go to `create_norm`. batch: as
-    for `diagnose`, without a loss; the model is run on it in its own mode, three times.
+    site: of this kit's Mamba and Mamba-2 blocks one of OWN_SITES; of transformers' Mamba, Falcon-Mamba and Jamba, and
+    mamba-ssm's, n1, dt, B, C, gated or branch; of Mamba-2 n1, gated or branch. norm: a name of NORMS; options go to
+    `create_norm`. batch: as for `diagnose`, without a loss; the model is run on it in its own mode, three times.
     The new weights learn. ValueError for a family that is not known, an unknown site, one where a norm stands already,
     a norm that is not causal in a language model, and a site that the model computes in a fused kernel.
     """

@@ -64,7 +64,7 @@ class SitedBlock(nn.Module):
             setattr(self, site, norm)
             self.arm = self.arm._replace(**{site: name})
         else:
-            before = self.more[site] if site in self.more else None
+            before = dict(self.more).get(site)
             if norm is not None:
                 self.more[site] = norm
             elif before is not None:
