@@ -30,6 +30,7 @@ def checkpoint(folder, scale=1.0):
     path = folder / "model.safetensors"
     save_file({as_mamba_ssm(name): value for name, value in model.state_dict().items()}, path)
     (folder / "text.txt").write_text(TEXT)
+    (folder / "config.json").write_text('{"model_type": "mamba"}')
     return str(path), str(folder / "text.txt")
 
 
@@ -48,6 +49,19 @@ def test_a_sound_checkpoint_has_no_finding_and_its_page_is_written(tmp_path, cap
     assert "the loss given" in out
     assert "<title>" in page.read_text()
     assert "every weight" in page.read_text()
+
+
+def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_path, capsys):
+    path, text = checkpoint(tmp_path)
+    said = {}
+    for kind in ("mamba", "falcon_mamba", ""):
+        (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+        if not kind:
+            (tmp_path / "config.json").unlink()
+        code, said[kind], err = call(capsys, path, "--text", text, "--length", "16", "--rows", "2")
+        assert code == 0
+        assert ("taken for Mamba-1" in err) == (not kind)
+    assert said[""] == said["mamba"] != said["falcon_mamba"]
 
 
 def test_a_sick_checkpoint_is_told_where(tmp_path, capsys):

@@ -199,8 +199,8 @@ def test_bad_input_is_refused_in_words_and_leaves_the_model_as_it_was():
         mn.insert_norm(model, "gated", "RMSN", {"input_ids": text().to("meta")})
     with pytest.raises(ValueError, match=r"n1 of blocks.0 has a norm already, RMSN"):
         mn.insert_norm(classifier(), "n1", "LN", X)
-    with pytest.raises(ValueError, match=r"unknown site for a norm in this kit's blocks 'gated'"):
-        mn.insert_norm(classifier(), "gated", "LN", X)
+    with pytest.raises(ValueError, match=r"unknown site for a norm in this kit's blocks 'delta'"):
+        mn.insert_norm(classifier(), "delta", "LN", X)
     mn.insert_norm(theirs(), "gated", "RMSN", batch, eps=1e-6)
     with pytest.raises(TypeError, match="unknown option of norm RMSN 'epsilon'"):
         mn.insert_norm(model, "gated", "RMSN", batch, epsilon=1e-6)

@@ -21,7 +21,8 @@ BYTES = 256
 
 
 def add(command: Parser) -> None:
-    help_text = "a Mamba-1 language model of mamba-ssm or transformers: .safetensors, .bin or .pt"
+    help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt; config.json "
+    help_text += "beside it says which"
     command.add_argument("checkpoint", type=arg.file, metavar="CHECKPOINT", help=help_text)
     help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, or character by character"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
@@ -39,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     from mambanorm.tasks.pydoc import windows
 
     checkpoint, text = (_there(path) for path in (options.checkpoint, options.text))
-    model = load_mamba_checkpoint(read_checkpoint(checkpoint))
+    config = checkpoint.with_name("config.json")
+    model = load_mamba_checkpoint(read_checkpoint(checkpoint), hf_config=config if config.is_file() else None)
     ids = ids_of(_read(text), model.vocab_size, checkpoint.with_name("tokenizer.json"))
     if len(ids) < 2:
         raise ValueError(f"{text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict")
