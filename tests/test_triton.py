@@ -320,7 +320,7 @@ def test_a_block_computes_the_same_with_triton_as_with_the_reference(arm):
     found = []
     for backend in ("triton", "reference"):
         torch.manual_seed(0)
-        n1, n2 = mn.Arm.parse(arm)
+        n1, n2, _ = mn.Arm.parse(arm)
         block = mn.MambaBlock(8, n1, n2, d_state=4, scan_backend=backend).to(DEVICE)
         y = block(torch.randn(2, 5, 8, device=DEVICE))
         y.square().sum().backward()

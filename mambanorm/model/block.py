@@ -169,6 +169,8 @@ class MambaBlock(SitedBlock):
         u = see("conv", self._at("conv", self._convolve(F.linear(h, w_main)), lengths))  # (B, L, E)
         z = F.linear(h, w_gate)
         delta, B, C = self._select(u, lengths)
+        if self.observer is None and self.scan_gates:
+            return self._add(x, self._scan(u, delta, B, C, self._at("z", z, lengths)), lengths)
         see("B", B), see("C", C), see("delta", F.softplus(delta + self.dt_proj.bias))
         return self._close(x, self._scan(u, delta, B, C), z, lengths)
 

@@ -127,7 +127,7 @@ class Mamba2Block(SitedBlock):
         for site, value in (("B", B), ("C", C), ("delta", delta)):
             self._see(site, value)
         if self.scan_gates and self.observer is None:
-            return self._close_fused(x, self._scan(u, delta, B, C, z), None, lengths)
+            return self._add(x, self._scan(u, delta, B, C, z), lengths)
         return self._close(x, self._scan(u, delta, B, C), z, lengths)
 
     def _check(self, x: Tensor) -> None:

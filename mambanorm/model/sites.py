@@ -87,7 +87,11 @@ class SitedBlock(nn.Module):
         """From the scan's output y and the gate z, (B, L, E) each, to the block's output, (B, L, D): step by step."""
         f = self._see("n2", self.n2(self._see("scan", y), lengths))  # Eq. 1
         p = F.silu(self._see("z", self._at("z", z, lengths)))  # Eq. 2
-        branch = self.out_proj(self._see("gated", self._at("gated", f * p, lengths)))
+        return self._add(x, f * p, lengths)
+
+    def _add(self, x: Tensor, gated: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """From the gated output of the scan, (B, L, E), to the block's."""
+        branch = self.out_proj(self._see("gated", self._at("gated", gated, lengths)))
         branch = self._see("branch", self._at("branch", branch, lengths))
         return self._see("residual", self._at("residual", x + branch, lengths))  # Eq. 3
 
