@@ -231,7 +231,7 @@ def _draw_flow(ax: Axes, at: dict[str, Station]) -> None:
     _arrow(ax, (at[line[-1]].x + edge[line[-1]], MAIN), (at[line[-1]].x + 0.85, MAIN))
     for station in at.values():
         if station.small:
-            _arrow(ax, (station.x, BELOW + 0.15), (0.5 * (station.x + at["ssm"].x), MAIN - 0.25))
+            _arrow(ax, (station.x, BELOW + 0.15), (at["ssm"].x + 0.2 * (station.x - at["ssm"].x), MAIN - 0.25))
     fork, times, plus = 1.98, at["times"].x, at["plus"].x
     gate = [key for key in ("gate_lin", "+z", "gate_silu") if key in at]
     _arrow(ax, (fork, MAIN), (fork, GATE), (at["gate_lin"].x - 0.39, GATE))
