@@ -25,7 +25,7 @@ from mambanorm.training.sweep import sweep
 ELSEWHERE = 0.05
 """On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14
 runs of digits differed by at most 0.003. Between an Intel and an AMD processor 3 of 436 runs of scale quick differed by
-more than this, all of digits, by up to 0.49: there rounding decides a run. So one of a sample may."""
+more than this, all of digits, by up to 0.49: there rounding decides a run. Another may, if it shows the same here."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,14 @@ def test_each_hypothesis_about_sequences_has_a_verdict_in_the_recorded_results(f
     assert (table.seeds[sequences] >= 6).all()
 
 
+def rounding_decides(config: str, accuracy: float) -> bool:
+    """Whether a millionth of its learning rate, a change as small as one of rounding, moves a run beyond ELSEWHERE, on
+    this machine alone."""
+    config = RunConfig.from_json(config)
+    nearby = (train(config.but(lr=config.lr * (1 + k * 1e-6))).facts()["test_accuracy"] for k in (1, -1, 2, -2))
+    return any(abs(other - accuracy) > ELSEWHERE for other in nearby)
+
+
 @pytest.mark.parametrize("scale", ["quick", "evening"])
 def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
     """Bit for bit on the same machine with the same versions, else within ELSEWHERE, and closer on the whole. Of quick
@@ -91,7 +99,7 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
     exact, expected = again.loc[same, facts], sample.loc[same, facts]
     pd.testing.assert_frame_equal(exact, expected, check_dtype=False, check_exact=True, obj=told)
     gaps = (again.test_accuracy - sample.test_accuracy)[~same & (again.status == sample.status)].abs()
-    assert (gaps > ELSEWHERE).sum() <= 1, told
+    assert all(rounding_decides(sample.config[i], again.test_accuracy[i]) for i in gaps.index[gaps > ELSEWHERE]), told
     assert np.median(gaps) <= ELSEWHERE / 3 if len(gaps) else True, told
 
 

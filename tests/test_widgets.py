@@ -498,7 +498,7 @@ def test_a_mixture_that_nobody_has_trained_is_said_to_be_missing(store):
 def test_a_mixture_is_trained_here_and_moves_with_time(store):
     explorer = widgets.explore_mixture(steps=6)
     explorer.begin()
-    explorer.live._watcher.join(600)  # where its kernels are not compiled yet
+    explorer.live._watcher.join(120)
     assert "trained here, done" in explorer.picture.tooltip
     assert "step 5" in explorer.picture.tooltip
     explorer.controls["at"].value = 0.0

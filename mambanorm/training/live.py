@@ -31,10 +31,11 @@ GRADIENT_BINS = np.linspace(-9, 1, 41)
 
 
 @cache
-def warm_up(task: str, scale: str) -> None:
-    """One step of a run on this task, thrown away: it loads data and kernels, 2 s in a new process. What is there then
-    is taken out of the garbage collector's rounds (`gc.freeze`), which are 0.3 s of each start after that."""
-    train(base_config(task, scale, device="cpu", steps=1, warmup_steps=1))
+def warm_up(task: str, scale: str, arm: str) -> None:
+    """One step of such a run, thrown away. It loads data and kernels, 2 s in a new process, and compiles what this
+    machine has not compiled yet. What is there then is taken out of the garbage collector's rounds (`gc.freeze`), which
+    are 0.3 s of each start after that."""
+    train(base_config(task, scale, arm=arm, device="cpu", steps=1, warmup_steps=1))
     gc.collect()
     gc.freeze()
 
@@ -130,4 +131,6 @@ class LiveRuns:
             while any(thread.is_alive() for thread in threads):
                 for thread in threads:
                     thread.join(self._every_s / len(threads))
-                self._changed()
+                if any(thread.is_alive() for thread in threads):
+                    self._changed()
+        self._changed()

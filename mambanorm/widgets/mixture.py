@@ -20,7 +20,7 @@ class MixtureExplorer(Explorer):
     """A button trains the arm here, unless the run store of this machine has it."""
 
     def __init__(self, steps: int | None = None):
-        warm_up(TASK, SCALE)
+        warm_up(TASK, SCALE, ARMS[0])
         self.live, self._steps = None, steps
         super().__init__(
             self._show,

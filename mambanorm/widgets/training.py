@@ -16,7 +16,7 @@ class TrainingExplorer(Explorer):
     """Start and stop beside the controls; the picture moves while the runs do."""
 
     def __init__(self, steps: int | None = None):
-        warm_up(TASK, SCALE)
+        warm_up(TASK, SCALE, "RMSN>SSM>IN")
         self.live, self._asked, self._steps = None, None, steps
         self.start, self.halt = begin_and_end("start", self.begin, self.end)
         self.halt.disabled = True
