@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.comparisons import NONE, Comparison
-from mambanorm.claims.hypotheses import CLAIMS, CONTROL, UNEVEN, Claim, find_claim
+from mambanorm.claims.hypotheses import CONTROL, UNEVEN, Claim, find_claim
 from mambanorm.claims.needed import needed
 from mambanorm.claims.verdict import VERDICTS, judge
 from mambanorm.study.paper import paper_values
@@ -94,7 +94,7 @@ CONTROLS = {
 @lru_cache(maxsize=128)
 def skeleton(claim_id: str, seeds: int = 8, scale: str = "quick", task: str = "") -> pd.DataFrame:
     """The runs that a claim needs, without results."""
-    claim = CLAIMS[claim_id]
+    claim = find_claim(claim_id)
     names = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role")
     configs = needed(claim, seeds, [task or TASK[claim.kind]], scale)
     frame = pd.DataFrame([{name: getattr(config, name) for name in names} for config in configs])

@@ -43,6 +43,11 @@ class Claim:
         return KINDS[self.id[-1]]
 
     @property
+    def beyond(self) -> bool:
+        """Whether it is about later models, and no claim of a source of the study (beyond.py)."""
+        return self.id.startswith("E")
+
+    @property
     def unit(self) -> str:
         """The unit of its first comparison; the claim on growth (H10) has comparisons in two units."""
         return "% of runs" if self.runs == "failure" else self.comparisons[0].unit
@@ -50,6 +55,8 @@ class Claim:
     @property
     def printed_on(self) -> str:
         """On which of its tasks the paper prints numbers; "" if it has none of this kind."""
+        if self.beyond:
+            return ""
         return self.paper_task or MAIN_TASKS.get(self.kind, "")
 
     @property

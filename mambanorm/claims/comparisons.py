@@ -31,6 +31,8 @@ UNITS = {
     "sigma_rise": "log₁₀ of the variance",
     "sigma_trend": "log₁₀, slope over depth",
     "unevenness": "log₁₀ of the ratio",
+    "headroom": "decades",
+    "reach": "decades of the rate",
 }
 """Column of the evidence → unit of a comparison in it; pp are percentage points."""
 

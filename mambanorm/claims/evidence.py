@@ -26,7 +26,7 @@ from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import fixed_runs, kind_of
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.study.experiments import all_rates, inside_task, lr_grid, model_of, scaled_lr
+from mambanorm.study.experiments import all_rates, inside_task, ladder, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
 from mambanorm.tasks import TASKS, check_task, load_task
 from mambanorm.training.config import base_config
@@ -180,6 +180,8 @@ class Evidence:
 
     def paired(self, claim: Claim, task: str) -> Paired:
         """The numbers of the claim's arms on a task, at their tuned rates if the claim tunes."""
+        if claim.runs == "ladder":
+            return self._climb(claim.arms, task)
         return self.tuned(claim.arms, task) if claim.runs == "tuned" else self._fixed(claim)
 
     def further_rates(self, arms: Sequence[str], task: str) -> list[tuple[str, float]]:
@@ -205,21 +207,28 @@ class Evidence:
         return self._tuned[task, arms]
 
     def _tune(self, arms: tuple[str, ...], task: str) -> Paired:
-        seeds, model = self.seeds.get(task, ()), model_of(arms)
+        model = model_of(arms)
         rates, base = all_rates(task, self.scale, model), lr_grid(task, self.scale, model)
-        at = np.full((len(arms), len(rates), len(seeds)), len(self.index))
+        three, kept, missing, named = self._whole(arms, task, base)
+        at = np.full((len(arms), len(rates), len(kept)), len(self.index))
         first = rates.index(base[0])
-        three = at[:, first : first + len(base)]
-        three[:] = self._places(_grid_ids(task, self.scale, arms, base, seeds, self.setting)).reshape(three.shape)
-        there = three < len(self.index)
+        at[:, first : first + len(base)] = three
+        return self._choose(arms, task, kept, at, missing, named)
+
+    def _whole(self, arms: tuple[str, ...], task: str, rates: tuple[float, ...]) -> tuple:
+        """Where the runs stand, (arms, rates, seeds), of the seeds that have every rate of every arm; these seeds; what
+        is missing of all seeds, and what of the seeds that are left out."""
+        seeds = self.seeds.get(task, ())
+        shape = len(arms), len(rates), len(seeds)
+        at = self._places(_grid_ids(task, self.scale, arms, rates, seeds, self.setting)).reshape(shape)
+        there = at < len(self.index)
         tried = there.any(axis=2)
         some, there = there.any(axis=(0, 1)), there | ~tried[..., None]  # what is nowhere is told once, as a gap
         whole = some & there.all(axis=(0, 1))
         left_out = tuple(seed for seed, yes in zip(seeds, some & ~whole, strict=True) if yes)
-        named = gaps.missing_seeds(arms, base, left_out, there[:, :, some & ~whole])
+        named = gaps.missing_seeds(arms, rates, left_out, there[:, :, some & ~whole])
         kept = tuple(seed for seed, yes in zip(seeds, whole, strict=True) if yes)
-        missing = gaps.missing_rates(arms, base, tried)
-        return self._choose(arms, task, kept, at[:, :, whole], missing, named)
+        return at[:, :, whole], kept, gaps.missing_rates(arms, rates, tried), named
 
     def _choose(self, arms, task, seeds, at, missing, left_out) -> Paired:
         """The rates of every arm, each seed's by the others. at: (arms, rates, seeds), where the runs stand."""
@@ -261,6 +270,27 @@ class Evidence:
             diverged=np.stack([diverged.sum(axis=1), usable.sum(axis=1) * len(seeds)], axis=1),
             tried=len(seeds) * counted.sum(axis=1),
             failed=np.where(counted, diverged, 0.0).sum(axis=1),
+        )
+
+    # ------------------------------------------------------------------------------------------------- ladders of rates
+
+    def _climb(self, arms: tuple[str, ...], task: str) -> Paired:
+        """How high each arm's rate can be with each seed (`reach`); score, chance and diverged are those of the rate
+        that is best for it."""
+        rates = ladder(task, self.scale)
+        at, seeds, missing, left_out = self._whole(arms, task, rates)
+        columns = {name: self.columns[name][at] for name in ("score", "chance", "diverged")}
+        best = np.nan_to_num(columns["score"], nan=-1.0).argmax(axis=1)[:, None]  # (arms, 1, seeds)
+        of_best = {name: np.take_along_axis(values, best, axis=1)[:, 0] for name, values in columns.items()}
+        ran = np.isfinite(columns["diverged"])
+        return Paired(
+            arms,
+            seeds,
+            of_best | dict(reach=tuning.reach(columns["score"], columns["chance"], rates)),
+            self.ids[np.take_along_axis(at, best, axis=1)[:, 0]],
+            missing,
+            left_out,
+            diverged=np.stack([np.nansum(columns["diverged"], axis=(1, 2)), ran.sum(axis=(1, 2))], axis=1),
         )
 
     # ------------------------------------------------------------------------------------------------- claims of §4.6

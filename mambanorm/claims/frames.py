@@ -21,7 +21,7 @@ FACTS = ("status", "test_accuracy", "best_val_accuracy", "chance")
 STATUS = ("ok", "diverged", "failed")
 LOSSES = ("test_loss", "best_val_loss", "chance_loss")
 """What language models are judged by, in nats."""
-STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness")
+STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom")
 
 
 def checked(frame: pd.DataFrame, scale: str) -> pd.DataFrame:

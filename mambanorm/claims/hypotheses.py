@@ -3,12 +3,13 @@
 A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
 `None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); H1l, H3l and H8l,
 about language models, stand in language.py; A1v…A3v, about the Transformers of the study's second source, in
-autonorm.py. protocol.py has the rule by which they are judged, and
-its versions: whoever changes a hypothesis here writes a new one. effects.py computes the intervals, and `judge` in
-verdict.py counts.
+autonorm.py; E1s…E4s, E3l and E4l, about the sites and norms of later models, in beyond.py. protocol.py has the rule by
+which they are judged, and its versions: whoever changes a hypothesis here writes a new one. effects.py computes the
+intervals, and `judge` in verdict.py counts.
 
     runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the settings
-                that fail ("failing", Figure 10; "growth", Figure 9), depth × rate ("failure"), deep models ("deep")
+                that fail ("failing", Figure 10; "growth", Figure 9), depth × rate ("failure"), deep models ("deep"),
+                a ladder of rates ("ladder")
     at_least    how many of the deciding comparisons have to hold: None = all; 1 = there is one
     select      "best": of each group of comparisons one is chosen by validation on the other seeds
 
@@ -18,6 +19,7 @@ Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 from __future__ import annotations
 
 from mambanorm.claims.autonorm import AUTONORM_CLAIMS
+from mambanorm.claims.beyond import BEYOND_CLAIMS
 from mambanorm.claims.claim import SMALLEST_EFFECT, Claim
 from mambanorm.claims.comparisons import (
     FLAT,
@@ -48,9 +50,9 @@ def find_claim(claim_id: str | Claim) -> Claim:
     """The claim of that id. ValueError for an unknown one."""
     if isinstance(claim_id, Claim):
         return claim_id
-    if claim_id not in CLAIMS:
-        raise unknown("claim", claim_id, CLAIMS)
-    return CLAIMS[claim_id]
+    if claim_id not in (known := CLAIMS | BEYOND):
+        raise unknown("claim", claim_id, known)
+    return known[claim_id]
 
 
 BEST_AFTER = {"sequence": "GN", "vision": "LN"}
@@ -303,3 +305,8 @@ CLAIMS: dict[str, Claim] = {
         *language_claims(_h1("H1s", "sequence"), _h3("H3s", "sequence"), _h8("H8s", "sequence")),
     ]
 }
+"""The claims of the sources of the study."""
+
+BEYOND: dict[str, Claim] = {claim.id: claim for claim in BEYOND_CLAIMS}
+"""Those about later models, which are judged by the same rule and stand apart: where all claims are asked for, the
+sources' are meant."""

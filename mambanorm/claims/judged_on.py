@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mambanorm.claims.hypotheses import Claim
-from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, failure_runs, growth_runs, inside_task
+from mambanorm.study.experiments import (
+    FEW_ROWS,
+    deep_runs,
+    failing_runs,
+    failure_runs,
+    growth_runs,
+    inside_task,
+    ladder_runs,
+)
 from mambanorm.training.config import RunConfig
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
 
@@ -35,7 +43,7 @@ def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
 
 def variants(claim: Claim, scale: str) -> tuple[str, ...]:
     """The settings at which a claim of §4.6 is judged. The first decides; the other is reported beside it."""
-    if claim.runs in ("tuned", "deep") or not FEW_ROWS[scale]:
+    if claim.runs in ("tuned", "deep", "ladder") or not FEW_ROWS[scale]:
         return ("",)
     return "with all rows", f"with {FEW_ROWS[scale]} training rows"
 
@@ -45,6 +53,8 @@ def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0)
     seeds, few = list(seeds), FEW_ROWS[scale] if variant else 0
     if claim.runs == "deep":
         return deep_runs(scale, seeds)
+    if claim.runs == "ladder":
+        return ladder_runs(claim.arms, scale, seeds)
     if claim.runs == "growth":
         return growth_runs(scale, seeds=seeds, train_rows=few)
     if claim.runs == "failing":

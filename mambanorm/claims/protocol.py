@@ -24,7 +24,8 @@ from pathlib import Path
 
 from mambanorm.claims.claim import SMALLEST_BITS
 from mambanorm.claims.comparisons import TEXT_PARTS
-from mambanorm.claims.hypotheses import CLAIMS, SMALLEST_EFFECT, UNEVEN, Claim
+from mambanorm.claims.hypotheses import BEYOND, CLAIMS, SMALLEST_EFFECT, UNEVEN, Claim
+from mambanorm.claims.tuning import TRAINS
 from mambanorm.study.experiments import (
     BUDGETS,
     DEPTHS,
@@ -32,6 +33,7 @@ from mambanorm.study.experiments import (
     FAILURE_DEPTHS,
     FAILURE_LRS,
     FURTHER_LR_FACTORS,
+    LADDER,
     LR_FACTORS,
     SIZES,
 )
@@ -121,6 +123,9 @@ VERSIONS = (
         "d3dcf37552bcf07d",
         runs=2,
     ),
+    Version(
+        8, "2026-11-23", "four questions beyond the paper, E1 to E4: later sites and norms", "6e3aea67ef72fc0c", runs=2
+    ),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {
@@ -137,10 +142,11 @@ def fingerprint(claims: Iterable[Claim] | None = None) -> str:
     with what is fixed for scale evening; of some claims: of these and of the rule alone, as versions 2 to 4 had it."""
     numbers = [ONE_SIDED, STABLE, MOST_SEEDS, SMALLEST_EFFECT, UNEVEN, SKETCH_BELOW, LR_FACTORS, FURTHER_LR_FACTORS]
     depths = [{scale: at[scale] for scale in at if scale != "evening"} for at in (DEPTHS, FAILURE_DEPTHS)]
-    told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in claims or CLAIMS.values()]]
+    asked = (*CLAIMS.values(), *BEYOND.values()) if claims is None else claims
+    told = [[*numbers, *depths, FAILURE_LRS, BOUNDS], [asdict(claim) for claim in asked]]
     if claims is None:
         told.append([EVENING_SEEDS, GRID_SEEDS, BUDGETS, SIZES, EDGE_LRS, SMALLEST_BITS, len(TEXT_PARTS)])
-        told.append([TRAINED_TASKS, CEILING_TASK, RISING])
+        told.append([TRAINED_TASKS, CEILING_TASK, RISING, LADDER, TRAINS])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -150,7 +156,7 @@ MARKS = ("<!-- hypotheses: written by python -m mambanorm.claims.protocol -->\n"
 
 def hypotheses_text() -> str:
     """Every hypothesis as Markdown: the paper's sentence and its place, what is measured, and what it takes to hold."""
-    return "\n".join(_hypothesis(claim) for claim in CLAIMS.values())
+    return "\n".join(_hypothesis(claim) for claim in (*CLAIMS.values(), *BEYOND.values()))
 
 
 def _hypothesis(claim: Claim) -> str:

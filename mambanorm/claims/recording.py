@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.atomic import writable_folder
+from mambanorm.claims import hypotheses
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.needed import needed
@@ -59,6 +60,8 @@ STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4"))
 GRID = ("H5", "H6", "H7")
 """Claims, without the letter of their kind: those over the budget, and those that need more of the grid. At all steps
 the first are recorded in the parts of STEPWISE, so that a night that ends early has some of them whole."""
+BEYOND = (("E1",), ("E2",), ("E3", "E4"))
+"""Claims about later models, without the letter of their kind, in the order in which they are recorded."""
 INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
 """Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
 ceiling."""
@@ -93,8 +96,8 @@ def parts(
 ) -> list[Part]:
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 
-    At evening: each task's claims at all steps and at fewer; then the grid and §4.6; last, other sizes of the model and
-    digits. At the other scales: each task's claims, then the runs of the notebooks.
+    At evening: each task's claims at all steps and at fewer; then the grid and §4.6; other sizes of the model; what
+    lies beyond the paper; last, digits. At the other scales: each task's claims, then the runs of the notebooks.
     """
     scale = default_scale() if scale is None else scale
     if scale == "evening":
@@ -130,6 +133,9 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
         for size in SIZES:
             name = ", ".join(f"{field} {value}" for field, value in size.items())
             found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", few, quarter | size))
+    for task in over:
+        for some in filter(None, (_of_kind(numbers, task) for numbers in BEYOND)):
+            found.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, few))
     if CEILING_TASK in tasks:
         found.append(Part(f"{CEILING_TASK}, at their ceiling", CEILING, CEILING_TASK, few))
     return found
@@ -137,7 +143,8 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
 
 def _of_kind(numbers: tuple[str, ...], task: str) -> tuple[str, ...]:
     """The claims of these numbers about the task's kind; of language models there are few."""
-    return tuple(name for number in numbers if (name := number + kind_of(task)[0]) in CLAIMS)
+    known = CLAIMS | hypotheses.BEYOND
+    return tuple(name for number in numbers if (name := number + kind_of(task)[0]) in known)
 
 
 def manifest(

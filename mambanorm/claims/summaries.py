@@ -1,8 +1,8 @@
 """A few numbers on the inside of a stored run, as columns of the run frame: the claims on growth (H10), on singular
-values (H11) and on weight norms (H12) rest on them.
+values (H11), on weight norms (H12) and on the scan's head-room (E1) rest on them.
 
-Nothing is trained: the arrays that every run keeps are read (`diagnostics.WeightLog`). A column is NaN for a run
-that its claim does not look at.
+Nothing is trained: the arrays that every run keeps are read (`diagnostics.WeightLog`), and its tested weights. A column
+is NaN for a run that its claim does not look at.
 
     growth, law         of the largest token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
                         decades in 8 blocks; AIC of the best other law minus that of the exponential (above 0 =
@@ -13,11 +13,13 @@ that its claim does not look at.
                         step of the no-norm run of the same seed
     unevenness          log₁₀ of the largest over the smallest block of `deep_runs`, each the L2 norm of all its weights
                         relative to what it was before training
+    headroom            of `deep_runs`: decades between the largest |y| of the scan and float16's largest number, over
+                        the blocks and the first ROWS test rows; 0 where the run ended non-finite. A model is run for it
     late_gain           of language models: by how many bits a character the last tenth of the steps lowered the best
                         validation loss
     bits_1 … bits_16    of language models: bits a character, with a minus, on consecutive parts of the test text
-    noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3); for these
-                        alone a model is run
+    noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3); a model
+                        is run for it
 """
 
 from __future__ import annotations
@@ -29,21 +31,26 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.diagnostics import growth, sigma_history
+from mambanorm.diagnostics import growth, record_sites, sigma_history
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
-from mambanorm.study.robustness import robustness_table
+from mambanorm.study.robustness import robustness_table, trained_model
+from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig
 from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.training.store import find_run, stored_run
 from mambanorm.training.stored_run import DamagedRun, StoredRun
 
 NONE = str(Arm("None", "None"))
-COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "late_gain", *TEXT_PARTS, *CORRUPTED)
+COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *TEXT_PARTS, *CORRUPTED)
+ROWS = 256
+"""Test rows whose scan is looked at (headroom)."""
+TINY = torch.finfo(torch.float32).tiny
 Reader = Callable[[StoredRun], dict[str, float]]
 
 
@@ -75,6 +82,7 @@ def _readers(scale: str, seeds: list[int], runs_dir: str | Path | None) -> Itera
             yield config, lambda run: sigma_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
     for config in deep_runs(scale, seeds):
         yield config, weight_facts
+        yield config, headroom_facts
 
 
 def _add(facts: dict[str, dict], run_id: str, directory: str | Path | None, read: Reader) -> None:
@@ -149,3 +157,19 @@ def weight_facts(run: StoredRun) -> dict[str, float]:
     blocks = np.linalg.norm(run.diagnostics["part_norms"], axis=2)  # (T, layers)
     grown = blocks[np.isfinite(blocks).all(axis=1)][-1] / blocks[0]
     return dict(unevenness=float(np.log10(grown.max() / grown.min())))
+
+
+def headroom_facts(run: StoredRun) -> dict[str, float]:
+    """Decades from the scan's largest output to float16's largest number, with the weights that were tested. A run that
+    ended non-finite has none left."""
+    if run.facts["status"] == "diverged":
+        return dict(headroom=0.0)
+    model, data = (
+        trained_model(run.config, run.path.parent),
+        load_task(run.config.task, run.config.scale, run.config.seed),
+    )
+    inputs, lengths, _ = data.test.batch(slice(0, ROWS))
+    with torch.no_grad(), record_sites(model, "scan") as seen:
+        model(inputs, lengths)
+    largest = max(float(value.abs().amax()) for *_, value in seen.seen)
+    return dict(headroom=math.log10(torch.finfo(torch.float16).max) - math.log10(max(largest, TINY)))

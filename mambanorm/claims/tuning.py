@@ -9,6 +9,7 @@ of an arm is an end of its grid, and better than its neighbour by more than the 
     edge            which end of an arm's grid is still rising
     grow            further rates of one arm, one by one
     rates_that_count    whose divergence is held against an arm, or speaks for it
+    reach               on a ladder of rates: the highest that trains
 
 Validation is the accuracy in per cent, of a language model its bits with a minus. Arrays are (arms, rates, seeds), the
 smallest rate first. A rate that an arm does not have is not `usable`, (arms, rates).
@@ -16,7 +17,7 @@ smallest rate first. A rate that an arm does not have is not `usable`, (arms, ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,3 +88,28 @@ def rates_that_count(diverged: np.ndarray, usable: np.ndarray, choice: np.ndarra
     above = np.arange(usable.shape[1]) > choice.max(axis=1)[:, None]
     calm = usable & (diverged == 0)
     return usable & np.cumprod(calm | ~above, axis=1).astype(bool)
+
+
+TRAINS = 0.8
+"""A rate trains a model that has this share of what its best rate brings above chance."""
+
+
+def reach(score: np.ndarray, chance: np.ndarray, rates: Sequence[float]) -> np.ndarray:
+    """log₁₀ of the highest rate that trains, (arms, seeds), by linear interpolation between the last that does and the
+    next. score, chance: (arms, rates, seeds), in one unit; NaN where a rate was not run. Where the highest rate trains,
+    it is that one."""
+    found = np.full((score.shape[0], score.shape[2]), np.nan)
+    for i, k in np.ndindex(*found.shape):
+        run = np.isfinite(score[i, :, k])
+        if run.any():
+            found[i, k] = _last_that_trains(score[i, run, k], chance[i, run, k].max(), np.log10(rates)[run])
+    return found
+
+
+def _last_that_trains(score: np.ndarray, chance: float, log_rates: np.ndarray) -> float:
+    line = chance + TRAINS * (score.max() - chance)
+    last = np.flatnonzero(score >= line)[-1]
+    if last == len(score) - 1:
+        return log_rates[last]
+    part = (score[last] - line) / (score[last] - score[last + 1])
+    return log_rates[last] + part * (log_rates[last + 1] - log_rates[last])

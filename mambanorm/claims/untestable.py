@@ -22,6 +22,8 @@ def untestable(claim: Claim, paired: Paired, part: Part, facts: dict, splits: Sp
     column, threshold = part.comparison.column, facts["threshold"]
     if column == "unevenness" and lower_end(paired.columns[column][paired.arms.index(NONE)]) <= UNEVEN:
         return "out of reach: without norms the blocks are not told to differ by 5 %, so there is nothing to even out"
+    if claim.runs == "ladder" and not all(_climbed(part, paired, sign, splits) for sign in (1, -1)):
+        return "at chance: an arm is told from guessing at no rate"
     if claim.runs != "tuned":
         return ""
     if column == "bits" and not np.isfinite(facts["low"]):
@@ -54,6 +56,13 @@ def _learned(part: Part, paired: Paired, sign: int, splits: Splits) -> bool:
         return lower_end(gain) > 0
     counting = 100 * np.sqrt(chance / 100 * (1 - chance / 100) / splits.test_rows)
     return lower_end(gain) > 0 or bool((gain > 3 * counting).any())
+
+
+def _climbed(part: Part, paired: Paired, sign: int, splits: Splits) -> bool:
+    """Whether the best rates of a side are above chance by three standard deviations of counting rows, on average: the
+    best of five models that guess is above it by one."""
+    best, chance = (part.side(sign, paired.columns[name]).mean() for name in ("score", "chance"))
+    return bool(best - chance > 300 * np.sqrt(chance / 100 * (1 - chance / 100) / splits.test_rows))
 
 
 def _told_spread(paired: Paired, part: Part, sign: int, threshold: float) -> bool:

@@ -174,7 +174,8 @@ class Verdict:
             return "–"
         same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
         place = self.claim.printed_on
-        other = "" if same else f", not the paper's {place}" if place else ", a kind of task that the paper has not"
+        unasked = ", which the paper does not ask" if self.claim.beyond else ", a kind of task that the paper has not"
+        other = "" if same else f", not the paper's {place}" if place else unasked
         return f"protocol {self.protocol}, {self.scale} scale, {', '.join(self.tasks)}{other}"
 
 

@@ -9,6 +9,7 @@ An experiment is a visible list built by plain Python from `RunConfig`s (`traini
     growth_runs, deep_runs              Figure 9 where training fails; weights of deep models (Appendix B)
     autonorm_runs, distilled, fine_tuned    S2: its named models, a student of its teacher, pre-training and fine-tuning
     lr_grid, all_rates                  the learning rates that every arm of a verdict may choose from
+    ladder, ladder_runs                 rates so high that training ends
 """
 
 from __future__ import annotations
@@ -275,6 +276,21 @@ def all_rates(task: str, scale: str, model: str = "mamba") -> tuple[float, ...]:
     """The learning rates of the grid and those by which it may grow, the smallest first."""
     below, above = FURTHER_LR_FACTORS
     return tuple(scaled_lr(task, scale, factor, model) for factor in (*below, *LR_FACTORS, *above))
+
+
+LADDER = (1.0, 2.5, 6.25, 15.6, 39.0)
+"""Multiples of the task's learning rate, up to where nothing trains: how high can an arm's rate be?"""
+
+
+def ladder(task: str, scale: str) -> tuple[float, ...]:
+    """The learning rates of LADDER, the smallest first."""
+    return tuple(scaled_lr(task, scale, factor) for factor in LADDER)
+
+
+def ladder_runs(arms: Sequence[str], scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
+    """Each arm and seed at every rate of the ladder, on the task of the runs of §4.6."""
+    task = inside_task(scale)
+    return [config for lr in ladder(task, scale) for config in grid(arms, task, scale=scale, seeds=seeds, lr=lr)]
 
 
 def scaled_lr(task: str, scale: str | None, factor: float, model: str = "mamba") -> float:
