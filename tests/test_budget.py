@@ -122,6 +122,10 @@ def test_a_figure_of_it_has_a_panel_for_each_claim_and_says_what_is_drawn(frame)
 def test_the_parts_of_the_evening_hold_what_was_planned():
     found = claims.parts(SCALE)
     by_name = {part.name: part for part in found}
+    names = list(by_name)
+    assert (
+        names.index("pydoc: H1") < names.index("mnist1d: E1") < names.index("pydoc: E3, E4") < names.index("pydoc: H8")
+    )
     assert [part.name for part in found[:3]] == ["mnist1d: H1, H2", "mnist1d: H8", "mnist1d: H3, H4"]
     assert found[0].seeds == EVENING_SEEDS
     assert by_name["mnist1d: H5–H7"].seeds == GRID_SEEDS

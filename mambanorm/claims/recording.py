@@ -97,7 +97,8 @@ def parts(
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 
     At evening: each task's claims at all steps and at fewer; then the grid and §4.6; other sizes of the model; what
-    lies beyond the paper; last, digits. At the other scales: each task's claims, then the runs of the notebooks.
+    lies beyond the paper; the rest of language models, which takes hours; last, digits. At the other
+    scales: each task's claims, then the runs of the notebooks.
     """
     scale = default_scale() if scale is None else scale
     if scale == "evening":
@@ -117,12 +118,15 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     most, few, found = seeds or EVENING_SEEDS, seeds or GRID_SEEDS, []
     tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
     over = [task for task in tasks if task != CEILING_TASK]
+    late: list[Part] = []  # of language models, whose runs take hours
     for task in over:
-        first = _of_kind(FIRST_CLAIMS, task)
+        first, mine = _of_kind(FIRST_CLAIMS, task), []
         for some in (_of_kind(numbers, task) for numbers in STEPWISE):
-            found.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, most))
+            mine.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, most))
         for share in reversed(BUDGETS[:-1]):
-            found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
+            mine.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
+        now = 1 if kind_of(task) == "language" else len(mine)
+        found, late = found + mine[:now], late + mine[now:]
     for task in over:
         if whole := _of_kind(GRID, task):
             found.append(Part(f"{task}: H5–H7", whole, task, few))
@@ -136,6 +140,7 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     for task in over:
         for some in filter(None, (_of_kind(numbers, task) for numbers in BEYOND)):
             found.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, few))
+    found += late
     if CEILING_TASK in tasks:
         found.append(Part(f"{CEILING_TASK}, at their ceiling", CEILING, CEILING_TASK, few))
     return found
