@@ -9,6 +9,7 @@
     validation.py     08: the proposal against the original
     vision.py         09: the same norms on images
     autonorm.py       10: is the learned choice better than LN?
+    beyond.py         13: further sites and norms, and what their authors say
     verdicts.py       12: how many claims hold, and which arm to take
     exercises.py      what more seeds change: which differences are told from zero
 
@@ -25,6 +26,7 @@ from mambanorm.answers.autonorm import (
     rmse_said,
     robustness_said,
 )
+from mambanorm.answers.beyond import authors_and_runs, guesses_beyond, of_models, what_a_site_brings
 from mambanorm.answers.combination import guesses_on_pairs, search_or_normvary, which_pair
 from mambanorm.answers.diagnostics import (
     growth_in_short,
@@ -61,6 +63,7 @@ from mambanorm.answers.vision import (
 )
 
 __all__ = [
+    "authors_and_runs",
     "before_or_after",
     "by_n2",
     "controls_and_teacher",
@@ -70,6 +73,7 @@ __all__ = [
     "does_rank_carry_over",
     "growth_in_short",
     "guess_on_claims",
+    "guesses_beyond",
     "guesses_on_choice",
     "guesses_on_growth",
     "guesses_on_halves",
@@ -89,6 +93,7 @@ __all__ = [
     "is_choice_better",
     "its_end",
     "learned_norm",
+    "of_models",
     "order_beside_paper",
     "proposal_or_original",
     "ranks_of",
@@ -100,6 +105,7 @@ __all__ = [
     "told_from_none",
     "two_looks_told",
     "type_of_norm",
+    "what_a_site_brings",
     "what_holds",
     "which_pair",
     "why_it_works",

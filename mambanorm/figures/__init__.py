@@ -11,6 +11,7 @@
     advice.py        mistakes beside their mended twins, values over batch, rate and depth, samples of GANs
     clinic.py        what one batch shows of a model, and the steps before a failure
     speed.py         what a training step costs: from the frame of `mambanorm bench`
+    beyond.py        norms at the sites of later models, ladders of learning rates
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
     *_view.py        the pictures of the explorers (mambanorm/widgets/): a norm, an arm, a scan, runs while they train,
@@ -31,6 +32,7 @@ from mambanorm.figures.accuracy import (
 from mambanorm.figures.advice import fig_mistakes, fig_over, fig_samples
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
+from mambanorm.figures.beyond import fig_ladder, fig_site_gains
 from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.cell_view import fig_cell_view
 from mambanorm.figures.clinic import fig_clinic, fig_failure
@@ -78,6 +80,7 @@ __all__ = [
     "fig_halves",
     "fig_headline",
     "fig_invariances",
+    "fig_ladder",
     "fig_latency",
     "fig_live_view",
     "fig_memory",
@@ -104,6 +107,7 @@ __all__ = [
     "fig_sigma1",
     "fig_single_vs_best",
     "fig_singular_values",
+    "fig_site_gains",
     "fig_sites",
     "fig_speed",
     "fig_token_norms",

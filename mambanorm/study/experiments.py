@@ -3,6 +3,7 @@
 An experiment is a visible list built by plain Python from `RunConfig`s (`training/config.py`).
 
     TYPE_ARMS … VALIDATION_ARMS         which arms each section of the paper compares
+    site_arms                           beyond the paper: one norm more, at each further site
     study                               notebook → the runs that it needs
     depth_runs, figure_9_runs           Figure 9: outputs over depth
     failure_runs, failing_runs          §4.6 and Figure 10: models that end non-finite
@@ -19,7 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 from mambanorm.errors import unknown
-from mambanorm.model.arms import AUTONORM, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
+from mambanorm.model.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
@@ -55,6 +56,17 @@ NORMVARY_ARMS = list(
 
 VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
 """Table 2: the original, both proposals, and the three arms between them that tell N1's share from N2's (I7)."""
+
+OWN = Arm("RMSN", "None")
+"""Mamba's own arm, beside which those of `site_arms` stand."""
+SITE_NORMS = ("RMSN", "LN", "Scale")
+"""The norm of most later models, another one, and the gain alone that tells normalizing from scaling."""
+
+
+def site_arms(norms: Sequence[str] = SITE_NORMS) -> list[Arm]:
+    """Mamba's own arm, and with it each norm at each of the further sites: beyond the paper."""
+    return [OWN, *(OWN._replace(more=((site, norm),)) for norm in norms for site in MORE_SITES)]
+
 
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
@@ -310,7 +322,8 @@ def study(
     scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
 ) -> dict[str, list[RunConfig]]:
     """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
-    always has runs on digits. Notebook 05 takes a task that is left out of the grid only if there is no other.
+    always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
+    is left out of the grid only if there is no other.
 
     None = the environment's scale, the study's tasks, its seeds.
     """
@@ -334,4 +347,5 @@ def study(
         "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
         "10_autonorm": autonorm_runs([*images, *tables], scale, seeds) + runs(CROSSING_ARMS, whole[:1]),
+        "13_beyond": runs(site_arms(), whole[:1]) + runs(site_arms(["RMSN"]), LANGUAGE_TASKS if whole else []),
     }

@@ -1,0 +1,94 @@
+"""Notebook 13: which further site, which norm; what the authors of later models say, and what these runs say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mambanorm.answers.words import answer, label, listed, numbered
+from mambanorm.model.arms import MORE_SITES, SYMBOLS
+
+SHOWS = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
+
+
+def guesses_beyond(table: pd.DataFrame, verdicts: Sequence[Any]) -> str:
+    """The three guesses of notebook 13: at which site a norm brings most, whether the gain alone does as well, and
+    whether norms on B, C and Δ let the rate rise. `table`: `sites_table.site_gains`; it may be empty."""
+    return numbered([_best_site(table), _norm_or_gain(table), _rate(verdicts)])
+
+
+def _best_site(table: pd.DataFrame) -> str:
+    said = []
+    for task, rows in table.groupby("task", sort=False) if len(table) else ():
+        best, told = rows.loc[rows.gain.idxmax()], rows[rows.low > 0]
+        names = listed(f"{row.norm} at {_name(row.site)}" for row in told.itertuples())
+        said.append(
+            f"On {task} {best.norm} at {_name(best.site)} brings most, {_amount(best)}; told from zero are {names}."
+        )
+    return " ".join(said) or "No further site was run."
+
+
+def _norm_or_gain(table: pd.DataFrame) -> str:
+    if not len(table) or "Scale" not in set(table.norm):
+        return "The gain alone was not run."
+    rows = table[table.task == table.task[table.norm == "Scale"].iloc[0]]
+    wide = rows.pivot(index="site", columns="norm", values="gain")
+    norms = [norm for norm in wide if norm != "Scale"]
+    ahead = {norm: [site for site in MORE_SITES if site in wide.index and wide[norm][site] > wide.Scale[site]]
+             for norm in norms}  # fmt: skip
+    said = listed(f"{norm}'s mean is above it at {len(sites)} of {len(wide)} sites" for norm, sites in ahead.items())
+    return f"Beside the gain alone, Scale, {said}."
+
+
+def _rate(verdicts: Sequence[Any]) -> str:
+    told = next((v for v in verdicts if v.claim.id == "E2s" and v.n_seeds), None)
+    if told is None:
+        return "The ladder of rates was not run."
+    times = f"{10**told.effect:.2g} times as high" if abs(told.effect) < 2 else told.amount
+    return f"With norms on B, C and Δ the highest rate that trains is {times}: {told.verdict} ({told.fidelity})."
+
+
+def authors_and_runs(verdicts: Sequence[Any]) -> pd.DataFrame:
+    """One row a question: what is asked, what its authors say and where, and what these runs say."""
+    rows = [
+        {
+            "question": v.claim.words,
+            "its authors": f"“{v.claim.quote}” ({v.claim.where})",
+            "these runs": f"{v.brief}{f'; {v.reason}' if v.reason else ''}",
+            "on": v.fidelity,
+        }
+        for v in verdicts
+    ]
+    return pd.DataFrame(rows, index=[v.claim.id for v in verdicts])
+
+
+def what_a_site_brings(runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any]) -> str:
+    """The answer of notebook 13: the sites whose gain or loss is told, task by task, and each question's verdict."""
+    lines = []
+    for task, rows in table.groupby("task", sort=False) if len(table) else ():
+        better, worse = rows[rows.low > 0], rows[rows.high < 0]
+        lines.append(f"- **{task}**, told to be better: {_all(better)}; told to be worse: {_all(worse)}")
+    lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
+    return answer(runs, SHOWS, lines)
+
+
+def _all(rows: pd.DataFrame) -> str:
+    return listed(f"{row.norm} at {_name(row.site)} ({_amount(row)})" for row in rows.itertuples())
+
+
+def _name(site: str) -> str:
+    return SYMBOLS.get(site, site)
+
+
+def _amount(row: Any) -> str:
+    digits = 1 if row.unit == "points" else 3
+    interval = f" [{row.low:.{digits}f}, {row.high:.{digits}f}]" if row.low == row.low else " (one seed: no interval)"
+    return f"{row.gain:+.{digits}f} {row.unit}{interval}".replace("-", "−")
+
+
+def of_models(presets: dict[str, Any], names: Iterable[str]) -> pd.DataFrame:
+    """The arms of later models: their norms, where these stand, and the notes of the registry."""
+    rows = {name: {"its norms": label(str(presets[name].arm)), "source": presets[name].note} for name in names}
+    return pd.DataFrame(rows).T
