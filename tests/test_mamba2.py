@@ -27,6 +27,7 @@ from mambanorm.training.recorded_results import recorded_seeds
 D, L, B = 24, 13, 3
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
 PUBLISHED = (("gated", "RMSN"),)
+PAIRED = ("None", "RMSN", "LN", "GN")
 FURTHER = ("conv", "B", "C", "delta", "z", "gated", "branch", "residual")
 SIZES = [
     dict(d_state=5, head_dim=8),
@@ -416,10 +417,11 @@ def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
 
 
 def test_notebook_05_reads_its_grid_as_mambas(tmp_path):
-    """What the notebook calls, in its order, on 36 short runs of Mamba-2 and NormVary's."""
+    """What the notebook calls, in its order, on short runs of Mamba-2: 16 of the 36 pairs, and NormVary's."""
     short, how = dict(model="mamba2", steps=1, warmup_steps=0), dict(workers=0, progress=False, runs_dir=tmp_path)
     mambas = mn.study("smoke", ["digits"], 1)["05_combination"]
-    configs = [config.but(**short) for config in mambas]
+    few = {f"{n1}>SSM>{n2}" for n1 in PAIRED for n2 in PAIRED}
+    configs = [config.but(**short) for config in mambas if config.arm in few]
     assert not {config.run_id for config in configs} & {config.run_id for config in mambas}
     assert recorded_seeds(configs).empty  # no run of a Mamba stands in for one of these
     runs = mn.sweep(configs, **how)
@@ -435,7 +437,7 @@ def test_notebook_05_reads_its_grid_as_mambas(tmp_path):
     read = procedure.ways(both, chosen)
     pairs, curse = procedure.against_chosen(both, read), procedure.winners_curse(runs)
     assert "blocks of mamba2" in answers.which_pair(both, read, pairs, curse)
-    assert "of 36" in answers.guesses_on_pairs(runs)
+    assert "of 16" in answers.guesses_on_pairs(runs)
     assert set(more_seeds(configs, **how).run_id) == set(runs.run_id)
 
 
