@@ -5,23 +5,29 @@ import json
 import math
 import os
 
+import pandas as pd
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
 from benchmarks.peers import ChunkedMamba2
+from mambanorm import answers, figures
 from mambanorm.cli.main import main
 from mambanorm.model.block import SITES
 from mambanorm.model.mamba2 import GroupedRMSNorm, Mamba2Block
 from mambanorm.ssm.chunked import scan_chunked
+from mambanorm.study import procedure
+from mambanorm.study.more_seeds import more_seeds
 from mambanorm.study.plan import forward_flops, shape_of
 from mambanorm.training.config import base_config, run_id_of
 from mambanorm.training.loop import build_model, train
+from mambanorm.training.recorded_results import recorded_seeds
 
 D, L, B = 24, 13, 3
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
 PUBLISHED = (("gated", "RMSN"),)
+PAIRED = ("None", "RMSN", "LN", "GN")
 FURTHER = ("conv", "B", "C", "delta", "z", "gated", "branch", "residual")
 SIZES = [
     dict(d_state=5, head_dim=8),
@@ -408,6 +414,31 @@ def test_the_grid_of_the_study_takes_it_on_the_command_line(store, capsys):
     ours = capsys.readouterr().out
     assert main(["plan", "--task", "digits", "--no-measure", "--scale", "smoke"]) == 0
     assert capsys.readouterr().out != ours
+
+
+def test_notebook_05_reads_its_grid_as_mambas(tmp_path):
+    """What the notebook calls, in its order, on short runs of Mamba-2: 16 of the 36 pairs, and NormVary's."""
+    short, how = dict(model="mamba2", steps=1, warmup_steps=0), dict(workers=0, progress=False, runs_dir=tmp_path)
+    mambas = mn.study("smoke", ["digits"], 1)["05_combination"]
+    few = {f"{n1}>SSM>{n2}" for n1 in PAIRED for n2 in PAIRED}
+    configs = [config.but(**short) for config in mambas if config.arm in few]
+    assert not {config.run_id for config in configs} & {config.run_id for config in mambas}
+    assert recorded_seeds(configs).empty  # no run of a Mamba stands in for one of these
+    runs = mn.sweep(configs, **how)
+    assert set(runs.model) == {"mamba2"}
+    assert "blocks of mamba2" in figures.fig_grid(runs, "digits").get_label()
+    partners = procedure.partners(runs)
+    chosen_n2 = procedure.best_n2(procedure.worth_of_n2(partners))
+    chosen = procedure.best_pair(partners, chosen_n2)
+    adaptive = f"NormVary>SSM>{chosen_n2['digits']}"
+    asked = [config.but(arm=adaptive) for config in configs if config.arm == chosen["digits"]]
+    both = pd.concat([runs, mn.sweep(asked, **how)], ignore_index=True)
+    assert set(procedure.second_step(both, chosen_n2).loc["digits"].index) >= {adaptive, chosen["digits"]}
+    read = procedure.ways(both, chosen)
+    pairs, curse = procedure.against_chosen(both, read), procedure.winners_curse(runs)
+    assert "blocks of mamba2" in answers.which_pair(both, read, pairs, curse)
+    assert "of 16" in answers.guesses_on_pairs(runs)
+    assert set(more_seeds(configs, **how).run_id) == set(runs.run_id)
 
 
 def test_its_scan_is_counted_as_the_selective_scan_that_carries_it():

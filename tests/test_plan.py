@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
 from mambanorm.cli import main as cli
+from mambanorm.model.arms import MORE_SITES
 from mambanorm.model.classifier import SequenceClassifier
 from mambanorm.model.vision import ImageClassifier
 from mambanorm.settings import ROOT
@@ -33,7 +34,7 @@ def counted(work) -> int:
 
 @pytest.mark.parametrize("stem", [{"vocab_size": 7}, {"in_features": 3}])
 def test_flops_of_the_linear_layers_are_those_that_torch_counts(stem):
-    model = SequenceClassifier(5, d_model=12, n_layers=3, d_state=6, arm="LN>SSM>GN", **stem).double()
+    model = SequenceClassifier(5, d_model=12, n_layers=3, d_state=6, arm="LN>SSM>GN+B:LN+gated:RMSN", **stem).double()
     x = torch.randint(0, 7, (2, 11)) if "vocab_size" in stem else torch.randn(2, 11, 3, dtype=torch.float64)
     assert forward_flops(model, 2, 11)["linear"] == counted(lambda: model(x))
 
@@ -70,7 +71,13 @@ def test_parameters_are_those_of_the_model_that_is_trained():
     assert found["weights_bytes"] == 4 * found["parameters"]
 
 
-@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "RMSN>SSM>GN", "LN>SSM>LN"])
+@pytest.mark.parametrize(
+    "arm",
+    [
+        *("RMSN>SSM>None", "RMSN>SSM>GN", "LN>SSM>LN", "preset:Jamba", "preset:Mamba-2-norms", "preset:Peri-LN"),
+        "RMSN>SSM>GN+" + "+".join(f"{site}:LN" for site in MORE_SITES),
+    ],
+)
 def test_activations_are_estimated_within_a_third(arm):
     model, sizes = SequenceClassifier(5, vocab_size=7, d_model=48, n_layers=3, arm=arm), {}
 

@@ -24,6 +24,7 @@ from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
+from mambanorm.model.arms import MORE_SITES, PRESETS
 from mambanorm.model.block import MambaBlock
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
@@ -33,6 +34,7 @@ from mambanorm.training.live import LiveRun, LiveRuns
 from mambanorm.training.loop import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
+from mambanorm.widgets.block import NAMED, OWN
 from mambanorm.widgets.explorer import Explorer, choice, no_collection
 from mambanorm.widgets.norms import SEQUENCE, TOKEN, scopes
 from mambanorm.widgets.page import explorers_notebook
@@ -244,6 +246,72 @@ def test_norms_outside_the_blocks_are_drawn_and_no_result_is_claimed_for_them():
     assert "recorded were models" not in texts(explorer.first)
 
 
+def test_a_norm_at_a_further_site_is_drawn_and_counted():
+    explorer = widgets.explore_block()
+    before = explorer.picture.value
+    explorer.controls["B"].value = "RMSN"
+    assert explorer.picture.value != before
+    assert "RMSN→GN + RMSN at B" in explorer.picture.tooltip
+    words = texts(explorer._draw(**explorer.values))
+    assert "B: RMSN" in words
+    assert "further" in words
+    plain, with_b = arm_facts("RMSN>SSM>GN"), arm_facts("RMSN>SSM>GN+B:RMSN")
+    assert with_b.parameters["further"] == with_b.n_layers * base_config("digits", "quick").d_state
+    assert with_b.total - plain.total == with_b.parameters["further"]
+    assert "further" not in plain.parameters
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """The explorer of the block, and the values of each picture that it would draw."""
+    explorer, drawn = widgets.explore_block(), []
+    monkeypatch.setattr(explorer, "_png", lambda values: drawn.append(dict(values)) or (b"", ""))
+    return explorer, drawn
+
+
+def test_a_preset_of_the_explorer_is_the_published_arm_and_drawn_once(undrawn):
+    explorer, drawn = undrawn
+    assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(NAMED)
+    for name in NAMED:
+        explorer.preset.value = name
+        sites = {site: drawn[-1][site] for site in ("n1", "n2", *MORE_SITES)}
+        assert sites == dict.fromkeys(MORE_SITES, "None") | PRESETS[name].arm.sites
+        assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
+        assert explorer.preset.value == name
+    assert len(drawn) == len(NAMED)
+
+
+@pytest.mark.parametrize("name", ["Jamba", "Falcon-Mamba", "Peri-LN"])
+def test_parameters_of_a_preset_are_those_of_its_norms(name):
+    arm, options = PRESETS[name].arm, dict(PRESETS[name].options)
+    sizes = base_config("digits", "quick")
+    block = MambaBlock(sizes.d_model, *arm, d_state=sizes.d_state, norm_options=options)
+    facts = arm_facts(str(arm), weightless=bool(options))
+    assert facts.parameters["further"] == facts.n_layers * sum(p.numel() for p in block.more.parameters())
+
+
+def test_the_explorer_names_the_preset_that_its_controls_are_and_no_other(undrawn):
+    explorer, _ = undrawn
+    assert explorer.preset.value == OWN
+    explorer.put(n2="None", B="RMSN", C="RMSN")
+    assert explorer.preset.value == "Mamba-3-norms"
+    explorer.controls["delta"].value = "RMSN"
+    assert explorer.preset.value == "Jamba"
+    explorer.controls["weights"].value = False
+    assert explorer.preset.value == "Falcon-Mamba"
+    explorer.controls["z"].value = "LN"
+    assert explorer.preset.value == OWN
+    assert explorer.values["B"] == "RMSN"  # to be nothing named changes nothing
+
+
+def test_a_norm_that_does_not_fit_its_site_is_told():
+    explorer = widgets.explore_block()
+    before = explorer.picture.value
+    explorer.controls["delta"].value = "GN"  # four groups, and Δ has fewer numbers
+    assert "do not divide into 4 groups" in explorer.said.value
+    assert explorer.picture.value == before
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # the scan
 
@@ -382,8 +450,10 @@ def test_to_watch_a_run_changes_nothing_in_it():
     assert run.l2.shape == (config.n_layers,)
     assert run.gradients.sum() == pytest.approx(1)
     assert all(0 <= accuracy <= 1 for accuracy in run.accuracies)
-    assert np.stack(run.mixtures).shape == (2, config.n_layers, 2, 5)
-    assert np.allclose(np.stack(run.mixtures).sum(-1), 1, atol=1e-6)
+    assert [list(kinds) for kinds in run.mixtures] == [["mixture"]] * 2
+    mixtures = np.stack([kinds["mixture"] for kinds in run.mixtures])
+    assert mixtures.shape == (2, config.n_layers, 2, 5)
+    assert np.allclose(mixtures.sum(-1), 1, atol=1e-6)
 
 
 def test_runs_side_by_side_are_those_that_train_alone_and_leave_the_threads_as_they_were():
@@ -427,6 +497,26 @@ def test_live_training_shows_both_arms_and_gives_its_buttons_back():
     assert "None→IN: done" in words
     explorer.controls["seed"].value = 1  # another question: the old answer goes
     assert "done" not in texts(explorer._show(**explorer.values))
+
+
+def test_live_training_takes_norms_at_further_sites_and_tells_what_is_none():
+    explorer = widgets.explore_training(steps=3)
+    explorer.controls["a_more"].value = "+B:RMSN+C:RMSN"
+    explorer.put(b1="RMSN", b2="None", b_more=" gated:RMSN")
+    assert [config.arm for config in explorer.configs()] == [
+        "RMSN>SSM>None+B:RMSN+C:RMSN",
+        "RMSN>SSM>None+gated:RMSN",
+    ]
+    explorer.begin()
+    explorer.live._watcher.join(120)
+    words = texts(explorer._show(**explorer.values))
+    assert "RMSN→None + RMSN at B, C: done" in words
+    assert "RMSN→None + RMSN at gated: done" in words
+    explorer.controls["b_more"].value = "+gate:RMSN"
+    assert "unknown site" in explorer.said.value
+    assert "did you mean" in explorer.said.value
+    explorer.begin()
+    assert "unknown site" in explorer.said.value
 
 
 def test_live_training_refuses_one_arm_twice_in_words():
@@ -495,8 +585,11 @@ def test_a_mixture_that_nobody_has_trained_is_said_to_be_missing(store):
     assert "press train" in texts(explorer.first)
 
 
-def test_a_mixture_is_trained_here_and_moves_with_time(store):
+@pytest.mark.parametrize("arm", ["NormVary>SSM>None", "SwitchNorm>SSM>SwitchNorm"])
+def test_a_mixture_is_trained_here_and_moves_with_time(arm, store):
     explorer = widgets.explore_mixture(steps=6)
+    explorer.controls["arm"].value = arm
+    assert f"what {arm.split('>')[0]} mixes" in explorer.picture.tooltip
     explorer.begin()
     explorer.live._watcher.join(120)
     assert "trained here, done" in explorer.picture.tooltip
@@ -507,12 +600,13 @@ def test_a_mixture_is_trained_here_and_moves_with_time(store):
     assert "nothing stored" in explorer.picture.tooltip
 
 
-def test_a_stored_run_is_shown_without_training(store):
+@pytest.mark.parametrize("arm", ["NormVary>SSM>GN", "SwitchNorm>SSM>None"])
+def test_a_stored_run_is_shown_without_training(arm, store):
     explorer = widgets.explore_mixture(steps=4)
-    config = explorer.config("NormVary>SSM>GN", 2).but(device="auto")
+    config = explorer.config(arm, 2).but(device="auto")
     save_run(train(config))
     explorer.controls["seed"].value = 2
-    explorer.controls["arm"].value = "NormVary>SSM>GN"
+    explorer.controls["arm"].value = arm
     assert "from the run store of this machine" in explorer.picture.tooltip
 
 

@@ -55,7 +55,7 @@ def mamba(q: Question) -> Recommendation:
     odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
     undecided = [_claim(v) for v in verdicts if v.verdict not in ("reproduced", "contradicted", "not run")]
     odd += [_named(row, basis, kind) for row in others[others.who != ""].itertuples() if row.told == "behind"]
-    if q.batch_size is not None and q.batch_size < 8 and {"BN", "NormVary"} & {arm.n1, arm.n2}:
+    if q.batch_size is not None and q.batch_size < 8 and {"BN", "NormVary"} & set(arm.norms):
         odd.append(Reason(f"A batch of {q.batch_size} makes the statistics of BN noisy.", "guide S4, step 1"))
     if not _fits(best.arm, causal=True):
         odd.append(Reason("It looks along the sequence, and so at later positions: causal=True asks for one that does "
@@ -84,8 +84,7 @@ def _fitting_verdicts(kind: str, causal: bool) -> tuple[list[Verdict], list[Reas
 
 
 def _fits(arm: str, causal: bool) -> bool:
-    parsed = Arm.parse(arm)
-    return not causal or all(NORMS[name].causal for name in (parsed.n1, parsed.n2))
+    return not causal or all(NORMS[name].causal for name in Arm.parse(arm).norms)
 
 
 @lru_cache(maxsize=4)

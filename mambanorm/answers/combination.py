@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from mambanorm.answers.words import answer, gained, label, numbered
-from mambanorm.study.tables import interval_says, mean_sd, points, summarize
+from mambanorm.study.tables import interval_says, mean_sd, pairs_only, points, summarize
 
 COMPARED = {"same type": "one type at both sites", "original": "the original"}
 BETTER = {"above zero": "the fixed N₁", "below zero": "NormVary"}
@@ -73,7 +73,7 @@ def guesses_on_pairs(runs: pd.DataFrame) -> str:
     """The three guesses of notebook 05, for each task of the grid: whether rows or columns differ more, whether the
     best cell lies on the diagonal, and which rank Mamba's own pair has."""
     texts = []
-    for task, here in runs.groupby("task", sort=False):
+    for task, here in pairs_only(runs).groupby("task", sort=False):
         means = summarize(here, ["n1", "n2", "arm"]).set_index("arm")
         texts.append(f"**{task}**\n\n{numbered([_sites(means), _diagonal(means), _rank(means)])}")
     return "\n\n".join(texts)

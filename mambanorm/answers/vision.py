@@ -8,7 +8,16 @@ import pandas as pd
 
 from mambanorm.answers.words import answer, gained, label, listed, numbered
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says, mean_sd, paired, points, recorded_too, sketch_note, summarize
+from mambanorm.study.tables import (
+    interval_says,
+    mean_sd,
+    paired,
+    pairs_only,
+    points,
+    recorded_too,
+    sketch_note,
+    summarize,
+)
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
@@ -86,7 +95,8 @@ def place_counts(frame: pd.DataFrame) -> str:
 
 def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
     """Accuracy in per cent by task and seed (rows) and N₂ (columns), a mean over the other four norms before it."""
-    mixed = grid[grid.n1.isin(NORMS) & grid.n2.isin(NORMS) & (grid.n1 != grid.n2)]
+    pairs = pairs_only(grid)
+    mixed = pairs[pairs.n1.isin(NORMS) & pairs.n2.isin(NORMS) & (pairs.n1 != pairs.n2)]
     return 100 * mixed.pivot_table(index=["task", "seed"], columns="n2", values="test_accuracy")
 
 

@@ -50,9 +50,10 @@ REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the 
 
 def print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
-    from mambanorm.study.tables import describe_frame, percent, summarize
+    from mambanorm.study.tables import describe_frame, percent, summarize, told_apart
     from mambanorm.text import plural
 
+    frame = told_apart(frame)
     table = summarize(frame)
     width = max(map(len, table["arm"]))
     for task, rows in table.groupby("task", sort=False):

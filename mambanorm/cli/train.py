@@ -17,9 +17,8 @@ EXAMPLES = [
 
 
 def add(command: Parser) -> None:
-    command.add_argument(
-        "--arm", required=True, help='the norms, written "RMSN>SSM>GN" (with quotes), or preset:VMamba'
-    )
+    arm_help = 'the norms, written "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), or preset:VMamba'
+    command.add_argument("--arm", required=True, help=arm_help)
     command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
     command.add_argument("--seed", "--seeds", type=arg.seed, help="the seed (default: the preset's)")
     arg.add_common(command, several=False)

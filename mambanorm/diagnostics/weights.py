@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -24,7 +24,7 @@ from mambanorm.diagnostics.recording import Block, blocks_of
 from mambanorm.model.mamba2 import Mamba2Block
 from mambanorm.model.transformer import TransformerBlock
 from mambanorm.model.vision import VSSBlock
-from mambanorm.norms import NormVary
+from mambanorm.norms.adaptive import NormVary, NormVaryToken, SwitchNorm
 
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),
@@ -50,6 +50,10 @@ TRANSFORMER_PARTS = {
     "out_proj": ("attention.out_proj.weight", "attention.out_proj.bias"),
 }
 """The four parts of a Transformer block."""
+
+
+MIXTURES = {"mixture": NormVary, "mixture_SwitchNorm": SwitchNorm, "mixture_NormVary-token": NormVaryToken}
+"""Under these names are kept the weights of each kind of norm that learns a mixture: kinds differ in their members."""
 
 
 def singular_values(weight: Tensor) -> np.ndarray:
@@ -137,6 +141,17 @@ def part_norms(block: Block) -> list[float]:
     return [float(torch.stack([parameters[name].detach().norm() for name in names]).norm()) for names in parts.values()]
 
 
+def mixtures_of(blocks: Iterable[Block]) -> dict[str, np.ndarray]:
+    """The mixtures at N1 and N2: name of MIXTURES → weights of the means and of the variances, (norms, 2, members), by
+    depth. A kind that is not there has no name."""
+    norms = [norm for block in blocks for norm in (block.n1, block.n2)]
+    found = {}
+    for name, kind in MIXTURES.items():
+        if mine := [torch.stack(norm.mixture()) for norm in norms if isinstance(norm, kind)]:
+            found[name] = torch.stack(mine).detach().cpu().numpy()
+    return found
+
+
 class WeightLog:
     """What every run keeps of its inside: a snapshot of the weights now and then, and a ring of the last few steps.
 
@@ -146,7 +161,6 @@ class WeightLog:
 
     def __init__(self, model: nn.Module, ring: int = 8):
         self.blocks = [block for _, block in blocks_of(model)]
-        self.adaptive = [m for block in self.blocks for m in (block.n1, block.n2) if isinstance(m, NormVary)]
         self.snapshots: list[dict[str, np.ndarray]] = []
         self.ring: deque[tuple[int, list[Tensor], Tensor]] = deque(maxlen=ring)
         self.outputs = torch.full((len(self.blocks),), math.nan, dtype=torch.float64)  # NaN = not seen
@@ -178,20 +192,20 @@ class WeightLog:
 
     def snapshot(self, step: int) -> None:
         """Spectra, part norms and mixture weights at this step."""
-        mixtures = [torch.stack(norm.mixture()).detach().cpu().numpy() for norm in self.adaptive]
         self.snapshots.append(
             {
                 "step": np.array(step),
                 "singular_values": spectra([block.out_proj.weight for block in self.blocks]),
                 "part_norms": np.array([part_norms(block) for block in self.blocks]),
-                **({"mixture": np.stack(mixtures)} if mixtures else {}),
+                **mixtures_of(self.blocks),
             }
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), mixture (T, norms, 2, 5) if any;
-        ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the largest token's ‖y‖₂ after
-        each block, residual stream included; NaN where a checkpoint of an earlier version did not keep it."""
+        """step (T,), singular_values (T, layers, k), part_norms (T, layers, 4), those of MIXTURES that there are, (T,
+        norms, 2, members) each; ring_step (R,), ring_singular_values (R, layers, k), ring_outputs (R, layers): the
+        largest token's ‖y‖₂ after each block, residual stream included; NaN where a checkpoint of an earlier version
+        did not keep it."""
         arrays = {key: np.stack([shot[key] for shot in self.snapshots]) for key in self.snapshots[0]}
         if self.ring:
             steps, weights, outputs = zip(*self.ring, strict=True)

@@ -17,7 +17,7 @@ from mambanorm.study.arm_facts import ArmFacts
 LAYOUT = [["model", "model"], ["block", "block"], ["parameters", "results"]]
 MARGINS = dict(left=0.115, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)
 DARK = {"#0072B2", "#D55E00", "#009E73", "#B0559A", "#7E3B70", "#4B4FA8"}
-NORM_PLACES = ("stem norm", "N1", "N2", "final norm")
+NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 
 
 @styled
@@ -31,13 +31,14 @@ def fig_arm_view(
     draw_block(axes["block"], facts.arm, fontsize=9)
     _draw_parameters(axes["parameters"], facts)
     _draw_results(axes["results"], results, note)
-    norms = sum(facts.parameters[place] for place in NORM_PLACES)
+    norms = sum(facts.parameters.get(place, 0) for place in NORM_PLACES)
     share = f"{norms:,} of {facts.total:,} parameters are norms' ({100 * norms / facts.total:.2g} %)"
     timed = f"one block, forward and backward: {facts.block_ms:.1f} ms, without norms {facts.plain_ms:.1f} ms"
     seeds = f"; {results.groupby(['scale', 'task']).size().max()} seeds at most" if len(results) else ""
+    arm = Arm.parse(facts.arm)
     return finish(
         fig,
-        f"The model of arm {Arm.parse(facts.arm)}",
+        f"The model of arm {arm.label if arm.more else arm}",
         f"model of the digits: {facts.n_layers} blocks, width {facts.d_model}",
         share,
         f"{timed} (timed here just now, one thread)",

@@ -35,7 +35,7 @@ from mambanorm.figures.style import (
     styled,
     whole_ticks,
 )
-from mambanorm.norms import NormVary
+from mambanorm.norms.adaptive import NormVary, SwitchNorm
 from mambanorm.study.tables import seeds_text
 
 ONE_RUN = seeds_text([1])
@@ -58,8 +58,13 @@ def log_axis(ax: Axes) -> None:
 # NormVary's mixture
 # ---------------------------------------------------------------------------------------------------------------------
 
-MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}
-"""NormVary's members → how the registry names their statistics (Eq. 11–12 are over D·L)."""
+
+def registered(norm: type[NormVary | SwitchNorm]) -> dict[str, str]:
+    """The members of a norm that mixes → how the registry names their statistics (Eq. 11–12 are over D·L)."""
+    return {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in norm.members}
+
+
+MEMBERS = registered(NormVary)
 MEMBER_WIDTH = {name: 4.0 if name == "LN" else 1.4 for name in MEMBERS}
 """LN-DL's line is wide, so that RMSN-DL's, drawn later, does not hide it. The two norms coincide where the mean over
 the channels is near zero."""

@@ -81,7 +81,9 @@ def fig_live_view(
 
 def _draw_run(axes: dict, run: Watched, style: dict, label: str, bins: np.ndarray) -> None:
     """One run's four lines. Its thread goes on writing, so each list is cut to the shorter of its pair."""
-    line = {name: value for name, value in style.items() if name != "marker"}  # told by its dash where steps are close
+    line = {
+        name: value for name, value in style.items() if "marker" not in name
+    }  # told by its dash where steps are close
     losses = np.array(run.losses[-len(run.steps) :], float)
     steps, looked = np.array(run.steps[: len(losses)]), np.array(run.looked)
     mean = np.array([losses[max(0, i - 9) : i + 1].mean() for i in range(len(losses))])

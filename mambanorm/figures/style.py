@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import io
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import matplotlib
@@ -217,19 +218,26 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
     """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where N2 is None), and
-    arms that share them differ in their dashes. Other labels take spare colours, and the norms' markers in turn."""
-    styles, used, shapes = {}, {}, list(MARKERS.values())
+    arms that share them differ in their dashes; hollow markers are those of arms with further sites. Other labels take
+    spare colours, and the norms' markers in turn."""
+    styles, used, shapes = {}, Counter(), list(MARKERS.values())
     for i, label in enumerate(labels):
         try:
             arm = Arm.parse(label)
-            norm = arm.n1 if arm.n2 == "None" else arm.n2
-            colour, marker = norm_colour(norm), norm_marker(norm)
+            norm = next((name for name in (arm.n2, arm.n1, *arm.norms) if name != "None"), "None")
+            colour, marker, hollow = norm_colour(norm), norm_marker(norm), bool(arm.more)
         except ValueError:
             colour = (*SPARE_COLOURS, *PALETTE.values())[i % (len(SPARE_COLOURS) + len(PALETTE))]
-            marker = shapes[i % len(shapes)]
-        used[marker] = used.get(marker, -1) + 1
-        styles[label] = dict(color=colour, marker=marker, linestyle=DASHES[used[marker] % len(DASHES)])
+            marker, hollow = shapes[i % len(shapes)], False
+        styles[label] = dict(color=colour, marker=marker, linestyle=dash(used[marker]))
+        styles[label] |= dict(markerfacecolor="white") if hollow else {}
+        used[marker] += 1
     return styles
+
+
+def dash(i: int) -> str | tuple[int, tuple[float, ...]]:
+    """The dashes of the i-th line of one colour; no two alike, however many there are."""
+    return DASHES[i] if i < len(DASHES) else (0, (i, 1.5, 1, 1.5))
 
 
 def ink_on(colour: str) -> str:

@@ -20,7 +20,8 @@ CLASSES = 10
 
 
 class ArmFacts(NamedTuple):
-    """parameters: place → how many, all blocks together (stem, stem norm, N1, mixers, N2, final norm, head).
+    """parameters: place → how many, all blocks together (stem, stem norm, N1, mixers, N2, further if the arm has
+    norms at further sites, final norm, head).
     block_ms: median time of one block, forward and backward, on (16, 64, d_model); plain_ms: of one without norms."""
 
     arm: str
@@ -36,24 +37,28 @@ class ArmFacts(NamedTuple):
 
 
 @lru_cache(64)
-def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None") -> ArmFacts:
+def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None", *, weightless: bool = False) -> ArmFacts:
     """The facts of a classifier of the digits at scale quick with this arm, its norms outside the blocks included.
-    ValueError for an unknown norm or arm. The caller's random state is left alone."""
-    config = base_config("digits", "quick", arm=str(Arm.parse(arm)), stem_norm=stem_norm, final_norm=final_norm)
+    weightless: those at further sites have no γ and β, as Falcon-Mamba's. ValueError for an unknown norm or arm, and
+    for a norm that does not fit its site. The caller's random state is left alone."""
+    parsed = Arm.parse(arm)
+    config = base_config("digits", "quick", arm=str(parsed), stem_norm=stem_norm, final_norm=final_norm)
     sizes = dict(d_model=config.d_model, n_layers=config.n_layers, d_state=config.d_state, expand=config.expand)
     outside = dict(stem_norm=stem_norm, final_norm=final_norm)
     with torch.random.fork_rng(devices=[]):
-        model = SequenceClassifier(CLASSES, in_features=1, arm=arm, d_conv=config.d_conv, **outside, **sizes)
-    counts = dict.fromkeys(("stem", "stem norm", "N1", "mixers", "N2", "final norm", "head"), 0)
+        sizes |= dict(d_conv=config.d_conv, norm_options=_options(parsed, weightless))
+        model = SequenceClassifier(CLASSES, in_features=1, arm=parsed, **outside, **sizes)
+    further = ("further",) if parsed.more else ()
+    counts = dict.fromkeys(("stem", "stem norm", "N1", "mixers", "N2", *further, "final norm", "head"), 0)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             counts[_place(name)] += parameter.numel()
     return ArmFacts(
-        str(Arm.parse(arm)),
+        str(parsed),
         config.n_layers,
         config.d_model,
         counts,
-        block_ms(str(Arm.parse(arm)), config.d_model),
+        block_ms(str(parsed), config.d_model, weightless=weightless),
         block_ms("None>SSM>None", config.d_model),
     )
 
@@ -62,15 +67,22 @@ def _place(name: str) -> str:
     """Where in the model a parameter stands: `blocks.0.n1.weight` → N1."""
     parts = name.split(".")
     if parts[0] == "blocks":
-        return {"n1": "N1", "n2": "N2"}.get(parts[2], "mixers")
+        return {"n1": "N1", "n2": "N2", "more": "further"}.get(parts[2], "mixers")
     return parts[0].replace("_", " ")
 
 
+def _options(arm: Arm, weightless: bool) -> dict[str, dict[str, bool]]:
+    """norm_options; weightless: with which the norms at further sites learn no γ and β."""
+    return {site: {"affine": False} for site, _ in arm.more} if weightless else {}
+
+
 @lru_cache(64)
-def block_ms(arm: str, d_model: int, repeats: int = 7) -> float:
+def block_ms(arm: str, d_model: int, repeats: int = 7, *, weightless: bool = False) -> float:
     """Milliseconds of one block, forward and backward, median of `repeats` after two that are left out; one thread."""
     with torch.random.fork_rng(devices=[]):
-        block, x = MambaBlock(d_model, *Arm.parse(arm)), torch.randn(ROWS, LENGTH, d_model, requires_grad=True)
+        parsed = Arm.parse(arm)
+        block = MambaBlock(d_model, *parsed, norm_options=_options(parsed, weightless))
+        x = torch.randn(ROWS, LENGTH, d_model, requires_grad=True)
     times = []
     with exactly_threads(1):
         for _ in range(repeats + 2):

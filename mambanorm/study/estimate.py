@@ -91,4 +91,4 @@ def measured_rate(config: RunConfig) -> float:
     with the run's threads, or as many of them as this process was started with."""
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
     usual = {"transformer": "LN>MHA>LN"}.get(config.model, "RMSN>SSM>None")
-    return plan(config.but(arm=usual, threads=threads))["hours"] * 3600 / relative_cost(config)
+    return plan(config.but(arm=usual, norm_options={}, threads=threads))["hours"] * 3600 / relative_cost(config)

@@ -149,7 +149,7 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
         if isinstance(block, TransformerBlock):
             found["attention"] += 4 * rows * positions**2 * block.d_model
         for name, parameter in block.named_parameters():
-            if name.startswith(("n1.", "n2.")) and ".selector." not in name:
+            if name.startswith(("n1.", "n2.", "more.")) and ".selector." not in name:
                 continue
             size = rows * parameter.numel() * (1 if name.startswith("squeeze.") else positions)
             if isinstance(block, Mamba2Block) and name in ("A_log", "D"):  # a number a head: used for each channel,
@@ -182,8 +182,9 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
     """Numbers kept for the backward pass, estimated for the fused block on the CPU.
 
     For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
-    Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), and a state of the
-    scan now and then (about E). A VSS block also keeps u and y of every direction; a halving, its input and its result.
+    Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), the output of a
+    norm at a further site, and a state of the scan now and then (about E). A VSS block also keeps u and y of every
+    direction; a halving, its input and its result.
     A Mamba-2 block is not fused: it keeps what in_proj gave before and after the convolution, Δ widened, y before and
     after its norm, and Δ and u in the scan's layout.
     A Transformer block keeps the input, both sums, both norms, q, k, v, what attention and feed-forward gave (11·D) and
@@ -198,6 +199,7 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
             hidden = block.feed_forward[0].out_features
             floats += positions * (11 * block.d_model + 2 * hidden)
             continue
+        floats += positions * sum(block.site_widths[site] for site, _ in block.arm.more)
         if isinstance(block, Mamba2Block):
             floats += positions * (2 * block.d_model + 2 * block.in_proj.out_features + 5 * block.d_inner)
             continue

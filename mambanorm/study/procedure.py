@@ -21,7 +21,7 @@ import pandas as pd
 
 from mambanorm.errors import unknown
 from mambanorm.model.arms import Arm
-from mambanorm.study.tables import check_frame, choose, paired, summarize
+from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
 
 CRITERIA = ("mean", "min")
 """By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
@@ -35,7 +35,7 @@ def validation(runs: pd.DataFrame) -> pd.Series:
 
 def partners(runs: pd.DataFrame) -> pd.DataFrame:
     """One row a task and a pair of two *different* norms, None left out: task, n2, arm, validation (mean of seeds)."""
-    scored = runs.assign(validation=validation(runs))
+    scored = pairs_only(runs.assign(validation=validation(runs)))
     mixed = scored[(scored.n1 != "None") & (scored.n2 != "None") & (scored.n1 != scored.n2)]
     return mixed.groupby(["task", "n2", "arm"], sort=False).validation.mean().reset_index()
 
@@ -88,7 +88,7 @@ def ways(runs: pd.DataFrame, chosen: Mapping[str, str]) -> pd.DataFrame:
     rows = []
     for task, arm in chosen.items():
         n2 = Arm.parse(arm).n2
-        adaptive, runs_here = f"NormVary>SSM>{n2}", runs[runs.task == task]
+        adaptive, runs_here = f"NormVary>SSM>{n2}", pairs_only(runs[runs.task == task])
         here = summarize(runs_here, ["arm"]).set_index("arm")
         fixed = here["mean"].drop(adaptive)
         here["rank"] = fixed.rank(ascending=False, method="min")

@@ -1,6 +1,7 @@
 """The run frame → small tables: means with intervals, paired differences, ours beside the paper's, captions.
 
 - `summarize` describes each arm, `paired` compares two on their shared seeds, `choose` selects on validation.
+- `pairs_only` and `told_apart` keep apart what N1, N2 or the arm alone do not tell.
 - `lr_sensitivity` tells how much an arm depends on its learning rate.
 - `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
 
@@ -26,6 +27,9 @@ SKETCH_BELOW = 6
 
 SAME_TASK = {"listops": "ListOps", "imdb": "IMDB", "cifar100": "CIFAR-100", "pathfinder64": "Path-64"}
 """Our tasks that the paper's Table 2 has as well (ours are smaller versions, below scale paper)."""
+
+WAYS = ("norm_options", "model")
+"""Columns of the run frame in which runs of one arm may differ, so that they are no runs of one thing."""
 
 BESIDE = [
     "task",
@@ -66,8 +70,13 @@ def check_frame(frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "s
 
 def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.DataFrame:
     """One row a group, in the order of the frame: mean, sd, n, low and high (95 % t-interval) of test_accuracy,
-    diverged (how many of the runs), chance, best_val (mean best validation accuracy). Failed runs are not in n."""
+    diverged (how many of the runs), chance, best_val (mean best validation accuracy). Failed runs are not in n.
+
+    ValueError where a mean would hide a difference: an arm with several norm options or models, a pair N1, N2 with
+    several further sites.
+    """
     check_frame(frame, (*by, "test_accuracy", "status", "chance", "best_val_accuracy"))
+    _check_alike(frame, by)
     rows = []
     for key, runs in frame.groupby(list(by), sort=False, dropna=False):
         accuracy = runs.test_accuracy.dropna()
@@ -80,6 +89,33 @@ def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.Da
 
 def _means(runs: pd.DataFrame) -> dict[str, float]:
     return dict(chance=runs.chance.mean(), best_val=runs.best_val_accuracy.mean())
+
+
+def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
+    """Raises ValueError if a group that is named by its arm, or by N1 and N2, holds runs of several kinds."""
+    kinds = [*WAYS] if "arm" in by else ["arm", *WAYS] if {"n1", "n2"} <= set(by) else []
+    for column in [name for name in kinds if name in frame and name not in by]:
+        counts = frame.groupby(list(by), sort=False)[column].nunique()
+        if (mixed := counts[counts > 1]).size:
+            raise ValueError(
+                f"the runs of {mixed.index[0]} differ in {column}, so that their mean would be of none: add {column!r} "
+                "to `by`, or take tables.told_apart(frame) or tables.pairs_only(frame)"
+            )
+
+
+def pairs_only(frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs of Mamba arms without further sites: those that N1 and N2 name fully, and a table by them may pool."""
+    return frame[frame.arm == frame.n1 + ">SSM>" + frame.n2]
+
+
+def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with model and norm options behind the name of each arm that was run with several, as Jamba and
+    Falcon-Mamba are one arm: `RMSN>SSM>None+B:RMSN {"B": {"affine": false}}`."""
+    arm = frame.arm
+    for column in [name for name in WAYS if name in frame]:
+        several = frame.groupby("arm")[column].transform("nunique") > 1
+        arm = arm.where(~several, arm + " " + frame[column].astype(str))
+    return frame.assign(arm=arm)
 
 
 def paired(frame: pd.DataFrame, a: str, b: str, value: str = "test_accuracy") -> pd.DataFrame:
@@ -237,6 +273,8 @@ def describe_frame(frame: pd.DataFrame, shows: str = "mean ± sd") -> str:
     scales = list(frame.scale.unique())
     seeds = frame.groupby(["task", "scale", "arm"], sort=False).seed.nunique()
     parts = [f"{scales[0]} scale" if len(scales) == 1 else f"scales {' and '.join(scales)} mixed", seeds_text(seeds)]
+    if "model" in frame and "mamba2" in set(frame.model):
+        parts.append(f"blocks of {' and '.join(frame.model.unique())}")
     parts += [shows if seeds.max() > 1 else "single runs", ", ".join(frame.task.unique())]
     counts = frame.status.value_counts()
     if counts.get("diverged", 0):

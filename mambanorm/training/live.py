@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from mambanorm.diagnostics import blocks_of, left_as_found, token_norms
+from mambanorm.diagnostics import blocks_of, left_as_found, mixtures_of, token_norms
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.norms import NormVary
 from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.loop import train
@@ -48,7 +47,7 @@ class LiveRun:
     """What was last seen of a run. All of it is written by the run's thread and read by whoever draws.
 
     steps, losses: of every step. looked: the steps at which the rest was looked at, with accuracies (of ROWS validation
-    rows, fractions) and mixtures ((norms, 2, 5) each, for NormVary). l2 (layers,): median token ‖y‖₂ after each block;
+    rows, fractions) and mixtures (`diagnostics.mixtures_of` each). l2 (layers,): median token ‖y‖₂ after each block;
     gradients: shares of the parameters in GRADIENT_BINS. status: waiting, running, done, stopped, diverged, an error.
     """
 
@@ -92,9 +91,7 @@ class LiveRun:
             tokens = token_norms(model, inputs[:16], None if lengths is None else lengths[:16])
         self.accuracies.append(float((logits.argmax(-1) == labels).float().mean()))
         self.l2 = tokens[tokens.site == "residual"].groupby("depth").l2.median().to_numpy()
-        norms = [norm for _, block in blocks_of(model) for norm in (block.n1, block.n2) if isinstance(norm, NormVary)]
-        if norms:
-            self.mixtures.append(torch.stack([torch.stack(norm.mixture()) for norm in norms]).numpy().copy())
+        self.mixtures.append(mixtures_of(block for _, block in blocks_of(model)))
 
 
 class LiveRuns:

@@ -7,7 +7,7 @@ scan.py          explore_scan: Δ, the decay rate and the input by hand; what th
 training.py      explore_training: two arms side by side while they train
 grid.py          explore_grid: the 6×6 grid of recorded results, a click for its details
 failure.py       explore_failure: depth × gain, and where a model with fresh weights explodes
-mixture.py       explore_mixture: NormVary's weights over layers and time
+mixture.py       explore_mixture: the weights of NormVary or SwitchNorm over layers and time
 recorded.py      what the recorded results say of one arm
 page.py          all of them on one page, served to this machine
 """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipywidgets as w
+
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.style import StudyFigure
+from mambanorm.model.arms import MORE_SITES, PRESETS, SYMBOLS, Arm, further_norms
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
 from mambanorm.widgets.explorer import Explorer, choice
@@ -11,24 +14,66 @@ from mambanorm.widgets.recorded import recorded_arm
 
 OUTSIDE = "recorded were models\nwithout norms outside the blocks"
 ABSENT = "this arm is not recorded:\nmambanorm sweep --arms trains it"
+OWN = "your own"
+NAMED = {name: preset for name, preset in PRESETS.items() if preset.arm.more or preset.section == "4.5"}
+"""The originals, the paper's proposals, and the published models that have norms at further sites."""
 
 
-def _draw(n1: str, n2: str, stem_norm: str, final_norm: str) -> StudyFigure:
-    arm, outside = f"{n1}>SSM>{n2}", dict(stem_norm=stem_norm, final_norm=final_norm)
+def _draw(n1: str, n2: str, stem_norm: str, final_norm: str, weights: bool, **more: str) -> StudyFigure:
+    arm, outside = str(Arm(n1, n2, further_norms(more))), dict(stem_norm=stem_norm, final_norm=final_norm)
+    facts = arm_facts(arm, **outside, weightless=not weights)
     results = recorded_arm(arm)
     alone = stem_norm == final_norm == "None"
     note = ABSENT if alone else OUTSIDE
-    return fig_arm_view(arm_facts(arm, **outside), results if alone else results.iloc[:0], note=note, **outside)
+    return fig_arm_view(facts, results if alone and weights else results.iloc[:0], note=note, **outside)
 
 
-def explore_block() -> Explorer:
-    """Pick N1, N2, the norm after the stem and the one before the head: the diagram, the parameters of every place, the
-    time of a block, and the recorded accuracy of the arm."""
-    names = list(NORMS)
-    return Explorer(
-        _draw,
-        n1=choice("RMSN", names, "N1"),
-        n2=choice("GN", names, "N2"),
-        stem_norm=choice("None", names, "stem norm"),
-        final_norm=choice("None", names, "final norm"),
-    )
+class BlockExplorer(Explorer):
+    """A menu for each site, and one with the names of arms: choosing a name sets all the others."""
+
+    def __init__(self):
+        self.preset = choice(OWN, [OWN, *NAMED], "preset")
+        small = dict(layout=w.Layout(width="180px"), style=dict(description_width="64px"))  # one layout for all
+        names = list(NORMS)
+        more = {site: w.Dropdown(options=names, description=SYMBOLS.get(site, site), **small) for site in MORE_SITES}
+        super().__init__(
+            _draw,
+            beside=(self.preset,),
+            n1=choice("RMSN", names, "N1"),
+            n2=choice("GN", names, "N2"),
+            stem_norm=choice("None", names, "stem norm"),
+            final_norm=choice("None", names, "final norm"),
+            **more,
+            weights=w.Checkbox(value=True, description="with weights", indent=False, **small),
+        )
+        for site, control in more.items():
+            control.tooltip = MORE_SITES[site]
+        self.preset.observe(self._take, "value")
+
+    def _take(self, *_) -> None:
+        """Puts the norms of the preset where they stand."""
+        if self.preset.value not in (OWN, self._name()):
+            self.put(**_controls_of(self.preset.value))
+
+    def redraw(self, *_) -> None:
+        super().redraw()
+        if not self._putting:
+            self.preset.value = self._name()
+
+    def _name(self) -> str:
+        """The preset that the controls are now; the first of those with the same norms."""
+        values = self.values
+        return next((name for name in NAMED if _controls_of(name).items() <= values.items()), OWN)
+
+
+def _controls_of(name: str) -> dict[str, object]:
+    """What the controls are for a preset."""
+    preset = NAMED[name]
+    return dict.fromkeys(MORE_SITES, "None") | preset.arm.sites | {"weights": not preset.options}
+
+
+def explore_block() -> BlockExplorer:
+    """Pick N1, N2, the norms at further sites, the one after the stem and the one before the head, or a published model
+    by its name: the diagram, the parameters of every place, the time of a block, and the recorded accuracy of the
+    arm."""
+    return BlockExplorer()

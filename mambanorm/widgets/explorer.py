@@ -64,6 +64,7 @@ class Explorer(w.VBox):
         **controls: w.Widget,
     ):
         self.controls, self._arrange = controls, arrange or (lambda controls: None)
+        self._putting = False
         self._draw, self._png = draw, lru_cache(REMEMBERED)(self._picture) if remember else self._picture
         self._arrange(controls)
         self.first = draw(**self.values)
@@ -84,8 +85,20 @@ class Explorer(w.VBox):
         """The value of each control, by name."""
         return {name: control.value for name, control in self.controls.items()}
 
+    def put(self, **values: object) -> None:
+        """Gives several controls their values and draws once."""
+        self._putting = True
+        try:
+            for name, value in values.items():
+                self.controls[name].value = value
+        finally:
+            self._putting = False
+        self.redraw()
+
     def redraw(self, *_) -> None:
         """Shows the picture of the values as they are now."""
+        if self._putting:
+            return
         with DRAWING, no_collection():
             self._arrange(self.controls)
             try:

@@ -38,7 +38,6 @@ class GridExplorer(Explorer):
     """Between the menus and the picture stand 36 buttons, the heat map: a click chooses that pair."""
 
     def __init__(self):
-        self._choosing = False
         # 36 buttons share two layouts: a notebook keeps the state of each widget, and a layout is its largest part
         self._plain, self._framed = (_cell_layout(border) for border in ("1px solid #CCCCCC", "2px solid #F08A00"))
         self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
@@ -68,14 +67,11 @@ class GridExplorer(Explorer):
 
     def choose(self, n1: str, n2: str) -> None:
         """Shows the cell of this pair, drawn once."""
-        self._choosing = True
-        self.controls["n1"].value, self.controls["n2"].value = n1, n2
-        self._choosing = False
-        self.redraw()
+        self.put(n1=n1, n2=n2)
 
     def redraw(self, *_) -> None:
-        if not self._choosing:
-            super().redraw()
+        super().redraw()
+        if not self._putting:
             self._colour()
 
     def _colour(self) -> None:

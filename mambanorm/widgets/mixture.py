@@ -1,9 +1,10 @@
-"""explore_mixture: NormVary's weights over layers and time, of a stored run or of some seconds of training."""
+"""explore_mixture: the weights of NormVary or SwitchNorm over layers and time, of a stored run or some seconds here."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from mambanorm.diagnostics.weights import MIXTURES
 from mambanorm.figures.mixture_view import fig_mixture_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.training.config import RunConfig, base_config
@@ -12,7 +13,10 @@ from mambanorm.training.store import find_run
 from mambanorm.widgets.explorer import Explorer, begin_and_end, buttons, choice, slider
 
 TASK, SCALE = "digits", "quick"
-ARMS = ("NormVary>SSM>None", "NormVary>SSM>GN", "None>SSM>NormVary", "NormVary>SSM>NormVary")
+ARMS = (
+    *("NormVary>SSM>None", "NormVary>SSM>GN", "None>SSM>NormVary", "NormVary>SSM>NormVary"),
+    *("SwitchNorm>SSM>None", "SwitchNorm>SSM>SwitchNorm"),
+)
 NOTHING = "the recorded results\nhold no weights:\npress train"
 
 
@@ -47,24 +51,26 @@ class MixtureExplorer(Explorer):
             self.live.stop(wait_s)
 
     def _show(self, at: float, part: str, arm: str, seed: int) -> StudyFigure:
-        steps, mixture, source = self._found(self.config(arm, seed))
+        name = next(name for name in ("mixture_SwitchNorm", "mixture") if MIXTURES[name].__name__ in arm)
+        steps, mixture, source = self._found(self.config(arm, seed), name)
         caption = f"{TASK}, {SCALE} scale, seed {seed}: one seed, a sketch · {source}"
-        how = dict(at=at, part=part, arm=arm, caption=caption, note=NOTHING)
+        how = dict(at=at, part=part, arm=arm, caption=caption, note=NOTHING, norm=MIXTURES[name])
         return fig_mixture_view(steps, mixture, **how)
 
-    def _found(self, config: RunConfig) -> tuple[np.ndarray, np.ndarray, str]:
-        """Steps and mixture (T, norms, 2, 5) of the run that was trained here just now, else of the stored one."""
+    def _found(self, config: RunConfig, name: str) -> tuple[np.ndarray, np.ndarray, str]:
+        """Steps and mixture (T, norms, 2, members) of the run trained here just now, else of the stored one."""
         run = self.live.runs[0] if self.live is not None else None
         if run is not None and run.config == config and run.looked:
             n = min(len(run.looked), len(run.mixtures))
-            return np.array(run.looked[:n]), np.stack(run.mixtures[:n]), f"trained here, {run.status}"
+            mixtures = np.stack([kinds[name] for kinds in run.mixtures[:n]])
+            return np.array(run.looked[:n]), mixtures, f"trained here, {run.status}"
         stored = find_run(config.but(device="auto"))
-        if stored is not None and "mixture" in stored.diagnostics:
-            return stored.diagnostics["step"], stored.diagnostics["mixture"], "from the run store of this machine"
-        return np.empty(0, int), np.empty((0, 0, 2, 5)), "nothing recorded, nothing stored"
+        if stored is not None and name in stored.diagnostics:
+            return stored.diagnostics["step"], stored.diagnostics[name], "from the run store of this machine"
+        return np.empty(0, int), np.empty((0, 0, 2, 0)), "nothing recorded, nothing stored"
 
 
 def explore_mixture(steps: int | None = None) -> MixtureExplorer:
-    """Pick an arm with NormVary, train it for some seconds, and move through time: the weight of each member for the
-    mean and for the variance, layer by layer. `steps`: None = those of scale quick."""
+    """Pick an arm with NormVary or SwitchNorm, train it for some seconds, and move through time: the weight of each
+    member for the mean and for the variance, layer by layer. `steps`: None = those of scale quick."""
     return MixtureExplorer(steps)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
+
+import ipywidgets as w
+
 from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
+from mambanorm.model.arms import PRESETS, Arm
 from mambanorm.norms import NORMS
 from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns, warm_up
@@ -27,15 +32,17 @@ class TrainingExplorer(Explorer):
             beside=(self.start, self.halt),
             a1=choice("RMSN", names, "first: N1"),
             a2=choice("None", names, "N2"),
+            a_more=further("further"),
             b1=choice("None", names, "second: N1"),
             b2=choice("IN", names, "N2"),
+            b_more=further("further"),
             seed=choice(0, seeds, "seed"),
         )
 
     def configs(self) -> list[RunConfig]:
         """The two runs that the controls ask for. ValueError for one arm twice."""
         v = self.values
-        arms = [f"{v['a1']}>SSM>{v['a2']}", f"{v['b1']}>SSM>{v['b2']}"]
+        arms = _arms(v)
         if arms[0] == arms[1]:
             raise ValueError(f"both arms are {arms[0]}: change one of them")
         steps = {} if self._steps is None else dict(steps=self._steps, warmup_steps=min(20, self._steps))
@@ -47,7 +54,7 @@ class TrainingExplorer(Explorer):
         try:
             configs = self.configs()
         except ValueError as error:
-            self.said.value = f"<p>{error}</p>"
+            self.said.value = f"<p>{escape(str(error))}</p>"
             return
         self._asked = self.values
         self.live = LiveRuns(configs, self._moved)
@@ -74,10 +81,19 @@ class TrainingExplorer(Explorer):
 
 
 def _arms(values: dict[str, object]) -> list[str]:
-    return [f"{values['a1']}>SSM>{values['a2']}", f"{values['b1']}>SSM>{values['b2']}"]
+    """Both arms. ValueError for what is written among the further sites and is none."""
+    ends = ((values[f"{x}1"], values[f"{x}2"], str(values[f"{x}_more"]).strip(" +")) for x in "ab")
+    return [str(Arm.parse(f"{n1}>SSM>{n2}{more and f'+{more}'}")) for n1, n2, more in ends]
+
+
+def further(name: str) -> w.Combobox:
+    """Norms at further sites, written as in an arm; offered are those of published models."""
+    known = dict.fromkeys(preset.arm.further for preset in PRESETS.values() if preset.arm.more)
+    words = dict(placeholder="such as +B:RMSN", description=name, continuous_update=False)
+    return w.Combobox(options=tuple(known), layout=w.Layout(width="240px"), **words)
 
 
 def explore_training(steps: int | None = None) -> TrainingExplorer:
-    """Pick two arms and press start: loss, accuracy, sizes by depth and gradients while both learn the digits from the
-    same weights and batches. `steps`: None = those of scale quick."""
+    """Pick two arms, with norms at further sites if you like, and press start: loss, accuracy, sizes by depth and
+    gradients while both learn the digits from the same weights and batches. `steps`: None = those of scale quick."""
     return TrainingExplorer(steps)

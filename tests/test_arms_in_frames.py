@@ -1,0 +1,288 @@
+"""Arms with and without further sites in one run frame: none is pooled with another, and all can be told apart.
+
+Every arm with further sites has an accuracy that no arm without them has, so that a mean over both would show.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from mambanorm import answers, claims, figures
+from mambanorm.answers.vision import by_n2, place_counts
+from mambanorm.cli.main import main
+from mambanorm.cli.printing import print_arms
+from mambanorm.figures.accuracy import best_combination
+from mambanorm.figures.style import arm_styles, short
+from mambanorm.model.arms import MORE_SITES, PAPER_NORMS, PRESETS, Arm
+from mambanorm.study import contrasts, plan, procedure, tables
+from mambanorm.study.estimate import measured_rate
+from mambanorm.training.config import base_config, grid
+from mambanorm.training.recorded_results import recorded
+from mambanorm.training.stored_run import config_row
+
+PLAIN = [f"{n1}>SSM>{n2}" for n1 in (*PAPER_NORMS, "NormVary") for n2 in PAPER_NORMS]
+FURTHER = [f"{arm}+{site}" for arm in PLAIN for site in ("gated:RMSN", "B:RMSN+C:RMSN+delta:RMSN", "branch:LN")]
+SEEDS = range(3)
+CAPTION = "smoke scale"
+
+
+def runs_of(arms, task="digits", level=0.3, spread=0.4, **changes):
+    """A run frame with the columns of the store, accuracies rising from arm to arm."""
+    rows = []
+    for i, arm in enumerate(arms):
+        for seed in SEEDS:
+            accuracy = level + spread * (7 * i % len(arms)) / len(arms) + 0.002 * (seed * (i % 5))
+            facts = dict(test_accuracy=accuracy, best_val_accuracy=accuracy, chance=0.1, status="ok")
+            rows.append(config_row(base_config(task, "smoke", arm=arm, seed=seed, **changes)) | facts)
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return runs_of(PLAIN)
+
+
+@pytest.fixture(scope="module")
+def mixed(plain):
+    """The same runs, and between them those of further sites, all better."""
+    frame = pd.concat([runs_of(FURTHER, level=0.9, spread=0.05), plain], ignore_index=True)
+    return frame.sort_values(["seed", "n1", "n2"], kind="stable", ignore_index=True)
+
+
+def settled(value):
+    """A result in an order of its own, so that the order of the frame's rows makes no difference."""
+    if isinstance(value, pd.DataFrame):
+        value = value.assign(**{name: value[name].map(str) for name in value if value[name].dtype == object})
+        return value.sort_values(list(value), ignore_index=True)
+    return value.sort_index() if isinstance(value, pd.Series) else value
+
+
+def chosen(runs):
+    return procedure.two_steps(tables.pairs_only(runs[runs.n1 != "NormVary"]))
+
+
+OF_PAIRS = {
+    "the partners of each N2": procedure.partners,
+    "the worth of each N2": lambda runs: procedure.worth_of_n2(procedure.partners(runs)),
+    "the two steps": procedure.two_steps,
+    "the second step": lambda runs: procedure.second_step(runs, {"digits": "GN"}),
+    "the six ways to choose": lambda runs: procedure.ways(runs, chosen(runs)),
+    "the chosen pair against the others": lambda runs: procedure.against_chosen(
+        runs, procedure.ways(runs, chosen(runs))
+    ),
+    "the guesses of notebook 05": lambda runs: answers.guesses_on_pairs(runs),
+    "the N2 on images": by_n2,
+    "how often after is ahead": place_counts,
+    "the guesses of notebook 09": lambda runs: answers.guesses_on_images(runs),
+    "the second norm": lambda runs: contrasts.second_norm(runs, ["LN", "GN"]),
+    "the interaction": lambda runs: contrasts.difference_of_differences(runs, contrasts.interaction()),
+    "the place against others": lambda runs: contrasts.difference_of_differences(
+        runs, contrasts.place_against("GN", ["LN", "IN"])
+    ),
+    "a pair of arms": lambda runs: tables.paired(runs, "RMSN>SSM>None", "None>SSM>None"),
+    "named pairs of arms": lambda runs: tables.paired_steps(runs, {"a": ("RMSN>SSM>GN", "RMSN>SSM>None")}),
+    "the best combination": lambda runs: best_combination(runs, "digits", "GN"),
+    "the paper's numbers": tables.beside_paper,
+    "a choice among some": lambda runs: tables.choose(runs, "digits", ["LN>SSM>GN", "GN>SSM>GN"]),
+}
+"""What is told of pairs N1, N2 alone."""
+
+
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_what_is_told_of_pairs_is_the_same_with_further_sites_in_the_frame(name, plain, mixed):
+    told, alone = (settled(OF_PAIRS[name](frame)) for frame in (mixed, plain))
+    if isinstance(told, pd.DataFrame | pd.Series):
+        (pd.testing.assert_frame_equal if isinstance(told, pd.DataFrame) else pd.testing.assert_series_equal)(
+            told, alone
+        )
+    else:
+        assert told == alone
+
+
+OF_ARMS = {
+    "means": tables.summarize,
+    "means by pair and arm": lambda runs: tables.summarize(runs, ["task", "n1", "n2", "arm"]),
+    "means by pair": lambda runs: tables.summarize(tables.pairs_only(runs), ["task", "n1", "n2"]).assign(
+        arm=lambda table: table.n1 + ">SSM>" + table.n2
+    ),
+    "learning rates": tables.lr_sensitivity,
+}
+
+
+@pytest.mark.parametrize("name", OF_ARMS)
+def test_a_table_has_a_row_an_arm_and_those_without_further_sites_are_as_they_were(name, plain, mixed):
+    told, alone = (OF_ARMS[name](frame) for frame in (mixed, plain))
+    assert not told.arm.duplicated().any()
+    assert len(told) == len(alone) + (name != "means by pair") * len(FURTHER)
+    pd.testing.assert_frame_equal(settled(told[told.arm.isin(PLAIN)]), settled(alone))
+
+
+def drawn(figure):
+    """Bars, lines and words of a figure, but for the caption's."""
+    found = []
+    for ax in figure.axes:
+        found += [tuple(np.round(bar.get_bbox().extents, 6)) for bar in ax.patches if hasattr(bar, "get_bbox")]
+        found += [tuple(np.round(np.asarray(line.get_ydata(), float), 6)) for line in ax.lines]
+        found += [text.get_text() for text in ax.texts]
+    return sorted(map(str, found))
+
+
+FIGURES = {
+    "type": figures.fig_type,
+    "position": figures.fig_position,
+    "grid": lambda runs: figures.fig_grid(runs, "digits"),
+    "single or pair": figures.fig_single_vs_best,
+    "by N2": figures.fig_n2_box,
+    "validation": figures.fig_validation,
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_of_pairs_is_the_same_with_further_sites_in_the_frame(name, plain, mixed):
+    one, other = (FIGURES[name](frame) for frame in (mixed, plain))
+    assert drawn(one) == drawn(other)
+    assert one.get_label() == other.get_label()
+
+
+def test_the_headline_has_a_dot_an_arm_and_groups_by_all_norms_of_it(mixed):
+    ax = figures.fig_headline(mixed).axes[0]
+    assert sum((line.get_marker(), line.get_markersize()) == ("o", 6) for line in ax.lines) == len(PLAIN) + len(FURTHER)
+    groups = [figures.accuracy.group_of(arm) for arm in ("None>SSM>None", "None>SSM>None+B:LN", "LN>SSM>LN+B:RMSN")]
+    assert groups == ["no norm", "single norm", "combination"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# arms that the text of an arm does not tell apart
+
+
+def test_a_mean_over_runs_with_several_norm_options_is_refused_and_they_can_be_told_apart(capsys):
+    """Jamba and Falcon-Mamba have one arm: they differ in the norms' options."""
+    both = pd.concat(
+        [runs_of([f"preset:{name}"], level=level) for name, level in (("Jamba", 0.3), ("Falcon-Mamba", 0.6))]
+    )
+    assert both.arm.nunique() == 1
+    with pytest.raises(ValueError, match=r"differ in norm_options.*told_apart"):
+        tables.summarize(both)
+    with pytest.raises(ValueError, match="several runs of one seed"):
+        tables.paired(both, both.arm.iloc[0], both.arm.iloc[0])
+    means = tables.summarize(tables.told_apart(both)).set_index("arm")["mean"]
+    assert sorted(means.round(1)) == [0.3, 0.6]
+    print_arms(both)
+    lines = capsys.readouterr().out
+    assert "30." in lines
+    assert '"affine": false' in lines
+    alone = both[both.norm_options == "{}"]
+    assert set(tables.told_apart(alone).arm) == set(both.arm)
+
+
+def test_a_mean_over_two_kinds_of_block_is_refused():
+    both = pd.concat([runs_of(["RMSN>SSM>GN"], model=model) for model in ("mamba", "mamba2")])
+    with pytest.raises(ValueError, match="differ in model"):
+        tables.summarize(both)
+    assert set(tables.told_apart(both).arm) == {"RMSN>SSM>GN mamba", "RMSN>SSM>GN mamba2"}
+    assert "blocks of mamba and mamba2" in tables.describe_frame(both)
+    assert "blocks of mamba2 ·" in tables.describe_frame(both[both.model == "mamba2"])
+    assert "blocks" not in tables.describe_frame(both[both.model == "mamba"])
+
+
+def test_a_mean_by_n1_and_n2_over_further_sites_is_refused(mixed):
+    with pytest.raises(ValueError, match="differ in arm.*pairs_only"):
+        tables.summarize(mixed, ["task", "n1", "n2"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# labels and looks
+
+MANY = [
+    *PLAIN,
+    *FURTHER,
+    *(f"RMSN>SSM>None+{site}:{norm}" for site in MORE_SITES for norm in ("LN", "RMSN")),
+    *("None>SSM>None+B:LN", "None>SSM>None+z:GN"),
+]
+
+
+def test_labels_of_all_arms_differ():
+    arms = list(dict.fromkeys(str(Arm.parse(arm)) for arm in MANY))
+    assert len({short(arm) for arm in arms}) == len(arms)
+
+
+def test_no_two_lines_look_alike_and_hollow_markers_are_those_of_further_sites():
+    styles = arm_styles(list(dict.fromkeys(MANY)))
+    looks = [(to_hex(look["color"]), look["marker"], look["linestyle"]) for look in styles.values()]
+    assert len(set(looks)) == len(looks)
+    assert {arm for arm, look in styles.items() if "markerfacecolor" in look} == {arm for arm in MANY if "+" in arm}
+    assert styles["None>SSM>None+B:LN"]["marker"] == styles["LN>SSM>None"]["marker"]
+
+
+def test_figures_with_a_line_an_arm_draw_and_name_each():
+    arms = ["RMSN>SSM>None", *(f"RMSN>SSM>None+{site}:RMSN" for site in MORE_SITES), "RMSN>SSM>None+B:LN+C:LN"]
+    curve = pd.DataFrame(dict(step=range(1, 12), train_loss=np.linspace(2, 1, 11), val_accuracy=0.5, grad_norm=1.0))
+    arrays = {"step": np.array([1, 9]), "part_norms": np.ones((2, 3, 4))}
+    for figure in (
+        figures.fig_curves(dict.fromkeys(arms, curve), CAPTION),
+        figures.fig_part_norms(dict.fromkeys(arms, arrays), CAPTION),
+    ):
+        names = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert names == [short(arm) for arm in arms]
+        figure.canvas.draw()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# claims, plan, command line
+
+
+@pytest.mark.parametrize("claim", ["H1s", "H4s", "H5s"])
+def test_a_verdict_does_not_see_runs_of_further_sites(claim):
+    frame = recorded("quick")
+    frame = frame[(frame.task == "digits") & ~frame.arm.str.contains("MHA")]
+    more = frame[frame.arm.isin(PLAIN)].assign(test_accuracy=1.0, best_val_accuracy=1.0)
+    ids = [f"further-{run_id}" for run_id in more.run_id]
+    more = more.assign(arm=more.arm + "+gated:RMSN", run_id=ids)
+    alone, among = (claims.judge(claim, runs, scale="quick") for runs in (frame, pd.concat([frame, more])))
+    assert (among.verdict, among.brief, among.n_seeds) == (alone.verdict, alone.brief, alone.n_seeds)
+    assert alone.n_seeds
+
+
+def test_a_plan_has_a_row_an_arm_with_the_parameters_of_its_norms():
+    arms = ["RMSN>SSM>None", "RMSN>SSM>None+gated:RMSN", "preset:Jamba", "preset:Falcon-Mamba"]
+    configs = [base_config("digits", "smoke", arm=arm) for arm in arms]
+    table = plan.plan_table(configs, measured=False)
+    own = configs[0].n_layers * configs[0].expand * configs[0].d_model
+    none, gated, jamba, falcon = table.parameters
+    assert (gated - none, falcon - none) == (own, 0)
+    assert jamba > none
+    assert table.bytes.is_unique
+    assert plan.table_text(table).count("`") == 8
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.arm.more])
+def test_a_dry_run_of_a_preset_says_how_long_it_takes(name, store, capsys):
+    assert main(["train", "--arm", f"preset:{name}", "--scale", "smoke", "--dry-run"]) == 0
+    assert "Training takes about" in capsys.readouterr().out
+
+
+def test_the_time_of_an_arm_is_measured_whatever_options_its_norms_have():
+    assert measured_rate(base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 2})) > 0
+
+
+def test_a_sweep_on_the_command_line_takes_arms_with_further_sites(store, capsys):
+    arms = ["RMSN>SSM>None", "RMSN>SSM>None+B:RMSN", "preset:Jamba", "preset:Falcon-Mamba"]
+    asked = ["sweep", "--arms", ",".join(arms), "--scale", "smoke", "--seeds", "1", "--workers", "0"]
+    assert main([*asked, "--set", "steps=2", "--set", "warmup_steps=1"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert len(rows) == len({row.split("  ")[1] for row in rows}) == 4
+    assert all("1 run)" in row for row in rows)
+
+
+def test_a_grid_of_configs_holds_each_arm_once():
+    arms = ["RMSN>SSM>None+C:RMSN+B:RMSN", "RMSN>SSM>None+B:RMSN+C:RMSN", "RMSN>SSM>None+B:RMSN+C:RMSN+z:None"]
+    configs = grid(arms, ["digits"], scale="smoke", seeds=1)
+    assert len(configs) == 1
+    texts = [json.dumps(config_row(config)) for config in grid([*arms, "RMSN>SSM>None"], scale="smoke", seeds=1)]
+    assert all(a != b for a, b in itertools.combinations(texts, 2))
