@@ -9,6 +9,7 @@ import pandas as pd
 
 from mambanorm.answers.words import answer, label, listed, numbered
 from mambanorm.model.arms import MORE_SITES, SYMBOLS
+from mambanorm.text import plural
 
 SHOWS = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
 
@@ -50,18 +51,22 @@ def _rate(verdicts: Sequence[Any]) -> str:
     return f"With norms on B, C and Δ the highest rate that trains is {times}: {told.verdict} ({told.fidelity})."
 
 
-def authors_and_runs(verdicts: Sequence[Any]) -> pd.DataFrame:
-    """One row a question: what is asked, what its authors say and where, and what these runs say."""
-    rows = [
-        {
-            "question": v.claim.words,
-            "its authors": f"“{v.claim.quote}” ({v.claim.where})",
-            "these runs": f"{v.brief}{f'; {v.reason}' if v.reason else ''}",
-            "on": v.fidelity,
-        }
+def authors_and_runs(verdicts: Sequence[Any]) -> str:
+    """A paragraph for each question: what is asked, what its authors say and where, and what these runs say."""
+    return "\n\n".join(
+        f"**{v.claim.id}: {v.verdict}.** {v.claim.words}  \n"
+        f"*Its authors:* “{v.claim.quote}” ({v.claim.where})  \n"
+        f"*Measured:* {v.claim.quantity}  \n"
+        f"*These runs* ({v.fidelity}): {_found(v)}"
         for v in verdicts
-    ]
-    return pd.DataFrame(rows, index=[v.claim.id for v in verdicts])
+    )
+
+
+def _found(verdict: Any) -> str:
+    if not verdict.n_seeds:
+        return "not run yet"
+    found = f"{verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}"
+    return f"{found}; {verdict.reason}" if verdict.reason else found
 
 
 def what_a_site_brings(runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any]) -> str:

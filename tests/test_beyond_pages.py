@@ -1,0 +1,107 @@
+"""Notebook 13: gains site by site, the ladder's figure, and its answers, on made-up runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mambanorm import answers, figures
+from mambanorm.claims import judge
+from mambanorm.claims.hypotheses import BEYOND
+from mambanorm.model.arms import MORE_SITES, PRESETS
+from mambanorm.study.experiments import OWN, SITE_NORMS, site_arms, study
+from mambanorm.study.sites_table import site_gains
+from tests.test_beyond import climbed
+
+WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}
+
+
+def frame(task: str = "digits", seeds: int = 6, norms=SITE_NORMS) -> pd.DataFrame:
+    """Runs of every site: Mamba's own arm at 50 %, the arms of WORTH better or worse, all else equal; 0.01 of noise."""
+    rng, rows = np.random.default_rng(0), []
+    for arm in site_arms(norms):
+        gain = WORTH.get(arm.label.removeprefix("RMSN→None + "), 0.0)
+        for seed in range(seeds):
+            accuracy = 0.5 + gain + 0.01 * rng.standard_normal()
+            loss = math.log(2) * (2.0 - gain)
+            rows.append(dict(task=task, arm=str(arm), seed=seed, test_accuracy=accuracy, test_loss=loss))
+    facts = dict(status="ok", scale="quick", chance=0.1, chance_loss=3.0, best_val_accuracy=0.5, lr=0.01)
+    return pd.DataFrame(rows).assign(**facts)
+
+
+def test_the_arms_are_mambas_own_and_one_norm_more_at_each_site():
+    arms = site_arms()
+    assert arms[0] == OWN == PRESETS["Mamba"].arm
+    assert len(set(arms)) == len(arms) == 1 + len(SITE_NORMS) * len(MORE_SITES)
+    assert PRESETS["Mamba-2-norms"].arm in arms
+    asked = study("smoke", seeds=1)["13_beyond"]
+    assert {c.task for c in asked} == {"digits", "pydoc"}
+    assert study("smoke", ["diabetes"], seeds=1)["13_beyond"] == []
+
+
+def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
+    runs = frame()
+    table = site_gains(runs).set_index(["norm", "site"])
+    assert len(table) == len(SITE_NORMS) * len(MORE_SITES)
+    assert table.gain["RMSN", "B"] == pytest.approx(10, abs=1)
+    assert table.gain["LN", "residual"] == pytest.approx(-20, abs=1)
+    own = runs[runs.arm == str(OWN)].set_index("seed").test_accuracy
+    mine = runs[runs.arm == f"{OWN}+B:RMSN"].set_index("seed").test_accuracy
+    assert table.per_seed["RMSN", "B"] == pytest.approx((100 * (mine - own)).tolist())
+    lost = runs.assign(status=np.where(runs.arm == f"{OWN}+B:RMSN", "diverged", "ok"))
+    assert site_gains(lost).set_index(["norm", "site"]).gain["RMSN", "B"] == pytest.approx(-40, abs=1)
+    with pytest.raises(ValueError, match="has no run on task"):
+        site_gains(runs[runs.arm != str(OWN)])
+
+
+def test_gains_of_a_language_model_are_bits():
+    table = site_gains(frame("pydoc", norms=["RMSN"])).set_index("site")
+    assert set(table.unit) == {"bits a character"}
+    assert table.gain["B"] == pytest.approx(0.10)
+    assert table.gain["z"] == pytest.approx(0)
+
+
+def test_the_figures_say_what_they_rest_on():
+    both = pd.concat([frame(), frame("pydoc", norms=["RMSN"])], ignore_index=True)
+    fig = figures.fig_site_gains(site_gains(both), "quick scale · 6 seeds")
+    assert [ax.get_title("left") for ax in fig.axes] == ["digits", "pydoc"]
+    assert [text.get_text() for text in fig.axes[0].get_yticklabels()][:4] == ["conv", "B", "C", "Δ"]
+    assert "fewer bits a character" in fig.axes[1].get_xlabel()
+    assert "quick scale · 6 seeds" in fig.get_supxlabel()
+    with pytest.raises(ValueError, match="no arm with one further site was run"):
+        figures.fig_site_gains(pd.DataFrame())
+    ladder = figures.fig_ladder(climbed(0.4, 1.0).assign(scale="smoke"))
+    (ax,) = ladder.axes
+    assert ax.get_xscale() == "log"
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.get_lines() if len(line.get_xdata()) == 5}) == 2
+    with pytest.raises(ValueError, match="a ladder is of one task, got digits, pydoc"):
+        figures.fig_ladder(both)
+
+
+def test_the_answers_are_those_of_the_runs():
+    table = site_gains(frame())
+    verdicts = [judge("E2s", climbed(0.4, 1.0)), judge("E3s", climbed(0.4, 1.0).iloc[:0], scale="smoke")]
+    said = answers.guesses_beyond(table, verdicts)
+    assert "On digits RMSN at B brings most, +9." in said or "On digits RMSN at B brings most, +10." in said
+    assert "told from zero are RMSN at B" in said
+    assert "reproduced (protocol 8, smoke scale, digits, which the paper does not ask)" in said
+    assert "LN at residual (−" in answers.what_a_site_brings(frame(), table, verdicts).split("told to be worse:")[1]
+    authors = answers.authors_and_runs(verdicts)
+    assert "**E2s: reproduced.**" in authors
+    assert BEYOND["E3s"].quote in authors
+    assert "not run yet" in authors.split("**E3s: not run.**")[1]
+    empty = answers.guesses_beyond(table.iloc[:0], [])
+    assert empty.splitlines() == [
+        "1. No further site was run.",
+        "2. The gain alone was not run.",
+        "3. The ladder of rates was not run.",
+    ]
+
+
+def test_the_models_of_today_stand_in_a_table():
+    table = answers.of_models(PRESETS, ["Jamba", "Peri-LN"])
+    assert table["its norms"].tolist() == ["RMSN→None + RMSN at B, C, Δ", "LN→None + LN at branch"]
+    assert "Lieber et al. 2024" in table.source["Jamba"]
