@@ -5,9 +5,10 @@
             loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
             optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, one wait for the
-device. What it keeps: those numbers of the last `ring` steps, the last batch, the gradient of the model's output, the
-buffers from before the step, and a copy of the weights in main memory, made every `every` steps.
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
+buffers, one wait for the device. What it keeps: those numbers of the last `ring` steps, the last batch, the gradient of
+the model's output, the buffers from before the step, and a copy of the weights in main memory, made every `every`
+steps.
 
 It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
 its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
@@ -52,7 +53,7 @@ class Watch:
         self._hooks: list = []
         self._forget()
         self._kept: tuple[int, dict[str, Tensor]] | None = None
-        self._buffers: dict[str, tuple[Tensor, int, Tensor]] = {}
+        self._buffers: dict[str, Tensor] = {}
         self._infinite: set[str] = set()  # buffers that hold −inf by design
         self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
 
@@ -105,19 +106,20 @@ class Watch:
                 self._note_buffers()
 
     def _note_buffers(self) -> None:
-        """Copies the buffers as the last step has left them; those not written to since need no new one."""
-        before, self._buffers = self._buffers, {}
+        """Copies the buffers as the last step has left them: all, since torch's BN writes without a trace."""
         for name, value in self.model.named_buffers():
-            kept = before.get(name)
-            same = kept is not None and kept[0] is value and kept[1] == value._version
-            self._buffers[name] = kept if same else (value, value._version, value.detach().clone())
+            kept = self._buffers.get(name)
+            if kept is None or kept.shape != value.shape:
+                self._buffers[name] = value.detach().clone()
+            else:
+                kept.copy_(value.detach())
         self._between = False
 
     @torch.no_grad()
     def _put_buffers_back(self) -> None:
         for name, value in self.model.named_buffers():
-            if name in self._buffers and self._buffers[name][2].shape == value.shape:
-                value.copy_(self._buffers[name][2])
+            if name in self._buffers and self._buffers[name].shape == value.shape:
+                value.copy_(self._buffers[name])
 
     def _layer_hook(self, i: int):
         def see(_layer, _args, output) -> None:
@@ -190,7 +192,7 @@ class Watch:
         """Copies weights, and buffers from before this batch, to main memory, into that of the copy before; a state
         that is not finite, as of a row of an embedding that no batch reads, never replaces a finite copy."""
         state = self._tensors()
-        state |= {name: kept[2] for name, kept in self._buffers.items() if name in state}
+        state |= {name: kept for name, kept in self._buffers.items() if name in state}
         if self._lost(state):
             return
         copies = self._kept[1] if self._kept else {}
