@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.advice.findings import Findings
-from mambanorm.advice.given import TARGETS, call, first_tensor, split
+from mambanorm.advice.given import TARGETS, first_tensor, split
 from mambanorm.advice.model_check import as_it_was
 from mambanorm.checks import shown
-from mambanorm.clinic.passing import EDGES, First, Pass, eagerly, tensors_in
+from mambanorm.clinic.passing import EDGES, First, Pass, check_device, run, tensors_in
 from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import places_of
+from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import blocks_of, left_as_found
 from mambanorm.text import plural
 
@@ -101,8 +102,6 @@ def diagnose(
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
     if sites is not None and not isinstance(sites, Mapping):
         sites = (sites,) if isinstance(sites, str) else tuple(sites)
-    from mambanorm.clinic.surgery import sites_for_norms  # which runs models by this file
-
     places = places_of(model, sites)
     check_device(model, batch)
     seen = Pass(places, () if isinstance(sites, Mapping) else sites)
@@ -120,34 +119,6 @@ def diagnose(
     kept = rows[["site", "depth", *HISTOGRAMS]]
     return Diagnosis(type(model).__name__, table, weights, kept, seen.first, seen.first_gradient,
                      number, loss_is, found)  # fmt: skip
-
-
-def check_device(model: nn.Module, batch: object) -> None:
-    """ValueError where a tensor of the batch is on another device than the model's first weight."""
-    weight = next(model.parameters(), None)
-    for part in _parts(batch):
-        if weight is not None and part.device != weight.device:
-            to = f"move the batch by .to({str(weight.device)!r})"
-            raise ValueError(f"the model is on {weight.device} and its batch on {part.device}: {to}")
-
-
-def _parts(batch: object) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict | list | tuple):
-        for part in batch.values() if isinstance(batch, dict) else batch:
-            yield from _parts(part)
-
-
-def run(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
-    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the model refuses it."""
-    try:
-        with eagerly():
-            return model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
-    except Exception as error:  # whatever the model's code raises
-        given = ", ".join(f"{part.dtype} {tuple(part.shape)}" for part in _parts(batch)) or shown(batch)
-        why = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{type(model).__name__} refuses this batch ({given}): {why}") from error
 
 
 def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Tensor, str]:

@@ -1,6 +1,7 @@
 """One pass through a model under hooks: its sites described, and the first value that is not finite.
 
     Pass            hooks while it is open; afterwards `rows`, `first` and `first_gradient`
+    run             a model on a batch, and what it says where it refuses it; check_device before
     eagerly         hooks do not run in what torch.compile has compiled: without it
     describe_fast   RMS, largest, p99.9, kurtosis, share of non-finite values and head-room of a tensor
     histogram       how many values there are of each size, in powers of two
@@ -21,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mambanorm.advice.given import call
+from mambanorm.checks import shown
 from mambanorm.clinic.sites import Place
 from mambanorm.diagnostics import blocks_of
 from mambanorm.diagnostics.recording import describe
@@ -36,6 +39,34 @@ def eagerly() -> AbstractContextManager:
     """While open, compiled models run as they are written."""
     compiles = "torch._dynamo" in sys.modules  # importing it takes seconds
     return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+
+
+def check_device(model: nn.Module, batch: object) -> None:
+    """ValueError where a tensor of the batch is on another device than the model's first weight."""
+    weight = next(model.parameters(), None)
+    for part in _parts(batch):
+        if weight is not None and part.device != weight.device:
+            to = f"move the batch by .to({str(weight.device)!r})"
+            raise ValueError(f"the model is on {weight.device} and its batch on {part.device}: {to}")
+
+
+def _parts(batch: object) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, dict | list | tuple):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            yield from _parts(part)
+
+
+def run(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
+    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the model refuses it."""
+    try:
+        with eagerly():
+            return model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
+    except Exception as error:  # whatever the model's code raises
+        given = ", ".join(f"{part.dtype} {tuple(part.shape)}" for part in _parts(batch)) or shown(batch)
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{type(model).__name__} refuses this batch ({given}): {why}") from error
 
 
 def sample(value: Tensor) -> Tensor:

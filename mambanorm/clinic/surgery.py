@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from mambanorm.advice.given import first_tensor
 from mambanorm.advice.model_check import as_it_was
 from mambanorm.checks import shown
-from mambanorm.clinic.diagnosis import check_device, run
-from mambanorm.clinic.passing import tensors_in
+from mambanorm.clinic.passing import check_device, run, tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found, record_sites
 from mambanorm.errors import unknown

@@ -36,6 +36,7 @@ from mambanorm.clinic.passing import First, Pass, eagerly, tensors_in
 from mambanorm.clinic.reports import NonFinite, Report
 from mambanorm.clinic.sentences import ClinicFindings, findings_of, place
 from mambanorm.clinic.sites import layers_of, places_of
+from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import left_as_found
 
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
@@ -251,8 +252,6 @@ class Watch:
         write_bytes(path, fig_failure(steps, layers, title, where)._repr_png_())
 
     def _findings(self, first: First | None, backward: bool, lost: list[str], skipped: list[str]) -> Findings:
-        from mambanorm.clinic.surgery import sites_for_norms
-
         none, seats = pd.DataFrame(), sites_for_norms(self.model)
         if lost:
             weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
