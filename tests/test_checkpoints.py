@@ -10,6 +10,7 @@ import torch
 
 import mambanorm as mn
 from mambanorm.model.mamba2 import Mamba2Block
+from mambanorm.model.pretrained import _mamba_ssm_name
 
 B, L, V = 3, 13, 40
 CONFIGS = {
@@ -240,3 +241,27 @@ def test_another_architecture_is_refused_by_name_from_its_tensors_alone(name, si
 def test_hybrids_are_told_by_a_name(name, told):
     with pytest.raises(ValueError, match=told):
         mn.load_mamba_checkpoint({name: torch.ones(1)})
+
+
+def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_are_refused():
+    sizes = dict(d_model=8, n_layers=1, scan_backend="reference")
+    state = {
+        _mamba_ssm_name(name): tensor for name, tensor in mn.LanguageModel(20, tie=False, **sizes).state_dict().items()
+    }
+    config = {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1}
+    untied, tied = config | {"tie_word_embeddings": False}, config | {"tie_word_embeddings": True}
+    headless = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
+    assert not mn.load_mamba_checkpoint(state, hf_config=untied).tie
+    assert mn.load_mamba_checkpoint(headless, hf_config=tied).tie
+    assert not mn.load_mamba_checkpoint(state, hf_config=tied, tie=False).tie  # whoever says so means it
+    with pytest.raises(ValueError, match="missing: lm_head.weight, which hf_config says is not tied"):
+        mn.load_mamba_checkpoint(headless, hf_config=untied)
+    with pytest.raises(ValueError, match=r"lm_head.weight is tied to .*, but the two differ"):
+        mn.load_mamba_checkpoint(state, hf_config=tied)
+    with pytest.raises(ValueError, match="hf_config has hidden_size=16, the tensors 8"):
+        mn.load_mamba_checkpoint(state, hf_config={"d_model": 16, "ssm_cfg": None})
+    with pytest.raises(ValueError, match="missing: lm_head.weight"):
+        mn.load_mamba_checkpoint(headless, hf_config={"tie_embeddings": False, "ssm_cfg": {}})
+    narrow = state | {"lm_head.weight": (100 * state["lm_head.weight"]).to(torch.int8)}
+    with pytest.raises(ValueError, match="lm_head.weight is torch.int8: quantized weights are not carried"):
+        mn.load_mamba_checkpoint(narrow, hf_config=config)

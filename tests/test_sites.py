@@ -234,3 +234,21 @@ def test_what_is_recorded_behind_a_norm_is_its_output():
     rms = seen.frame().set_index("site").rms
     assert rms["gated"] == pytest.approx(1, abs=0.02)
     assert list(rms.index) == list(SITES)
+
+
+def test_equal_arms_written_differently_are_one_run():
+    text = "RMSN>SSM>None+B:LN+gated:RMSN"
+    pairs = [("gated", "RMSN"), ("B", "LN")]
+    made = [Arm("RMSN", "None", more) for more in (tuple(pairs), dict(pairs), [list(pair) for pair in pairs])]
+    assert {Arm.parse(arm) for arm in made} == {Arm.parse(text)}
+    assert {base_config("digits", "smoke", arm=arm).run_id for arm in (text, *made)} == {
+        base_config("digits", "smoke", arm=text).run_id
+    }
+    with pytest.raises(ValueError, match="unknown norm 'XX'"):
+        Arm.parse(Arm("XX", "None"))
+
+
+def test_options_of_a_site_that_are_no_dict_are_refused_in_words():
+    for options in (None, 3):
+        with pytest.raises(ValueError, match=f"norm_options for 'B' must be a dict .*got {options}"):
+            MambaBlock(8, more={"B": "RMSN"}, norm_options={"B": options})

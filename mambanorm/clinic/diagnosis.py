@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.advice.findings import Findings
-from mambanorm.advice.given import TARGETS, call, first_tensor, split
+from mambanorm.advice.given import TARGETS, first_tensor, split
 from mambanorm.advice.model_check import as_it_was
 from mambanorm.checks import shown
-from mambanorm.clinic.passing import EDGES, First, Pass, tensors_in
+from mambanorm.clinic.passing import EDGES, First, Pass, check_device, run, tensors_in
 from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import places_of
+from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import blocks_of, left_as_found
+from mambanorm.text import plural
 
 HISTOGRAMS = ["histogram", "grad_histogram"]
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
@@ -61,8 +63,8 @@ class Diagnosis:
     def _head(self) -> str:
         layers = self.table.depth.max() if len(self.table) else 0
         return (
-            f"{self.name}: {self.table.site.nunique()} sites in {layers} layers, {len(self.weights)} weights; "
-            f"loss {self.loss:.4g} ({self.loss_is})"
+            f"{self.name}: {plural(self.table.site.nunique(), 'site')} in {plural(layers, 'layer')}, "
+            f"{plural(len(self.weights), 'weight')}; loss {self.loss:.4g} ({self.loss_is})"
         )
 
     def _repr_html_(self) -> str:
@@ -91,9 +93,10 @@ def diagnose(
     batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
-    The model is run once by hooks, not copied; weights, `.grad`, mode, buffers and random states stay as they are.
-    ValueError for an unknown site, a pattern that nothing matches, a batch on another device than the model or one that
-    it refuses, and a loss that is not one number; TypeError for what is no module.
+    The model is run once by hooks, not copied, a compiled one as it is written; weights, `.grad`, mode, buffers and
+    random states stay as they are. ValueError for an unknown site or none, a pattern that nothing matches, a batch on
+    another device than the model or one that it refuses, and a loss that is not one number; TypeError for what is no
+    module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -105,42 +108,17 @@ def diagnose(
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
         value, loss_is = _loss_of(model, batch, loss)
+        number = float(value.detach())
+        seen.end_forward(number)
         grads, skipped = _gradients(value, named)
     rows = pd.DataFrame(seen.rows, columns=None if seen.rows else ["depth", "site", "layer", "where", *HISTOGRAMS])
     weights = pd.DataFrame([describe_weight(name, w, grads.get(name)) for name, w in model.named_parameters()])
     skipped += _unseen(places, rows, model)
     table = rows.drop(columns=HISTOGRAMS)
-    found = findings_of(table, weights, seen.first, seen.first_gradient, float(value.detach()), skipped)
+    found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, sites_for_norms(model))
     kept = rows[["site", "depth", *HISTOGRAMS]]
     return Diagnosis(type(model).__name__, table, weights, kept, seen.first, seen.first_gradient,
-                     float(value.detach()), loss_is, found)  # fmt: skip
-
-
-def check_device(model: nn.Module, batch: object) -> None:
-    """ValueError where a tensor of the batch is on another device than the model's first weight."""
-    weight = next(model.parameters(), None)
-    for part in _parts(batch):
-        if weight is not None and part.device != weight.device:
-            to = f"move the batch by .to({str(weight.device)!r})"
-            raise ValueError(f"the model is on {weight.device} and its batch on {part.device}: {to}")
-
-
-def _parts(batch: object) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict | list | tuple):
-        for part in batch.values() if isinstance(batch, dict) else batch:
-            yield from _parts(part)
-
-
-def run(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
-    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the model refuses it."""
-    try:
-        return model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
-    except Exception as error:  # whatever the model's code raises
-        given = ", ".join(f"{part.dtype} {tuple(part.shape)}" for part in _parts(batch)) or shown(batch)
-        why = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{type(model).__name__} refuses this batch ({given}): {why}") from error
+                     number, loss_is, found)  # fmt: skip
 
 
 def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Tensor, str]:
@@ -156,7 +134,8 @@ def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Te
     else:
         first = next((t for t in tensors_in(output) if t.is_floating_point()), first_tensor(output))
         if first is None or not first.is_floating_point():
-            raise ValueError(f"the model puts out {type(output).__name__}, in which no tensor was found: give a loss")
+            given = type(output).__name__
+            raise ValueError(f"the model puts out {given}, in which no tensor of real numbers was found: give a loss")
         value, loss_is = first.float().square().mean(), NO_LOSS
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)

@@ -25,8 +25,6 @@ GROWS = 1.0
 """Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
 OUTLIER = 300.0
 """Largest magnitude by RMS above which a site is told to hold outliers; of normal values it is 5 or 6."""
-NARROW = 3.0
-"""Doublings below float16's largest at which a float16 model is too close to it."""
 STRETCHED = 10.0
 """By what factor a σ₁ may exceed the median of the same weight in all layers."""
 FLOAT32_SQUARE = math.sqrt(3.4e38)
@@ -50,16 +48,19 @@ def findings_of(
     first_gradient: First | None,
     loss: float,
     skipped: Sequence[str] = (),
+    seats: Sequence[str] = (),
 ) -> Findings:
-    """All that the rules find in the frames of a Diagnosis, the worst first."""
+    """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
+    into this model."""
     lost = list(_lost_weights(weights))
-    found = [*lost, *_decay(weights), *([] if lost else _non_finite(first, first_gradient, loss))]
+    found = [*lost, *_decay(weights), *([] if lost else _non_finite(first, first_gradient, loss, seats))]
     if len(table):
-        found += [*_room(table, weights), *_growth(table), *_outliers(table), *_flow(table)]
+        found += [*_room(table, seats), *_growth(table, seats), *_outliers(table), *_flow(table)]
     return ClinicFindings([*found, *_stretched(weights)], skipped)
 
 
 def place(site: str, depth: int, where: str) -> str:
+    where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
     return f"{site} of layer {depth} ({where})" if site else where
 
 
@@ -84,33 +85,36 @@ def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("serious", row.weight, found, mend, FAILURES)
 
 
-def _non_finite(first: First | None, first_gradient: First | None, loss: float) -> Iterator[Finding]:
+def _non_finite(
+    first: First | None, first_gradient: First | None, loss: float, seats: Sequence[str]
+) -> Iterator[Finding]:
+    """A loss that is not finite behind a finite forward pass is told before the gradients that it spoils."""
     if first is not None:
         found = f"the first non-finite value of the forward pass is {place(first.site, first.depth, first.where)}"
         if first.before:
-            found += f"; just before it {first.before} is finite, its largest magnitude {first.before_max:.3g}"
-        yield Finding("serious", first.where, found, _norm_for(first.site, first.where), _failures())
+            before = place("", 0, first.before)
+            found += f"; just before it {before} is finite, its largest magnitude {first.before_max:.3g}"
+        yield Finding("serious", first.where, found, _norm_for(first.site, seats), _failures())
+    elif not math.isfinite(loss):
+        mend = "look at the loss: log of 0, or a mean of no values"
+        yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
     elif first_gradient is not None:
         at = place(first_gradient.site, first_gradient.depth, first_gradient.where)
         found = f"the forward pass is finite; of the backward pass the gradient of {at} is the first that is not"
         if first_gradient.before:
-            found += f", behind that of {first_gradient.before} (largest {first_gradient.before_max:.3g})"
+            found += f", behind that of {place('', 0, first_gradient.before)} (largest {first_gradient.before_max:.3g})"
         mend = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
         yield Finding("serious", first_gradient.where, found, mend, _failures())
-    elif not math.isfinite(loss):
-        mend = "look at the loss: log of 0, or a mean of no values"
-        yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
 
 
-def _norm_for(site: str, where: str) -> str:
-    """What to try against values that leave the range. This kit's blocks show their sites by name, `blocks.3.scan`."""
-    own = where.endswith(f".{site}")
-    if site in BEHIND_SCAN:
-        seat = "n2" if own else "gated"
+def _norm_for(site: str, seats: Sequence[str]) -> str:
+    """What to try against values that leave the range; insert_norm only where it would take the site."""
+    seat = next((seat for seat in ("n2", "gated") if seat in seats), None)
+    if site in BEHIND_SCAN and seat:
         norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
         return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
     if site in ("dt", "B", "C", "delta"):
-        how = "" if own else f": mn.insert_norm(model, {site!r}, 'RMSN', batch)"
+        how = f": mn.insert_norm(model, {site!r}, 'RMSN', batch)" if site in seats else ""
         return f"a norm on it, as Jamba has{how}, or a lower rate"
     return "a norm before it, a lower rate, or clip_grad_norm_"
 
@@ -135,7 +139,7 @@ def _failures() -> str:
     return f"{told}; of RMSN→RMSN at their tasks and rates {(same.status == 'diverged').sum()} of {len(same)}"
 
 
-def _room(table: pd.DataFrame, weights: pd.DataFrame) -> Iterator[Finding]:
+def _room(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
     """The site with the largest magnitude, where it is beyond float16 or near what a square can hold."""
     row = table.loc[table.max_abs.idxmax()] if table.max_abs.notna().any() else None
     if row is None or not row.max_abs > LARGEST["float16"]:
@@ -143,15 +147,15 @@ def _room(table: pd.DataFrame, weights: pd.DataFrame) -> Iterator[Finding]:
     at, n = place(row.site, row.depth, row["where"]), (table.max_abs > LARGEST["float16"]).sum()
     found = f"the largest magnitude is {row.max_abs:.3g}, at {at}: "
     if row.max_abs > FLOAT32_SQUARE:
-        found += "its square leaves float32, so that a norm of it or a loss is infinite"
-        yield Finding("serious", row["where"], found, _norm_for(row.site, row["where"]), GROWTH)
+        found += "its square leaves float32, so that a mean square of it is infinite, and a norm of it puts out 0"
+        yield Finding("serious", row["where"], found, _norm_for(row.site, seats), GROWTH)
         return
     found += f"beyond float16's {LARGEST['float16']:,.0f}; {n} of {plural(len(table), 'site')} in all"
-    mend = f"bfloat16 or float32 there; or {_norm_for(row.site, row['where'])}"
+    mend = f"bfloat16 or float32 there; or {_norm_for(row.site, seats)}"
     yield Finding("warning", row["where"], found, mend, GROWTH)
 
 
-def _growth(table: pd.DataFrame) -> Iterator[Finding]:
+def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
     """RMS over depth of the residual stream, or of what stands for it."""
     site = next((site for site in STREAM if (table.site == site).any()), None)
     if site is None:
@@ -165,7 +169,7 @@ def _growth(table: pd.DataFrame) -> Iterator[Finding]:
         found += f"from {rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]}"
         found += f" ({facts['law']})"
         where = table[(table.site == site) & (table.depth == rms.index[-1])].iloc[0]["where"]
-        yield Finding("warning", where, found, _norm_for(site, where), GROWTH)
+        yield Finding("warning", where, found, _norm_for(site, seats), GROWTH)
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Finding]:

@@ -28,9 +28,11 @@ from difflib import get_close_matches
 
 from torch import nn
 
+from mambanorm.checks import shown
 from mambanorm.diagnostics import blocks_of
-from mambanorm.diagnostics.recording import ALL_SITES
 from mambanorm.errors import unknown
+from mambanorm.model.sites import SITES
+from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
 
 SIDES = ("input", "output")
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
@@ -90,8 +92,10 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None 
     sites: None = all of the family's; names of them; or a map of one's own, site → pattern of module names (see
     `matching`). A model of no known family is looked at after every module that has none inside; such a site is called
     by the module's path, its numbers as *.
-    ValueError for an unknown site, and for a pattern that no module matches, with the nearest.
+    ValueError for an unknown site, for none, and for a pattern that no module matches, with the nearest.
     """
+    if sites is not None and not sites:
+        raise ValueError("sites names none: leave it out to look at all")
     if isinstance(sites, Mapping):
         return [place for site, pattern in sites.items() for place in matching(model, site, pattern)]
     found = [place for depth, pair in enumerate(mixers_of(model), 1) for place in _of_mixer(model, depth, *pair)]
@@ -100,7 +104,8 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None 
     if sites is None:
         return found
     wanted = (sites,) if isinstance(sites, str) else tuple(sites)
-    known = list(dict.fromkeys([*(ALL_SITES if blocks_of(model) else ()), *(place.site for place in found)]))
+    own = [TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks_of(model)]
+    known = list(dict.fromkeys([*(site for block in own for site in block), *(place.site for place in found)]))
     for site in wanted:
         if site not in known:
             raise unknown(f"site of {type(model).__name__}", site, known)
@@ -113,6 +118,8 @@ def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
     `*` stands for one part of a path. The pattern is that of a whole path or of its end. After the colon stands
     input or output; without it, output.
     """
+    if not isinstance(pattern, str):
+        raise ValueError(f"the pattern of site {site!r} must be text such as 'layers.*.norm', got {shown(pattern)}")
     path, colon, side = pattern.partition(":")
     if colon and side not in SIDES:
         raise unknown(f"side in the pattern {pattern!r}", side, SIDES)

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from mambanorm.advice.given import first_tensor
 from mambanorm.advice.model_check import as_it_was
 from mambanorm.checks import shown
-from mambanorm.clinic.diagnosis import check_device, run
-from mambanorm.clinic.passing import tensors_in
+from mambanorm.clinic.passing import check_device, run, tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found, record_sites
 from mambanorm.errors import unknown
@@ -36,6 +35,7 @@ from mambanorm.model.language import LanguageModel
 from mambanorm.model.mamba2 import Mamba2Block
 from mambanorm.model.sites import SitedBlock
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
+from mambanorm.text import plural
 
 OWN_BLOCKS = (MambaBlock, Mamba2Block)
 OWN_SITES = ("n1", "n2", "conv", "B", "C", "z", "gated", "branch", "residual")
@@ -72,8 +72,8 @@ class Surgery:
     def __repr__(self) -> str:
         worst = self.layers.loc[self.layers.change.idxmax()]
         return (
-            f"{self.norm} at {self.site} of {len(self.layers)} layers: the model's output changes by "
-            f"{100 * self.change:.3g} %, the site most in {worst.where} ({100 * worst.change:.3g} %)"
+            f"{self.norm} at {self.site} of {plural(len(self.layers), 'layer')}: the model's output changes by "
+            f"{100 * self.change:.3g} %, the site most in {worst['where']} ({100 * worst['change']:.3g} %)"
         )
 
 
@@ -83,8 +83,9 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     site: of this kit's Mamba and Mamba-2 blocks one of OWN_SITES; of transformers' Mamba, Falcon-Mamba and Jamba, and
     mamba-ssm's, n1, dt, B, C, gated or branch; of Mamba-2 n1, gated or branch. norm: a name of NORMS; options go to
     `create_norm`. batch: as for `diagnose`, without a loss; the model is run on it in its own mode, three times.
-    The new weights learn. ValueError for a family that is not known, an unknown site, one where a norm stands already,
-    a norm that is not causal in a language model, and a site that the model computes in a fused kernel.
+    The new weights learn once an optimizer has them, which one made before does not: add_param_group. ValueError for a
+    family that is not known, an unknown site, one where a norm stands already, a norm that is not causal in a language
+    model, and a site that the model computes in a fused kernel.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -94,12 +95,19 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     if not blocks and not mixers_of(model):
         known = "this kit's Mamba blocks, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, and mamba-ssm's"
         raise ValueError(f"{type(model).__name__} is of no family that surgery knows: {known}")
-    if not blocks or isinstance(model, LanguageModel):
+    if not blocks or any(isinstance(module, LanguageModel) for module in model.modules()):
         check_causal([name], TO_PREDICT)
     check_device(model, batch)
     with as_it_was(), left_as_found(model), torch.no_grad():
         operate = _into_blocks if blocks else _into_mixers
         return operate(model, site, name, batch, options)
+
+
+def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
+    """Sites at which `insert_norm` can put a norm into this model; none of a family that it does not know."""
+    if blocks := [module for module in model.modules() if isinstance(module, OWN_BLOCKS)]:
+        return tuple(s for s in OWN_SITES if all(block.arm.sites.get(s, "None") == "None" for block in blocks))
+    return _sites_of(model) if mixers_of(model) else ()
 
 
 # ------------------------------------------------------------------------------------------------ this kit's own blocks
@@ -112,13 +120,13 @@ def _into_blocks(model: nn.Module, site: str, name: str, batch: object, options:
     if taken := next((pair for pair in blocks if pair[1].arm.sites.get(site, "None") != "None"), None):
         standing = taken[1].arm.sites[site]
         raise ValueError(f"{site} of {taken[0]} has a norm already, {standing}: choose another site of {OWN_SITES}")
-    norms = [_new(name, block.site_widths[site], block.A_log, options) for _, block in blocks]
+    norms = [block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype) for _, block in blocks]
     with record_sites(model, (site,)) as seen:  # the readable twin, whose norms do not gate as well
         before = _output(model, batch)
-        at = {path: value for path, _, _, value in seen.seen}
+        at = {path: value for path, _, _, value in reversed(seen.seen)}  # of a block that runs twice, its first
         undo = [_set_norm(block, site, norm, name) for (_, block), norm in zip(blocks, norms, strict=True)]
         place = site if site in ("n1", "n2") else f"more.{site}"
-        paths, targets = [f"{path}.{place}" for path, _ in blocks], [at[path] for path, _ in blocks]
+        paths, targets = [f"{path}.{place}".lstrip(".") for path, _ in blocks], [at[path] for path, _ in blocks]
         return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
 
 
@@ -206,7 +214,7 @@ def _clean(model: nn.Module, batch: object, seats: list[Seat]) -> tuple[Tensor, 
 
         def note(value: Tensor, i=i, seat=seat) -> None:
             part = value if seat.channels is None else value[..., slice(*seat.channels)]
-            targets[i] = part.detach().clone()
+            targets.setdefault(i, part.detach().clone())
 
         if seat.side == "input":
             hooks.append(seat.module.register_forward_pre_hook(lambda _m, args, note=note: note(args[0])))

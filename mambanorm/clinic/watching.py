@@ -5,20 +5,22 @@
             loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
             optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, one wait for the
-device. What it keeps: those numbers of the last `ring` steps, the last batch, the gradient of the model's output, and a
-copy of the weights in main memory, made every `every` steps.
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
+buffers, one wait for the device. What it keeps: those numbers of the last `ring` steps, the last batch, the gradient of
+the model's output, the buffers from before the step, and a copy of the weights in main memory, made every `every`
+steps.
 
-It looks just before the optimizer's step. So when a gradient is not finite the weights still are, and are written as
-they stand: the last finite step, at no cost. Only where the step before made the weights themselves infinite is the
-last copy written instead.
+It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
+its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
+last finite step, at no cost. Only where the step before made the weights themselves infinite is the last copy written
+instead. A loop may catch NonFinite and go on: the step was not made, and the next is watched.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -30,62 +32,18 @@ from mambanorm.advice.given import first_tensor
 from mambanorm.advice.model_check import as_it_was
 from mambanorm.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.checks import check_size, shown
-from mambanorm.clinic.passing import First, Pass, tensors_in
+from mambanorm.clinic.passing import First, Pass, eagerly, tensors_in
+from mambanorm.clinic.reports import NonFinite, Report
 from mambanorm.clinic.sentences import ClinicFindings, findings_of, place
 from mambanorm.clinic.sites import layers_of, places_of
+from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import left_as_found
 
-BEFORE = 4
-"""Steps that the text of a report tells of; the frames have them all."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What was seen when a step was not finite.
-
-    step: the optimizer's step, from 1, that was about to be made. last_finite_step: the step after which the weights in
-    `checkpoint` stand. first: the first non-finite value when the batch is run again, None if it was not met again;
-    backward: it is a gradient. steps: step, loss, grad_norm; layers: step, depth, layer, rms, grad_rms.
-    """
-
-    step: int
-    last_finite_step: int | None
-    first: First | None
-    backward: bool
-    steps: pd.DataFrame
-    layers: pd.DataFrame
-    findings: Findings
-    checkpoint: Path | None
-    picture: Path
-
-    @property
-    def site(self) -> str:
-        """Where it was first seen, as in `First.where`; "" if it was not met again."""
-        return "" if self.first is None else self.first.where
-
-    def __str__(self) -> str:
-        now = self.steps.iloc[-1]
-        lines = [f"step {self.step} is not finite: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
-        if self.first is not None:
-            what = "the gradient of " if self.backward else ""
-            lines.append(f"first: {what}{place(self.first.site, self.first.depth, self.first.where)}")
-        norms = " → ".join(f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-BEFORE - 1 :])
-        lines.append(f"norm of the gradients in the last steps: {norms}")
-        if self.checkpoint is not None:
-            lines.append(f"weights after step {self.last_finite_step}, finite: {self.checkpoint}")
-        return "\n".join([*lines, f"picture: {self.picture}", repr(self.findings)])
-
-
-class NonFinite(FloatingPointError):
-    """Raised in place of the optimizer's step that would have spread a non-finite gradient; `report` says the rest."""
-
-    def __init__(self, report: Report):
-        super().__init__(str(report))
-        self.report = report
+NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
 
 class Watch:
-    """See `watch`. report: None while all is finite."""
+    """See `watch`. report: the last one, None while all is finite."""
 
     def __init__(self, model: nn.Module, optimizer, ring: int, every: int, folder: Path):
         self.model, self.optimizer, self.every, self.folder = model, optimizer, every, folder
@@ -96,19 +54,23 @@ class Watch:
         self._hooks: list = []
         self._forget()
         self._kept: tuple[int, dict[str, Tensor]] | None = None
+        self._buffers: dict[str, Tensor] = {}
+        self._infinite: set[str] = set()  # buffers that hold −inf by design
+        self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
 
     def _forget(self) -> None:
-        self._given, self._random, self._seed, self._loss = None, None, None, None
+        self._given, self._state_then, self._seed, self._loss = None, None, None, None
         self._outputs: dict[int, tuple[Tensor, int]] = {}
         self._gradients: dict[int, Tensor] = {}
 
     def __enter__(self) -> Watch:
         hooks = self._hooks
+        self._infinite = {name for name, value in self.model.named_buffers() if not value.isfinite().all()}
         hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
         hooks += [layer.register_forward_hook(self._layer_hook(i)) for i, (_, layer) in enumerate(self.layers)]
         hooks.append(self.model.register_forward_hook(self._end))
         if self.optimizer is not None:
-            hooks.append(self.optimizer.register_step_pre_hook(lambda *_: self._check_or_raise()))
+            hooks.append(self.optimizer.register_step_pre_hook(self._check_or_raise))
         return self
 
     def __exit__(self, *_) -> None:
@@ -120,57 +82,91 @@ class Watch:
             hook.remove()
         self._hooks.clear()
         self._forget()
-        self._kept = None
+        self._kept, self._buffers = None, {}
 
     # ---------------------------------------------------------------------------------------------------- each step
 
     def loss(self, value: Tensor) -> Tensor:
-        """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`."""
+        """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`. ValueError
+        for what is no tensor of one number."""
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
+            raise ValueError(f"the loss must be a tensor of one number, got {got}")
         self._loss = value.detach()
         return value
 
     def _begin(self, _model, args, kwargs) -> None:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self._again:
             self._forget()
-            self._given, self._random = (args, kwargs), torch.get_rng_state()
+            kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
+            casts = dict(
+                device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind)
+            )
+            self._given, self._state_then = (args, kwargs), (torch.get_rng_state(), casts)
+            if self._between:
+                self._note_buffers()
+
+    def _note_buffers(self) -> None:
+        """Copies the buffers as the last step has left them: all, since torch's BN writes without a trace."""
+        for name, value in self.model.named_buffers():
+            kept = self._buffers.get(name)
+            if kept is None or kept.shape != value.shape:
+                self._buffers[name] = value.detach().clone()
+            else:
+                kept.copy_(value.detach())
+        self._between = False
+
+    @torch.no_grad()
+    def _put_buffers_back(self) -> None:
+        for name, value in self.model.named_buffers():
+            if name in self._buffers and self._buffers[name].shape == value.shape:
+                value.copy_(self._buffers[name])
 
     def _layer_hook(self, i: int):
         def see(_layer, _args, output) -> None:
             value = first_tensor(output)
-            if value is None or not value.requires_grad:  # an evaluation in between, or a frozen layer
+            if self._again or value is None or not value.requires_grad:  # or an evaluation in between, or frozen
                 return
             self._outputs[i] = norm_of(value.detach()), value.numel()
 
             def see_gradient(grad: Tensor) -> None:
                 self._gradients[i] = norm_of(grad)
 
-            value.register_hook(see_gradient)
+            if not value.is_leaf:  # a layer that hands out a weight: the hook would stay on it
+                value.register_hook(see_gradient)
 
         return see
 
     def _end(self, _model, _args, output) -> None:
-        if not torch.is_grad_enabled():
+        if self._again or not torch.is_grad_enabled():
             return
         if isinstance(own := getattr(output, "loss", None), Tensor):
-            self._loss = own.detach()
+            self._loss = own.detach().mean()  # of DataParallel one number a device
         else:
             seen = next((t for t in tensors_in(output) if t.requires_grad), None)
-            if seen is not None:
+            if seen is not None and not seen.is_leaf:
                 seen.register_hook(self._keep_seed)
 
     def _keep_seed(self, grad: Tensor) -> None:
         self._seed = grad
 
-    def _check_or_raise(self) -> None:
-        if self.check() is not None:
-            raise NonFinite(self.report)
+    def _check_or_raise(self, *_) -> None:
+        skips = getattr(self.optimizer, "found_inf", None)  # a fused optimizer makes no step that its GradScaler skips
+        if (skips is None or not float(skips)) and (report := self.check()) is not None:
+            raise NonFinite(report)
 
     def check(self) -> Report | None:
-        """To be called between backward and the optimizer's step, which does so by itself where it was given one."""
-        self.step += 1
+        """To be called between backward and the optimizer's step, which does so by itself where it was given one.
+        The report of this step, None if it is finite."""
+        self.step, self._between = self.step + 1, True
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
         norm = torch.nn.utils.get_total_norm(grads)
-        loss = norm.new_tensor(math.nan) if self._loss is None else self._loss.to(norm)
+        told = norm.new_tensor(math.nan) if self._loss is None else self._loss
+        wide = torch.promote_types(
+            torch.promote_types(norm.dtype, told.dtype), torch.float32
+        )  # a loss may leave float16
+        norm, loss = norm.to(wide), told.to(norm.device, wide)
         grad_norm, loss_now = torch.stack([norm, loss.reshape(())]).tolist()  # one wait for the device
         if not math.isfinite(grad_norm) and all(bool(grad.isfinite().all()) for grad in grads):
             # only the squares have overflowed
@@ -180,14 +176,29 @@ class Watch:
         lost = self._loss is not None and not math.isfinite(loss_now)
         if lost or not math.isfinite(grad_norm):
             self.report = self._write_report()
-        elif (self.step - 1) % self.every == 0:
+            self.step -= 1  # it is not made
+            return self.report
+        if (self.step - 1) % self.every == 0:
             self._keep()
-        return self.report
+        return None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The state dict without what modules keep in it besides tensors."""
+        return {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
+
+    def _lost(self, state: dict[str, Tensor]) -> list[str]:
+        return [name for name, value in state.items() if name not in self._infinite and not value.isfinite().all()]
 
     def _keep(self) -> None:
-        """Copies the weights to main memory, into the memory of the copy before."""
-        state = self.model.state_dict()
-        copies = self._kept[1] if self._kept else {n: torch.empty_like(t, device="cpu") for n, t in state.items()}
+        """Copies weights, and buffers from before this batch, to main memory, into that of the copy before; a state
+        that is not finite, as of a row of an embedding that no batch reads, never replaces a finite copy."""
+        state = self._tensors()
+        state |= {name: kept for name, kept in self._buffers.items() if name in state}
+        if self._lost(state):
+            return
+        copies = self._kept[1] if self._kept else {}
+        for name in state.keys() - copies.keys():
+            copies[name] = torch.empty_like(state[name], device="cpu")
         for name, tensor in state.items():
             copies[name].copy_(tensor)
         self._kept = (self.step - 1, copies)
@@ -212,60 +223,89 @@ class Watch:
         return pd.DataFrame(rows, columns=["step", "depth", "layer", "rms", "grad_rms"])
 
     def _write_report(self) -> Report:
+        self._put_buffers_back()
+        state = self._tensors()
+        lost = self._lost(state)
+        first, backward, why = (First(lost[0]), False, "") if lost else self._run_again()
+        after, state = (self._kept or (None, None)) if lost else (self.step - 1, state)
+        name, not_written = f"step-{self.step:06d}", []
+
+        def written(path: Path, write: Callable[[Path], None]) -> Path | None:
+            try:  # a full disk must not take the rest of the report with it
+                write(path)
+            except OSError as error:
+                not_written.append(f"{path.name}: it could not be written, {error}")
+                return None
+            return path
+
+        folder, steps, layers = self.folder, self.steps, self.by_layer
+        checkpoint = state and written(folder / f"{name}.safetensors", lambda path: save_state(path, state))
+        picture = written(folder / f"{name}.png", lambda path: self._draw(path, steps, layers, first))
+        findings = self._findings(first, backward, lost, [*([why] if why else []), *not_written])
+        return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture)
+
+    def _draw(self, path: Path, steps: pd.DataFrame, layers: pd.DataFrame, first: First | None) -> None:
         from mambanorm.figures.clinic import fig_failure
 
-        lost = [name for name, value in self.model.state_dict().items() if not value.isfinite().all()]
-        first, backward, why = (First(lost[0]), False, "") if lost else self._run_again()
-        after, state = (self._kept or (None, None)) if lost else (self.step - 1, self.model.state_dict())
-        name = f"step-{self.step:06d}"
-        checkpoint = None if state is None else self._save(state, name)
-        steps, layers, picture = self.steps, self.by_layer, self.folder / f"{name}.png"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        where = f"first: {first.where}" if first else "not met again when the batch was run a second time"
-        write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
-        return Report(self.step, after, first, backward, steps, layers, self._findings(first, backward, lost, why),
-                      checkpoint, picture)  # fmt: skip
+        where = f"first: {place('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
+        write_bytes(path, fig_failure(steps, layers, title, where)._repr_png_())
 
-    def _findings(self, first: First | None, backward: bool, lost: list[str], why: str) -> Findings:
-        none, skipped = pd.DataFrame(), [why] if why else []
+    def _findings(self, first: First | None, backward: bool, lost: list[str], skipped: list[str]) -> Findings:
+        none, seats = pd.DataFrame(), sites_for_norms(self.model)
         if lost:
             weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
-            return ClinicFindings(findings_of(none, weights, None, None, math.nan).found)
+            return ClinicFindings(findings_of(none, weights, None, None, math.nan).found, skipped)
         forward, gradient = (None, first) if backward else (first, None)
-        return findings_of(none, none, forward, gradient, math.nan, skipped)
+        return findings_of(none, none, forward, gradient, self._told if not skipped else 0.0, skipped, seats)
+
+    @property
+    def _told(self) -> float:
+        """The loss of the last batch, 0 if nobody told it."""
+        return 0.0 if self._loss is None else float(self._loss)
 
     def _run_again(self) -> tuple[First | None, bool, str]:
         """What `_replay` finds, and why it could not; the weights are to be saved whatever the model's code raises."""
         try:
-            return (*self._replay(), "")
+            first, backward = self._replay()
+            return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
         except Exception as error:
             return None, False, f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
+        finally:
+            self._again = False
 
     def _replay(self) -> tuple[First | None, bool]:
-        """The last batch once more, under the hooks of `diagnose`, with the same weights and dropout masks (those of
-        the CPU; on a GPU dropout draws anew). Returns the first non-finite value, and whether it is a gradient."""
+        """The last batch once more, under the hooks of `diagnose`, with the same weights, autocast and dropout masks
+        (those of the CPU; on a GPU dropout draws anew). Returns the first non-finite value, and whether it is a
+        gradient. The gradients behind a finite pass tell nothing where it is the loss that is not finite."""
         if self._given is None:
             return None, False
-        for hook in self._hooks:
-            hook.remove()
-        seen, (args, kwargs), seed = Pass(places_of(self.model)), self._given, self._seed
+        self._again = True
+        seen, (args, kwargs), seed, (random, casts) = (
+            Pass(places_of(self.model)),
+            self._given,
+            self._seed,
+            self._state_then,
+        )
         with as_it_was(), left_as_found(self.model), seen.open(self.model), torch.enable_grad():
-            torch.set_rng_state(self._random)
-            output = self.model(*args, **kwargs)
+            torch.set_rng_state(random)
+            with torch.autocast(**casts), eagerly():
+                output = self.model(*args, **kwargs)
+            seen.end_forward(self._told)
             value = getattr(output, "loss", None)
             if not isinstance(value, Tensor):
                 value = next((t for t in tensors_in(output) if t.requires_grad), None)
             learns = [weight for weight in self.model.parameters() if weight.requires_grad]
-            if seen.first is None and value is not None and (seed is not None or value.numel() == 1):
+            whole = seen.first is None and math.isfinite(self._told)
+            if whole and value is not None and (seed is not None or value.numel() == 1):
                 torch.autograd.grad(value, learns, grad_outputs=seed, allow_unused=True)
-        return (seen.first, False) if seen.first is not None else (seen.first_gradient, True)
+        return seen.first or seen.first_gradient, seen.first is None and seen.first_gradient is not None
 
-    def _save(self, state: dict[str, Tensor], name: str) -> Path:
-        """A state dict as safetensors; tied weights stand under each of their names, so that it loads as it is."""
-        path = self.folder / f"{name}.safetensors"
-        with replacing(path) as temporary:
-            save_tensors(temporary, {key: value.detach().cpu().clone().contiguous() for key, value in state.items()})
-        return path
+
+def save_state(path: Path, state: dict[str, Tensor]) -> None:
+    """A state dict as safetensors; tied weights stand under each of their names, so that it loads as it is."""
+    with replacing(path) as temporary:
+        save_tensors(temporary, {key: value.detach().cpu().clone().contiguous() for key, value in state.items()})
 
 
 def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -286,8 +326,9 @@ def watch(
 
     When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
     a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
-    the model keeps its finite weights, `error.report` has the first non-finite site and the frames. With a GradScaler
-    it sees the scaled gradients, and only the steps that the scaler makes.
+    the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
+    GradScaler it sees the scaled gradients, and only the steps that the scaler makes. Of accumulated gradients all are
+    looked at, and the last batch alone is run again to find where it began.
 
     ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
     main memory, once. TypeError for what is no module or optimizer, ValueError for a size or a folder that cannot be.

@@ -54,8 +54,10 @@ class Arm(NamedTuple):
         `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that stands there twice."""
         from mambanorm.norms import NORMS, norm_name
 
-        if isinstance(text, Arm):
+        if isinstance(text, AttentionArm):
             return text
+        if isinstance(text, Arm):  # made by hand: sites in any order, or as a dict
+            return Arm(norm_name(text.n1), norm_name(text.n2), further_norms(text.more))
         if not isinstance(text, str):
             raise ValueError(f"an arm is text such as 'RMSN>SSM>GN', got {text!r}")
         if text.startswith("preset:"):

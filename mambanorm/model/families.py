@@ -50,6 +50,7 @@ ONLY = {
 FROM_MAMBA_SSM = {
     "ngroups": "n_groups", "headdim": "head_dim", "d_state": "state_size", "d_conv": "conv_kernel",
     "activation": "hidden_act", "bias": "use_bias", "conv_bias": "use_conv_bias", "dt_limit": "time_step_limit",
+    "d_model": "hidden_size", "n_layer": "num_hidden_layers", "tie_embeddings": "tie_word_embeddings",
 }  # fmt: skip
 """mamba-ssm's name of a field → transformers'."""
 
@@ -79,7 +80,7 @@ def read_config(hf_config: object) -> dict[str, Any]:
         return {}
     fields = _as_dict(hf_config)
     if "ssm_cfg" in fields:
-        fields = _of_mamba_ssm(fields["ssm_cfg"])
+        fields = _of_mamba_ssm(fields)
     kind = fields.get("model_type")
     if kind not in FAMILIES:
         raise ValueError(f"hf_config is of model_type {shown(kind)}, which is not carried: {CARRIED}")
@@ -107,10 +108,12 @@ def _as_dict(hf_config: object) -> dict[str, Any]:
     return dict(hf_config)
 
 
-def _of_mamba_ssm(ssm: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of mamba-ssm's config that its tensors do not show, with its defaults."""
+def _of_mamba_ssm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of mamba-ssm's config that its tensors do not show or have to agree with, with its defaults."""
+    ssm = config["ssm_cfg"] or {}
     layer = ssm.get("layer", "Mamba1")
-    fields = {FROM_MAMBA_SSM.get(name, name): value for name, value in ssm.items()}
+    whole = {name: config[name] for name in ("d_model", "n_layer", "tie_embeddings") if name in config}
+    fields = {FROM_MAMBA_SSM.get(name, name): value for name, value in {**ssm, **whole}.items()}
     return {"n_groups": 1, **fields, "model_type": {"Mamba1": "mamba", "Mamba2": "mamba2"}.get(layer, layer)}
 
 

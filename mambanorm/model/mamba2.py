@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from mambanorm.checks import check_beside, check_real, check_shapes
 from mambanorm.model.block import NOT_YET, BlockCache, MambaBlock, check_sizes, init_dt_bias
-from mambanorm.model.sites import SitedBlock, arm_of, site_options
+from mambanorm.model.sites import SitedBlock, arm_of
 from mambanorm.norms import NORMS, check_causal
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
@@ -103,16 +103,20 @@ class Mamba2Block(SitedBlock):
         widths = dict.fromkeys(narrow, d_model) | dict(B=bc, C=bc, delta=self.n_heads)
         widths |= dict.fromkeys(("n2", "conv", "z", "gated"), self.d_inner)
         self._make_norms(arm_of(n1, n2, more), norm_options, widths)
-        if n_groups > 1 and self.arm.sites.get("gated") == "RMSN":
-            options = site_options("gated", "RMSN", norm_options)
-            own = {name: value for name, value in options.items() if name in NORMS["RMSN"].own}
-            self.more["gated"] = GroupedRMSNorm(self.d_inner, groups=n_groups, **own)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
         self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
     def _plan(self) -> None:
         super()._plan()
         self.scan_gates = self.arm.n2 == "None" and "z" not in self.more  # nothing between SSM and gate
+
+    def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
+        """RMSN behind the gate is taken over each group."""
+        norm = super().new_norm(site, name, options)
+        if (site, name) != ("gated", "RMSN") or self.n_groups == 1:
+            return norm
+        own = {key: value for key, value in options.items() if key in NORMS["RMSN"].own}
+        return GroupedRMSNorm(self.d_inner, groups=self.n_groups, **own)
 
     def extra_repr(self) -> str:
         return f"d_state={self.d_state}, head_dim={self.head_dim}, n_groups={self.n_groups}"

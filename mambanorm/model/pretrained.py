@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mambanorm.checks import check_size
+from mambanorm.checks import REAL, check_size
 from mambanorm.model.families import check_architecture, check_sizes_agree, family_of, read_config
 from mambanorm.model.language import LanguageModel
 
@@ -84,6 +84,8 @@ def load_mamba_checkpoint(
     family = family_of(state, said, told="arm" in config)
     found = _read_sizes(state, family, config.get("n_groups", said.get("n_groups")))
     check_sizes_agree(found, said)
+    if "tie" not in config:
+        _check_tie(state, found["tie"], said)
     with torch.random.fork_rng(devices=[]):
         model = LanguageModel(**(found | _read_norms(state, family, said) | config))
     if model.tie:
@@ -105,7 +107,21 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         raise ValueError(
             f"a state dict maps names to tensors; other things are under {others[:4]}: pick the weights out"
         )
+    if narrow := next(
+        (f"{name} is {value.dtype}" for name, value in state_dict.items() if value.dtype not in REAL), None
+    ):
+        raise ValueError(f"{narrow}: quantized weights are not carried; give float32, bfloat16 or float16")
     return {re.sub(r"^backbone\.embeddings\.", "backbone.embedding.", name): t for name, t in state_dict.items()}
+
+
+def _check_tie(state: dict[str, Tensor], tied: bool, said: Mapping[str, Any]) -> None:
+    """ValueError for a head that is lost, or that the config says is the embedding and is not."""
+    if said.get("tie_word_embeddings") is False and HEAD not in state:
+        raise ValueError(f"missing: {HEAD}, which hf_config says is not tied to the embedding; {NEEDED}")
+    if said.get("tie_word_embeddings") is True and not tied:
+        raise ValueError(
+            f"hf_config says that {HEAD} is tied to {EMBEDDING}, but the two differ: tie=False takes the head"
+        )
 
 
 def _mamba_ssm_name(name: str) -> str:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.checks import shown
 from mambanorm.errors import unknown
 from mambanorm.model.arms import MORE_SITES, Arm, further_norms
 from mambanorm.norms import check_options, create_norm, known_options, norm_name
@@ -42,15 +43,19 @@ class SitedBlock(nn.Module):
         if missing := [site for site, _ in arm.more if site not in widths]:
             raise unknown(f"site of {type(self).__name__}", missing[0], [s for s in MORE_SITES if s in widths])
         check_arm_options(arm, norm_options)
+        self.arm, self.site_widths = arm, dict(widths)
 
         def make(site: str, name: str) -> nn.Module:
-            return create_norm(name, widths[site], **site_options(site, name, norm_options))
+            return self.new_norm(site, name, site_options(site, name, norm_options))
 
         with torch.random.fork_rng(devices=[]):  # all arms start equal
             self.n1, self.n2 = make("n1", arm.n1), make("n2", arm.n2)
             self.more = nn.ModuleDict({site: make(site, name) for site, name in arm.more})
-        self.arm, self.site_widths = arm, dict(widths)
         self._plan()
+
+    def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
+        """A norm as this block has it at a site."""
+        return create_norm(name, self.site_widths[site], **options)
 
     def _plan(self) -> None:
         """What the fused version makes of the norms that are there; a subclass has more to say."""
@@ -131,6 +136,9 @@ def check_arm_options(arm: Arm, norm_options: Mapping[str, Any] | None, outside:
     for site in filter(OWN_OPTIONS.__contains__, norm_options or {}):
         if site not in arm.sites:
             raise TypeError(f"norm_options for {site!r}, but arm {arm} has no norm there: add +{site}:NORM to the arm")
+        if not isinstance(norm_options[site], dict):
+            given = shown(norm_options[site])
+            raise ValueError(f"norm_options for {site!r} must be a dict such as {{'affine': False}}, got {given}")
         check_options([arm.sites[site]], norm_options[site])
 
 

@@ -1,0 +1,343 @@
+"""Claims about the clinic under models and loops that it does not expect: nothing is left behind, nothing made up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import mambanorm as mn
+from mambanorm.clinic import NonFinite, passing, watching
+from mambanorm.clinic.surgery import sites_for_norms
+from mambanorm.diagnostics.recording import describe
+from tests.test_clinic import V, found_in, ours, text, theirs
+
+X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------- diagnose
+
+
+class Attention(nn.Module):
+    """Scores whose future is −inf, handed to a module, as many write it."""
+
+    def __init__(self, behind: float = 1.0):
+        super().__init__()
+        self.q, self.softmax, self.behind = nn.Linear(8, 8), nn.Softmax(-1), behind
+        self.register_buffer("mask", torch.full((6, 6), -math.inf).triu(1))
+
+    def forward(self, x):
+        q = self.q(x)
+        return self.behind * (self.softmax(q @ q.transpose(1, 2) + self.mask) @ x)
+
+
+def test_a_mask_of_minus_infinity_is_no_first_value():
+    found = mn.diagnose(Attention(), X)
+    assert found.table.nonfinite.max() == 0  # of q and of the softmax
+    assert found.first is None
+    assert list(found.findings) == []
+    assert mn.diagnose(Attention(behind=math.inf), X).first.where == ""  # what comes behind it is still found
+
+
+def test_minus_infinity_that_spreads_is_the_first_value():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with torch.no_grad():
+        model[0].weight.zero_(), model[0].bias.fill_(-math.inf)
+    assert mn.diagnose(model, X).first.where == "0"
+    masked = mn.diagnose(Attention().softmax, torch.full((1, 2, 3), -math.inf))
+    assert masked.first.where == ":input"
+    assert "the model's input" in masked.findings[0].found
+
+
+class HandsOutWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.position, self.same, self.mix = nn.Parameter(torch.ones(6, 8)), nn.Identity(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.mix(x + self.same(self.position))
+
+
+def test_no_hook_stays_on_a_weight_or_an_input_that_goes_through_a_module(tmp_path):
+    x, model = X.clone().requires_grad_(), HandsOutWeights()
+    table = mn.diagnose(model, x).table
+    assert table[table.site == "same"].grad_rms.gt(0).all()  # it was seen all the same
+    with mn.watch(model, sgd(model), folder=tmp_path):
+        model(x).sum().backward()
+    assert not any(t._backward_hooks for t in (x, *model.parameters()))
+
+
+def test_a_loss_that_is_infinite_by_itself_is_told_before_the_gradients_that_it_spoils(tmp_path):
+    model = net()
+
+    def log_of_zero(out, _=None):
+        return (out - out.detach()).square().sum().log()
+
+    (finding,) = mn.diagnose(model, (X, X), loss=log_of_zero).findings
+    assert "every site is finite and the loss is -inf" in finding.found
+    with mn.watch(model, optimizer := sgd(model), folder=tmp_path) as seen:
+        seen.loss(log_of_zero(model(X))).backward()
+        with pytest.raises(NonFinite, match="every site is finite and the loss is -inf"):
+            optimizer.step()
+
+
+def test_what_a_checkpointed_layer_computes_again_is_no_second_call():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(net() for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return x
+
+    table = mn.diagnose(Checkpointed(), X).table
+    assert table["where"].is_unique
+    assert table.grad_rms.gt(0).all()
+
+
+def test_a_compiled_model_is_looked_at_as_it_is_written():
+    plain, compiled = net(), torch.compile(net(), backend="eager")
+    columns = ["rms", "max_abs", "grad_rms"]
+    assert mn.diagnose(compiled, X).table[columns].equals(mn.diagnose(plain, X).table[columns])
+
+
+def test_a_sample_meets_every_channel_and_kurtosis_is_of_all_values(monkeypatch):
+    monkeypatch.setattr(passing, "SAMPLE", 64)
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(2))
+    x[:, 5] *= 50  # each sixteenth value: steps of 16 would never meet it
+    assert passing.sample(x).abs().max() > 20
+    found, whole = passing.describe_fast(x), describe(x)
+    assert found["kurtosis"] == pytest.approx(whole["kurtosis"], rel=1e-5)
+    wide = 1e4 + x.double()
+    assert passing.describe_fast(wide)["kurtosis"] == pytest.approx(describe(wide)["kurtosis"], rel=1e-9)
+
+
+def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
+    from dataclasses import dataclass
+
+    @dataclass
+    class Output:
+        hidden: torch.Tensor
+
+    class Wrapped(nn.Linear):
+        def forward(self, x):
+            return Output(math.inf * super().forward(x))
+
+    assert mn.diagnose(Wrapped(8, 8), X).first.where == ""
+    table = mn.diagnose(mn.MambaBlock(8, scan_backend="reference"), X).table
+    assert table["where"].iloc[0] == "x"
+
+
+def test_advice_names_a_surgery_only_where_it_can_be_done():
+    assert "insert_norm" not in found_in(dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]))[0].try_this
+    assert sites_for_norms(net()) == ()
+    assert "dt" not in sites_for_norms(theirs("Mamba2"))
+    assert {"n2", "gated"} <= set(sites_for_norms(ours()))
+    assert "n2" not in sites_for_norms(ours("RMSN>SSM>LN"))
+
+
+def test_bad_sites_are_refused_in_words():
+    for none in ({}, []):
+        with pytest.raises(ValueError, match="sites names none"):
+            mn.diagnose(net(), X, sites=none)
+    with pytest.raises(ValueError, match=r"pattern of site 'a' must be text .*, got 3"):
+        mn.diagnose(net(), X, sites={"a": 3})
+    with pytest.raises(ValueError, match="unknown site of LanguageModel 'feed_forward'"):
+        mn.diagnose(ours(), text(), sites="feed_forward")
+
+
+# ---------------------------------------------------------------------------------------------------------------- watch
+
+
+def fail_at(steps, model, folder, **options) -> tuple[watching.Watch, list]:
+    """Six steps, some with an infinite factor; the loop catches what is raised and goes on."""
+    optimizer, reports = sgd(model), []
+    with mn.watch(model, optimizer, folder=folder, **options) as seen:
+        for i in range(6):
+            optimizer.zero_grad()
+            model(X * (math.inf if i in steps else 1)).square().mean().backward()
+            try:
+                optimizer.step()
+            except NonFinite as error:
+                reports.append(error.report)
+    return seen, reports
+
+
+def test_a_loop_that_catches_the_error_is_watched_on(tmp_path):
+    model = net()
+    seen, reports = fail_at((2, 4), model, tmp_path)
+    assert [(r.step, r.last_finite_step) for r in reports] == [(3, 2), (4, 3)]  # the third was not made
+    assert seen.step == 4
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
+class Batch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.register_buffer("mask", torch.tensor(-math.inf))
+
+    def forward(self, x):
+        return self.norm(self.mix(x).transpose(1, 2))
+
+
+def test_running_statistics_that_the_batch_has_spoilt_are_put_back(tmp_path):
+    model, plain = Batch(), Batch()
+    plain.load_state_dict(model.state_dict())
+    _, (report,) = fail_at((5,), model, tmp_path)
+    optimizer = sgd(plain)
+    for _ in range(5):
+        optimizer.zero_grad()
+        plain(X).square().mean().backward()
+        optimizer.step()
+    assert report.last_finite_step == 5
+    saved = load_file(report.checkpoint)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(saved[name], value), name
+        assert torch.equal(model.state_dict()[name], value), name
+    assert "norm" not in report.findings[0].where
+    assert report.first.where == ":input"
+
+
+def test_a_copy_of_lost_weights_never_replaces_a_finite_one(tmp_path):
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8))
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, every=2, folder=tmp_path) as seen:
+        for i in range(8):
+            optimizer.zero_grad()
+            model(torch.tensor([[9 if i == 7 else 0]])).square().mean().backward()
+            if i == 7:
+                with pytest.raises(NonFinite) as stopped:
+                    optimizer.step()
+                break
+            optimizer.step()
+            if i == 2:
+                with torch.no_grad():
+                    model[0].weight[9] = math.inf  # a row that no batch reads
+        assert seen.report is stopped.value.report
+    assert seen.report.last_finite_step == 2
+    assert all(value.isfinite().all() for value in load_file(seen.report.checkpoint).values())
+
+
+def test_a_full_disk_takes_the_files_and_not_the_report(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(watching, "save_tensors", full)
+    _, (report,) = fail_at((3,), net(), tmp_path)
+    assert report.checkpoint is None
+    assert report.picture.exists()
+    assert "No space left" in report.findings.skipped[0]
+    assert not list(tmp_path.glob("*.safetensors"))
+    assert "weights after" not in str(report)
+
+
+def test_of_accumulated_gradients_nothing_is_said_of_a_batch_that_is_gone(tmp_path):
+    model = net()
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        (model(X) * math.inf).sum().backward()
+        seen.loss(model(X).sum()).backward()
+        with pytest.raises(NonFinite) as stopped:
+            optimizer.step()
+    report = stopped.value.report
+    assert (report.first, list(report.findings)) == (None, [])
+    assert "it may be another's" in report.findings.skipped[0]
+
+
+def test_a_batch_is_run_again_under_the_autocast_that_it_had(tmp_path):
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    with torch.no_grad():
+        model[0].weight.fill_(1e5 / 8), model[1].weight.fill_(1e-3)  # beyond float16 between the two
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=tmp_path):
+        with torch.autocast("cpu", torch.float16):
+            out = model(torch.ones_like(X))
+        out.float().sum().backward()
+        with pytest.raises(NonFinite) as stopped:
+            optimizer.step()
+    assert stopped.value.report.first.where == "0"
+
+
+def test_a_step_that_a_grad_scaler_skips_is_no_failure(tmp_path):
+    for fused in (False, True):  # a fused optimizer is called also where the scaler skips
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+        with mn.watch(model, optimizer, folder=tmp_path) as seen:
+            scaler.scale(1e4 * model(X).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert (seen.step, seen.report) == (0, None)
+
+
+def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
+    model = nn.Sequential(nn.Embedding(5, 8, sparse=True), nn.Linear(8, 8))
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        model(torch.tensor([[0, 0, 1]])).sum().backward()
+        dense = torch.cat([p.grad.to_dense().flatten() for p in model.parameters()]).norm()
+        optimizer.step()
+    assert seen.steps.grad_norm.tolist() == pytest.approx([float(dense)])
+    half = net().half()
+    optimizer = sgd(half)
+    with mn.watch(half, optimizer, folder=tmp_path) as seen:
+        seen.loss(7e4 + half(X.half()).float().mean()).backward()
+        optimizer.step()
+    assert seen.steps.loss.tolist() == pytest.approx([7e4], rel=1e-4)
+    for loss, got in ((3.0, "3.0"), (X, r"\(4, 6, 8\)")):
+        with pytest.raises(ValueError, match=f"a tensor of one number, got {got}"):
+            seen.loss(loss)
+
+
+# -------------------------------------------------------------------------------------------------------------- surgery
+
+
+def test_a_norm_behind_mamba_2s_gate_is_the_one_that_the_arm_has():
+    def model(arm="RMSN>SSM>None"):
+        torch.manual_seed(0)
+        sizes = dict(d_model=16, n_layers=1, model="mamba2", head_dim=8, n_groups=2, scan_backend="reference")
+        return mn.LanguageModel(V, arm=arm, **sizes)
+
+    one, other = model(), model("RMSN>SSM>None+gated:RMSN")
+    done = mn.insert_norm(one, "gated", "RMSN", text())
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(text()), other(text()))
+    assert f"the site most in {done.layers['where'][0]} (" in repr(done)
+
+
+def test_a_language_model_in_a_module_of_ones_own_gets_no_norm_that_sees_the_future():
+    with pytest.raises(ValueError, match="norm 'IN' sees the future"):
+        mn.insert_norm(nn.Sequential(ours()), "n2", "IN", text())
+
+
+def test_of_a_block_that_runs_twice_the_change_is_that_of_its_first_run():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.block = mn.MambaBlock(8, scan_backend="reference")
+
+        def forward(self, x):
+            return self.block(self.block(x) * 3)
+
+    model, once = Twice(), mn.MambaBlock(8, scan_backend="reference")
+    once.load_state_dict(model.block.state_dict())
+    assert mn.insert_norm(model, "n2", "LN", X).layers.change.tolist() == pytest.approx(
+        mn.insert_norm(once, "n2", "LN", X).layers.change.tolist()
+    )
