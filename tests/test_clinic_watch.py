@@ -143,6 +143,28 @@ def test_a_failure_is_met_again_and_named_also_where_only_a_gradient_overflows(t
     assert all(weight.eq(torch.eye(8)).all() for weight in model.parameters())
 
 
+@pytest.mark.parametrize("mixed", [True, False], ids=["float16", "float32"])
+def test_a_failure_of_mixed_precision_is_met_again_in_the_same_precision(tmp_path, mixed):
+    """10⁵ is beyond float16, not beyond float32; autocast is closed again when the optimizer steps."""
+    model = Line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def overflow(*_) -> None:
+        with torch.autocast("cpu", torch.float16, enabled=mixed):
+            value = model(1e5 * X / X.abs().max()).float().sum()
+        value.backward()
+        optimizer.step()
+
+    if mixed:
+        report, _ = failing(model, optimizer, overflow, folder=tmp_path)
+        assert report.first is not None
+        assert not report.backward
+    else:
+        with mn.watch(model, optimizer, folder=tmp_path) as seen:
+            overflow()
+        assert seen.report is None
+
+
 def test_weights_that_a_step_itself_made_infinite_are_replaced_by_the_last_copy(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

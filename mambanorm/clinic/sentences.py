@@ -89,7 +89,8 @@ def _non_finite(first: First | None, first_gradient: First | None, loss: float) 
         found = f"the first non-finite value of the forward pass is {place(first.site, first.depth, first.where)}"
         if first.before:
             found += f"; just before it {first.before} is finite, its largest magnitude {first.before_max:.3g}"
-        yield Finding("serious", first.where, found, _norm_for(first.site, first.where), _failures())
+        seat = first.site or first.before_site  # of a matrix product that overflows its input is the site
+        yield Finding("serious", first.where, found, _norm_for(seat, first.where), _failures())
     elif first_gradient is not None:
         at = place(first_gradient.site, first_gradient.depth, first_gradient.where)
         found = f"the forward pass is finite; of the backward pass the gradient of {at} is the first that is not"
@@ -110,8 +111,8 @@ def _norm_for(site: str, where: str) -> str:
         norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
         return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
     if site in ("dt", "B", "C", "delta"):
-        how = "" if own else f": mn.insert_norm(model, {site!r}, 'RMSN', batch)"
-        return f"a norm on it, as Jamba has{how}, or a lower rate"
+        seat = "delta" if site == "dt" else site
+        return f"a norm on it, as Jamba has: mn.insert_norm(model, {seat!r}, 'RMSN', batch), or a lower rate"
     return "a norm before it, a lower rate, or clip_grad_norm_"
 
 

@@ -99,6 +99,7 @@ class Watch:
 
     def _forget(self) -> None:
         self._given, self._random, self._seed, self._loss = None, None, None, None
+        self._autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
         self._outputs: dict[int, tuple[Tensor, int]] = {}
         self._gradients: dict[int, Tensor] = {}
 
@@ -133,6 +134,8 @@ class Watch:
         if torch.is_grad_enabled():
             self._forget()
             self._given, self._random = (args, kwargs), torch.get_rng_state()
+            kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
+            self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
     def _layer_hook(self, i: int):
         def see(_layer, _args, output) -> None:
@@ -242,8 +245,9 @@ class Watch:
             return None, False, f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
 
     def _replay(self) -> tuple[First | None, bool]:
-        """The last batch once more, under the hooks of `diagnose`, with the same weights and dropout masks (those of
-        the CPU; on a GPU dropout draws anew). Returns the first non-finite value, and whether it is a gradient."""
+        """The last batch once more, under the hooks of `diagnose`, with the same weights, autocast and dropout masks
+        (those of the CPU; on a GPU dropout draws anew). Returns the first non-finite value, and whether it is a
+        gradient."""
         if self._given is None:
             return None, False
         for hook in self._hooks:
@@ -251,7 +255,9 @@ class Watch:
         seen, (args, kwargs), seed = Pass(places_of(self.model)), self._given, self._seed
         with as_it_was(), left_as_found(self.model), seen.open(self.model), torch.enable_grad():
             torch.set_rng_state(self._random)
-            output = self.model(*args, **kwargs)
+            kind, dtype, enabled = self._autocast
+            with torch.autocast(kind, dtype, enabled=enabled):
+                output = self.model(*args, **kwargs)
             value = getattr(output, "loss", None)
             if not isinstance(value, Tensor):
                 value = next((t for t in tensors_in(output) if t.requires_grad), None)
