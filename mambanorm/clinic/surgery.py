@@ -76,7 +76,7 @@ class Surgery:
         worst = self.layers.loc[self.layers.change.idxmax()]
         return (
             f"{self.norm} at {self.site} of {len(self.layers)} layers: the model's output changes by "
-            f"{100 * self.change:.3g} %, the site most in {worst.where} ({100 * worst.change:.3g} %)"
+            f"{100 * self.change:.3g} %, the site most in {worst['where']} ({100 * worst.change:.3g} %)"
         )
 
 
