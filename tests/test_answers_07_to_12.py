@@ -250,3 +250,37 @@ def test_a_change_is_shown_over_the_seeds_that_both_frames_have():
     table = answers.with_and_without(runs, changed, "changed", ["LN>SSM>LN"])
     assert table.loc["LN→LN", "changed"] - table.loc["LN→LN", "as it is"] == pytest.approx(2.0)
     assert table.seeds.tolist() == [2]
+
+
+# notebook 14
+
+ENDS = pd.DataFrame(
+    dict(treatment=name, seed=seed, failed=bits is None, step=steps, bits=np.nan if bits is None else bits)
+    for name, steps, values in (
+        ("as it is", 9, (None, None)),
+        ("norm", 60, (3.0, 3.2)),
+        ("clipped", 20, (None, 4.0)),
+        ("slow", 60, (4.6, 4.8)),
+    )
+    for seed, bits in enumerate(values)
+)
+
+
+def test_the_three_guesses_on_cures_name_the_place_the_finite_and_the_best():
+    first, second, third = answers.guesses_on_cures("a.out_proj", "gated", 131_008.0, 65_504.0, ENDS).splitlines()
+    assert first == ("1. First not finite: `a.out_proj`; before it gated reaches 131,008, 2.0 times the type's 65,504.")
+    assert second == "2. Finite in every seed: norm and slow. Not in every seed: as it is and clipped."
+    assert third == "3. Of what is finite in every seed the lowest validation loss has: norm, 3.10 bits a character."
+    assert answers.guesses_on_cures("a", "b", 1.0, 1.0, ENDS[ENDS.failed]).endswith("has: none.")
+
+
+def test_the_answer_on_cures_tells_failed_finite_and_learned_apart():
+    text = answers.what_cures(ENDS, "quick", unigram=4.5)
+    assert text.startswith("**Answer** (quick scale, 2 seeds: a sketch; ")
+    assert "- **as it is**: all 2 seeds fail, the first after 9 steps.\n" in text
+    assert "- **norm**: finite in all 2 seeds, 3.10 bits ± 0.14.\n" in text
+    assert "- **clipped**: 1 of 2 seeds fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
+    assert "Finite is not learned: slow does not get below the 4.50 bits" in text
+    assert "What stays finite in every seed gets below the 5.00 bits" in answers.what_cures(ENDS, "quick", unigram=5.0)
+    with pytest.raises(ValueError, match="bits"):
+        answers.how_they_ended(ENDS.drop(columns="bits"))

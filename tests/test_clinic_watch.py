@@ -269,6 +269,27 @@ def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     assert not [m for m in model.modules() if m._forward_hooks]
 
 
+def test_a_real_trainer_stops_and_keeps_the_weights(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which is no dependency")
+
+    class Scored(Line):
+        def forward(self, x, labels=None):
+            y = super().forward(x)
+            return {"loss": (y - labels).square().mean(), "logits": y}
+
+    own = dict(optim="sgd", learning_rate=3.0, max_grad_norm=0.0, lr_scheduler_type="constant", max_steps=60)
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], **own)
+    rows = [{"x": row, "labels": torch.zeros_like(row)} for row in X] * 8
+    model, callback = Scored(), mn.trainer_callback(folder=tmp_path)
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[callback])
+    trainer.train()
+    assert 0 < trainer.state.global_step == callback.report.step < 60
+    assert load_file(callback.report.checkpoint).keys() == model.state_dict().keys()
+    assert all(weight.isfinite().all() for weight in model.parameters())
+    assert not [m for m in model.modules() if m._forward_hooks]
+
+
 def test_without_transformers_only_the_callback_is_missing(monkeypatch):
     import sys
 
