@@ -178,6 +178,16 @@ def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
     assert any("'n2'" in finding.try_this for finding in found.findings)
 
 
+@pytest.mark.parametrize(
+    ("where", "site", "behind"), [("blocks.3.scan", "scan", "n2"), ("a.out_proj:input", "gated", "gated")]
+)
+def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site, behind):
+    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if behind == "gated" else "delta")
+    told = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan)[0].try_this
+    assert "mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and 'C'" in told
+    assert f"at {behind!r}, is too late here" in told
+
+
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):
     model = theirs()
     error = trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=1e4), tmp_path)

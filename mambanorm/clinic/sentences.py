@@ -20,6 +20,8 @@ from mambanorm.text import plural
 
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
+SCANNED = ("dt", "B", "C", "delta")
+"""Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
 GROWS = 1.0
 """Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
@@ -89,8 +91,7 @@ def _non_finite(first: First | None, first_gradient: First | None, loss: float) 
         found = f"the first non-finite value of the forward pass is {place(first.site, first.depth, first.where)}"
         if first.before:
             found += f"; just before it {first.before} is finite, its largest magnitude {first.before_max:.3g}"
-        seat = first.site or first.before_site  # of a matrix product that overflows its input is the site
-        yield Finding("serious", first.where, found, _norm_for(seat, first.where), _failures())
+        yield Finding("serious", first.where, found, _norm_before(first), _failures())
     elif first_gradient is not None:
         at = place(first_gradient.site, first_gradient.depth, first_gradient.where)
         found = f"the forward pass is finite; of the backward pass the gradient of {at} is the first that is not"
@@ -101,6 +102,19 @@ def _non_finite(first: First | None, first_gradient: First | None, loss: float) 
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
         yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
+
+
+def _norm_before(first: First) -> str:
+    """What to try where a value has left the range: a norm behind it comes too late for it. Of a product that overflows
+    the norm goes to its input; of the scan, to what the scan reads."""
+    if first.before_site in SCANNED:
+        behind = "n2" if first.where.endswith(f".{first.site}") else "gated"
+        norms = (
+            "norms on what the scan reads, as Jamba has: mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and "
+        )
+        norms += f"'C' where they can stand; one behind it, at {behind!r}, is too late here but slows what grows"
+        return f"{norms}; or a lower rate"
+    return _norm_for(first.site or first.before_site, first.where)
 
 
 def _norm_for(site: str, where: str) -> str:
