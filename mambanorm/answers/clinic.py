@@ -9,7 +9,6 @@ from __future__ import annotations
 import pandas as pd
 
 from mambanorm.answers.words import listed, numbered
-from mambanorm.checks import check_frame
 from mambanorm.study.tables import seeds_text
 
 COLUMNS = ("treatment", "seed", "failed", "step", "bits")
@@ -37,7 +36,8 @@ def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     """One row a treatment: seeds, failed (how many), steps (the fewest made), bits and sd (mean and standard deviation
     over the seeds that did not fail). ValueError for a frame without these columns."""
-    check_frame(ends, COLUMNS)
+    if missing := [name for name in COLUMNS if name not in ends.columns]:
+        raise ValueError(f"ends lacks the columns {', '.join(missing)}: it needs {', '.join(COLUMNS)}")
     by = ends.groupby("treatment", sort=False)
     facts = dict(seeds=by.seed.nunique(), failed=by.failed.sum(), steps=by.step.min(), bits=by.bits.mean())
     return pd.DataFrame(facts | {"sd": by.bits.std()})
