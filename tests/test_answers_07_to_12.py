@@ -268,7 +268,10 @@ ENDS = pd.DataFrame(
 
 def test_the_three_guesses_on_cures_name_the_place_the_finite_and_the_best():
     first, second, third = answers.guesses_on_cures("a.out_proj", "gated", 131_008.0, 65_504.0, ENDS).splitlines()
-    assert first == ("1. First not finite: `a.out_proj`; before it gated reaches 131,008, 2.0 times the type's 65,504.")
+    assert first == (
+        "1. First not finite: `a.out_proj`. Just before it `gated` is finite, its largest magnitude 131,008, where the type "
+        "ends at 65,504."
+    )
     assert second == "2. Finite in every seed: norm and slow. Not in every seed: as it is and clipped."
     assert third == "3. Of what is finite in every seed the lowest validation loss has: norm, 3.10 bits a character."
     assert answers.guesses_on_cures("a", "b", 1.0, 1.0, ENDS[ENDS.failed]).endswith("has: none.")
@@ -293,13 +296,13 @@ def test_the_figure_of_cures_has_a_panel_a_treatment_a_line_a_seed_and_a_cross_w
         for step in range(1, run.step + 1)
     )
     fig = figures.fig_cures(curves, ENDS, "cures", "quick scale")
-    panels = {ax.get_title(): ax for ax in fig.axes if ax.get_title()}
-    assert list(panels) == ["as it is: 2 of 2 fail", "norm: 0 of 2 fail", "clipped: 1 of 2 fail", "slow: 0 of 2 fail"]
+    panels = {ax.get_title(loc="left"): ax for ax in fig.axes}
+    assert list(panels) == ["as it is\n2 of 2 fail", "norm\n0 of 2 fail", "clipped\n1 of 2 fail", "slow\n0 of 2 fail"]
     for title, failed in zip(panels, (2, 0, 1, 0), strict=True):
         crosses = [line for line in panels[title].get_lines() if line.get_marker() == "X"]
         assert len(panels[title].get_lines()) == 2 + failed
         assert len(crosses) == failed
-    (cross,) = [line for line in panels["clipped: 1 of 2 fail"].get_lines() if line.get_marker() == "X"]
+    (cross,) = [line for line in panels["clipped\n1 of 2 fail"].get_lines() if line.get_marker() == "X"]
     assert cross.get_xydata().tolist() == [[20.0, 5.0]]
     with pytest.raises(ValueError, match="nothing was trained"):
         figures.fig_cures(curves, ENDS[:0], "cures")

@@ -17,16 +17,16 @@ COLUMNS = ("treatment", "seed", "failed", "step", "bits")
 def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: pd.DataFrame) -> str:
     """The three guesses of notebook 14: what leaves the range first, what keeps every seed finite, what learns most.
 
-    where: the first site that is not finite; seat: the last finite one, its largest magnitude, and the limit of the
+    where: the first place that is not finite; seat: the last finite one, its largest magnitude, and the limit of the
     type that was left.
     """
     table = how_they_ended(ends)
     well = table[table.failed == 0]
-    last = f"; before it {seat} reaches {largest:,.0f}, {largest / limit:.1f} times the type's {limit:,.0f}"
+    last = f" Just before it `{seat}` is finite, its largest magnitude {largest:,.0f}, where the type ends at {limit:,.0f}."
     best = f"{well.bits.idxmin()}, {well.bits.min():.2f} bits a character" if len(well) else "none"
     return numbered(
         [
-            f"First not finite: `{where}`{last}.",
+            f"First not finite: `{where}`.{last}",
             f"Finite in every seed: {listed(well.index)}. Not in every seed: {listed(table.index[table.failed > 0])}.",
             f"Of what is finite in every seed the lowest validation loss has: {best}.",
         ]

@@ -148,7 +148,7 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
         raise ValueError("ends has no rows: nothing was trained")
     rows = math.ceil(len(treatments) / COLUMNS)
     columns = math.ceil(len(treatments) / rows)
-    fig, axes = new_figure(rows, columns, height=2.6 * rows + 0.6, sharex=True, sharey=True)
+    fig, axes = new_figure(rows, columns, height=2.7 * rows + 0.6, sharex=True, sharey=True)
     for ax, treatment in zip(axes.flatten(), treatments):
         mine = ends[ends.treatment == treatment]
         for i, run in enumerate(mine.itertuples()):
@@ -156,14 +156,15 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
             curve = curves[(curves.treatment == treatment) & (curves.seed == run.seed)]
             ax.plot(curve.step, curve.bits, color=colour, linestyle=dash, linewidth=1.2, label=f"seed {run.seed}")
             if run.failed and len(curve):
-                ax.plot(curve.step.iloc[-1], curve.bits.iloc[-1], color=NO_NORM, marker="X", markersize=8, zorder=3)
-        ax.set_title(f"{treatment}: {mine.failed.sum()} of {len(mine)} fail", fontsize=9)
+                ax.plot(curve.step.iloc[-1], curve.bits.iloc[-1], color=NO_NORM, marker="X", markersize=7, zorder=3)
+        ax.set_title(f"{treatment}\n{mine.failed.sum()} of {len(mine)} fail", fontsize=9)
         whole_ticks(ax)
     for ax in axes.flatten()[len(treatments) :]:
         empty_axes(ax)
     for ax in axes[:, 0]:
         ax.set_ylabel("training loss (bits a character)")
-    for ax in axes[-1]:
+    for ax in axes.flatten()[len(treatments) - columns : len(treatments)]:  # the lowest of each column
         ax.set_xlabel("step")
+        ax.tick_params(labelbottom=True)
     axes[0, 0].legend(fontsize=7)
     return finish(fig, title, "red cross: the last finite step of a run that fails", *caption)
