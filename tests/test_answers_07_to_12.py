@@ -269,7 +269,7 @@ ENDS = pd.DataFrame(
 def test_the_three_guesses_on_cures_name_the_place_the_finite_and_the_best():
     first, second, third = answers.guesses_on_cures("a.out_proj", "gated", 131_008.0, 65_504.0, ENDS).splitlines()
     assert first == (
-        "1. First not finite: `a.out_proj`. Just before it `gated` is finite, its largest magnitude 131,008, where the type "
+        "1. First not finite: `a.out_proj`. Just before it `gated` is finite, its largest magnitude 131,008; the type "
         "ends at 65,504."
     )
     assert second == "2. Finite in every seed: norm and slow. Not in every seed: as it is and clipped."

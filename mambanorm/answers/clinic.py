@@ -22,7 +22,7 @@ def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: 
     """
     table = how_they_ended(ends)
     well = table[table.failed == 0]
-    last = f" Just before it `{seat}` is finite, its largest magnitude {largest:,.0f}, where the type ends at {limit:,.0f}."
+    last = f" Just before it `{seat}` is finite, its largest magnitude {largest:,.0f}; the type ends at {limit:,.0f}."
     best = f"{well.bits.idxmin()}, {well.bits.min():.2f} bits a character" if len(well) else "none"
     return numbered(
         [
