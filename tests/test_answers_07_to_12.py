@@ -280,9 +280,9 @@ def test_the_three_guesses_on_cures_name_the_place_the_finite_and_the_best():
 def test_the_answer_on_cures_tells_failed_finite_and_learned_apart():
     text = answers.what_cures(ENDS, "quick", unigram=4.5)
     assert text.startswith("**Answer** (quick scale, 2 seeds: a sketch; ")
-    assert "- **as it is**: all 2 seeds fail, the first after 9 steps.\n" in text
-    assert "- **norm**: finite in all 2 seeds, 3.10 bits ± 0.14.\n" in text
-    assert "- **clipped**: 1 of 2 seeds fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
+    assert "- **as it is**: 2 of 2 fail, the first after 9 steps.\n" in text
+    assert "- **norm**: 0 of 2 fail, 3.10 bits ± 0.14.\n" in text
+    assert "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
     assert "Finite is not learned: slow does not get below the 4.50 bits" in text
     assert "What stays finite in every seed gets below the 5.00 bits" in answers.what_cures(ENDS, "quick", unigram=5.0)
     with pytest.raises(ValueError, match="bits"):

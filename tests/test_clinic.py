@@ -185,7 +185,7 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
     first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if behind == "gated" else "delta")
     told = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan)[0].try_this
     assert "mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and 'C'" in told
-    assert f"at {behind!r}, is too late here" in told
+    assert f"at {behind!r}, comes too late for it" in told
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):

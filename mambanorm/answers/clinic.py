@@ -62,10 +62,9 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
 
 def _ended(row: pd.Series) -> str:
     if row.failed:
-        some = "all" if row.failed == row.seeds else f"{row.failed:.0f} of"
         left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
-        return f"{some} {row.seeds:.0f} seeds fail, the first after {row.steps:.0f} steps{left}"
-    return f"finite in all {row.seeds:.0f} seeds, {_bits(row)}"
+        return f"{row.failed:.0f} of {row.seeds:.0f} fail, the first after {row.steps:.0f} steps{left}"
+    return f"0 of {row.seeds:.0f} fail, {_bits(row)}"
 
 
 def _bits(row: pd.Series) -> str:

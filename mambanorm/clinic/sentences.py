@@ -112,7 +112,7 @@ def _norm_before(first: First) -> str:
         norms = (
             "norms on what the scan reads, as Jamba has: mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and "
         )
-        norms += f"'C' where they can stand; one behind it, at {behind!r}, is too late here but slows what grows"
+        norms += f"'C' where they can stand; one behind it, at {behind!r}, comes too late for it"
         return f"{norms}; or a lower rate"
     return _norm_for(first.site or first.before_site, first.where)
 
