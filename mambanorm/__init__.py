@@ -26,7 +26,7 @@ PLACES = {
     for module, names in {
         "advice": "check_model recommend",
         "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
-        "clinic": "diagnose insert_norm trainer_callback watch",
+        "clinic": "NonFinite diagnose insert_norm trainer_callback watch",
         "diagnostics": "record record_sites token_norms",
         "model.arms": "Arm PRESETS",
         "model.block": "MambaBlock SITES",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mambanorm import answers, claims
+from mambanorm import answers, claims, figures
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge
 from mambanorm.claims.verdict_page import of_seeds
 from mambanorm.model.arms import Arm
@@ -250,3 +250,59 @@ def test_a_change_is_shown_over_the_seeds_that_both_frames_have():
     table = answers.with_and_without(runs, changed, "changed", ["LN>SSM>LN"])
     assert table.loc["LN→LN", "changed"] - table.loc["LN→LN", "as it is"] == pytest.approx(2.0)
     assert table.seeds.tolist() == [2]
+
+
+# notebook 14
+
+ENDS = pd.DataFrame(
+    dict(treatment=name, seed=seed, failed=bits is None, step=steps, bits=np.nan if bits is None else bits)
+    for name, steps, values in (
+        ("as it is", 9, (None, None)),
+        ("norm", 60, (3.0, 3.2)),
+        ("clipped", 20, (None, 4.0)),
+        ("slow", 60, (4.6, 4.8)),
+    )
+    for seed, bits in enumerate(values)
+)
+
+
+def test_the_three_guesses_on_cures_name_the_place_the_finite_and_the_best():
+    first, second, third = answers.guesses_on_cures("a.out_proj", "gated", 131_008.0, 65_504.0, ENDS).splitlines()
+    assert first == (
+        "1. First not finite: `a.out_proj`. Just before it `gated` is finite, its largest magnitude 131,008; the type "
+        "ends at 65,504."
+    )
+    assert second == "2. Finite in every seed: norm and slow. Not in every seed: as it is and clipped."
+    assert third == "3. Of what is finite in every seed the lowest validation loss has: norm, 3.10 bits a character."
+    assert answers.guesses_on_cures("a", "b", 1.0, 1.0, ENDS[ENDS.failed]).endswith("has: none.")
+
+
+def test_the_answer_on_cures_tells_failed_finite_and_learned_apart():
+    text = answers.what_cures(ENDS, "quick", unigram=4.5)
+    assert text.startswith("**Answer** (quick scale, 2 seeds: a sketch; ")
+    assert "- **as it is**: 2 of 2 fail, the first after 9 steps.\n" in text
+    assert "- **norm**: 0 of 2 fail, 3.10 bits ± 0.14.\n" in text
+    assert "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
+    assert "Finite is not learned: slow does not get below the 4.50 bits" in text
+    assert "What stays finite in every seed gets below the 5.00 bits" in answers.what_cures(ENDS, "quick", unigram=5.0)
+    with pytest.raises(ValueError, match="bits"):
+        answers.how_they_ended(ENDS.drop(columns="bits"))
+
+
+def test_the_figure_of_cures_has_a_panel_a_treatment_a_line_a_seed_and_a_cross_where_a_run_ended():
+    curves = pd.DataFrame(
+        dict(treatment=run.treatment, seed=run.seed, step=step, bits=6.0 - step / 20)
+        for run in ENDS.itertuples()
+        for step in range(1, run.step + 1)
+    )
+    fig = figures.fig_cures(curves, ENDS, "cures", "quick scale")
+    panels = {ax.get_title(loc="left"): ax for ax in fig.axes}
+    assert list(panels) == ["as it is\n2 of 2 fail", "norm\n0 of 2 fail", "clipped\n1 of 2 fail", "slow\n0 of 2 fail"]
+    for title, failed in zip(panels, (2, 0, 1, 0), strict=True):
+        crosses = [line for line in panels[title].get_lines() if line.get_marker() == "X"]
+        assert len(panels[title].get_lines()) == 2 + failed
+        assert len(crosses) == failed
+    (cross,) = [line for line in panels["clipped\n1 of 2 fail"].get_lines() if line.get_marker() == "X"]
+    assert cross.get_xydata().tolist() == [[20.0, 5.0]]
+    with pytest.raises(ValueError, match="nothing was trained"):
+        figures.fig_cures(curves, ENDS[:0], "cures")

@@ -141,6 +141,32 @@ def test_the_first_site_is_that_of_a_search_over_all_modules_and_operations(tmp_
     assert math.isfinite(found.first.before_max)
 
 
+def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_into_it(tmp_path):
+    """AdamW in float16's range: what the scan hands on is finite in float32, and out_proj takes it in float16."""
+    model, ids = theirs(), text()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        with mn.watch(model, optimizer, folder=tmp_path):
+            for _ in range(40):
+                with torch.autocast("cpu", torch.float16):
+                    value = model(**labelled(ids)).loss
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+
+    with pytest.raises(NonFinite) as stopped:
+        train()
+    with torch.autocast("cpu", torch.float16):
+        found = mn.diagnose(model, labelled(ids))
+        assert first_by_search(model, labelled(ids))[0] == found.first.where
+    assert stopped.value.report.first == found.first
+    assert found.first.where.endswith("mixer.out_proj")
+    assert (found.first.site, found.first.before_site) == ("", "gated")
+    assert passing.LARGEST["float16"] < found.first.before_max < math.inf
+    assert "mn.insert_norm(model, 'gated', 'RMSN', batch)" in found.findings[0].try_this
+
+
 def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
     model = ours("None>SSM>None")
     trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=3.0), tmp_path, next_id)
@@ -150,6 +176,16 @@ def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
     assert found.first.where == seen.first_nonfinite()
     assert found.first.site == found.first.where.rpartition(".")[2]
     assert any("'n2'" in finding.try_this for finding in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("where", "site", "behind"), [("blocks.3.scan", "scan", "n2"), ("a.out_proj:input", "gated", "gated")]
+)
+def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site, behind):
+    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if behind == "gated" else "delta")
+    told = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan)[0].try_this
+    assert "mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and 'C'" in told
+    assert f"at {behind!r}, comes too late for it" in told
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):

@@ -15,19 +15,21 @@ from mambanorm.norms import create_norm
 from tests.test_clinic import V, labelled, ours, text, theirs
 
 X = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(0))
-MAMBA_1 = ("n1", "dt", "B", "C", "gated", "branch")
+MAMBA_1 = ("n1", "delta", "B", "C", "gated", "branch")
 CASES = [
     *[("Mamba", site) for site in MAMBA_1],
     ("FalconMamba", "B"),
-    ("Jamba", "dt"),
+    ("FalconMamba", "delta"),
+    ("Jamba", "delta"),
     ("Jamba", "gated"),
-    *[("Mamba2", site) for site in ("n1", "gated", "branch")],
+    *[("Mamba2", site) for site in ("n1", "delta", "gated", "branch")],
 ]
 
 
 def classifier(arm="RMSN>SSM>None") -> mn.SequenceClassifier:
     torch.manual_seed(0)
-    return mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=3, arm=arm, scan_backend="reference").eval()
+    sizes = dict(d_model=16, n_layers=3, dt_rank=3)
+    return mn.SequenceClassifier(3, in_features=8, **sizes, arm=arm, scan_backend="reference").eval()
 
 
 def state(model: nn.Module) -> dict:
@@ -52,6 +54,8 @@ def test_the_record_tells_the_change_and_undo_leaves_no_trace(family, site):
     added = model.state_dict().keys() - weights.keys()
     assert {name.removesuffix(".weight") for name in added} == set(done.layers["where"])
     assert f"RMSN at {site} of {len(done.norms)} layers" in str(done)
+    worst = done.layers.loc[done.layers.change.idxmax(), "where"]
+    assert f"the site most in {worst} (" in str(done)
     done.undo()
     done.undo()
     assert torch.equal(logits(model, batch), before)
@@ -109,11 +113,52 @@ def test_the_sites_are_where_they_are_said_to_be():
         torch.testing.assert_close(outputs[0][..., R : R + N], done.norms[0](plain[..., R : R + N].contiguous()))
 
 
+@pytest.mark.parametrize(
+    ("family", "part", "there"), [("Mamba", "x_proj", slice(2)), ("Mamba2", "in_proj", slice(-8, None))]
+)
+def test_delta_is_what_becomes_the_step_and_dt_is_another_name_for_it(family, part, there):
+    """R = 2 numbers of x_proj's output in Mamba, the last of in_proj's, one for each of 8 heads, in Mamba-2."""
+    model, batch, seen = theirs(family).eval(), {"input_ids": text()}, {}
+    module = model.backbone.layers[1].mixer.get_submodule(part)
+    hook = module.register_forward_hook(lambda _m, args, out: seen.update(given=args[0], plain=out))
+    done = mn.insert_norm(model, "dt", "RMSN", batch)
+    hook.remove()
+    assert done.site == "delta"
+    module.register_forward_hook(lambda _m, args, out: seen.update(given=args[0], normed=out))
+    logits(model, batch)
+    plain = seen["given"] @ module.weight.t()
+    with torch.no_grad():
+        expected = done.norms[1](plain[..., there].contiguous())
+    torch.testing.assert_close(seen["normed"][..., there], expected)
+    kept = torch.ones(plain.shape[-1], dtype=torch.bool)
+    kept[there] = False
+    torch.testing.assert_close(seen["normed"][..., kept], plain[..., kept])
+    assert surgery.change(expected, plain[..., there]) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("family", "site"),
+    [("Mamba", "delta"), ("Mamba", "B"), ("Mamba", "gated"), ("Mamba2", "delta"), ("Mamba2", "branch")],
+)
+def test_the_same_weights_get_the_same_norm_in_transformers_model_and_in_this_kits(family, site):
+    model, batch = theirs(family).eval(), {"input_ids": text()}
+    own = mn.load_mamba_checkpoint(model.state_dict(), hf_config=model.config).eval()
+    torch.testing.assert_close(logits(own, text()), logits(model, batch))
+    norms = [mn.insert_norm(one, site, "LN", given).norms for one, given in ((model, batch), (own, text()))]
+    torch.testing.assert_close(logits(own, text()), logits(model, batch), rtol=1e-4, atol=1e-5)
+    for his, mine in zip(*norms, strict=True):
+        torch.testing.assert_close(his.weight, mine.weight, rtol=1e-3, atol=1e-5)
+
+
 SURGERIES = [
     ("RMSN>SSM>None", "n2", "RMSN>SSM>LN"),
     ("None>SSM>None", "n1", "LN>SSM>None"),
     ("None>SSM>GN", "n1", "LN>SSM>GN"),
-    *(("RMSN>SSM>None+B:RMSN", site, f"RMSN>SSM>None+B:RMSN+{site}:LN") for site in surgery.OWN_SITES[4:]),
+    *(
+        ("RMSN>SSM>None+B:RMSN", site, str(mn.Arm.parse(f"RMSN>SSM>None+B:RMSN+{site}:LN")))
+        for site in surgery.OWN_SITES
+        if site not in ("n1", "n2", "B")
+    ),
 ]
 
 
@@ -136,10 +181,11 @@ def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm,
 
 def test_the_fused_version_gives_the_same_after_surgery():
     readable = classifier()
-    fused = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=3).eval()
+    fused = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=3, dt_rank=3).eval()
     fused.load_state_dict(readable.state_dict())
     for model in (readable, fused):
         mn.insert_norm(model, "n2", "GN", X)
+        mn.insert_norm(model, "delta", "LN", X)
     torch.testing.assert_close(logits(fused, X), logits(readable, X), rtol=1e-4, atol=1e-5)
 
 
@@ -199,8 +245,11 @@ def test_bad_input_is_refused_in_words_and_leaves_the_model_as_it_was():
         mn.insert_norm(model, "gated", "RMSN", {"input_ids": text().to("meta")})
     with pytest.raises(ValueError, match=r"n1 of blocks.0 has a norm already, RMSN"):
         mn.insert_norm(classifier(), "n1", "LN", X)
-    with pytest.raises(ValueError, match=r"unknown site for a norm in this kit's blocks 'delta'"):
-        mn.insert_norm(classifier(), "delta", "LN", X)
+    with pytest.raises(ValueError, match=r"unknown site for a norm in this kit's blocks 'scan'"):
+        mn.insert_norm(classifier(), "scan", "LN", X)
+    mamba_2 = mn.LanguageModel(V, d_model=16, n_layers=1, model="mamba2", head_dim=8)
+    with pytest.raises(ValueError, match=r"'delta_after'.*did you mean 'delta'"):
+        mn.insert_norm(mamba_2, "delta_after", "LN", text())
     mn.insert_norm(theirs(), "gated", "RMSN", batch, eps=1e-6)
     with pytest.raises(TypeError, match="unknown option of norm RMSN 'epsilon'"):
         mn.insert_norm(model, "gated", "RMSN", batch, epsilon=1e-6)

@@ -11,6 +11,7 @@
     autonorm.py       10: is the learned choice better than LN?
     beyond.py         13: further sites and norms, and what their authors say
     verdicts.py       12: how many claims hold, and which arm to take
+    clinic.py         14: what leaves the range, and which treatment keeps it finite and lets it learn
     exercises.py      what more seeds change: which differences are told from zero
 
 Every sentence is computed from the frames it is given. `guesses_…` answers the questions under "Predict first", in
@@ -27,6 +28,7 @@ from mambanorm.answers.autonorm import (
     robustness_said,
 )
 from mambanorm.answers.beyond import authors_and_runs, guesses_beyond, of_models, what_a_site_brings
+from mambanorm.answers.clinic import guesses_on_cures, how_they_ended, what_cures
 from mambanorm.answers.combination import guesses_on_pairs, search_or_normvary, which_pair
 from mambanorm.answers.diagnostics import (
     growth_in_short,
@@ -75,6 +77,7 @@ __all__ = [
     "guess_on_claims",
     "guesses_beyond",
     "guesses_on_choice",
+    "guesses_on_cures",
     "guesses_on_growth",
     "guesses_on_halves",
     "guesses_on_images",
@@ -88,6 +91,7 @@ __all__ = [
     "how_often_it_fails",
     "how_spectra_moved",
     "how_the_gains_differ",
+    "how_they_ended",
     "how_well_trained",
     "in_models_that_train",
     "is_choice_better",
@@ -106,6 +110,7 @@ __all__ = [
     "two_looks_told",
     "type_of_norm",
     "what_a_site_brings",
+    "what_cures",
     "what_holds",
     "which_pair",
     "why_it_works",

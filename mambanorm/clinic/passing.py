@@ -114,13 +114,14 @@ def histogram(value: Tensor) -> np.ndarray:
 class First:
     """The first non-finite value. where: path of the module, ":input" behind it for its input, or a site of one of this
     kit's blocks. site, depth: as in the table, "" and 0 for a tensor that is no site. before: what came just before it
-    and was finite, "" if nothing did; before_max: its largest magnitude."""
+    and was finite, "" if nothing did; before_max: its largest magnitude; before_site: the site that it is, or ""."""
 
     where: str
     site: str = ""
     depth: int = 0
     before: str = ""
     before_max: float = math.nan
+    before_site: str = ""
 
 
 class Pass:
@@ -141,7 +142,7 @@ class Pass:
         self.rows: list[dict] = []
         self.first: First | None = None
         self.first_gradient: First | None = None
-        self._before = {"first": ("", math.nan), "first_gradient": ("", math.nan)}
+        self._before = {"first": ("", math.nan, ""), "first_gradient": ("", math.nan, "")}
         self._held: First | None = None  # a mask, or the first
         self._forward = True
         self._on_tensors: list = []
@@ -225,7 +226,7 @@ class Pass:
             return
         largest = float(value.detach().abs().max())
         if math.isfinite(largest):
-            self._before[which] = (where, largest)
+            self._before[which] = (where, largest, places[0].site if places else "")
             self._held = None
             return
         bad = [place for place in places if not part_of(value, place).isfinite().all()]

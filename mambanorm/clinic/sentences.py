@@ -20,6 +20,8 @@ from mambanorm.text import plural
 
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
+SCANNED = ("dt", "B", "C", "delta")
+"""Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
 GROWS = 1.0
 """Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
@@ -94,7 +96,7 @@ def _non_finite(
         if first.before:
             before = place("", 0, first.before)
             found += f"; just before it {before} is finite, its largest magnitude {first.before_max:.3g}"
-        yield Finding("serious", first.where, found, _norm_for(first.site, seats), _failures())
+        yield Finding("serious", first.where, found, _norm_before(first, seats), _failures())
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
         yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
@@ -107,6 +109,16 @@ def _non_finite(
         yield Finding("serious", first_gradient.where, found, mend, _failures())
 
 
+def _norm_before(first: First, seats: Sequence[str]) -> str:
+    """What to try where a value has left the range: a norm behind it comes too late for it. Of a product that overflows
+    the norm goes to its input; of the scan, to what the scan reads."""
+    inside = [site for site in ("delta", "B", "C") if site in seats]
+    if first.before_site in SCANNED and inside:
+        calls = ", ".join(f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in inside)
+        return f"norms on what the scan reads, as Jamba has: {calls}; one behind it comes too late; or a lower rate"
+    return _norm_for(first.site or first.before_site, seats)
+
+
 def _norm_for(site: str, seats: Sequence[str]) -> str:
     """What to try against values that leave the range; insert_norm only where it would take the site."""
     seat = next((seat for seat in ("n2", "gated") if seat in seats), None)
@@ -114,7 +126,8 @@ def _norm_for(site: str, seats: Sequence[str]) -> str:
         norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
         return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
     if site in ("dt", "B", "C", "delta"):
-        how = f": mn.insert_norm(model, {site!r}, 'RMSN', batch)" if site in seats else ""
+        name = "delta" if site == "dt" else site
+        how = f": mn.insert_norm(model, {name!r}, 'RMSN', batch)" if name in seats else ""
         return f"a norm on it, as Jamba has{how}, or a lower rate"
     return "a norm before it, a lower rate, or clip_grad_norm_"
 

@@ -1,8 +1,8 @@
 """`insert_norm`: puts a norm into a trained model, with γ and β such that the model changes least; `undo` takes it out.
 
-Where it can stand: before a mixer (n1), on its branch before the sum (branch), on what out_proj takes in (gated), and
-on the parts of x_proj's output (dt, B, C), as Jamba has them. In this kit's own blocks: at any site of an arm but Δ's,
-where none stands.
+Where it can stand: before a mixer (n1), on its branch before the sum (branch), on what out_proj takes in (gated), on
+the numbers that become Δ (delta, which `diagnose` calls dt), and in Mamba-1 on B and C, as Jamba has all three. In this
+kit's own blocks: at any site of an arm where none stands, delta_after among them.
 
 The norm becomes a child of the module whose input or output it takes (`…out_proj.norm_gated`), called by a hook. So
 every other weight keeps its name: old checkpoints load with strict=False, new ones hold the norm.
@@ -30,6 +30,7 @@ from mambanorm.clinic.passing import check_device, run, tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found, record_sites
 from mambanorm.errors import unknown
+from mambanorm.model.arms import MORE_SITES
 from mambanorm.model.block import MambaBlock
 from mambanorm.model.language import LanguageModel
 from mambanorm.model.mamba2 import Mamba2Block
@@ -38,7 +39,9 @@ from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
 from mambanorm.text import plural
 
 OWN_BLOCKS = (MambaBlock, Mamba2Block)
-OWN_SITES = ("n1", "n2", "conv", "B", "C", "z", "gated", "branch", "residual")
+OWN_SITES = ("n1", "n2", *MORE_SITES)
+SAME = {"dt": "delta"}
+"""What `diagnose` calls other than an arm does."""
 TO_PREDICT = "which a language model is to predict"
 
 
@@ -80,12 +83,13 @@ class Surgery:
 def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options) -> Surgery:
     """Puts a norm at a site of every layer of a model, in place, calibrated on one batch.
 
-    site: of this kit's Mamba and Mamba-2 blocks one of OWN_SITES; of transformers' Mamba, Falcon-Mamba and Jamba, and
-    mamba-ssm's, n1, dt, B, C, gated or branch; of Mamba-2 n1, gated or branch. norm: a name of NORMS; options go to
-    `create_norm`. batch: as for `diagnose`, without a loss; the model is run on it in its own mode, three times.
-    The new weights learn once an optimizer has them, which one made before does not: add_param_group. ValueError for a
-    family that is not known, an unknown site, one where a norm stands already, a norm that is not causal in a language
-    model, and a site that the model computes in a fused kernel.
+    site: of this kit's Mamba and Mamba-2 blocks one of OWN_SITES (delta_after of Mamba alone); of transformers' Mamba,
+    Falcon-Mamba and Jamba, and mamba-ssm's, n1, delta, B, C, gated or branch; of Mamba-2 n1, delta, gated or branch.
+    delta is what becomes Δ: R numbers before dt_proj in Mamba, one a head before bias and softplus in Mamba-2; "dt" is
+    the same. norm: a name of NORMS; options go to `create_norm`. batch: as for `diagnose`, without a loss; the model is
+    run on it in its own mode, three times. The new weights learn once an optimizer has them, which one made before does
+    not: add_param_group. ValueError for a family that is not known, an unknown site, one where a norm stands already, a
+    norm that is not causal in a language model, and a site that the model computes in a fused kernel.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -100,13 +104,14 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     check_device(model, batch)
     with as_it_was(), left_as_found(model), torch.no_grad():
         operate = _into_blocks if blocks else _into_mixers
-        return operate(model, site, name, batch, options)
+        return operate(model, SAME.get(site, site), name, batch, options)
 
 
 def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
     """Sites at which `insert_norm` can put a norm into this model; none of a family that it does not know."""
     if blocks := [module for module in model.modules() if isinstance(module, OWN_BLOCKS)]:
-        return tuple(s for s in OWN_SITES if all(block.arm.sites.get(s, "None") == "None" for block in blocks))
+        free = [{s for s in block.site_widths if block.arm.sites.get(s, "None") == "None"} for block in blocks]
+        return tuple(site for site in OWN_SITES if all(site in some for some in free))
     return _sites_of(model) if mixers_of(model) else ()
 
 
@@ -115,22 +120,44 @@ def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
 
 def _into_blocks(model: nn.Module, site: str, name: str, batch: object, options: dict) -> Surgery:
     blocks = [(path, block) for path, block in model.named_modules() if isinstance(block, OWN_BLOCKS)]
-    if site not in OWN_SITES:
-        raise unknown("site for a norm in this kit's blocks", site, OWN_SITES)
+    known = [name for name in OWN_SITES if all(name in block.site_widths for _, block in blocks)]
+    if site not in known:
+        raise unknown("site for a norm in this kit's blocks", site, known)
     if taken := next((pair for pair in blocks if pair[1].arm.sites.get(site, "None") != "None"), None):
         standing = taken[1].arm.sites[site]
-        raise ValueError(f"{site} of {taken[0]} has a norm already, {standing}: choose another site of {OWN_SITES}")
+        raise ValueError(f"{site} of {taken[0]} has a norm already, {standing}: choose another of {', '.join(known)}")
     norms = [block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype) for _, block in blocks]
-    with record_sites(model, (site,)) as seen:  # the readable twin, whose norms do not gate as well
-        before = _output(model, batch)
-        at = {path: value for path, _, _, value in reversed(seen.seen)}  # of a block that runs twice, its first
-        undo = [_set_norm(block, site, norm, name) for (_, block), norm in zip(blocks, norms, strict=True)]
+    with record_sites(model, "x"):  # the readable twin, whose norms do not gate as well
+        before, targets = _unnormed(model, batch, site, [block for _, block in blocks])
+        undo = [_set_norm(block, site, name, norm) for (_, block), norm in zip(blocks, norms, strict=True)]
         place = site if site in ("n1", "n2") else f"more.{site}"
-        paths, targets = [f"{path}.{place}".lstrip(".") for path, _ in blocks], [at[path] for path, _ in blocks]
+        paths = [f"{path}.{place}".lstrip(".") for path, _ in blocks]
         return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
 
 
-def _set_norm(block: SitedBlock, site: str, norm: nn.Module, name: str) -> Callable[[], None]:
+class Keeping(nn.Module):
+    """Stands in a norm's place and keeps what comes there first, of a block that runs twice. Diagnostics see Δ only
+    behind its softplus."""
+
+    kept: Tensor | None = None
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        self.kept = x.clone() if self.kept is None else self.kept
+        return x
+
+
+def _unnormed(model: nn.Module, batch: object, site: str, blocks: list[SitedBlock]) -> tuple[Tensor, list[Tensor]]:
+    """The model's output before the surgery, and what stands at the site of each block."""
+    keeping = [Keeping() for _ in blocks]
+    undo = [_set_norm(block, site, "None", module) for block, module in zip(blocks, keeping, strict=True)]
+    try:
+        return _output(model, batch), [module.kept for module in keeping]
+    finally:
+        for put_back in undo:
+            put_back()
+
+
+def _set_norm(block: SitedBlock, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
     """Puts a norm into a block and returns what puts the old one back."""
     before = block.put_norm(site, name, norm)
     return lambda: block.put_norm(site, "None", before)
@@ -156,7 +183,7 @@ def _into_mixers(model: nn.Module, site: str, name: str, batch: object, options:
 
 def _sites_of(model: nn.Module) -> tuple[str, ...]:
     every = all(version_of(mixer) == 1 for _, mixer in mixers_of(model))
-    return ("n1", "dt", "B", "C", "gated", "branch") if every else ("n1", "gated", "branch")
+    return ("n1", "delta", "B", "C", "gated", "branch") if every else ("n1", "delta", "gated", "branch")
 
 
 def _seat(path: str, mixer: nn.Module, site: str) -> Seat:
@@ -167,8 +194,11 @@ def _seat(path: str, mixer: nn.Module, site: str) -> Seat:
         return Seat(f"{path}.{part}", linear, "input", None, linear.weight.shape[1])
     if site == "branch":
         return Seat(f"{path}.out_proj", mixer.out_proj, "output", None, mixer.out_proj.weight.shape[0])
+    if version_of(mixer) == 2:
+        wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
+        return Seat(f"{path}.in_proj", mixer.in_proj, "output", (wide - heads, wide), heads)
     R, N = mixer.dt_proj.weight.shape[-1], mixer.A_log.shape[-1]
-    first, last = {"dt": (0, R), "B": (R, R + N), "C": (R + N, R + 2 * N)}[site]
+    first, last = {"delta": (0, R), "B": (R, R + N), "C": (R + N, R + 2 * N)}[site]
     return Seat(f"{path}.x_proj", mixer.x_proj, "output", (first, last), last - first)
 
 

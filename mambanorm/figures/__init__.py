@@ -9,7 +9,7 @@
     autonorm.py      S2: what the selectors choose, robustness, latency
     sheet.py         the norms on one A4 page, from the registry, to print
     advice.py        mistakes beside their mended twins, values over batch, rate and depth, samples of GANs
-    clinic.py        what one batch shows of a model, and the steps before a failure
+    clinic.py        what one batch shows of a model, the steps before a failure, and what cures it
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     beyond.py        norms at the sites of later models, ladders of learning rates
     budget.py        a claim over the training budget, or over the size of the model: from claims.over_budget
@@ -35,7 +35,7 @@ from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.beyond import fig_ladder, fig_site_gains
 from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.cell_view import fig_cell_view
-from mambanorm.figures.clinic import fig_clinic, fig_failure
+from mambanorm.figures.clinic import fig_clinic, fig_cures, fig_failure
 from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs
 from mambanorm.figures.concepts import fig_batch_norm, fig_descent, fig_invariances, fig_memory_of_delta, fig_parts
 from mambanorm.figures.diagnostics import (
@@ -71,6 +71,7 @@ __all__ = [
     "fig_clinic",
     "fig_costs",
     "fig_cross_scan",
+    "fig_cures",
     "fig_curves",
     "fig_descent",
     "fig_effect",

@@ -2,6 +2,7 @@
 
 fig_clinic      depth against magnitude, one panel a site; histograms of values and gradients by site
 fig_failure     loss, gradient norm and the layers' RMS over the last steps before a value was not finite
+fig_cures       the curves of several treatments beside each other, a line a seed
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mambanorm.figures.style import (
     BEST,
     COMBINATION,
     GREY,
+    INK,
     NO_NORM,
     empty_axes,
     finish,
@@ -128,3 +130,41 @@ def fig_failure(steps: pd.DataFrame, layers: pd.DataFrame, title: str, caption: 
 def _mark_non_finite(ax: Axes, steps) -> None:
     for step in steps:
         ax.axvspan(step - 0.5, step + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)
+
+
+LOOKS = ((COMBINATION, "-"), (BEST, "--"), (INK, ":"), (GREY, "-."))
+"""Of the seeds: colour and dash."""
+
+
+@styled
+def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
+    """One panel a treatment, a line a seed, a cross where a run was no longer finite.
+
+    curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed. ValueError for
+    frames without rows.
+    """
+    treatments = list(dict.fromkeys(ends.treatment))
+    if not treatments:
+        raise ValueError("ends has no rows: nothing was trained")
+    rows = math.ceil(len(treatments) / COLUMNS)
+    columns = math.ceil(len(treatments) / rows)
+    fig, axes = new_figure(rows, columns, height=2.7 * rows + 0.6, sharex=True, sharey=True)
+    for ax, treatment in zip(axes.flatten(), treatments):
+        mine = ends[ends.treatment == treatment]
+        for i, run in enumerate(mine.itertuples()):
+            colour, dash = LOOKS[i % len(LOOKS)]
+            curve = curves[(curves.treatment == treatment) & (curves.seed == run.seed)]
+            ax.plot(curve.step, curve.bits, color=colour, linestyle=dash, linewidth=1.2, label=f"seed {run.seed}")
+            if run.failed and len(curve):
+                ax.plot(curve.step.iloc[-1], curve.bits.iloc[-1], color=NO_NORM, marker="X", markersize=7, zorder=3)
+        ax.set_title(f"{treatment}\n{mine.failed.sum()} of {len(mine)} fail", fontsize=9)
+        whole_ticks(ax)
+    for ax in axes.flatten()[len(treatments) :]:
+        empty_axes(ax)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("training loss (bits a character)")
+    for ax in axes.flatten()[len(treatments) - columns : len(treatments)]:  # the lowest of each column
+        ax.set_xlabel("step")
+        ax.tick_params(labelbottom=True)
+    axes[0, 0].legend(fontsize=7)
+    return finish(fig, title, "red cross: the last finite step of a run that fails", *caption)
