@@ -178,14 +178,19 @@ def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
     assert any("'n2'" in finding.try_this for finding in found.findings)
 
 
-@pytest.mark.parametrize(
-    ("where", "site", "behind"), [("blocks.3.scan", "scan", "n2"), ("a.out_proj:input", "gated", "gated")]
-)
-def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site, behind):
-    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if behind == "gated" else "delta")
-    told = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan)[0].try_this
-    assert "mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and 'C'" in told
-    assert f"at {behind!r}, comes too late for it" in told
+@pytest.mark.parametrize(("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")])
+def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site):
+    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "delta")
+
+    def told(*seats):
+        return sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan, (), seats)[0].try_this
+
+    said = told("n1", "delta", "B", "C", "gated")
+    for inside in ("delta", "B", "C"):
+        assert f"mn.insert_norm(model, {inside!r}, 'RMSN', batch)" in said
+    assert "one behind it comes too late for this value" in said
+    assert "'B'" not in told("n1", "delta", "gated")  # Mamba-2 of transformers
+    assert "mn.insert_norm(model, 'gated', 'RMSN', batch)" in told("gated")
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):
