@@ -115,7 +115,8 @@ def _norm_before(first: First, seats: Sequence[str]) -> str:
     inside = [site for site in ("delta", "B", "C") if site in seats]
     if first.before_site in SCANNED and inside:
         calls = ", ".join(f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in inside)
-        return f"norms on what the scan reads, as Jamba has: {calls}; one behind it comes too late for this value; or a lower rate"
+        behind = "one behind it comes too late for this value"
+        return f"norms on what the scan reads, as Jamba has: {calls}; {behind}; or a lower rate"
     return _norm_for(first.site or first.before_site, seats)
 
 
