@@ -14,7 +14,7 @@ from mambanorm.claims.hypotheses import BEYOND
 from mambanorm.model.arms import MORE_SITES, PRESETS
 from mambanorm.study.experiments import OWN, SITE_NORMS, site_arms, study
 from mambanorm.study.sites_table import site_gains
-from tests.test_beyond import climbed
+from tests.test_beyond import climbed, roomy
 
 WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}
 
@@ -105,3 +105,13 @@ def test_the_models_of_today_stand_in_a_table():
     table = answers.of_models(PRESETS, ["Jamba", "Peri-LN"])
     assert table["its norms"].tolist() == ["RMSN→None + RMSN at B, C, Δ", "LN→None + LN at branch"]
     assert "Lieber et al. 2024" in table.source["Jamba"]
+
+
+def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
+    runs = roomy(2.0, -3.0, failed=5)
+    none, after = answers.room_said(runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]).splitlines()
+    assert (
+        none == "- **None→None**: 5 runs non-finite; 3 of 3 that ended finite lie within float16; median +2.0 decades"
+    )
+    assert after == "- **None→LN**: 0 runs non-finite; 0 of 8 that ended finite lie within float16; median −3.0 decades"
+    assert answers.room_said(frame(), ["None>SSM>None"]) == "No run of E1 is there."

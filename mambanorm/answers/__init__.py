@@ -27,7 +27,7 @@ from mambanorm.answers.autonorm import (
     rmse_said,
     robustness_said,
 )
-from mambanorm.answers.beyond import authors_and_runs, guesses_beyond, of_models, what_a_site_brings
+from mambanorm.answers.beyond import authors_and_runs, guesses_beyond, of_models, room_said, what_a_site_brings
 from mambanorm.answers.clinic import guesses_on_cures, how_they_ended, what_cures
 from mambanorm.answers.combination import guesses_on_pairs, search_or_normvary, which_pair
 from mambanorm.answers.diagnostics import (
@@ -105,6 +105,7 @@ __all__ = [
     "rivals_said",
     "rmse_said",
     "robustness_said",
+    "room_said",
     "search_or_normvary",
     "told_from_none",
     "two_looks_told",

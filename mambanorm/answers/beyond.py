@@ -69,6 +69,21 @@ def _found(verdict: Any) -> str:
     return f"{found}; {verdict.reason}" if verdict.reason else found
 
 
+def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
+    """Of each arm: in how many of its runs the scan stays within float16, and by how many decades on the median; and
+    how many ended non-finite. `frame`: runs with the column `headroom` (claims.with_summaries)."""
+    lines = []
+    for arm in arms:
+        runs = frame[(frame.arm == arm) & frame.headroom.notna()] if "headroom" in frame else frame.iloc[:0]
+        if not len(runs):
+            continue
+        ended = runs[runs.status != "diverged"].headroom
+        inside = f"{(ended > 0).sum()} of {len(ended)} that ended finite lie within float16"
+        room = f"; median {ended.median():+.1f} decades".replace("-", "−") if len(ended) else ""
+        lines.append(f"- **{label(arm)}**: {plural(len(runs) - len(ended), 'run')} non-finite; {inside}{room}")
+    return "\n".join(lines) or "No run of E1 is there."
+
+
 def what_a_site_brings(runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any]) -> str:
     """The answer of notebook 13: the sites whose gain or loss is told, task by task, and each question's verdict."""
     lines = []
