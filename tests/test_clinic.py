@@ -184,8 +184,8 @@ def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
 def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site, behind):
     first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if behind == "gated" else "delta")
     told = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan)[0].try_this
-    assert "mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and 'C'" in told
-    assert f"at {behind!r}, comes too late for it" in told
+    assert "mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B', 'C'" in told
+    assert f"at {behind!r}, comes too late for this value" in told
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):

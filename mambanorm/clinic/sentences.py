@@ -110,9 +110,9 @@ def _norm_before(first: First) -> str:
     if first.before_site in SCANNED:
         behind = "n2" if first.where.endswith(f".{first.site}") else "gated"
         norms = (
-            "norms on what the scan reads, as Jamba has: mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B' and "
+            "norms on what the scan reads, as Jamba has: mn.insert_norm(model, 'delta', 'RMSN', batch), then 'B', 'C' "
         )
-        norms += f"'C' where they can stand; one behind it, at {behind!r}, comes too late for it"
+        norms += f"where they can stand; one behind it, at {behind!r}, comes too late for this value"
         return f"{norms}; or a lower rate"
     return _norm_for(first.site or first.before_site, first.where)
 
