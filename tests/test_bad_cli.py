@@ -129,7 +129,7 @@ COMMANDS = [
     (["--debug", "stdy"], "did you mean 'study'"),
     ([], "required: COMMAND"),
     (["verdicts", "--claims", "H13s"], "did you mean 'H3s'"),
-    (["study", "--notebooks", "13"], "unknown notebook '13'"),
+    (["study", "--notebooks", "99"], "unknown notebook '99'"),
     (["tasks", "--prepare", "digit"], "did you mean 'digits'"),
     (["runs", "--tasks", "digit"], "did you mean 'digits'"),
     (["plan", "--task", "digit"], "did you mean 'digits'"),
