@@ -3,6 +3,7 @@
 PROTOCOL.md        the rule, every hypothesis and every version of both, in words
 protocol.py        the versions and their numbers
 hypotheses.py      CLAIMS: each claim as data, with autonorm.py and language.py;   comparisons.py: what is compared
+beyond.py          BEYOND: what the authors of later models say
 evidence.py        the runs that a claim rests on, looked up in a run frame (frames.py: those of its rows that count)
 needed.py          which runs those are
 tuning.py          each seed's learning rate, chosen on the other seeds

@@ -6,7 +6,7 @@ tables.py         a run frame → means, paired differences, ours beside the pap
 intervals.py      intervals and tests for a handful of seeds
 bibliography.py   every source that the kit names, from references.bib
 norm_catalog.py   the registry of norms as tables, and what each norm costs
-contrasts.py      differences of differences
+contrasts.py      differences of differences;   sites_table.py: what a norm at one more site brings
 procedure.py      the paper's two steps to a pair, and what choosing costs
 table_2.py        Table 2 beside our gains, and what the tasks that are not run would cost
 gate.py           what a block does with an input that grows;   modes.py: trained models scored in train and eval mode
