@@ -115,6 +115,12 @@ def test_a_missing_rung_makes_a_sketch_and_a_missing_run_leaves_a_seed_out():
     assert judge("E2s", frame.iloc[:0], scale=SCALE).verdict == "not run"
 
 
+def test_a_seed_that_learns_at_no_rate_has_the_lowest():
+    rates = [0.01 * factor for factor in LADDER]
+    found = reach(np.full((1, 5, 1), 10.0), np.full((1, 5, 1), 10.0), rates)
+    assert found.item() == pytest.approx(math.log10(rates[0]))
+
+
 # E1: room below float16's largest number
 
 

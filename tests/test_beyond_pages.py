@@ -59,7 +59,7 @@ def test_gains_are_paired_by_seed_and_a_diverged_run_counts_as_chance():
 
 def test_gains_of_a_language_model_are_bits():
     table = site_gains(frame("pydoc", norms=["RMSN"])).set_index("site")
-    assert set(table.unit) == {"bits a character"}
+    assert set(table.unit) == {"fewer bits a character"}
     assert table.gain["B"] == pytest.approx(0.10)
     assert table.gain["z"] == pytest.approx(0)
 
@@ -85,9 +85,10 @@ def test_the_answers_are_those_of_the_runs():
     table = site_gains(frame())
     verdicts = [judge("E2s", climbed(0.4, 1.0)), judge("E3s", climbed(0.4, 1.0).iloc[:0], scale="smoke")]
     said = answers.guesses_beyond(table, verdicts)
-    assert "On digits RMSN at B brings most, +9." in said or "On digits RMSN at B brings most, +10." in said
-    assert "told from zero are RMSN at B" in said
-    assert "reproduced (protocol 8, smoke scale, digits, which the paper does not ask)" in said
+    assert "On digits the largest mean is that of RMSN at B, +9" in said
+    assert "told to be better: RMSN at B" in said
+    assert "told to be worse: LN at residual" in said
+    assert "reproduced (protocol 9, smoke scale, digits, which the paper does not ask)" in said
     assert "LN at residual (−" in answers.what_a_site_brings(frame(), table, verdicts).split("told to be worse:")[1]
     authors = answers.authors_and_runs(verdicts)
     assert "**E2s: reproduced.**" in authors

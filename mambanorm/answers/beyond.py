@@ -9,9 +9,10 @@ import pandas as pd
 
 from mambanorm.answers.words import answer, label, listed, numbered
 from mambanorm.model.arms import MORE_SITES, SYMBOLS
+from mambanorm.study.tables import points
 from mambanorm.text import plural
 
-SHOWS = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
+SHOWS = "sites: 95 % t-intervals, not corrected, one learning rate for all; E1 to E4: the bounds of notebook 12"
 
 
 def guesses_beyond(table: pd.DataFrame, verdicts: Sequence[Any]) -> str:
@@ -25,8 +26,10 @@ def _best_site(table: pd.DataFrame) -> str:
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
         best, told = rows.loc[rows.gain.idxmax()], rows[rows.low > 0]
         names = listed(f"{row.norm} at {_name(row.site)}" for row in told.itertuples())
+        worse = listed(f"{row.norm} at {_name(row.site)}" for row in rows[rows.high < 0].itertuples())
         said.append(
-            f"On {task} {best.norm} at {_name(best.site)} brings most, {_amount(best)}; told from zero are {names}."
+            f"On {task} the largest mean is that of {best.norm} at {_name(best.site)}, {_amount(best)}; told to be "
+            f"better: {names}; told to be worse: {worse}."
         )
     return " ".join(said) or "No further site was run."
 
@@ -48,16 +51,22 @@ def _rate(verdicts: Sequence[Any]) -> str:
     if told is None:
         return "The ladder of rates was not run."
     times = f"{10**told.effect:.2g} times as high" if abs(told.effect) < 2 else told.amount
-    return f"With norms on B, C and Δ the highest rate that trains is {times}: {told.verdict} ({told.fidelity})."
+    best = next((row for row in told.records if row["comparison"] == "best accuracy"), None)
+    level = f"; at their best rates the two differ by {points(best['effect'], *best['plain'])}" if best else ""
+    return (
+        f"With norms on B, C and Δ the highest rate that keeps four fifths of what a model learns at its best one is "
+        f"{times}: {told.verdict} ({told.fidelity}){level}."
+    )
 
 
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
     """A paragraph for each question: what is asked, what its authors say and where, and what these runs say."""
     return "\n\n".join(
         f"**{v.claim.id}: {v.verdict}.** {v.claim.words}  \n"
-        f"*Its authors:* “{v.claim.quote}” ({v.claim.where})  \n"
+        f"*A sentence to start from:* “{v.claim.quote}” ({v.claim.where})  \n"
         f"*Measured:* {v.claim.quantity}  \n"
-        f"*These runs* ({v.fidelity}): {_found(v)}"
+        f"*These runs* ({v.fidelity}): {_found(v)}  \n"
+        f"*What this is not:* {v.claim.note}"
         for v in verdicts
     )
 
@@ -65,8 +74,12 @@ def authors_and_runs(verdicts: Sequence[Any]) -> str:
 def _found(verdict: Any) -> str:
     if not verdict.n_seeds:
         return "not run yet"
-    found = f"{verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}"
-    return f"{found}; {verdict.reason}" if verdict.reason else found
+    low, high = verdict.plain
+    alone = f" (the seeds alone: [{low:.3g}, {high:.3g}])".replace("-", "−")
+    found = f"{verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}{alone}"
+    lost = [f"{label(row['arm'])} {row['diverged']} of {row['n']}" for row in verdict.diverged if row["diverged"]]
+    texts = [found, f"runs that ended non-finite: {listed(lost)}" if lost else "", verdict.uneven, verdict.reason]
+    return "; ".join(filter(None, texts))
 
 
 def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
@@ -89,7 +102,8 @@ def what_a_site_brings(runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterab
     lines = []
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
         better, worse = rows[rows.low > 0], rows[rows.high < 0]
-        lines.append(f"- **{task}**, told to be better: {_all(better)}; told to be worse: {_all(worse)}")
+        luck = f"of {len(rows)} intervals about {len(rows) / 40:.1f} on each side by luck"
+        lines.append(f"- **{task}**, told to be better: {_all(better)}; told to be worse: {_all(worse)}; {luck}")
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer(runs, SHOWS, lines)
 

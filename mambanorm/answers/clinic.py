@@ -34,13 +34,13 @@ def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: 
 
 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
-    """One row a treatment: seeds, failed (how many), steps (the fewest made), bits and sd (mean and standard deviation
+    """One row a treatment: seeds, failed (how many), fewest steps (made), bits and sd (mean and standard deviation
     over the seeds that did not fail). ValueError for a frame without these columns."""
     if missing := [name for name in COLUMNS if name not in ends.columns]:
         raise ValueError(f"ends lacks the columns {', '.join(missing)}: it needs {', '.join(COLUMNS)}")
     by = ends.groupby("treatment", sort=False)
-    facts = dict(seeds=by.seed.nunique(), failed=by.failed.sum(), steps=by.step.min(), bits=by.bits.mean())
-    return pd.DataFrame(facts | {"sd": by.bits.std()})
+    facts = dict(seeds=by.seed.nunique(), failed=by.failed.sum(), bits=by.bits.mean())
+    return pd.DataFrame(facts | {"sd": by.bits.std(), "fewest steps": by.step.min()})
 
 
 def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
@@ -63,7 +63,7 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
 def _ended(row: pd.Series) -> str:
     if row.failed:
         left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
-        return f"{row.failed:.0f} of {row.seeds:.0f} fail, the first after {row.steps:.0f} steps{left}"
+        return f"{row.failed:.0f} of {row.seeds:.0f} fail, the first after {row['fewest steps']:.0f} steps{left}"
     return f"0 of {row.seeds:.0f} fail, {_bits(row)}"
 
 

@@ -126,6 +126,9 @@ VERSIONS = (
     Version(
         8, "2026-11-23", "four questions beyond the paper, E1 to E4: later sites and norms", "6e3aea67ef72fc0c", runs=2
     ),
+    Version(
+        9, "2026-11-23", "E1 to E4 say what they are not; a seed that learns at no rate", "ab03ba1fef55e2ca", runs=2
+    ),
 )
 VERSION = VERSIONS[-1].number
 SAME_RUNS = {

@@ -97,7 +97,7 @@ TRAINS = 0.8
 def reach(score: np.ndarray, chance: np.ndarray, rates: Sequence[float]) -> np.ndarray:
     """log₁₀ of the highest rate that trains, (arms, seeds), by linear interpolation between the last that does and the
     next. score, chance: (arms, rates, seeds), in one unit; NaN where a rate was not run. Where the highest rate trains,
-    it is that one."""
+    it is that one; a seed that learns at no rate has the lowest."""
     found = np.full((score.shape[0], score.shape[2]), np.nan)
     for i, k in np.ndindex(*found.shape):
         run = np.isfinite(score[i, :, k])
@@ -107,6 +107,8 @@ def reach(score: np.ndarray, chance: np.ndarray, rates: Sequence[float]) -> np.n
 
 
 def _last_that_trains(score: np.ndarray, chance: float, log_rates: np.ndarray) -> float:
+    if score.max() <= chance:  # it learns at no rate
+        return log_rates[0]
     line = chance + TRAINS * (score.max() - chance)
     last = np.flatnonzero(score >= line)[-1]
     if last == len(score) - 1:

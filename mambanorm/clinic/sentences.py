@@ -96,7 +96,10 @@ def _non_finite(
         if first.before:
             before = place("", 0, first.before)
             found += f"; just before it {before} is finite, its largest magnitude {first.before_max:.3g}"
-        yield Finding("serious", first.where, found, _norm_before(first, seats), _failures())
+        known = (
+            FAILURES if first.before_site in SCANNED else _failures()
+        )  # no recorded run has norms on Δ, B and C there
+        yield Finding("serious", first.where, found, _norm_before(first, seats), known)
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
         yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
@@ -144,9 +147,10 @@ def _failures() -> str:
         return FAILURES
     none = runs[runs.arm == "None>SSM>None"]
     failed = none[none.status == "diverged"]
+    none = none[none.task.isin(failed.task) & none.lr.isin(failed.lr)]
     behind = failed.first_nonfinite_site.str.endswith((".scan", ".n2", ".gated")).sum()
     same = runs[(runs.arm == "RMSN>SSM>RMSN") & runs.task.isin(failed.task) & runs.lr.isin(failed.lr)]
-    told = f"{FAILURES}: {len(failed)} of {len(none)} recorded runs of None→None end non-finite"
+    told = f"{FAILURES}: in float32, on other models, {len(failed)} of {len(none)} runs of None→None end non-finite"
     told += f", {behind} of them first behind the scan"
     if not len(same):
         return told

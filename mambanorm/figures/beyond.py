@@ -52,7 +52,7 @@ def _gains(ax: Axes, rows: pd.DataFrame, norms: list[str]) -> None:
                 ax.hlines(y, row.low, row.high, color=colour, linewidth=1.5)
     ax.axvline(0, color=GREY, linewidth=1)
     unit = rows.unit.iloc[0]
-    ax.set_xlabel("gain in test accuracy (points)" if unit == "points" else f"fewer {unit}")
+    ax.set_xlabel("gain in test accuracy (points)" if unit == "points" else unit)
     ax.grid(axis="x")
 
 

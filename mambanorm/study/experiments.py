@@ -291,7 +291,7 @@ def all_rates(task: str, scale: str, model: str = "mamba") -> tuple[float, ...]:
 
 
 LADDER = (1.0, 2.5, 6.25, 15.6, 39.0)
-"""Multiples of the task's learning rate, up to where nothing trains: how high can an arm's rate be?"""
+"""Multiples of the task's learning rate, up to where no arm of E2 keeps what it can learn: how high can a rate be?"""
 
 
 def ladder(task: str, scale: str) -> tuple[float, ...]:

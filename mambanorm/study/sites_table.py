@@ -43,4 +43,4 @@ def _scored(runs: pd.DataFrame, language: bool) -> tuple[pd.DataFrame, str]:
     lost = runs.status == "diverged"
     if not language:
         return runs.assign(worth=100 * runs.test_accuracy.where(~lost, runs.chance)), "points"
-    return runs.assign(worth=-runs.test_loss.where(~lost, runs.chance_loss) / math.log(2)), "bits a character"
+    return runs.assign(worth=-runs.test_loss.where(~lost, runs.chance_loss) / math.log(2)), "fewer bits a character"
