@@ -33,7 +33,8 @@ def moves(explorer) -> Iterator[tuple[str, float]]:
 
 
 def move(control) -> None:
-    """One step of a slider (back to its start from its end), the next entry of a menu, another button, or numbers."""
+    """One step of a slider (back to its start from its end), the next entry of a menu, another button, or what a
+    field asks for."""
     kind = control.get_attribute("class")
     if "widget-slider" in kind:
         handle = control.locator(".noUi-handle")
@@ -48,7 +49,8 @@ def move(control) -> None:
         control.locator("button:not(.mod-active)").first.click()
     else:
         field = control.locator("input")
-        field.fill("0 1 0 0 -1 0")
+        asked = field.get_attribute("placeholder") or ""
+        field.fill(asked.removeprefix("such as ") or "0 1 0 0 -1 0")
         field.press("Enter")
 
 
