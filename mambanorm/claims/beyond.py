@@ -24,7 +24,7 @@ HIGHER_RATE = 0.1
 
 def _beyond(claim_id: str, comparisons: tuple[Comparison, ...], **said: object) -> Claim:
     facts = dict(paper="no number that these models could be held against", comparisons=comparisons)
-    return Claim(id=claim_id, **facts, **said)  # type: ignore[arg-type]
+    return Claim(id=claim_id, **facts, **said)
 
 
 def _e1() -> Claim:
