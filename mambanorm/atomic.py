@@ -1,8 +1,10 @@
 """Files that exist whole or not at all: each is written under another name in the same folder, and renamed last.
 
-A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind.
+A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name appears when the
+content has reached the disk, so that a power cut leaves the old file or the new one.
 
     replacing, write_bytes, write_text    one file
+    to_disk                               waits until a file or a folder is on the disk
     save_tensors                          a safetensors file, with the permissions of any other
     writable_folder                       can a folder be written to? Asked before the work, not after it
     free_name                             where to set a damaged folder aside
@@ -30,9 +32,22 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
+        to_disk(temporary)
         os.replace(temporary, path)
+        to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def to_disk(path: Path) -> None:
+    """Waits until the content of a file, or the names in a folder, have reached the disk. OSError if they cannot."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no folder
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

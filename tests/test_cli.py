@@ -13,6 +13,7 @@ from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
 from mambanorm.tasks import TASKS
 from mambanorm.training import worker
+from mambanorm.training.store import load_runs
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -206,6 +207,10 @@ def test_runs_are_listed_and_written_as_csv(capsys, tmp_path):
     assert code == 0
     frame = pd.read_csv(tmp_path / "new" / "runs.csv", keep_default_na=False)
     assert frame[["arm", "n2"]].values.tolist() == [["LN>SSM>None", "None"]]
+    both = ["--csv", str(tmp_path / "runs.csv"), "--export", str(tmp_path / "runs.parquet")]
+    code, out, _ = call(capsys, "runs", *both)
+    assert (code, out.count("1 run written to")) == (0, 2)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "runs.parquet"), load_runs(), check_dtype=False)
 
 
 def test_tasks_lists_titles_sources_and_scales(capsys):

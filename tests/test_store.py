@@ -410,3 +410,48 @@ def test_a_checkpoint_of_another_user_is_left_alone(store, result, monkeypatch):
         train(result.config, checkpoint_dir=folder)
     assert folder.exists()
     assert stored_run(result.config.run_id) is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a power cut: what has its name is on the disk
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """fsync, rename and replace in the order in which they are called, with the path that is synced or renamed."""
+    seen = []
+
+    def noting(name, call, path_of):
+        def noted(*args, **kwargs):
+            seen.append((name, path_of(args)))
+            return call(*args, **kwargs)
+
+        return noted
+
+    monkeypatch.setattr(
+        os, "fsync", noting("fsync", os.fsync, lambda args: os.path.realpath(f"/proc/self/fd/{args[0]}"))
+    )
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name), lambda args: os.fspath(args[0])))
+    return seen
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads what a handle is open on in /proc")
+
+
+@needs_proc
+def test_a_file_takes_its_name_after_it_has_reached_the_disk_and_before_its_folder_is_synced(tmp_path, calls):
+    whole.write_text(tmp_path / "one.txt", "whole")
+    (first, temporary), (then, renamed), (last, synced) = calls
+    assert (first, then, last) == ("fsync", "replace", "fsync")
+    assert temporary == renamed
+    assert synced == str(tmp_path)
+
+
+@needs_proc
+def test_a_run_takes_its_name_after_all_of_it_has_reached_the_disk(store, result, calls):
+    final = save_run(result, store)
+    (at,) = [i for i, (name, path) in enumerate(calls) if name == "rename" and ".unfinished-" in path]
+    before = {os.path.relpath(path, calls[at][1]) for name, path in calls[:at] if name == "fsync"}
+    assert before >= {".", *(path.name for path in final.iterdir())}
+    assert ("fsync", str(store)) in calls[at:]

@@ -13,6 +13,7 @@ EXAMPLES = [
     "",
     "--tasks digits --scale quick",
     "--csv runs.csv",
+    "--export runs.parquet",
     "--check",
 ]
 SHOWN = 40  # runs that are printed
@@ -23,6 +24,8 @@ def add(command: Parser) -> None:
     command.add_argument(
         "--csv", type=arg.file, metavar="FILE", help="write every run and every column to a file instead"
     )
+    export = "write every run and every column to a Parquet file, which keeps the types, instead"
+    command.add_argument("--export", type=arg.file, metavar="FILE", help=export)
     check = "read every file of every run and say which are not what was written"
     command.add_argument("--check", action="store_true", help=check)
 
@@ -42,19 +45,28 @@ def run(options: argparse.Namespace) -> int:
     if options.seeds is not None:
         where["seed"] = check_seeds(options.seeds, "smoke")
     frame = load_runs(options.runs_dir, **where)
-    if options.csv:
-        from mambanorm.atomic import write_text
-
-        write_text(arg.path(options.csv), frame.to_csv(index=False))
-        print(f"{plural(len(frame), 'run')} written to {options.csv}")
+    if options.csv or options.export:
+        _write_table(frame, options)
         return 0
     print(f"{plural(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
     if len(frame):
         brief = frame[["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s"]]
         print(brief.head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
     if len(frame) > SHOWN:
-        print(f"… and {len(frame) - SHOWN} more: --csv FILE writes all of them, with every column")
+        print(f"… and {len(frame) - SHOWN} more: --csv or --export FILE writes all of them, with every column")
     return 0
+
+
+def _write_table(frame, options: argparse.Namespace) -> None:
+    """The frame as CSV, as Parquet, or as both."""
+    from mambanorm.atomic import replacing
+    from mambanorm.text import plural
+
+    for given, write in ((options.csv, frame.to_csv), (options.export, frame.to_parquet)):
+        if given:
+            with replacing(arg.path(given)) as temporary:
+                write(temporary, index=False)
+            print(f"{plural(len(frame), 'run')} written to {given}")
 
 
 def _check_store(options: argparse.Namespace) -> int:

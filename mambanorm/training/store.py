@@ -6,11 +6,11 @@
     runs/.lease-<run_id>           who trains it just now (training/leases.py)
     runs/.unfinished-…/            a run that is being written; the next sweep removes what a killed process left of it
 
-A run is written into a temporary folder, which is renamed last. Whatever is read is checked: `load_runs` checks config,
-result and the size of every file, `StoredRun` each other file when it is asked for, `check_run` everything. A damaged
-folder is skipped with a warning that names it, and never deleted: if its run is trained again, the folder is set aside
-as `<run_id>.damaged-1`. A folder that this user may not read is not damaged and stays as it is. A run without a
-manifest, from an earlier version of the kit, is loaded, but not marked as `checked`.
+A run is written into a temporary folder, which is renamed last, when all of it has reached the disk. Whatever is read
+is checked: `load_runs` checks config, result and the size of every file, `StoredRun` each other file when it is asked
+for, `check_run` everything. A damaged folder is skipped with a warning that names it, and never deleted: if its run is
+trained again, the folder is set aside as `<run_id>.damaged-1`. A folder that this user may not read is not damaged and
+stays as it is. A run without a manifest, from an earlier version of the kit, is loaded, but not marked as `checked`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import pandas as pd
 import psutil
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import free_name, save_tensors, sha256, writable_folder
+from mambanorm.atomic import free_name, save_tensors, sha256, to_disk, writable_folder
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.settings import ROOT
 from mambanorm.training.config import RunConfig, unique
@@ -200,9 +200,12 @@ def _store(result: RunResult, store: Path) -> Path:
     temporary.mkdir()  # not by mkdtemp, whose folders only their owner can read: a store may be shared
     try:
         _write(result, temporary)
+        for path in (*temporary.iterdir(), temporary):
+            to_disk(path)
         if final.exists() and stored_run(final.name, store) is None:
             final.rename(free_name(final))
         temporary.rename(final)
+        to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and final.exists() and stored_run(final.name, store) is not None:
