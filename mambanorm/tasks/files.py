@@ -6,7 +6,7 @@ Map
     open_array                  an .npy file, mapped
     check_whole                 whether all published rows are there
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
-    cached_table, write_table   a Parquet file made once, made anew where it is damaged
+    can_cache, cached_table, write_table   a Parquet file made once, made anew where it is damaged
     Sizes, rows_held_out, rows_trained, pick, pick_splits     how many rows a scale takes, and which
 
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
@@ -28,14 +28,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.lib.format import open_memmap
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from mambanorm.atomic import replacing
+from mambanorm.later import Later, has
+
+pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
 
 CHUNK = 1 << 20  # bytes read at a time
 TRIES = 3  # of a download that breaks off; each goes on where the last one stopped
@@ -187,6 +188,11 @@ def _digest(path: Path, kind: str, size: int, changed: int) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- caches
+
+
+def can_cache() -> bool:
+    """Whether there is pyarrow: on a GPU machine with little beside torch, what is generated is not kept."""
+    return has("pyarrow")
 
 
 def cached_table(path: Path, columns: Sequence[str], rows: int | None, make: Callable[[], pa.Table]) -> pa.Table:

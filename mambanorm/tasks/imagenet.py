@@ -27,9 +27,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
+from mambanorm.later import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,
@@ -46,8 +46,10 @@ from mambanorm.tasks.files import (
     rows_trained,
     verify,
 )
-from mambanorm.tasks.images import BAD_PICTURE, Lazy
+from mambanorm.tasks.images import Lazy, bad_picture
 from mambanorm.tasks.registry import register_task
+
+Image = Later("PIL.Image")
 
 ROWS = {"imagenet100": (100, 130_000, 5_000), "imagenet1k": (1_000, 1_281_167, 50_000)}  # classes, train, val
 ENDINGS = (".jpeg", ".jpg", ".png")
@@ -145,7 +147,7 @@ def open_picture(path: Path, edge: int) -> np.ndarray:
         with Image.open(path) as image:
             image.draft("RGB", (shorter, shorter))  # JPEG decodes at a half or a quarter, several times faster
             image = image.convert("RGB")
-    except BAD_PICTURE as error:
+    except bad_picture() as error:
         raise ValueError(f"{path} is no picture that can be read ({error}): bring this file again") from error
     width, height = (max(shorter, round(side * shorter / min(image.size))) for side in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)

@@ -3,7 +3,7 @@
 Map
     read_idx                    an idx file of MNIST's family, gzipped
     parquet_files, read_parquet the Parquet files of a split, as they lie in a Hugging Face repository
-    decode                      encoded pictures -> (n, H, W) or (n, H, W, C) uint8, each one checked
+    decode, bad_picture         encoded pictures -> (n, H, W) or (n, H, W, C) uint8, each one checked
     Lazy, from_bytes            inputs that become float32 when a batch asks for them
     as_sequences, block_mean    pictures row after row; smaller ones
 
@@ -21,16 +21,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from PIL import Image
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from mambanorm.later import Later
 from mambanorm.tasks.files import verify
 
-BAD_PICTURE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what Pillow raises for broken bytes
+pa, pq, Image = Later("pyarrow"), Later("pyarrow.parquet"), Later("PIL.Image")
 AGAIN = "it is truncated or altered: delete it and bring it again"
 
 
@@ -115,6 +113,11 @@ def check_labels(labels: np.ndarray, n_classes: int, where: object) -> None:
         raise ValueError(f"{where}, row {wrong[0] + 1}: label {labels[wrong[0]]}, allowed are 0 to {n_classes - 1}")
 
 
+def bad_picture() -> tuple[type[Exception], ...]:
+    """What Pillow raises for broken bytes."""
+    return OSError, SyntaxError, ValueError, Image.DecompressionBombError
+
+
 def decode(encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object) -> np.ndarray:
     """(n, H, W) uint8 for mode "L", (n, H, W, 3) for "RGB": the picked rows of a column of encoded pictures, each as
     bytes or as a struct {bytes, path}.
@@ -135,7 +138,7 @@ def decode(encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, 
                 pictures[i] = np.asarray(image.convert(mode))
         except _WrongPicture:
             raise
-        except (*BAD_PICTURE, TypeError, KeyError) as error:
+        except (*bad_picture(), TypeError, KeyError) as error:
             raise ValueError(f"{place}: no picture that can be read ({error}); {AGAIN}") from error
     return pictures
 

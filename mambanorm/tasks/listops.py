@@ -29,10 +29,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 from tqdm.auto import tqdm
 
+from mambanorm.later import Later
 from mambanorm.settings import check_scale
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.expressions import (
@@ -52,8 +52,10 @@ from mambanorm.tasks.expressions import WRITTEN as WRITTEN
 from mambanorm.tasks.expressions import Tree as Tree
 from mambanorm.tasks.expressions import encode as encode
 from mambanorm.tasks.expressions import serialise as serialise
-from mambanorm.tasks.files import cached_table, check_whole, data_folder
+from mambanorm.tasks.files import cached_table, can_cache, check_whole, data_folder
 from mambanorm.tasks.registry import register_task
+
+pa = Later("pyarrow")
 
 PATIENCE = 100_000  # draws in a row without a new expression before `generate` gives up (LRA's settings keep 1 in 12)
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
@@ -251,14 +253,20 @@ def cache_path(scale: str) -> Path:
     return _cache_path(f"{scale}-seed{SETTINGS[scale].seed}", asdict(SETTINGS[scale]))
 
 
-def _cached(path: Path, rows: int | None, make: Callable[[], list[tuple[bytes, int]]]) -> pa.Table:
-    """The table at `path`; made, and written there, where it is missing or damaged."""
+Rows = list[tuple[bytes, int]]  # ids without `<eos>`, label
+
+
+def _cached(path: Path, n: int | None, make: Callable[[], Rows]) -> Rows:
+    """The rows of the file at `path`; made, and written there, where it is missing or damaged."""
+    if not can_cache():
+        return make()
 
     def table() -> pa.Table:
         ids, labels = zip(*make(), strict=True)
         return pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
 
-    return cached_table(path, ("ids", "label"), rows, table)
+    found = cached_table(path, ("ids", "label"), n, table)
+    return list(zip(found["ids"].to_pylist(), found["label"].to_pylist(), strict=True))
 
 
 @lru_cache(maxsize=2)
@@ -270,39 +278,40 @@ def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
     settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
     if files:
         return _lra_pool(files, settings)
-    table = _cached(cache_path(scale), settings.rows, lambda: list(_draw(settings.rows, settings, settings.seed)))
-    return _padded(table, settings.l_max), (settings.train, settings.val, settings.test)
+    rows = _cached(cache_path(scale), settings.rows, lambda: list(_draw(settings.rows, settings, settings.seed)))
+    return _padded(rows, settings.l_max), (settings.train, settings.val, settings.test)
 
 
 def _lra_pool(files: list[Path], settings: Settings) -> tuple[Split, tuple[int, int, int]]:
     """LRA's own rows; each file is checked once, and its ids are cached under its name, size and time of change."""
-    tables = []
+    parts = []
     for file in files:
         stamp = [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
-        tables.append(_cached(_cache_path(file.stem, stamp), None, lambda file=file: _ids_of(file)))
-    check_whole(files[0].parent, tuple(map(len, tables)), (settings.train, settings.val, settings.test), "paper")
-    repeated = sum(map(len, tables)) - len({ids for table in tables for ids in table["ids"].to_pylist()})
+        parts.append(_cached(_cache_path(file.stem, stamp), None, lambda file=file: _ids_of(file)))
+    check_whole(files[0].parent, tuple(map(len, parts)), (settings.train, settings.val, settings.test), "paper")
+    rows = [row for part in parts for row in part]
+    repeated = len(rows) - len({ids for ids, _ in rows})
     if repeated:
         warnings.warn(
             f"{files[0].parent}: {repeated} rows of LRA's files repeat another row, maybe of another split",
             stacklevel=2,
         )
-    return _padded(pa.concat_tables(tables), settings.l_max), tuple(map(len, tables))
+    return _padded(rows, settings.l_max), tuple(map(len, parts))
 
 
-def _ids_of(file: Path) -> list[tuple[bytes, int]]:
+def _ids_of(file: Path) -> Rows:
     """A TSV file's rows as (ids without `<eos>`, label), not truncated."""
     return [(bytes(IDS[token] for token in tokenise(source)), label) for source, label in read_tsv(file)]
 
 
-def _padded(table: pa.Table, l_max: int) -> Split:
+def _padded(rows: Rows, l_max: int) -> Split:
     """(n, L) ids with `<eos>`, 0 = padding; L is the longest row's length."""
-    rows = [ids[: l_max - 1] + bytes([EOS]) for ids in table["ids"].to_pylist()]
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    ended = [ids[: l_max - 1] + bytes([EOS]) for ids, _ in rows]
+    lengths = np.array([len(ids) for ids in ended], dtype=np.int64)
     inputs = np.zeros((len(rows), lengths.max()), dtype=np.uint8)
-    for i, row in enumerate(rows):
-        inputs[i, : len(row)] = np.frombuffer(row, dtype=np.uint8)
-    labels = torch.tensor(table["label"].to_pylist(), dtype=torch.int64)
+    for i, ids in enumerate(ended):
+        inputs[i, : len(ids)] = np.frombuffer(ids, dtype=np.uint8)
+    labels = torch.tensor([label for _, label in rows], dtype=torch.int64)
     return Split(torch.from_numpy(inputs), labels, torch.from_numpy(lengths))
 
 

@@ -22,16 +22,17 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
-from PIL import Image
 from tqdm.auto import tqdm
 
+from mambanorm.later import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import Sizes, cached_table, data_folder, open_array, pick
-from mambanorm.tasks.images import BAD_PICTURE, as_sequences, block_mean
+from mambanorm.tasks.images import as_sequences, bad_picture, block_mean
 from mambanorm.tasks.registry import register_task
 from mambanorm.tasks.snakes import DRAWINGS, draw
+
+pa, Image = Later("pyarrow"), Later("PIL.Image")
 
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
@@ -126,7 +127,7 @@ def _lra_table(root: Path, window: int) -> pa.Table:
         try:
             with Image.open(path) as image:
                 mode, grey = image.mode, np.asarray(image.convert("L"))
-        except BAD_PICTURE as error:
+        except bad_picture() as error:
             raise ValueError(f"{path} is no picture that can be read ({error}): bring this file again") from error
         if grey.shape != (window, window):
             raise ValueError(f"{path} has {grey.shape[1]}×{grey.shape[0]} pixels, needed are {window}×{window}")

@@ -21,9 +21,9 @@ import urllib.request
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from mambanorm.tasks.base import Shape, Split, TaskData
@@ -51,6 +51,9 @@ from mambanorm.tasks.images import (
     read_parquet,
 )
 from mambanorm.tasks.registry import register_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HUB = "https://huggingface.co"
 S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values

@@ -27,8 +27,11 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from PIL import Image
 from tqdm.auto import tqdm
+
+from mambanorm.later import Later
+
+Image = Later("PIL.Image")
 
 FINE = 2  # dashes are drawn so many times larger and scaled down (Lanczos), which smooths their edges
 INK = 0.2  # how dark a cell must be to count as a dash's

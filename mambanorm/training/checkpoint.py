@@ -26,7 +26,6 @@ import warnings
 from pathlib import Path
 
 import pandas as pd
-import pyarrow
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -34,10 +33,12 @@ from torch import Tensor, nn
 
 from mambanorm.atomic import free_name, save_tensors, sha256
 from mambanorm.diagnostics.weights import WeightLog
+from mambanorm.later import Later
 from mambanorm.training.averaging import Average
 from mambanorm.training.config import RunConfig
 
-DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError, pyarrow.ArrowException)
+pyarrow = Later("pyarrow")
+DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError)
 UNFINISHED = ".unfinished-"
 NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
 PROGRESS = ("run_id", *NUMBERS, "sha256")
@@ -115,7 +116,7 @@ class Checkpoint:
         except PermissionError as error:  # another user's: not damaged, and not ours to move
             warnings.warn(f"cannot go on from {newest}, the run starts anew: {error.strerror}", stacklevel=3)
             return 0, 0.0
-        except DAMAGE as error:
+        except (*DAMAGE, pyarrow.ArrowException) as error:
             aside = free_name(self.folder)
             self.folder.rename(aside)
             warnings.warn(f"cannot go on from {newest}: {error}; set aside as {aside.name}", stacklevel=3)

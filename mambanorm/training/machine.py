@@ -13,8 +13,11 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
 import torch
+
+from mambanorm.later import Later, has
+
+psutil = Later("psutil")
 
 RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
 
@@ -64,9 +67,16 @@ def versions() -> str:
 @functools.cache
 def machine() -> str:
     """`Linux x86_64, AMD EPYC, 2 cores, 24 GiB`: enough to compare times by, nothing that names its owner."""
-    cores, memory = os.cpu_count(), round(psutil.virtual_memory().total / 2**30)
+    cores, memory = os.cpu_count(), round(_memory() / 2**30)
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return f"{platform.system()} {platform.machine()}, {_processor()}, {cores} cores, {memory} GiB{gpu}"
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    if has("psutil"):
+        return psutil.virtual_memory().total
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cores() -> int:
@@ -97,14 +107,14 @@ class PeakMemory:
             self.start = torch.cuda.memory_allocated(device)
             return
         _return_freed_memory()
-        self.start = self.peak = psutil.Process().memory_info().rss
+        self.start = self.peak = _resident()
         self.marked = _reset_high_water_mark()
 
     def sample(self) -> float:
         """Looks at the memory now and returns the growth so far, in MB."""
         if self.device.type == "cuda":
             return (torch.cuda.max_memory_allocated(self.device) - self.start) / 1e6
-        now = _high_water_mark() if self.marked else psutil.Process().memory_info().rss
+        now = _high_water_mark() if self.marked else _resident()
         self.peak = max(self.peak, now)
         return (self.peak - self.start) / 1e6
 
@@ -125,5 +135,14 @@ def _reset_high_water_mark() -> bool:
 
 
 def _high_water_mark() -> int:
+    return _status("VmHWM")
+
+
+def _resident() -> int:
+    return psutil.Process().memory_info().rss if has("psutil") else _status("VmRSS")
+
+
+def _status(field: str) -> int:
+    """Bytes, as Linux tells them of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024

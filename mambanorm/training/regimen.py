@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from mambanorm.tasks import TASKS
 from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import autocast
-from mambanorm.training.store import stored_run
-from mambanorm.training.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    from mambanorm.training.stored_run import StoredRun
 
 
 class Lesson(NamedTuple):
@@ -181,6 +182,8 @@ OWN_FUNCTION = {"mamba": (), "mamba2": ("n_groups",), "transformer": ("n_heads",
 
 def _run(what: str, run_id: str, config: RunConfig, runs_dir: str | Path | None) -> StoredRun:
     """A run that this one may learn from."""
+    from mambanorm.training.store import stored_run  # here: what has no other run needs no store
+
     run = stored_run(run_id, runs_dir)
     if run is None:
         raise ValueError(f"{what}={run_id!r}: the store holds no such run, train it first (mambanorm runs lists them)")
