@@ -40,7 +40,8 @@ from mambanorm.tasks import load_task
 from mambanorm.text import spell
 from mambanorm.training import store as store_module
 from mambanorm.training.config import LATER, SCALES, SCHEMA, RunConfig, base_config, check_seeds
-from mambanorm.training.loop import backward, batch_order, build_model, micro_batches, train
+from mambanorm.training.gradients import backward, micro_batches
+from mambanorm.training.loop import batch_order, build_model, train
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.schedule import schedule
 from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, save_run
@@ -245,8 +246,8 @@ def test_micro_batches_add_up_to_the_gradients_of_the_batch():
     batch, found = data.train.batch(range(8)), []
     for size in (0, 3):
         model = build_model(config, data)
-        loss = backward(model, *batch, config.but(micro_batch=size))
-        found.append([torch.tensor(loss), *(p.grad for p in model.parameters())])
+        losses = backward(model, *batch, config.but(micro_batch=size))
+        found.append([sum(losses), *(p.grad for p in model.parameters())])
     for whole, parts in zip(*found, strict=True):
         torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
 
@@ -327,7 +328,7 @@ def test_the_ring_keeps_the_largest_token_of_every_block_in_the_training_pass(co
         expected.append([max(tokens) for tokens in norms])
         return backward(model, inputs, lengths, labels, config, lesson)
 
-    monkeypatch.setattr("mambanorm.training.loop.backward", spy)
+    monkeypatch.setattr("mambanorm.training.gradients.backward", spy)
     result = train(config)
     arrays = result.diagnostics
     assert list(arrays["ring_step"]) == list(range(max(result.steps - 7, 1), result.steps + 1))

@@ -17,7 +17,8 @@ from mambanorm.model.vision import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.tasks import Split, TaskData, load_task
 from mambanorm.training.config import SCALES, base_config
-from mambanorm.training.loop import build_model, find_nonfinite, positions, train
+from mambanorm.training.gradients import find_nonfinite
+from mambanorm.training.loop import build_model, positions, train
 from mambanorm.training.optimizer import build_optimizer
 
 B, D, H, W = 3, 8, 5, 7

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.diagnostics import WeightLog, record_sites
+from mambanorm.diagnostics import WeightLog
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.model.classifier import SequenceClassifier
 from mambanorm.model.language import LanguageModel
@@ -28,23 +29,14 @@ from mambanorm.model.transformer import TransformerClassifier
 from mambanorm.model.vision import ImageClassifier
 from mambanorm.ssm import scan_backend
 from mambanorm.tasks import Shape, TaskData, load_task
-from mambanorm.training import machine
+from mambanorm.training import cuda_graph, machine
 from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best, Checkpoint
 from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
+from mambanorm.training.gradients import Gradients, find_nonfinite, finite_gradients
 from mambanorm.training.optimizer import build_optimizer
-from mambanorm.training.regimen import (
-    NOTHING_ELSE,
-    HeadFirst,
-    Lesson,
-    loss_of,
-    mixed,
-    step_randomness,
-    take_over,
-    taught,
-    teacher_of,
-)
+from mambanorm.training.regimen import HeadFirst, mixed, take_over, taught, teacher_of
 from mambanorm.training.result import RunResult
 from mambanorm.training.schedule import schedule
 
@@ -68,6 +60,7 @@ def train(
     checkpoint_dir: str | Path | None = None,
     checkpoint_every_s: float = 300.0,
     runs_dir: str | Path | None = None,
+    graphs: bool = False,
 ) -> RunResult:
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
@@ -76,9 +69,11 @@ def train(
     It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
     be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
     divergence. `runs_dir`: where the runs lie that a config names as its teacher or start (None = the run store).
+    `graphs`: on CUDA each step is replayed as a CUDA graph (training/cuda_graph.py); where that cannot be, a warning
+    says why.
     """
     with exactly_threads(config.threads):
-        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
+        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir, graphs)
 
 
 def _train(
@@ -87,6 +82,7 @@ def _train(
     checkpoint_dir: str | Path | None,
     checkpoint_every_s: float,
     runs_dir: str | Path | None,
+    graphs: bool,
 ) -> RunResult:
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
@@ -105,7 +101,7 @@ def _train(
     parts = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve)
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
     tokens, earlier_s = checkpoint.load()
-    learned = list(model.parameters())  # once: it walks through all modules
+    gradients = gradients_of(model, optimizer, config, log, device, graphs)
     start, done = time.perf_counter() - earlier_s, len(curve)
 
     if not done:
@@ -120,13 +116,10 @@ def _train(
         factor = schedule(config.schedule, step, steps=config.steps, warmup_steps=config.warmup_steps)
         for group in optimizer.param_groups:
             group["lr"] = config.lr * factor
-        optimizer.zero_grad()
         if not model.training:  # after an evaluation
             model.train()
         head_first.at(step)
-        with log.watching(), step_randomness(config, step):
-            loss = backward(model, inputs, lengths, labels, config, lesson)
-        grad_norm = float(nn.utils.get_total_norm([p.grad for p in learned if p.grad is not None]))
+        loss, grad_norm = gradients.fill(step, inputs, lengths, labels, lesson)
         curve.append({"step": step, "train_loss": loss, "grad_norm": grad_norm, "lr": group["lr"]})
         if not (math.isfinite(curve[-1]["train_loss"]) and (math.isfinite(grad_norm) or finite_gradients(model))):
             with autocast(config, device):
@@ -183,6 +176,23 @@ def _train(
     )
 
 
+def gradients_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: RunConfig,
+    log: WeightLog,
+    device: torch.device,
+    graphs: bool,
+) -> Gradients:
+    """Forward and backward of each step: as CUDA graphs if asked for and possible."""
+    if not graphs:
+        return Gradients(model, optimizer, config, log)
+    if (reason := cuda_graph.obstacle(config, device)) is not None:
+        warnings.warn(f"no CUDA graph, the run goes on without: {reason}", stacklevel=4)
+        return Gradients(model, optimizer, config, log)
+    return cuda_graph.Graphed(model, optimizer, config, log)
+
+
 def check_rows(config: RunConfig, n: int) -> int:
     """How many of the n rows of the training split a run uses. ValueError where train_rows, batch_size or
     micro_batch is larger than what it is taken from: the run would not be what its config says."""
@@ -195,30 +205,6 @@ def check_rows(config: RunConfig, n: int) -> int:
         if getattr(config, part) > limit:
             raise ValueError(f"{part}={getattr(config, part)} is beyond {whole}: at most {limit} fit")
     return used
-
-
-def backward(
-    model: nn.Module,
-    inputs: Tensor,
-    lengths: Tensor | None,
-    labels: Tensor,
-    config: RunConfig,
-    lesson: Lesson = NOTHING_ELSE,
-) -> float:
-    """The mean loss of a batch. Gradients are summed over micro-batches; a norm sees one micro-batch at a time."""
-    total = 0.0
-    for part in micro_batches(len(labels), config.micro_batch):
-        with autocast(config, labels.device):
-            logits = model(inputs[part], None if lengths is None else lengths[part])
-            loss = loss_of(logits, labels[part], config, lesson.of(part)) * (len(labels[part]) / len(labels))
-        loss.backward()
-        total += loss.item()
-    return total
-
-
-def micro_batches(rows: int, size: int) -> list[slice]:
-    """The parts of a batch; size 0 = all of it at once."""
-    return [slice(start, start + (size or rows)) for start in range(0, rows, size or rows)]
 
 
 def build_model(
@@ -287,23 +273,3 @@ def batch_order(config: RunConfig, n: int) -> Iterator[Tensor]:
                 return
             given += 1
             yield rows
-
-
-def finite_gradients(model: nn.Module) -> bool:
-    """True if every gradient is finite: the norm of large finite gradients can itself overflow."""
-    return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
-
-
-@torch.no_grad()
-def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, micro_batch: int = 0) -> str:
-    """The first non-finite site of this very step: forward in the order of computation, then the gradients backward."""
-    gradients = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
-    model.train()
-    for part in micro_batches(len(inputs), micro_batch):
-        with record_sites(model) as seen:
-            logits = model(inputs[part], None if lengths is None else lengths[part])
-        if site := seen.first_nonfinite():
-            return site
-        if not logits.isfinite().all():
-            return "logits"
-    return f"gradient of {gradients[-1]}" if gradients else "loss"
