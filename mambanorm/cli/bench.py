@@ -15,11 +15,15 @@ EXAMPLES = [
     "--only step,length",
     "--only scan --repeats 5 --out /tmp/bench",
     "--full",
+    "--device cuda",
 ]
 
 
 def add(command: Parser) -> None:
-    sections = "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs"
+    sections = (
+        "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
+        "with --device cuda: correctness, scan, step, stacked, runs"
+    )
     command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
     repeats = "times each case is timed (default: 11)"
     command.add_argument("--repeats", type=arg.positive, default=11, metavar="N", help=repeats)
@@ -28,6 +32,12 @@ def add(command: Parser) -> None:
     command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
     threads = "threads, at most the cores (default: 2)"
     command.add_argument("--threads", type=arg.positive, default=2, metavar="N", help=threads)
+    command.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: correctness, scan, step, stacked and whole runs on a GPU, within nine minutes (benchmarks/gpu.py)",
+    )
     command.add_argument(
         "--out", type=arg.folder, metavar="DIR", help="where the results go (default: benchmarks/results)"
     )
@@ -40,10 +50,14 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project")
     if str(ROOT) not in sys.path:  # the benchmarks stand beside the package, not in it
         sys.path.insert(0, str(ROOT))
+    only = [name for part in options.only for name in part] if options.only else None
+    if options.device == "cuda":
+        from benchmarks.gpu import bench_gpu
+
+        return bench_gpu(only, out_dir=options.out)
     from benchmarks.run import bench
     from benchmarks.timing import Limits
 
-    only = [name for part in options.only for name in part] if options.only else None
     limits = Limits(options.repeats, options.budget, full=options.full)
     try:
         return bench(only, limits, threads=options.threads, out_dir=options.out)

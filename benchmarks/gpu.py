@@ -1,0 +1,222 @@
+"""`python -m benchmarks.gpu`: what a GPU machine is worth for the study, in nine minutes and one command.
+
+It needs no network and no installation: a checkout, and a Python with torch, triton, numpy, pandas, numba,
+scikit-learn, safetensors and tqdm. `mambanorm bench --device cuda` is the same.
+
+Five parts, in this order (benchmarks/gpu_parts.py); each case is a row, whether it worked or not:
+
+    correctness   every kernel, and blocks of every norm, against float64 on the CPU: results and gradients
+    scan          the scan alone, beside the bytes it must move, mamba-ssm, transformers and torch.compile
+    step          a training step at the paper's settings, plain and as a CUDA graph; hours of a paper run
+    stacked       an arm's seeds and rates as one model; minutes of a whole study of digits
+    runs          digits and mnist1d at `evening` to the end, then ListOps at `paper` for the time that is left
+
+`gpu.json` and `gpu.md` are written anew, whole, after each row: what a machine that is taken away had measured, is
+there. A part that has used up its share of the time is left, and what it left out is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu_parts import PARTS
+from benchmarks.gpu_setting import PAPER, TINY, Setting
+from mambanorm.atomic import writable_folder, write_text
+from mambanorm.errors import unknown
+from mambanorm.settings import ROOT
+from mambanorm.text import plural, spell
+from mambanorm.training import machine
+
+RESULTS = ROOT / "benchmarks" / "results"
+SECONDS = 530  # of the nine minutes; Python takes some seconds to start
+SHARES = {"correctness": 0.2, "scan": 0.15, "step": 0.15, "stacked": 0.25, "runs": 1.0}
+"""Of the time that is left when a part begins, the most that it may take."""
+
+
+class TimeUp(Exception):
+    """A case has used up its time."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="PART", help=f"only these parts: {', '.join(PARTS)}")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"at most so long (default: {SECONDS})")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where gpu.json and gpu.md go")
+    parser.add_argument("--device", default="cuda", help="cuda (default), or cpu for Triton's interpreter")
+    parser.add_argument("--tiny", action="store_true", help="sizes to try the command itself; nothing is learned")
+    options = parser.parse_args(argv)
+    try:
+        return bench_gpu(
+            options.only, seconds=options.seconds, out_dir=options.out, device=options.device, tiny=options.tiny
+        )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def bench_gpu(
+    only: list[str] | None = None,
+    *,
+    seconds: float = SECONDS,
+    out_dir: str | Path | None = None,
+    device: str = "cuda",
+    tiny: bool = False,
+) -> int:
+    """Measures the parts (None = all) and writes each row as it is found; 0, or 1 if something failed.
+
+    Raises ValueError for an unknown part and for a device that is not there.
+    """
+    for name in only or ():
+        if name not in PARTS:
+            raise unknown("part", name, PARTS)
+    chosen = [name for name in PARTS if only is None or name in only]
+    end = time.monotonic() + seconds
+    setting = Setting(machine.pick_device(device), TINY if tiny else PAPER)
+    report = Report(writable_folder(Path(out_dir or RESULTS), "the results"), setting, chosen)
+    with _told_by_sigterm():
+        for name in chosen:
+            left = end - time.monotonic()
+            measure(name, setting, report, time.monotonic() + SHARES[name] * left)
+    report.write(done=True)
+    print(f"\n{report.stem}.json, .md written to {report.folder}, after {spell(time.monotonic() - report.start)}")
+    return int(any(row["status"] == "failed" for row in report.rows))
+
+
+def measure(name: str, setting: Setting, report: Report, end: float) -> None:
+    """All cases of a part, one after the other, each within what is left for the part."""
+    left_out = []
+    for case, work in PARTS[name](setting, lambda: end - time.monotonic()):
+        start = time.monotonic()
+        if start >= end:
+            left_out.append(case)
+            continue
+        report.add({"part": name, "case": case} | attempt(work, end - start) | {"took_s": time.monotonic() - start})
+    if left_out:
+        note = f"no time was left: from {left_out[0]!r} to {left_out[-1]!r}"
+        report.add({"part": name, "case": f"{plural(len(left_out), 'more case')}", "status": "skipped", "note": note})
+
+
+def attempt(work: Callable[[], dict], seconds: float) -> dict:
+    """What the work finds, with its status: ok, missing (a peer), skipped (too slow) or failed, and why."""
+    try:
+        with at_most(seconds):
+            found = work()
+        return {"status": "ok", "note": ""} | found
+    except TimeUp:
+        return {"status": "skipped", "note": f"not done within {seconds:.0f} s"}
+    except ImportError as error:
+        return {"status": "missing", "note": _line(error)}
+    except Exception as error:  # one case must not take the others with it
+        return {"status": "failed", "note": f"{type(error).__name__}: {_line(error)}"}
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raises TimeUp inside once the time is over; a kernel or a compiler that runs just then comes to its end first."""
+
+    def ring(*_: object) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _told_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does: what was found is written already."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Report:
+    """The rows so far, and the two files that hold them."""
+
+    def __init__(self, folder: Path, setting: Setting, parts: list[str]):
+        self.folder, self.setting, self.rows, self.start = folder, setting, [], time.monotonic()
+        stem = "gpu" if parts == list(PARTS) else "-".join(["gpu", *parts])
+        self.stem = f"{stem}-tiny" if setting.sizes is TINY else stem
+        self.parts = parts
+        self.write()
+
+    def add(self, row: dict) -> None:
+        self.rows.append(row)
+        self.write()
+        shown = {key: value for key, value in row.items() if key not in ("part", "note", "took_s", "curve")}
+        print(f"{row['part']:>12}  " + "  ".join(cell(value) for value in shown.values()), flush=True)
+        if row["note"]:
+            print(f"{'':>14}{row['note']}", flush=True)
+
+    def write(self, done: bool = False) -> None:
+        head = self.head(done)
+        write_text(self.folder / f"{self.stem}.json", json.dumps({"head": head, "rows": self.rows}, indent=1) + "\n")
+        write_text(self.folder / f"{self.stem}.md", markdown(head, self.rows))
+
+    def head(self, done: bool) -> dict:
+        """What the numbers depend on, and whether all of them are there."""
+        triton = sys.modules.get("triton")
+        return {
+            "command": "python -m benchmarks.gpu",
+            "parts": ", ".join(self.parts),
+            "complete": "yes" if done else "no: cut off, or still under way",
+            "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+            "machine": machine.machine(),
+            "device": self.setting.name,
+            "commit": machine.git_commit() or "unknown",
+            "versions": ", ".join([machine.versions(), f"triton {getattr(triton, '__version__', 'missing')}"]),
+            "took": spell(time.monotonic() - self.start),
+        }
+
+
+def markdown(head: dict, rows: list[dict]) -> str:
+    """Head and one table a part; the columns are what its rows have."""
+    lines = ["# A GPU, measured", "", *(f"- **{name}**: {value}" for name, value in head.items()), ""]
+    for part in dict.fromkeys(row["part"] for row in rows):
+        mine = [row for row in rows if row["part"] == part]
+        failed = sum(row["status"] == "failed" for row in mine)
+        columns = [name for name in dict.fromkeys(key for row in mine for key in row) if name not in ("part", "curve")]
+        columns.append(columns.pop(columns.index("note")))
+        lines += [f"## {part}", "", f"{plural(len(mine), 'case')}, {failed} failed.", ""]
+        lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        lines += [f"| {' | '.join(cell(row.get(name, '')) for name in columns)} |" for row in mine]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error, which a compiler may follow with a page."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

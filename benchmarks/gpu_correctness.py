@@ -1,0 +1,103 @@
+"""Part `correctness` of `benchmarks/gpu.py`: every kernel against float64 on the CPU, results and gradients.
+
+In float32 the error is judged by itself. In bfloat16, whose inputs alone are off by a part in 256, it is judged by the
+readable twin's: the same block, or the reference scan, in bfloat16 on the same device.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu_setting import Cases, Clock, Setting, scan, scan_inputs, short
+from mambanorm import Arm, MambaBlock
+from mambanorm.model.mamba2 import Mamba2Block
+
+# ---------------------------------------------------------------------------------------------------------------------
+# correctness
+
+LIMIT = 1e-4  # of ‖ours − float64‖ / ‖float64‖, in float32
+SLACK = 2.0  # in bfloat16 the error may be so many times that of the readable twin in bfloat16
+
+
+def correctness(setting: Setting, clock: Clock) -> Cases:
+    """The scan at odd sizes and in every form; blocks of every norm, at both places and at the sites inside."""
+    for shape in setting.sizes.odd:
+        for dtype in (torch.float32, torch.bfloat16):
+            for groups in (0, 1):
+                form = "B and C by step" if groups else "B and C constant"
+                name = f"scan {shape}, {form}, {short(dtype)}"
+                yield name, functools.partial(_scan_error, setting, shape, groups, dtype)
+    arms = [
+        "None>SSM>None",
+        *(arm.format(name) for arm in ("{}>SSM>None", "None>SSM>{}") for name in setting.sizes.norms),
+    ]
+    arms += ["RMSN>SSM>RMSN+B:RMSN+C:RMSN+delta:RMSN", "RMSN>SSM>None+conv:LN+z:RMSN"]
+    for precision in (torch.float32, torch.bfloat16):
+        for arm in arms:
+            yield f"block {arm}, {short(precision)}", functools.partial(_block_error, setting, arm, precision)
+    other = functools.partial(_block_error, setting, "RMSN>SSM>None", torch.float32, Mamba2Block)
+    yield "Mamba-2 block, float32", other
+
+
+def twin_of(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().double().requires_grad_() for name, value in leaves.items()}
+
+
+def errors_of(out: Tensor, leaves: list[Tensor], other: Tensor, others: list[Tensor]) -> list[float]:
+    """‖a − b‖ / ‖b‖ of the result and of each gradient along one random direction; b in float64 on the CPU."""
+    direction = torch.randn(other.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    pairs = [(out, other)]
+    ours = torch.autograd.grad(out, leaves, direction.to(out), allow_unused=True)
+    theirs = torch.autograd.grad(other, others, direction, allow_unused=True)
+    pairs += [pair for pair in zip(ours, theirs, strict=True) if pair[1] is not None and pair[1].norm() > 0]
+    return [float((a.detach().cpu().double() - b.detach()).norm() / b.detach().norm()) for a, b in pairs]
+
+
+def _scan_error(setting: Setting, shape: tuple, by_step: bool, dtype: torch.dtype) -> dict:
+    leaves = scan_inputs(shape, setting.device, dtype, bool(by_step))
+    twin = twin_of(leaves)
+    exact = scan(twin, "reference")
+    error = max(errors_of(scan(leaves, "triton"), list(leaves.values()), exact, list(twin.values())))
+    if dtype == torch.float32:
+        return _judged(error, LIMIT)
+    plain = {name: value.detach().clone().requires_grad_() for name, value in leaves.items()}
+    again = scan(twin, "reference")
+    theirs = max(errors_of(scan(plain, "reference"), list(plain.values()), again, list(twin.values())))
+    return _judged(error, SLACK * theirs + LIMIT, theirs)
+
+
+def _block_error(setting: Setting, arm: str, precision: torch.dtype, kind: type[nn.Module] = MambaBlock) -> dict:
+    """A block as it trains, its parameters in float32; bfloat16 by autocast."""
+    torch.manual_seed(0)
+    sizes = setting.sizes
+    own = dict(head_dim=sizes.width // 2) if kind is Mamba2Block else {}
+    block = kind(sizes.width, *Arm.parse(arm), scan_backend="triton", **own)
+    exact = copy.deepcopy(block).double()
+    exact.scan_backend = "reference"
+    readable = copy.deepcopy(block).to(setting.device)
+    readable.scan_backend = "reference"
+    block = block.to(setting.device)
+    x = torch.randn(*sizes.block, sizes.width)
+
+    def error(model: nn.Module) -> float:
+        leaf, other = x.to(setting.device).requires_grad_(), x.double().requires_grad_()
+        with torch.autocast(setting.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+            out = model(leaf)
+        twin = copy.deepcopy(exact)
+        return max(errors_of(out, [leaf, *model.parameters()], twin(other), [other, *twin.parameters()]))
+
+    found = error(block)
+    if precision == torch.float32:
+        return _judged(found, LIMIT)
+    theirs = error(readable)
+    return _judged(found, SLACK * theirs + LIMIT, theirs)
+
+
+def _judged(error: float, limit: float, twin: float | str = "") -> dict:
+    if not error <= limit:  # NaN is above every limit
+        raise AssertionError(f"the largest error is {error:.2g}, allowed is {limit:.2g}")
+    return {"error": error, "allowed": limit, "twin_error": twin}

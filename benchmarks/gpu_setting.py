@@ -1,0 +1,138 @@
+"""Where and at which sizes `benchmarks/gpu.py` measures, how it takes times, and the scan that two of its parts share.
+
+What is to be known of the machine torch is asked for; no number of a GPU is written here.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mambanorm import NORMS, selective_scan
+
+Work = Callable[[], dict]
+Cases = Iterator[tuple[str, Work]]
+Clock = Callable[[], float]
+"""Seconds that are left for the part."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured at. The sizes of PAPER are what the targets are about."""
+
+    odd: tuple = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N) of the correctness
+    scan: tuple = ((32, 2048, 256, 64), (64, 1024, 128, 16), (8, 8192, 256, 16))  # the first is ListOps's at paper
+    unrolled: tuple = (8, 128, 128, 16)  # torch.compile writes a loop over positions out
+    step: tuple = ("listops", "cifar10", "pathfinder64")
+    scale: str = "paper"
+    norms: tuple = tuple(name for name in NORMS if name != "None")
+    width: int = 40  # of the blocks whose norms are tried
+    block: tuple = (2, 37)  # their (B, L)
+    copied: int = 2**30  # bytes of the copy that tells the memory's speed
+    seeds: int = 12
+    rates: tuple = (0.5, 1.0, 2.0)  # times the preset's
+    arms: int = 36
+    stacked: tuple = ("RMSN>SSM>GN", "None>SSM>NormVary")
+    runs: tuple = (("digits", "evening"), ("mnist1d", "evening"), ("listops", "paper"))
+
+
+PAPER = Sizes()
+TINY = Sizes(
+    odd=((1, 1, 3, 4),), scan=((1, 8, 4, 4),), unrolled=(1, 4, 4, 4), step=("listops",), scale="smoke",
+    norms=("NormVary",), width=8, block=(2, 5), copied=2**16, seeds=2, rates=(1.0, 2.0), arms=2,
+    stacked=("RMSN>SSM>None",), runs=(("digits", "smoke"),),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and at which sizes."""
+
+    device: torch.device
+    sizes: Sizes
+
+    @property
+    def name(self) -> str:
+        if self.device.type != "cuda":
+            return "no GPU: the CPU, Triton's kernels in its interpreter"
+        facts = torch.cuda.get_device_properties(self.device)
+        return f"{facts.name}, {facts.multi_processor_count} multiprocessors, {facts.total_memory / 2**30:.0f} GiB"
+
+    def time(self, run: Callable[[], object], seconds: float = 1.0) -> dict:
+        """Median and quartiles in ms of as many runs as fit, at least three, after three that warm up."""
+        for _ in range(3):
+            run()
+        self.wait()
+        start = time.perf_counter()
+        run()
+        self.wait()
+        count = min(max(3, int(seconds / max(time.perf_counter() - start, 1e-6))), 200)
+        times = [self._once(run) for _ in range(count)]
+        low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+        return {"ms": middle, "low_ms": low, "high_ms": high, "repeats": count}
+
+    def _once(self, run: Callable[[], object]) -> float:
+        if self.device.type != "cuda":
+            start = time.perf_counter()
+            run()
+            return 1e3 * (time.perf_counter() - start)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_mb(self, run: Callable[[], object]) -> float | str:
+        """Growth of the allocator's peak in one run; on the CPU nobody counts."""
+        if self.device.type != "cuda":
+            return ""
+        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        run()
+        return (torch.cuda.max_memory_allocated(self.device) - before) / 1e6
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the scan
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def scan_inputs(shape: tuple, device: torch.device, dtype: torch.dtype, by_step: bool = True) -> dict[str, Tensor]:
+    """What a block hands to the scan: u, delta, z (B, D, L) as views of (B, L, D), A (D, N), B and C, D and bias."""
+    batch, length, channels, size = shape
+    torch.manual_seed(0)
+    rows = {name: torch.randn(batch, length, channels, device=device).to(dtype) for name in ("u", "delta", "z")}
+    steps = (batch, length, size) if by_step else (channels, size)
+    both = {name: torch.randn(steps, device=device) for name in ("B", "C")}
+    A = -torch.rand(channels, size, device=device) * size - 0.5
+    D, bias = (torch.randn(channels, device=device) for _ in range(2))
+    leaves = rows | {k: v.to(dtype) if by_step else v for k, v in both.items()} | dict(A=A, D=D, delta_bias=bias - 2)
+    return {name: value.requires_grad_() for name, value in leaves.items()}
+
+
+def scan(leaves: dict[str, Tensor], backend: str = "auto") -> Tensor:
+    """(B, L, D), from and to channels last."""
+    given = {k: v.transpose(1, 2) if v.dim() == 3 else v for k, v in leaves.items()}
+    return selective_scan(**given, delta_softplus=True, backend=backend).transpose(1, 2)
+
+
+def bytes_moved(shape: tuple, size: int, backward: bool) -> int:
+    """The fewest bytes of a scan with gate and by-step B and C: each input read once, each result written once. The
+    backward pass reads the inputs and dout and writes du, dΔ, dz, dB, dC."""
+    batch, length, channels, states = shape
+    row, steps = batch * length * channels * size, batch * length * states * size
+    forward = 4 * row + 2 * steps
+    return forward + 7 * row + 4 * steps if backward else forward
