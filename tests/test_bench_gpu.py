@@ -19,10 +19,30 @@ from mambanorm.settings import ROOT
 CPU = Setting(torch.device("cpu"), TINY)
 BARE = ("torch", "triton", "numpy", "pandas", "numba", "sklearn", "safetensors", "tqdm")
 """What a GPU machine has at least; scipy, joblib, threadpoolctl and llvmlite come with these."""
-ABSENT = (
-    "distributed dask psutil pyarrow mnist1d matplotlib seaborn PIL openpyxl ipywidgets jupyterlab papermill nbconvert "
-    "nbformat IPython mistune bibtexparser latex2mathml yaml transformers mamba_ssm pytest"
-).split()  # noqa: SIM905
+ABSENT = [
+    "distributed",
+    "dask",
+    "psutil",
+    "pyarrow",
+    "mnist1d",
+    "matplotlib",
+    "seaborn",
+    "PIL",
+    "openpyxl",
+    "ipywidgets",
+    "jupyterlab",
+    "papermill",
+    "nbconvert",
+    "nbformat",
+    "IPython",
+    "mistune",
+    "bibtexparser",
+    "latex2mathml",
+    "yaml",
+    "transformers",
+    "mamba_ssm",
+    "pytest",
+]
 BLOCKED = f"""
 import sys
 class Absent:
