@@ -52,7 +52,8 @@ def conv_silu(u, weight, bias):
         from mambanorm.kernels.cuda import conv_silu_gpu
 
         return conv_silu_gpu(u, weight, bias)
-    if u.device.type == "cpu" and u.numel() and not transformed() and {u.dtype, weight.dtype, bias.dtype} == {torch.float32}:
+    dtypes = {u.dtype, weight.dtype, bias.dtype}
+    if u.device.type == "cpu" and u.numel() and dtypes == {torch.float32} and not transformed():
         from mambanorm.kernels.conv import conv_silu_cpu
 
         return conv_silu_cpu(u, weight, bias)

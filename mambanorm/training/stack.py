@@ -231,7 +231,7 @@ class Stack:
         """These stay as they are from now on."""
         self.running[slices] = False
 
-    # ----------------------------------------------------------------------------------------------- what it has come to
+    # ------------------------------------------------------------------------------------------ what it has come to
 
     @torch.no_grad()
     def predict(self, feed: Feed) -> list[dict[str, np.ndarray]]:
@@ -280,7 +280,7 @@ class Stack:
 
 
 def _each(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function of every slice. What is None has no slices; random numbers, which slices would share, are refused."""
+    """The function of every slice; what is None has no slices. Random numbers, which they would share, are refused."""
     axes = tuple(None if argument is None else 0 for argument in arguments)
     return vmap(function, in_dims=axes, randomness="error")(*arguments)
 
