@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from mambanorm.diagnostics import WeightLog, blocks_of
+from mambanorm.diagnostics import WeightLog
 from mambanorm.tasks import Split
 from mambanorm.tasks.base import Units
 from mambanorm.training.config import RunConfig
@@ -118,7 +118,8 @@ class Stack:
     def _place_weights(self, models: list[nn.Module]) -> None:
         """The matrix of weights, out_proj's first, then what fills whole lines; and all that is not learned."""
         learned = {name: p for name, p in self.skeleton.named_parameters() if p.requires_grad}
-        out_proj = [f"{name}.out_proj.weight" for name, _ in blocks_of(self.skeleton)]
+        last = [block.out_proj.weight for block in self.log.blocks]
+        out_proj = [name for name, p in learned.items() if any(p is one for one in last)]
         names = sorted(learned, key=lambda name: (name not in out_proj, learned[name].numel() % ALIGNED > 0))
         self.shapes = {name: learned[name].shape for name in names}
         self.watched = sum(learned[name].numel() for name in out_proj)

@@ -98,10 +98,10 @@ def train_stacks(todo: list[RunConfig], size: int | str, store: Path) -> Iterato
 
 
 def _held(config: RunConfig, store: Path, leases: ExitStack) -> bool:
-    """Whether the run is ours now; False where another process trains it."""
+    """Whether the run is ours now; False where another process trains it, or where the lease is an error to be told."""
     try:
         leases.enter_context(lease(config.run_id, store))
-    except Held:
+    except (Held, OSError):
         return False
     return True
 
