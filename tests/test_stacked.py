@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.model.classifier import SequenceClassifier
@@ -128,6 +129,27 @@ def test_the_weights_of_a_stack_stay_where_they_are():
     assert [value.data_ptr() for value in tensors] == before
     assert all(stack.fixed[name] is value for name, value in stack.buffers.items())
     assert stack.count.item() == 2
+
+
+class Waits(TorchDispatchMode):
+    """Counts how often the host asks for a number, for which it would wait for a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("arm", ["NormVary>SSM>BN", "LN>SSM>None"])
+def test_a_step_waits_for_nothing(arm):
+    configs = [run(arm=arm, ema=0.5, **SMALL, **own) for own in OWN]
+    stack, batch = Stack(list(models_of(configs)), configs, CPU), next(batches(3))
+    with Waits() as waits:
+        stack.step(*batch)
+        assert waits.count == 0
+        stack.failed.sum().item()
+        assert waits.count == 1  # it can be seen
 
 
 # the scan

@@ -120,7 +120,8 @@ class Stack:
         learned = {name: p for name, p in self.skeleton.named_parameters() if p.requires_grad}
         last = [block.out_proj.weight for block in self.log.blocks]
         out_proj = [name for name, p in learned.items() if any(p is one for one in last)]
-        names = sorted(learned, key=lambda name: (name not in out_proj, learned[name].numel() % ALIGNED > 0))
+        rest = sorted(learned.keys() - out_proj, key=lambda name: (learned[name].numel() % ALIGNED > 0, name))
+        names = [*out_proj, *rest]
         self.shapes = {name: learned[name].shape for name in names}
         self.watched = sum(learned[name].numel() for name in out_proj)
         states = [dict(chain(model.named_parameters(), model.named_buffers())) for model in models]
