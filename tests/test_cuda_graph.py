@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from mambanorm.tasks import load_task
-from mambanorm.training import cuda_graph
+from mambanorm.training import cuda_graph, stacked
 from mambanorm.training.config import base_config
-from mambanorm.training.cuda_graph import ROUND, Graphed, obstacle
+from mambanorm.training.cuda_graph import ROUND, Graphed, Recordings, obstacle
 from mambanorm.training.loop import train
+from mambanorm.training.stacked import open_stack, train_stacked
 
 GPU = torch.cuda.is_available()
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -29,7 +30,7 @@ def stand_in(work, warm_ups):
         buffer.copy_(before)
 
     def replay():
-        for own, new in zip(found, work(), strict=True):
+        for own, new in zip(found or (), work() or (), strict=True):
             own.copy_(new)
         stand_in.replays += 1
 
@@ -74,13 +75,13 @@ def test_a_replayed_run_is_the_run(task, arm, graphs, store):
         torch.tensor(replayed.diagnostics["ring_outputs"]), torch.tensor(plain.diagnostics["ring_outputs"])
     )
     (made,) = graphs
-    assert made.recorded
-    assert not made.failed
+    assert made.recordings.found
+    assert not made.recordings.failed
 
 
 def test_the_steps_of_one_shape_are_recorded_once(graphs, store):
     train(config_of("digits"), graphs=True)
-    assert len(graphs[0].recorded) == 1
+    assert len(graphs[0].recordings.found) == 1
     assert GPU or stand_in.replays == 6
 
 
@@ -90,7 +91,7 @@ def test_rows_with_padding_share_a_graph_among_lengths(graphs, store):
     longest = {int(length) for length in data.train.lengths}
     assert len(longest) > 1
     train(config, graphs=True)
-    shapes = {key[0][0][1] for key in graphs[0].recorded}
+    shapes = {key[0][0][1] for key in graphs[0].recordings.found}
     assert shapes == {ROUND}  # smoke's rows are shorter than that
 
 
@@ -105,16 +106,40 @@ def test_a_parameter_without_a_gradient_gets_none(graphs, store):
 
 
 def test_a_recording_that_fails_gives_a_warning_and_the_plain_step(graphs, store, monkeypatch):
-    def fails(work, warm_ups):
-        warm_ups()
+    def fails(self, batch):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    plain = train(config_of("digits", arm="BN>SSM>None"))
-    monkeypatch.setattr(Graphed, "_record", lambda self, batch: fails(lambda: None, lambda: self._pass(batch)))
+    plain = train(config_of("digits"))
+    monkeypatch.setattr(Recordings, "_record", fails)
     with pytest.warns(UserWarning, match="no CUDA graph, the run goes on without: operation not permitted.*capturing$"):
         found = train(config_of("digits"), graphs=True)
-    assert found.status == "ok"
-    assert plain.steps == found.steps
+    assert found.curves.equals(plain.curves)
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>GN", "BN>SSM>None"])
+@pytest.mark.parametrize("task", ["digits", "listops"])
+def test_a_replayed_step_of_a_stack_is_the_step(task, arm, monkeypatch):
+    configs = [config_of(task, arm=arm, seed=seed, lr=lr) for seed, lr in ((0, 1e-3), (1, 3e-3), (1, 1e30))]
+    plain = [one.curves for one in train_stacked(configs)]
+    replaying = []
+
+    def replayed(*given):
+        slices, stack, feed = open_stack(*given)
+        stand_in.buffers, stand_in.replays = stack.tensors(), 0
+        step, recordings = stack.step, Recordings(stack.step, stack.tensors, **({} if GPU else {"record": stand_in}))
+        monkeypatch.setattr(stack, "step", lambda *batch: recordings.replay(*batch)[0] or step(*batch))
+        replaying.append(recordings)
+        return slices, stack, feed
+
+    if not GPU:  # on a GPU it is replayed anyway
+        monkeypatch.setattr(stacked, "open_stack", replayed)
+    again = [one.curves for one in train_stacked(configs)]
+    for one, other in zip(again, plain, strict=True):
+        assert len(one) == len(other)
+        torch.testing.assert_close(
+            *(torch.tensor(curves.fillna(-1.0).to_numpy()) for curves in (one, other)), rtol=1e-5, atol=1e-6
+        )
+    assert GPU or (replaying[0].found and not replaying[0].failed and stand_in.replays == 6)
 
 
 @pytest.mark.parametrize(

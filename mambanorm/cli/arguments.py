@@ -196,6 +196,10 @@ def workers(text: str) -> int | str:
     return int(text)
 
 
+def stack(text: str) -> int | str:
+    return text if text == "auto" else positive(text)
+
+
 def positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")

@@ -25,6 +25,12 @@ def add(command: Parser) -> None:
     arg.add_common(command)
     arg.add_set(command)
     arg.add_training(command)
+    command.add_argument(
+        "--stack",
+        type=arg.stack,
+        metavar="N",
+        help="train up to N runs that differ in seed and lr alone as one model; auto: as many as fit onto the GPU",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     from mambanorm.training.sweep import sweep  # here, behind what can be told without torch
 
-    frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    where = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    frame = sweep(configs, **where, stack=options.stack)
     print_arms(frame)
     return report_failed(frame)

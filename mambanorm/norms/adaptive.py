@@ -30,6 +30,7 @@ from mambanorm.norms.masked_moments import (
     blank_padding,
     channel_moments,
     finish,
+    follow,
     fusible,
     pool_batch,
     pool_channels,
@@ -96,8 +97,8 @@ class StatisticsMixture(SequenceNorm):
     @torch.no_grad()
     def track(self, mean: Tensor, var: Tensor) -> None:
         """Eq. 15–16: the running statistics follow those of the batch."""
-        self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.view(-1).to(self.running_var.dtype), self.momentum)
+        follow(self.running_mean, mean, self.momentum)
+        follow(self.running_var, var, self.momentum)
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}"

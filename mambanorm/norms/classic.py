@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag, shown
+from mambanorm.checks import check_flag, shown, transformed
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
-from mambanorm.norms.masked_moments import blank_padding, channel_moments, finish, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import blank_padding, channel_moments, finish, follow, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -70,15 +70,15 @@ class BatchNorm(SequenceNorm):
         count = batch_count(x, lengths, "BN")
         with torch.no_grad():
             self.num_batches_tracked += 1
-            self.running_mean.lerp_(mean.view(-1).to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_((var.view(-1) * (count / (count - 1))).to(self.running_var.dtype), self.momentum)
+            follow(self.running_mean, mean, self.momentum)
+            follow(self.running_var, var * (count / (count - 1)), self.momentum)
         return moments.x, mean, var
 
 
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     """How many values a batch statistic is taken over. Raises ValueError for a single one, whose variance is 0."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
-    if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
+    if not (isinstance(count, Tensor) and (count.is_cuda or transformed())) and count < 2:
         raise ValueError(
             f"{name} in training needs more than one value per channel, got B·L = 1 (shape {tuple(x.shape)}): "
             "use a larger batch, a longer sequence, or a norm that takes its statistics over D"

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mambanorm.checks import transformed
+
 
 class Moments(NamedTuple):
     """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
@@ -38,7 +40,10 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
 
 
 def fusible(*tensors: Tensor | None) -> bool:
-    """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch."""
+    """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch; never inside
+    a transform of torch.func, whose tensors have no memory."""
+    if transformed():
+        return False
     return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
 
 
@@ -105,6 +110,12 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
     share = 1 / m.shape[0] if isinstance(count, int) else count / count.sum()
     mean = (m * share).sum(0, keepdim=True)
     return mean, ((v + (m - mean).square()) * share).sum(0, keepdim=True)
+
+
+def follow(running: Tensor, new: Tensor, momentum: float) -> None:
+    """running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D). Not by lerp_, which vmap
+    does one slice after another."""
+    running.copy_(running.lerp(new.view(-1).to(running.dtype), momentum))
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,14 @@
 """A step as a CUDA graph: hundreds of small kernels that the GPU is asked for once instead of one by one from Python.
 
     obstacle     why the steps of a run cannot be recorded, None if they can
-    Graphed      Gradients that replay a recorded forward and backward pass
+    Recordings   work on a batch that is recorded once for each shape and then replayed
+    Graphed      Gradients by a recorded forward and backward pass; a stack's whole step is recorded by stacked.py
 
-The first step of each shape is recorded, the others replay it with their own batch in the same memory. The optimizer
-stays outside: it is one fused kernel, and it must not run before the loss has been looked at. Rows with padding are cut
-to the longest of their batch, so their length is rounded up to a multiple of ROUND: a graph for each, not one for
-each batch. Results are those of the plain step within rounding, and the config does not know the difference.
+The first step of each shape is recorded, the others replay it with their own batch in the same memory. The optimizer of
+a single run stays outside: it is one fused kernel, and it must not run before the loss has been looked at. Where rows
+are padded they are cut to the longest of their batch, so their length is rounded up to a multiple of ROUND: a graph for
+each, not one for each batch. Results are those of the plain step within rounding,
+and no part of the config.
 
 Source: Nguyen et al. 2021, "Accelerating PyTorch with CUDA Graphs"; torch.cuda.CUDAGraph.
 """
@@ -14,12 +16,12 @@ Source: Nguyen et al. 2021, "Accelerating PyTorch with CUDA Graphs"; torch.cuda.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mambanorm.training.config import RunConfig
 from mambanorm.training.gradients import Gradients, backward, gradient_norm
@@ -39,13 +41,7 @@ def obstacle(config: RunConfig, device: torch.device) -> str | None:
     return f"{found[0]}={getattr(config, found[0])!r} makes steps that are not alike" if found else None
 
 
-class Recorded(NamedTuple):
-    """A graph, and the memory that it reads and writes."""
-
-    replay: Callable[[], None]
-    batch: tuple[Tensor, Tensor | None, Tensor]
-    numbers: Tensor  # loss and gradient norm, (2,)
-    outputs: Tensor  # of the blocks, see WeightLog
+Batch = tuple[Tensor, Tensor | None, Tensor]  # inputs, lengths, labels
 
 
 def record(work: Callable[[], Any], warm_ups: Callable[[], None]) -> tuple[Callable[[], None], Any]:
@@ -61,64 +57,80 @@ def record(work: Callable[[], Any], warm_ups: Callable[[], None]) -> tuple[Calla
     return graph.replay, found
 
 
-class Graphed(Gradients):
-    """Gradients by CUDA graphs, one for each shape of a batch. Where a recording fails, a warning says why and the run
-    goes on without."""
+class Recordings:
+    """Recordings of one kind of work on a batch, one for each shape that a batch has.
 
-    def __init__(self, *args: Any, record: Callable[..., tuple[Callable[[], None], Any]] = record):
+    `kept()`: the tensors that the work changes and that the passes before a recording must leave as they were. Where a
+    recording fails, a warning says why, and there are none.
+    """
+
+    def __init__(self, work: Callable[..., Any], kept: Callable[[], Iterable[Tensor]], record: Callable = record):
+        self.work, self.kept, self.record = work, kept, record
+        self.found: dict[tuple, tuple[Batch, Callable[[], None], Any]] = {}
+        self.failed = False
+
+    def replay(self, inputs: Tensor, lengths: Tensor | None, labels: Tensor) -> tuple[bool, Any]:
+        """Whether the work was replayed, and what it returned: tensors that the next replay writes over."""
+        batch = _rounded(inputs, lengths), lengths, labels
+        key = tuple(None if part is None else (part.shape, part.dtype) for part in batch)
+        if key not in self.found and not self.failed:
+            try:
+                self.found[key] = self._record(tuple(None if part is None else part.clone() for part in batch))
+            except RuntimeError as error:
+                self.failed = True
+                self.found.clear()
+                warnings.warn(f"no CUDA graph, the run goes on without: {_first_line(error)}", stacklevel=3)
+        if self.failed:
+            return False, None
+        own, replay, returned = self.found[key]
+        for mine, given in zip(own, batch, strict=True):
+            if mine is not None:
+                mine.copy_(given, non_blocking=True)
+        replay()
+        return True, returned
+
+    def _record(self, batch: Batch) -> tuple[Batch, Callable[[], None], Any]:
+        before = [(tensor, tensor.clone()) for tensor in self.kept()]
+
+        def warm_ups() -> None:
+            for _ in range(WARM_UPS):
+                self.work(*batch)
+            with torch.no_grad():
+                for tensor, value in before:
+                    tensor.copy_(value)
+
+        return batch, *self.record(lambda: self.work(*batch), warm_ups)
+
+
+class Graphed(Gradients):
+    """Gradients by CUDA graphs; those of all graphs are added up in the same tensors, which are set to zero first."""
+
+    def __init__(self, *args: Any, record: Callable = record):
         super().__init__(*args)
-        self.record, self.recorded, self.failed = record, {}, False
-        self.learning = None  # the parameters that have gradients, once the first recording has shown them
+        self.recordings = Recordings(self._pass, self.model.buffers, record)
+        self.learning: list[nn.Parameter] | None = None  # those that have a gradient, once the first pass has shown it
 
     def fill(
         self, step: int, inputs: Tensor, lengths: Tensor | None, labels: Tensor, lesson: Lesson = NOTHING_ELSE
     ) -> tuple[float, float]:
-        batch = _rounded(inputs, lengths), lengths, labels
-        if (found := self._find(batch)) is None:
+        replayed, found = self.recordings.replay(inputs, lengths, labels)
+        if not replayed:
             return super().fill(step, inputs, lengths, labels, lesson)
-        for own, given in zip(found.batch, batch, strict=True):
-            if own is not None:
-                own.copy_(given, non_blocking=True)
-        found.replay()
-        self.log.outputs = found.outputs.clone()  # the next replay writes over them
-        loss, norm = found.numbers.tolist()
+        numbers, outputs = found
+        self.log.outputs = outputs.clone()
+        loss, norm = numbers.tolist()
         return loss, norm
 
-    def _find(self, batch: tuple[Tensor, Tensor | None, Tensor]) -> Recorded | None:
-        """The recording for batches of this shape, made where it is missing; None if no recording can be made."""
-        key = tuple(None if part is None else (part.shape, part.dtype) for part in batch)
-        if key not in self.recorded and not self.failed:
-            try:
-                self.recorded[key] = self._record(tuple(None if part is None else part.clone() for part in batch))
-            except RuntimeError as error:
-                self.failed, self.learning = True, None
-                self.recorded.clear()
-                self.optimizer.zero_grad()
-                warnings.warn(f"no CUDA graph, the run goes on without: {_first_line(error)}", stacklevel=2)
-        return self.recorded.get(key)
-
-    def _record(self, batch: tuple[Tensor, Tensor | None, Tensor]) -> Recorded:
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-
-        def warm_ups() -> None:
-            for _ in range(WARM_UPS):
-                self._pass(batch)
-            for buffer, before in buffers:  # a norm's running statistics have not seen these passes
-                buffer.copy_(before)
-            if self.learning is None:
-                self.learning = [p for p in self.learned if p.grad is not None]
-
-        replay, (numbers, outputs) = self.record(lambda: self._pass(batch), warm_ups)
-        return Recorded(replay, batch, numbers, outputs)
-
-    def _pass(self, batch: tuple[Tensor, Tensor | None, Tensor]) -> tuple[Tensor, Tensor]:
-        """Forward and backward; all graphs add to the same gradients, which are set to zero first."""
+    def _pass(self, inputs: Tensor, lengths: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Forward and backward: loss and gradient norm, (2,), and the outputs of the blocks, see WeightLog."""
         if self.learning is None:
             self.optimizer.zero_grad()
         else:
             torch._foreach_zero_([p.grad for p in self.learning])
         with self.log.watching():
-            loss = torch.stack(backward(self.model, *batch, self.config)).sum()
+            loss = torch.stack(backward(self.model, inputs, lengths, labels, self.config)).sum()
+        if self.learning is None:
+            self.learning = [p for p in self.learned if p.grad is not None]
         return torch.stack([loss.float(), gradient_norm(self.learned).float()]), self.log.outputs
 
 

@@ -43,12 +43,12 @@ def predict(
         inputs, lengths, labels = to_device(split.batch(rows), device)
         with autocast(config, device):
             logits = model(inputs, lengths).float()
-        found.append({key: value.cpu().numpy() for key, value in _of_rows(logits, labels, units).items()})
+        found.append({key: value.cpu().numpy() for key, value in answers(logits, labels, units).items()})
     arrays = {key: np.concatenate([part[key] for part in found]) for key in found[0]}
     return arrays if units is None else arrays | {"baseline": units.mean.numpy()}
 
 
-def _of_rows(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
+def answers(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Tensor]:
     """What `predict` keeps of each row."""
     if units is not None:
         loss = (logits - units.scaled(labels)).square().mean(-1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -87,9 +88,7 @@ def _train(
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
     data = load_task(config.task, config.scale, config.seed)
-    rows_used, units = check_rows(config, len(data.train)), data.units
-    if units is not None and config.label_smoothing:
-        raise ValueError(f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression")
+    rows_used, units = check_data(config, data), data.units
     model = build_model(config, data)
     take_over(model, config, runs_dir)
     teacher = teacher_of(config, lambda other: build_model(other, data).to(device), runs_dir)
@@ -139,10 +138,32 @@ def _train(
         checkpoint.offer(tokens, time.perf_counter() - start)
     wall_s = time.perf_counter() - start
 
-    diverged = nonfinite_step is not None
     judged = average.judged
     best.restore(judged)
     predictions = predict(judged, data.test, config, device, units)
+    return result_of(
+        config, data, judged, curve, best, log, predictions, nonfinite_step, nonfinite_site,
+        wall_s=wall_s,
+        tokens_per_s=tokens / wall_s,
+        peak_memory_mb=memory.sample(),
+        backend=scan_backend(torch.empty(0, device=device)),
+    )  # fmt: skip
+
+
+def result_of(
+    config: RunConfig,
+    data: TaskData,
+    judged: nn.Module,
+    curve: list[dict],
+    best: Best,
+    log: WeightLog,
+    predictions: dict[str, np.ndarray],
+    nonfinite_step: int | None,
+    nonfinite_site: str | None,
+    **measured: float | str,
+) -> RunResult:
+    """The result of a run that has ended: the model with the weights that were tested, and what was seen on the way."""
+    diverged = nonfinite_step is not None
     return RunResult(
         config=config,
         status="diverged" if diverged else "ok",
@@ -155,12 +176,8 @@ def _train(
         steps=len(curve) - diverged,
         first_nonfinite_step=nonfinite_step,
         first_nonfinite_site=nonfinite_site,
-        wall_s=wall_s,
-        tokens_per_s=tokens / wall_s,
-        peak_memory_mb=memory.sample(),
         threads=config.threads,
-        backend=scan_backend(torch.empty(0, device=device)),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=sum(p.numel() for p in judged.parameters()),
         versions=machine.versions(),
         git_commit=machine.git_commit(),
         machine=machine.machine(),
@@ -173,6 +190,7 @@ def _train(
         predictions=predictions,
         diagnostics=log.arrays(),
         checkpoint={name: value.detach().cpu().clone() for name, value in judged.state_dict().items()},
+        **measured,
     )
 
 
@@ -191,6 +209,13 @@ def gradients_of(
         warnings.warn(f"no CUDA graph, the run goes on without: {reason}", stacklevel=4)
         return Gradients(model, optimizer, config, log)
     return cuda_graph.Graphed(model, optimizer, config, log)
+
+
+def check_data(config: RunConfig, data: TaskData) -> int:
+    """How many rows of the training split a run uses. ValueError where its config does not fit the data."""
+    if data.units is not None and config.label_smoothing:
+        raise ValueError(f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression")
+    return check_rows(config, len(data.train))
 
 
 def check_rows(config: RunConfig, n: int) -> int:
