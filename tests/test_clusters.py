@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import dask
 import jsonschema
 import pytest
 import yaml
@@ -93,6 +94,15 @@ def test_every_command_that_trains_takes_a_scheduler():
 def test_the_environment_on_the_page_is_the_one_of_our_own_workers():
     exported = dict(pair.split("=") for line in COMMANDS if line.startswith("export ") for pair in line.split()[1:])
     assert exported == {name: str(value) for name, value in worker_environment(1).items()}
+
+
+def test_an_address_with_tls_and_no_key_is_one_line(capsys, store):
+    with dask.config.set({"distributed.comm.tls": {"ca-file": None, "client": {"cert": None, "key": None}}}):
+        code = cli.main(["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tls://127.0.0.1:1"])
+    assert code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tls://127.0.0.1:1 wants a key" in line
+    assert "docs/clusters.md" in line
 
 
 # SLURM

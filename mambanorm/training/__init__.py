@@ -6,6 +6,7 @@ optimizer.py, schedule.py, evaluation.py, checkpoint.py   what the loop is made 
 result.py       what a run gives
 store.py        the folder of all runs;   stored_run.py: one of them, read and checked
 sweep.py        many runs;   worker.py, cluster.py, leases.py: where they train, one process each
+gpus.py         how many of them fit on a GPU, measured
 recorded_results.py   results that the repository carries
 machine.py      device, versions, commit, memory
 language.py     training of a language model

@@ -172,6 +172,7 @@ def _places(todo: list[RunConfig], workers: int | str) -> tuple[int, list[str]]:
         return 0 if here else min(len(todo), most), gpus
     each = 1
     if len(todo) > len(gpus) and most >= 2 * len(gpus):  # otherwise there is no choice
+        tqdm.write("trying how many of these runs fit on a GPU, about a minute at most …", file=sys.stderr)
         with local_cluster(2, threads) as client:
             each = runs_a_gpu(client, todo, most // len(gpus))
     count = min(len(todo), each * len(gpus))
@@ -207,13 +208,19 @@ def open_engine(
 
 @contextmanager
 def connect(scheduler: str) -> Iterator[Client]:
-    """A client of the scheduler at this address. ConnectionError if none answers."""
+    """A client of the scheduler at this address. ConnectionError if none answers, or if there is no key for TLS."""
     with _quiet_dask():
         try:
             client = Client(scheduler)
         except OSError as error:
             raise ConnectionError(
                 f"no Dask scheduler answers at {scheduler}: is it running, and is that its address?"
+            ) from error
+        except TypeError as error:  # Dask's, for a connection with TLS that lacks what only its configuration can name
+            if not scheduler.startswith("tls://"):
+                raise
+            raise ConnectionError(
+                f"{scheduler} wants a key, and Dask's configuration names none: see docs/clusters.md, Who may connect"
             ) from error
         try:
             yield client
