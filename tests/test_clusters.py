@@ -32,7 +32,8 @@ from mambanorm.training.store import load_runs
 
 PAGE = (ROOT / "docs" / "clusters.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-COMMANDS = [line for language, code in BLOCKS if language == "bash" for line in code.splitlines()]
+SHELL = "".join(code for language, code in BLOCKS if language == "bash").replace("\\\n", " ")
+COMMANDS = SHELL.splitlines()
 needs_lo = pytest.mark.skipif("lo" not in dict(map(reversed, socket.if_nameindex())), reason="needs the network lo")
 needs_jobqueue = pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason="needs dask-jobqueue")
 
@@ -97,7 +98,8 @@ def test_the_environment_on_the_page_is_the_one_of_our_own_workers():
 
 
 def test_an_address_with_tls_and_no_key_is_one_line(capsys, store):
-    with dask.config.set({"distributed.comm.tls": {"ca-file": None, "client": {"cert": None, "key": None}}}):
+    none = dict.fromkeys(f"distributed.comm.tls.{name}" for name in ("ca-file", "client.cert", "client.key"))
+    with dask.config.set(none):
         code = cli.main(["sweep", "--arms", "LN>SSM>LN", "--scale", "smoke", "--scheduler", "tls://127.0.0.1:1"])
     assert code == 1
     (line,) = capsys.readouterr().err.splitlines()

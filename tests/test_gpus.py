@@ -203,12 +203,14 @@ def test_a_trial_trains_and_leaves_out_what_cannot_be_trained(monkeypatch):
     done = []
     monkeypatch.setattr(gpus, "train", lambda config: done.append(config.arm) or 1 / (config.arm != "LN>SSM>LN"))
     configs = [smoke(arm=arm).to_json() for arm in ("LN>SSM>LN", "None>SSM>GN")]
-    assert gpus.try_runs(configs, {}) == Peak(0, 0)  # no GPU, so nothing of it
+    marks = iter([7, 5, 4])
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: next(marks))
+    assert gpus.try_runs(configs, {}) == Peak(7, 0)  # each run has a mark of its own
     assert done == ["LN>SSM>LN", "None>SSM>GN"]
     monkeypatch.setattr(gpus, "PATIENCE_S", -1.0)
     gpus.try_runs(configs, {})
     assert len(done) == 3  # the first in any case
-    monkeypatch.undo()
+    monkeypatch.undo()  # what follows trains, and takes nothing of a GPU
     assert gpus.try_runs([config.to_json() for config in largest([smoke()])], {}) == Peak(0, 0)
 
 

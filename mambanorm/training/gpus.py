@@ -2,7 +2,7 @@
 
 A worker takes more of a GPU than its tensors: the CUDA context, loaded kernels and workspaces count too, and only the
 memory that is left on the whole device tells. So of two processes one trains a few steps, and the other looks on. They
-are gone before the sweep begins, and the process of the sweep itself never opens a GPU.
+are gone before the sweep begins, and the process of the sweep opens no GPU for it.
 
 Map
     gpus_for        the GPUs that these runs may be dealt out to
@@ -91,13 +91,14 @@ def try_runs(configs: list[str], imports: Mapping[str, str]) -> Peak:
     """In a worker: trains these runs (JSON) for PATIENCE_S seconds, at least the first of them. What cannot be trained
     is left out: the sweep will say why."""
     load_imports(imports)
-    end = time.monotonic() + PATIENCE_S
+    end, most = time.monotonic() + PATIENCE_S, 0
     for text in configs:
         with suppress(Exception):
             train(RunConfig.from_json(text))
+        most = max(most, torch.cuda.max_memory_reserved())  # a run begins by resetting it
         if time.monotonic() > end:
             break
-    return Peak(torch.cuda.max_memory_reserved(), torch.cuda.memory_reserved())
+    return Peak(most, torch.cuda.memory_reserved())
 
 
 def free_bytes() -> list[int]:
