@@ -239,11 +239,12 @@ def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS
     )
 
 
+WORKERS_HELP = "auto (one a core, or as many as fit on the GPUs), 0 (in this process) or N"
+
+
 def add_training(command: Parser) -> None:
     command.add_argument("--scheduler", type=address, metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
-    command.add_argument(
-        "--workers", type=workers, default="auto", metavar="N", help="auto (one a core), 0 (in this process) or N"
-    )
+    command.add_argument("--workers", type=workers, default="auto", metavar="N", help=WORKERS_HELP)
     command.add_argument(
         "--dry-run", action="store_true", help="only say how many runs there are and how long they take"
     )

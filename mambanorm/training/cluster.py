@@ -4,7 +4,7 @@ Here, OnDask    the two engines: `submit` configs, then take the `next` run that
 count_workers   how many runs train side by side
 open_engine     the engine that a sweep asks for
 connect         a client of a scheduler that somebody else started
-local_cluster   Dask on this machine, for this machine alone
+local_cluster   Dask on this machine, for this machine alone; on several GPUs by dask-cuda
 warm_up         compiles the CPU kernels here, once, instead of once in every worker
 """
 
@@ -19,7 +19,7 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from mambanorm.model.block import MambaBlock
 from mambanorm.model.vision import VSSBlock
 from mambanorm.text import plural
 from mambanorm.training.config import RunConfig
+from mambanorm.training.gpus import gpus_for, runs_a_gpu, spread
 from mambanorm.training.machine import cores
 from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
@@ -147,18 +148,35 @@ def most_threads(configs: Iterable[RunConfig]) -> int:
 def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None) -> int:
     """How many runs train side by side, each in a worker process; 0 = one after another in this process.
 
-    ValueError for `workers` that is neither "auto" nor a whole number from 0 up.
+    On a machine with CUDA a few steps are trained to see how many runs fit on a GPU (training/gpus.py). ValueError for
+    `workers` that is neither "auto" nor a whole number from 0 up.
     """
     check_workers(workers)
     if scheduler is not None:
         with connect(scheduler) as client:
             return max(1, sum(client.nthreads().values()))
+    return _places(todo, workers)[0]
+
+
+def _places(todo: list[RunConfig], workers: int | str) -> tuple[int, list[str]]:
+    """How many workers of our own there shall be (0 = this process), and the GPUs they are dealt out to."""
+    if workers == 0 or any(config.device.startswith("cuda:") for config in todo):  # one GPU, chosen by the user
+        return 0 if workers == "auto" else min(len(todo), workers), []
+    gpus = gpus_for(todo)
     if workers != "auto":
-        return min(len(todo), workers)
+        return min(len(todo), workers), gpus
     threads = most_threads(todo)
-    if torch.cuda.is_available() or (len(todo) == 1 and threads <= numba.config.NUMBA_NUM_THREADS):
-        return 0
-    return min(len(todo), max(1, cores() // threads))
+    most = max(1, cores() // threads)
+    if not gpus:
+        here = len(todo) == 1 and threads <= numba.config.NUMBA_NUM_THREADS
+        return 0 if here else min(len(todo), most), gpus
+    each = 1
+    if len(todo) > len(gpus) and most >= 2 * len(gpus):  # otherwise there is no choice
+        tqdm.write("trying how many of these runs fit on a GPU, about a minute at most …", file=sys.stderr)
+        with local_cluster(2, threads) as client:
+            each = runs_a_gpu(client, todo, most // len(gpus))
+    count = min(len(todo), each * len(gpus))
+    return 0 if count == 1 else count, gpus
 
 
 def check_workers(workers: int | str) -> None:
@@ -171,30 +189,38 @@ def open_engine(
     client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig], store: Path
 ) -> Iterator[Here | OnDask]:
     """Where the runs go. OSError if no scheduler answers, RuntimeError if local workers do not start."""
-    count = count_workers(todo, workers)
+    check_workers(workers)
     if client is not None:
         with _quiet_dask():
             yield OnDask(client, store)
     elif scheduler is not None:
         with connect(scheduler) as connected:
             yield OnDask(connected, store)
-    elif count == 0:
+    elif (places := _places(todo, workers))[0] == 0:
         yield Here(store)
     else:
-        warm_up()  # compile once here, not once in every worker
-        with local_cluster(count, most_threads(todo)) as local:
+        count, gpus = places
+        if not gpus:
+            warm_up()  # compile once here, not once in every worker
+        with local_cluster(count, most_threads(todo), gpus) as local:
             yield OnDask(local, store, local=True)
 
 
 @contextmanager
 def connect(scheduler: str) -> Iterator[Client]:
-    """A client of the scheduler at this address. ConnectionError if none answers."""
+    """A client of the scheduler at this address. ConnectionError if none answers, or if there is no key for TLS."""
     with _quiet_dask():
         try:
             client = Client(scheduler)
         except OSError as error:
             raise ConnectionError(
                 f"no Dask scheduler answers at {scheduler}: is it running, and is that its address?"
+            ) from error
+        except TypeError as error:  # Dask's, for a connection with TLS that lacks what only its configuration can name
+            if not scheduler.startswith("tls://"):
+                raise
+            raise ConnectionError(
+                f"{scheduler} wants a key, and Dask's configuration names none: see docs/clusters.md, Who may connect"
             ) from error
         try:
             yield client
@@ -243,32 +269,48 @@ LOOPBACK = dict(host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_
 
 
 @contextmanager
-def local_cluster(workers: int, threads: int) -> Iterator[Client]:
+def local_cluster(workers: int, threads: int, gpus: Sequence[str] = ()) -> Iterator[Client]:
     """A Dask cluster that only this machine can reach, without Dask's pages; a run may use up to `threads` threads.
 
     Dask runs whatever code it is sent, so every socket is bound to loopback. Dask always serves HTTP, so its list of
-    routes is left empty. Numba needs its thread limit before it starts; a run then takes as many threads as it asks
-    for. RuntimeError if the workers do not start.
+    routes is left empty. Several `gpus` are dealt out to the workers by dask-cuda; a single one is every worker's.
+    RuntimeError if the workers do not start.
     """
-    limits = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
-    settings = {"distributed.nanny.pre-spawn-environ": limits | KEEP_FREED_MEMORY}
+    settings = {"distributed.nanny.pre-spawn-environ": worker_environment(threads)}
     settings |= {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")}
     with (
         _environment_kept(),
         dask.config.set(settings),
-        _start(n_workers=workers, threads_per_worker=1, memory_limit=0, **LOOPBACK) as cluster,
+        _start(workers, gpus, threads_per_worker=1, memory_limit=0, **LOOPBACK) as cluster,
         Client(cluster) as client,
     ):
+        client.wait_for_workers(workers)
         client.run(_settle)
         yield client
 
 
-def _start(**options: Any) -> LocalCluster:
+def worker_environment(threads: int) -> dict[str, int]:
+    """The environment that a worker process is started with, here or on a cluster (docs/clusters.md).
+
+    Numba needs its thread limit before it starts; a run then takes as many threads as it asks for.
+    """
+    return dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads) | KEEP_FREED_MEMORY
+
+
+def _start(workers: int, gpus: Sequence[str], **options: Any) -> LocalCluster:
     """The cluster. If its workers do not start, the RuntimeError says what to do."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker that is still importing the script: the process that started it tells why
+    options |= dict(silence_logs="ERROR" if debugging() else "CRITICAL")
     try:
-        return LocalCluster(**options, silence_logs="ERROR" if debugging() else "CRITICAL")
+        if len(gpus) < 2:
+            return LocalCluster(n_workers=workers, **options)
+        from dask_cuda import LocalCUDACluster  # an extra
+
+        # no limit on the device: dask-cuda would move Dask's results out of it, and ours are not there
+        cluster = LocalCUDACluster(CUDA_VISIBLE_DEVICES=list(gpus[:workers]), device_memory_limit=0, **options)
+        spread(cluster, workers)
+        return cluster
     except RuntimeError as error:
         raise RuntimeError(
             "the worker processes did not start. Each imports your script first: put what runs there under "

@@ -1,0 +1,58 @@
+"""A command of mambanorm on SLURM. This process is Dask's scheduler, and SLURM's jobs bring the workers.
+
+docs/clusters.md says how it is used.
+"""
+
+import argparse
+import sys
+
+import dask
+from dask.distributed import Security
+from dask_jobqueue import SLURMCluster
+
+from mambanorm.cli.main import main as mambanorm
+from mambanorm.training.cluster import worker_environment
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--jobs", type=int, default=4, help="at most so many jobs at a time (default: 4)")
+    parser.add_argument("--minutes", type=int, default=240, help="the time limit of a job, above 5 (default: 240)")
+    parser.add_argument("--workers", type=int, default=1, help="runs that train side by side in a job (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="cores of a run, as in --set threads=4 (default: 1)")
+    parser.add_argument("--memory", default="8GB", help="of a job (default: 8GB)")
+    parser.add_argument("--gpu", action="store_true", help="one GPU a job; several --workers share it")
+    parser.add_argument("--interface", help="the network that all nodes share, as `ip address` names it: ib0")
+    parser.add_argument("--sbatch", action="append", default=[], help="for sbatch: --sbatch=--account=me, and so on")
+    parser.add_argument("command", nargs="+", help="after --, the command: sweep, study, record, verdicts or train")
+    return parser.parse_args()
+
+
+def start(options: argparse.Namespace) -> SLURMCluster:
+    """The scheduler, here. It asks SLURM for jobs as long as runs wait and gives back those that have none."""
+    # of a run nothing is known before one is done: so Dask asks for all the jobs at once
+    dask.config.set({"distributed.scheduler.unknown-task-duration": "1h"})
+    environment = worker_environment(options.threads)
+    cluster = SLURMCluster(
+        job_name="mambanorm",
+        cores=options.workers,  # what Dask takes for threads: it sends each worker one run at a time
+        processes=options.workers,
+        job_cpu=options.workers * options.threads,
+        memory=options.memory,
+        walltime=str(options.minutes),
+        interface=options.interface,
+        # SLURM itself watches the memory. Workers leave before the time limit, so that no run counts as lost
+        worker_extra_args=["--memory-limit", "0", "--no-dashboard", "--lifetime", f"{options.minutes - 5}m"],
+        job_script_prologue=[f"export {name}={value}" for name, value in environment.items()],
+        job_extra_directives=[*(["--gres=gpu:1"] if options.gpu else []), *options.sbatch],
+        scheduler_options={"dashboard_address": "127.0.0.1:0"},
+        security=Security() if dask.config.get("distributed.comm.require-encryption") else None,
+    )
+    cluster.adapt(minimum_jobs=0, maximum_jobs=options.jobs)
+    return cluster
+
+
+if __name__ == "__main__":
+    options = read_options()
+    with start(options) as cluster:
+        sys.exit(mambanorm([*options.command, "--scheduler", cluster.scheduler_address]))
