@@ -1,19 +1,17 @@
-"""Whatever is killed, paused or full: no run is lost, torn, trained twice without need, or different from an unkilled one.
+"""Whatever is killed, paused or full: no run is lost, torn, trained twice without need, or different from what it is
+in a sweep that nobody disturbs.
 
 One seed here; more, one after another: MAMBANORM_CHAOS_SEEDS=20 python -m pytest tests/test_chaos.py -s
 """
 
 import os
-import re
-import subprocess
-import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
-from chaos.monkey import RUNS, SWEEP, Cluster, Disk, Trace, schedule, unleash
+from chaos.monkey import RUNS, Cluster, Disk, Trace, schedule, unleash
 
-from mambanorm.settings import ROOT
 from mambanorm.training.store import check_runs
 from mambanorm.training.stored_run import read_run
 
@@ -23,13 +21,32 @@ MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb")  # what differs between 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
+@contextmanager
+def swept(folder, acts):
+    """Cluster and disk after the sweep with these acts of the monkey, and after one sweep more, which tidies up when
+    all workers are gone."""
+    disk = Disk(folder)
+    cluster = Cluster(folder, disk.store, Trace(folder))
+    try:
+        left = unleash(acts, cluster, disk)
+        cluster.close()
+        cluster.start_client("--workers", "0")
+        cluster.running["client"].join(300)
+        assert cluster.running["client"].exitcode == 0, cluster.logs["client"].read_text()
+        assert not left, "the sweep was done before the monkey was"
+        yield cluster, disk
+    finally:
+        cluster.close()
+        disk.close()
+
+
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory):
-    """The store of the same sweep without a monkey."""
-    store = tmp_path_factory.mktemp("unkilled")
-    command = [sys.executable, "-m", "mambanorm", *SWEEP, "--runs-dir", store, "--workers", "2"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=900)
-    return store
+    """The store of the same sweep without a monkey, in which every run is trained once."""
+    with swept(tmp_path_factory.mktemp("unkilled"), []) as (cluster, _):
+        assert cluster.ends == ["done"]
+        assert cluster.trace.starts() == cluster.stored() == RUNS
+        yield cluster.store
 
 
 def assert_same(store, unkilled):
@@ -48,31 +65,16 @@ def assert_same(store, unkilled):
         assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
 
 
-def last_sweep(cluster):
-    """When all workers are gone: trains what is missing, and tidies up."""
-    cluster.close()
-    cluster.start_client("--workers", "0")
-    assert cluster.running["client"].wait(300) == 0
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_sweep_survives_the_monkey(seed, unkilled, tmp_path):
-    began, trace, disk = time.monotonic(), Trace(tmp_path), Disk(tmp_path)
-    cluster = Cluster(tmp_path, disk.store, trace)
-    try:
-        left = unleash(seed, cluster, disk)
-        last_sweep(cluster)
-        seconds = time.monotonic() - began
-        names = sorted(path.name for path in disk.store.iterdir())
-        assert names == sorted(path.name for path in unkilled.iterdir())
+    began, acts = time.monotonic(), schedule(seed)
+    with swept(tmp_path, acts) as (cluster, disk):
+        took, trace = time.monotonic() - began, cluster.trace
+        assert sorted(os.listdir(disk.store)) == sorted(os.listdir(unkilled))
         assert list(check_runs(disk.store, progress=False).state) == ["whole"] * RUNS
         assert_same(disk.store, unkilled)
-    finally:
-        cluster.close()
-        disk.close()
-    assert trace.needless() == []
-    assert not left, "the sweep was done before the monkey was"
+        assert trace.needless() == []
     print(
-        f"\nseed {seed}: {seconds:.0f} s on {disk.kind}, {len(schedule(seed))} acts, {len(trace.hit)} processes hit, "
+        f"\nseed {seed}: {took:.0f} s on {disk.kind}, {len(acts)} acts, {len(trace.hit)} processes hit, "
         f"{trace.starts()} trainings of {RUNS} runs, sweeps ended: {', '.join(cluster.ends)}"
     )

@@ -1,12 +1,13 @@
 """A sweep on a real scheduler and three workers, and a monkey that kills, pauses and fills the disk under it.
 
-    Disk        where the store lies: a small tmpfs where one may be mounted, else a folder on which writing is refused
-    Cluster     scheduler, workers and client, each a process of its own, started again when it has ended
-    schedule    seed → what the monkey does, and after how many stored runs: the same on a machine of any speed
-    unleash     lets the monkey loose, and waits for the sweep to end
-    Trace       what the processes have trained, and which trainings nobody can explain
+Disk        where the store lies: a small tmpfs where one may be mounted, else a folder on which writing is refused
+Cluster     scheduler, workers and client, each a process of its own, started again when it has ended
+schedule    seed → what the monkey does, and after how many stored runs: the same on a machine of any speed
+unleash     lets the monkey loose, and waits for the sweep to end
+Trace       what the processes have trained, and which trainings nobody can explain
 """
 
+import multiprocessing
 import os
 import random
 import re
@@ -14,12 +15,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from chaos.process import FULL_S, STALE_S
+from chaos.process import FOLDER, FULL_S, SLOT, STALE_S, run
 
 from mambanorm.settings import ROOT
 from mambanorm.training.leases import LEASE, read
@@ -27,12 +29,21 @@ from mambanorm.training.leases import LEASE, read
 PROCESS = Path(__file__).with_name("process.py")
 ARMS = "RMSN>SSM>None,NormVary>SSM>BN,None>SSM>GN,BN>SSM>LN,LN>SSM>IN"
 RUNS = 60
-SWEEP = ["sweep", "--arms", ARMS, "--scale", "smoke", "--seeds", "12", "--set", "steps=20"]
+SWEEP = ["sweep", "--arms", ARMS, "--scale", "smoke", "--seeds", "12", "--set", "steps=10"]
 WORKERS = 3
 LOST_S = 8  # a worker that the scheduler has not heard of for so long is lost
 PAUSE_S = STALE_S + LOST_S  # a pause after which its run has been taken over, if there is another to train it
 PATIENCE_S = 240  # without a run, or an end, for so long: it hangs
 PAGE = 4096
+NANNY = 0  # the worker that has one
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{LOST_S}s",
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",  # each death is one too many for Dask
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
 
 SENTENCES = {
     "scheduler": r"mambanorm: the Dask scheduler at \S+ is gone\. \d+ of \d+ runs? are in the store \(.*\) and stay "
@@ -80,21 +91,25 @@ class Disk:
 
 
 class Trace:
-    """The events that the processes wrote (chaos/process.py), and when the monkey hit which process."""
+    """The events that the processes wrote (chaos/process.py), and when the monkey hit which process or session (a nanny
+    and its worker)."""
 
     def __init__(self, folder: Path):
         self.path, self.hit = folder / "trace", {}
 
-    def events(self) -> list[tuple[str, str, int, float]]:
+    def events(self) -> list[tuple[str, str, int, int, float]]:
+        """What, of which run or worker, by which process, in which session, when; in the order of the times."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
-        return [(event, what, int(pid), float(at)) for event, what, pid, at in map(str.split, lines)]
+        found = [(event, what, int(pid), int(sid), float(at)) for event, what, pid, sid, at in map(str.split, lines)]
+        return sorted(found, key=lambda line: line[-1])
 
-    def hits(self, pid: int) -> None:
+    def hits(self, pid: int | None) -> None:
         self.hit.setdefault(pid, time.monotonic())
 
     def worker(self, slot: int) -> int | None:
         """The process that trains for this worker."""
-        return next((pid for event, what, pid, _ in reversed(self.events()) if (event, what) == ("worker", str(slot))), None)
+        pids = [pid for event, what, pid, *_ in self.events() if (event, what) == ("worker", str(slot))]
+        return pids[-1] if pids else None
 
     def starts(self) -> int:
         return sum(event == "start" for event, *_ in self.events())
@@ -103,17 +118,17 @@ class Trace:
         """Trainings after the first for which there was no reason: neither was the process of the one before hit,
         nor did it fail on a full disk."""
         seen, found = {}, []
-        for event, run, pid, at in sorted(self.events(), key=lambda line: line[3]):
-            before = seen.get(run)
+        for event, run_id, pid, sid, at in self.events():
+            before = seen.get(run_id)
             if event in ("start", "failed", "stored"):
                 if event == "start" and before and not self._explained(*before, at):
-                    found.append(f"{run} is trained by {pid} after {before[0]} in {before[1]}")
+                    found.append(f"{run_id} is trained by {pid} after {before[0]} in {before[1]}")
                 if not (before and before[0] == "stored"):
-                    seen[run] = event, pid
+                    seen[run_id] = event, pid, sid
         return found
 
-    def _explained(self, event: str, pid: int, at: float) -> bool:
-        return event == "failed" or (event == "start" and self.hit.get(pid, at) < at)
+    def _explained(self, event: str, pid: int, sid: int, at: float) -> bool:
+        return event == "failed" or (event == "start" and min(self.hit.get(name, at) for name in (pid, sid)) < at)
 
 
 @dataclass
@@ -123,40 +138,41 @@ class Cluster:
     folder: Path
     store: Path
     trace: Trace
-    running: dict[str, subprocess.Popen] = field(default_factory=dict)
+    running: dict[str, BaseProcess] = field(default_factory=dict)
+    logs: dict[str, Path] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)  # how clients ended: which sentence, or "killed", or "done"
     started: int = 0
+    pids: set[int] = field(default_factory=set)
 
     def __post_init__(self):
+        self.forks = multiprocessing.get_context("forkserver")
+        self.forks.set_forkserver_preload(["chaos.warm"])
+        os.environ.update(ENVIRONMENT)  # before the server starts
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{self.port}"
 
-    def start(self, name: str, arguments: list, **environment: str) -> None:
-        settings = {"SCHEDULER__WORKER_TTL": f"{LOST_S}s", "SCHEDULER__ALLOWED_FAILURES": "0"}
-        settings |= {"COMM__TIMEOUTS__CONNECT": "10s"}
-        env = os.environ | {f"DASK_DISTRIBUTED__{key}": value for key, value in settings.items()} | environment
-        env |= {"PYTHONPATH": str(ROOT), "MAMBANORM_CHAOS": str(self.folder), "OMP_WAIT_POLICY": "passive"}
+    def start(self, name: str, command: str, *arguments: object, slot: int | str = "") -> None:
         self.started += 1
-        with open(self.folder / f"{name}-{self.started}.log", "wb") as log:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, *map(str, arguments)], stdout=log, stderr=log, env=env, start_new_session=True
-            )
-        self.running[name].log = Path(log.name)
+        self.logs[name] = self.folder / f"{name}-{self.started}.log"
+        environment = {FOLDER: str(self.folder), SLOT: str(slot)}
+        options = command, [*map(str, arguments)], self.logs[name], environment
+        self.running[name] = self.forks.Process(target=run, args=options)
+        self.running[name].start()
+        self.pids.add(self.running[name].pid)
 
     def start_scheduler(self) -> None:
-        here = ["--host", "127.0.0.1", "--port", self.port, "--no-dashboard"]
-        self.start("scheduler", ["-m", "distributed.cli.dask_scheduler", *here])
+        self.start("scheduler", "dask_scheduler", "--host", "127.0.0.1", "--port", self.port, "--no-dashboard")
 
     def start_worker(self, slot: int) -> None:
         options = ["--host", "127.0.0.1", "--nthreads", 1, "--no-dashboard", "--preload", PROCESS]
-        options += ["--nanny" if slot == 0 else "--no-nanny"]
-        command = ["-m", "distributed.cli.dask_worker", self.address, *options]
-        self.start(f"worker-{slot}", command, MAMBANORM_CHAOS_SLOT=str(slot))
+        options += ["--nanny" if slot == NANNY else "--no-nanny"]
+        self.start(f"worker-{slot}", "dask_worker", self.address, *options, slot=slot)
 
     def start_client(self, *options: object) -> None:
-        self.start("client", [PROCESS, *SWEEP, "--runs-dir", self.store, *(options or ["--scheduler", self.address])])
+        where = options or ("--scheduler", self.address)
+        self.start("client", "mambanorm", *SWEEP, "--runs-dir", self.store, *where)
 
     def stored(self) -> int:
         return sum("." not in name for name in os.listdir(self.store)) if self.store.is_dir() else 0
@@ -174,36 +190,35 @@ class Cluster:
                 self.start_worker(slot)
 
     def ended(self, name: str) -> bool:
-        return self.running[name].poll() is not None
+        return self.running[name].exitcode is not None
 
     def end_of_client(self) -> str:
         """How it ended. AssertionError unless it was killed, is done, or says in one sentence why not."""
-        client = self.running["client"]
-        if client.returncode in (0, -signal.SIGKILL):
-            return "done" if client.returncode == 0 else "killed"
-        said = client.log.read_text()
+        code, said = self.running["client"].exitcode, self.logs["client"].read_text()
+        if code in (0, -signal.SIGKILL):
+            return "done" if code == 0 else "killed"
         lines = [line for line in re.split(r"[\r\n]+", said) if line.strip() and not line.startswith("training ")]
         matching = [name for name, text in SENTENCES.items() if len(lines) == 1 and re.fullmatch(text, lines[0])]
-        assert client.returncode == 1, said
+        assert code == 1, said
         assert matching, said
         return matching[0]
 
-    def kill(self, pid: int) -> None:
-        self.trace.hits(pid)
-        send(pid, signal.SIGKILL)
+    def send(self, pid: int | None, number: int) -> None:
+        """A signal to a process of this test, and to no other that has its number by now."""
+        with suppress(ProcessLookupError):
+            if pid is not None and os.getsid(pid) in self.pids:
+                os.kill(pid, number)
+
+    def kill(self, pid: int | None) -> None:
+        if pid is not None:
+            self.trace.hits(pid)
+            self.send(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        for name, process in self.running.items():
-            for pid in {process.pid, self.trace.worker(int(name[-1])) if name.startswith("worker") else None} - {None}:
-                send(pid, signal.SIGKILL)
-            process.wait()
-
-
-def send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+        for process in self.running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.join()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -233,32 +248,29 @@ class Monkey:
         self.later: list[tuple[float, int]] = []  # when which paused process goes on
 
     def kill_worker(self, act: Act) -> None:
-        if (pid := self.trace.worker(act.slot)) is not None:
-            self.cluster.kill(pid)
+        self.cluster.kill(self.trace.worker(act.slot))
 
     def kill_nanny(self, act: Act) -> None:
-        self.trace.hits(self.trace.worker(0))
-        self.cluster.kill(self.cluster.running["worker-0"].pid)
+        self.cluster.kill(self.cluster.running[f"worker-{NANNY}"].pid)
 
     def kill_in_writing(self, act: Act) -> None:
         """A worker that is writing a run, or up to 20 ms later: perhaps it renames it, or deletes its lease."""
-        if (pid := self.seen(self.writer)) is not None:
-            time.sleep(act.share * 0.02)
-            self.cluster.kill(pid)
+        pid = self.seen(self.writer)
+        time.sleep(act.share * 0.02)
+        self.cluster.kill(pid)
 
     def kill_in_checkpoint(self, act: Act) -> None:
-        if (pid := self.seen(self.saver)) is not None:
-            time.sleep(act.share * 0.005)
-            self.cluster.kill(pid)
+        pid = self.seen(self.saver)
+        time.sleep(act.share * 0.005)
+        self.cluster.kill(pid)
 
     def kill_client(self, act: Act) -> None:
-        send(self.cluster.running["client"].pid, signal.SIGKILL)
+        self.cluster.send(self.cluster.running["client"].pid, signal.SIGKILL)
 
     def kill_scheduler(self, act: Act) -> None:
         for slot in range(WORKERS):  # they end without their scheduler
-            if (pid := self.trace.worker(slot)) is not None:
-                self.trace.hits(pid)
-        send(self.cluster.running["scheduler"].pid, signal.SIGKILL)
+            self.trace.hits(self.cluster.running[f"worker-{slot}"].pid)
+        self.cluster.send(self.cluster.running["scheduler"].pid, signal.SIGKILL)
         self.until_the_client_ended()
 
     def pause_shortly(self, act: Act) -> None:
@@ -270,8 +282,8 @@ class Monkey:
         self.trace.hits(pid)
         self.pause(pid, PAUSE_S + act.share * 4)
 
-    def pause(self, pid: int, seconds: float) -> None:
-        send(pid, signal.SIGSTOP)
+    def pause(self, pid: int | None, seconds: float) -> None:
+        self.cluster.send(pid, signal.SIGSTOP)
         self.later.append((time.monotonic() + seconds, pid))
 
     def fill_disk_shortly(self, act: Act) -> None:
@@ -288,7 +300,7 @@ class Monkey:
     def tick(self) -> None:
         for due, pid in list(self.later):
             if time.monotonic() >= due:
-                send(pid, signal.SIGCONT)
+                self.cluster.send(pid, signal.SIGCONT)
                 self.later.remove((due, pid))
 
     def until_the_client_ended(self) -> None:
@@ -299,10 +311,17 @@ class Monkey:
             time.sleep(0.05)
 
     def seen(self, look) -> int | None:
-        """The process that `look` catches in the act; None if there was none for some seconds."""
-        deadline = time.monotonic() + 10
-        while (pid := look()) is None and time.monotonic() < deadline:
+        """The process that `look` catches in the act; None if the sweep ends before."""
+        deadline, kept = time.monotonic() + PATIENCE_S, time.monotonic()
+        while (pid := look()) is None:
             time.sleep(0.0005)
+            if time.monotonic() - kept > 0.2:
+                self.tick()
+                self.cluster.keep()
+                kept = time.monotonic()
+            if self.cluster.ends[-1:] == ["done"]:
+                return None
+            assert time.monotonic() < deadline, "the sweep hangs"
         return pid
 
     def writer(self) -> int | None:
@@ -313,7 +332,9 @@ class Monkey:
 
     def saver(self) -> int | None:
         for folder in self.cluster.store.glob(".resume-*/.unfinished-*"):
-            if (holder := read(self.cluster.store / f"{LEASE}{folder.parent.name.removeprefix('.resume-')}")) is not None:
+            if (
+                holder := read(self.cluster.store / f"{LEASE}{folder.parent.name.removeprefix('.resume-')}")
+            ) is not None:
                 return holder.pid or None
         return None
 
@@ -321,9 +342,9 @@ class Monkey:
 ACTS = [name for name in vars(Monkey) if name.startswith(("kill_", "pause_", "fill_"))]
 
 
-def unleash(seed: int, cluster: Cluster, disk: Disk) -> list[Act]:
+def unleash(acts: list[Act], cluster: Cluster, disk: Disk) -> list[Act]:
     """The sweep and the monkey, until the sweep is done → the acts that came too late."""
-    monkey, acts = Monkey(cluster, disk), schedule(seed)
+    monkey, acts = Monkey(cluster, disk), list(acts)
     cluster.start_scheduler()
     for slot in range(WORKERS):
         cluster.start_worker(slot)
@@ -332,7 +353,7 @@ def unleash(seed: int, cluster: Cluster, disk: Disk) -> list[Act]:
     while True:
         monkey.tick()
         cluster.keep()
-        if cluster.ends and cluster.ends[-1] == "done":
+        if cluster.ends[-1:] == ["done"]:
             return acts
         if (now := (cluster.stored(), len(cluster.ends))) != last:
             last, since = now, time.monotonic()

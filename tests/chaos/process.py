@@ -1,7 +1,8 @@
-"""What the monkey's processes load: short times, a trace of what is trained, and a disk that is full where one is asked
-for. As `--preload` of a Dask worker, and as the client: `python process.py sweep …` is `mambanorm sweep …`.
+"""What the monkey's processes are: `dask scheduler`, `dask worker` or `mambanorm`, with short times, a trace of what is
+trained, and a disk that is full when it is to be. Workers load this file with Dask's `--preload`.
 
     MAMBANORM_CHAOS         a folder: trace (one line an event), and the file `full` while the disk is to be full
+    MAMBANORM_CHAOS_SLOT    which worker this is
 """
 
 import errno
@@ -11,14 +12,14 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-FOLDER = Path(os.environ.get("MAMBANORM_CHAOS", "."))
+FOLDER, SLOT = "MAMBANORM_CHAOS", "MAMBANORM_CHAOS_SLOT"
 BEAT_S, STALE_S, FULL_S, CHECKPOINT_S = 0.25, 6.0, 3.0, 0.1
 
 
 def note(event: str, what: str) -> None:
     """One line, in one write: lines of processes that write at the same time are not mixed."""
-    with open(FOLDER / "trace", "a") as trace:
-        trace.write(f"{event} {what} {os.getpid()} {time.monotonic()}\n")
+    with open(Path(os.environ[FOLDER], "trace"), "a") as trace:
+        trace.write(f"{event} {what} {os.getpid()} {os.getsid(0)} {time.monotonic()}\n")
 
 
 def install() -> None:
@@ -59,7 +60,7 @@ def refuse_when_full(module, name) -> None:
 
     def refused(*arguments):
         done = write(*arguments)
-        if (FOLDER / "full").exists():
+        if Path(os.environ[FOLDER], "full").exists():
             if name == "_create":
                 arguments[0].unlink()
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -70,11 +71,17 @@ def refuse_when_full(module, name) -> None:
 
 def dask_setup(_worker) -> None:
     install()
-    note("worker", os.environ["MAMBANORM_CHAOS_SLOT"])
+    note("worker", os.environ[SLOT])
 
 
-if __name__ == "__main__":
-    install()
-    from mambanorm.cli.main import main
-
-    sys.exit(main(sys.argv[1:]))
+def run(command: str, arguments: list[str], log: Path, environment: dict[str, str]) -> None:
+    """The whole life of a process that has just been forked."""
+    os.setsid()
+    os.environ.update(environment)
+    with open(log, "wb") as file:
+        for handle in (1, 2):
+            os.dup2(file.fileno(), handle)
+    if command == "mambanorm":
+        install()
+        sys.exit(import_module("mambanorm.cli.main").main(arguments))
+    import_module(f"distributed.cli.{command}").main(arguments)
