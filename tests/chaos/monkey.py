@@ -18,6 +18,8 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -54,6 +56,19 @@ SENTENCES = {
     "no store": r"mambanorm: .* cannot hold the run store: No space left on device\. Nothing was started; .*",
 }
 """The only words with which a sweep may end before its time."""
+
+
+def warm_server() -> BaseContext:
+    """Where processes are forked from, started if it is not running; other tests keep their environment."""
+    forks, before = multiprocessing.get_context("forkserver"), dict(os.environ)
+    forks.set_forkserver_preload(["chaos.warm"])
+    os.environ.update(ENVIRONMENT)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return forks
 
 
 class Disk:
@@ -145,9 +160,7 @@ class Cluster:
     pids: set[int] = field(default_factory=set)
 
     def __post_init__(self):
-        self.forks = multiprocessing.get_context("forkserver")
-        self.forks.set_forkserver_preload(["chaos.warm"])
-        os.environ.update(ENVIRONMENT)  # before the server starts
+        self.forks = warm_server()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
