@@ -1,7 +1,9 @@
 """Whatever is killed, paused or full: no run is lost, torn, trained twice without need, or different from what it is
 in a sweep that nobody disturbs.
 
-One seed here, on a small tmpfs where one may be mounted; more seeds, one after another: MAMBANORM_CHAOS_SEEDS=20 python -m pytest tests/test_chaos.py -s
+The store lies on a small tmpfs where one may be mounted. Here one seed; more, one after another:
+
+    MAMBANORM_CHAOS_SEEDS=20 python -m pytest -s tests/test_chaos.py
 """
 
 import os
