@@ -7,14 +7,17 @@ content has reached the disk, so that a power cut leaves the old file or the new
     to_disk                               waits until a file or a folder is on the disk
     save_tensors                          a safetensors file, with the permissions of any other
     writable_folder                       can a folder be written to? Asked before the work, not after it
+    is_full                               does an error say that the disk is full?
     free_name                             where to set a damaged folder aside
     sha256                                the checksum of a file
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +26,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+
+PROBE = ".writable-"
 
 
 @contextmanager
@@ -70,8 +75,14 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # what it raises for a full disk
-        raise OSError(f"{path} cannot be written: {error}") from error
+        text, number = f"{path} cannot be written: {error}", re.search(r"\(os error (\d+)\)", str(error))
+        raise (OSError(int(number[1]), text) if number else OSError(text)) from error
     path.chmod(mode)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that the disk is full, or the user's share of it (quota)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def writable_folder(path: str | Path, what: str) -> Path:
@@ -81,11 +92,11 @@ def writable_folder(path: str | Path, what: str) -> Path:
     """
     path = Path(path).resolve()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    probe = path / f".writable-{uuid.uuid4().hex}"
+    probe = path / f"{PROBE}{uuid.uuid4().hex}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may tidy up what killed processes left
         for folder in made:
             with suppress(OSError):  # another process has begun to use it
                 folder.rmdir()

@@ -152,6 +152,24 @@ def test_an_altered_weight_in_a_checkpoint_is_noticed(tmp_path):
     assert_same(result, train(config))
 
 
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_not_damaged(tmp_path, monkeypatch):
+    """By a process that was paused, lost its lease, and woke up."""
+    config, folder, read = smoke(), tmp_path / "run", Checkpoint._read
+    kill(config, 3, folder)
+
+    def read_late(self, path):
+        if path.name == "step-2":
+            monkeypatch.setattr(Checkpoint, "_read", read)
+            kill(config, 5, folder)
+        return read(self, path)
+
+    monkeypatch.setattr(Checkpoint, "_read", read_late)
+    result, steps = go_on(config, folder)
+    assert steps == [5, 6]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert_same(result, train(config))
+
+
 def test_the_checkpoint_of_another_run_is_set_aside(tmp_path):
     kill(smoke(seed=1), 4, tmp_path / "run")
     with pytest.warns(UserWarning, match=f"it belongs to run {smoke(seed=1).run_id}"):

@@ -347,11 +347,12 @@ def test_an_empty_path_is_no_store():
 
 def test_a_disk_that_fills_up_under_the_weights_is_an_oserror(store, result, monkeypatch):
     def full_disk(*_):
-        raise SafetensorError("I/O error: No space left on device")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(whole, "save_file", full_disk)
-    with pytest.raises(OSError, match=r"checkpoint.safetensors cannot be written: .*No space left"):
+    with pytest.raises(OSError, match=r"checkpoint.safetensors cannot be written: .*No space left") as raised:
         save_run(result)
+    assert whole.is_full(raised.value)
     assert list(store.iterdir()) == []
 
 
@@ -376,6 +377,17 @@ def test_what_a_kill_left_is_removed_and_what_lives_is_not(folder, result):
     left = {what for what, name in names.items() if (store / name).exists()}
     assert left == {"alive", "elsewhere", "under way"}
     assert state_of(folder) == "whole"
+
+
+def test_a_sweep_with_nothing_to_train_tidies_up_too(folder, result):
+    store = folder.parent
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f".unfinished-{'a' * 16}-{ended.pid}-0123abcd@{socket.gethostname()}", f".resume-{folder.name}"):
+        (store / name).mkdir()
+    (store / ".writable-0123").touch()  # the probe of a process that was killed at once
+    mn.sweep([result.config], progress=False)
+    assert [path.name for path in store.iterdir()] == [folder.name]
 
 
 def test_a_killed_save_leaves_what_the_next_sweep_removes(store, result):

@@ -1,5 +1,6 @@
 """A sweep gives a row a config, whatever happens to workers, schedulers and other sweeps on the same store."""
 
+import errno
 import json
 import os
 import signal
@@ -197,6 +198,81 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert done.stdout.startswith("['failed'] every worker process that trained it died"), done.stderr
     assert "distributed" not in done.stderr  # it is told once, as a warning
+
+
+TWICE = """
+import os
+import sys
+import dask
+import mambanorm as mn
+from mambanorm.tasks import TASKS
+
+def die_twice(scale, seed):
+    with open(sys.argv[1], "a") as deaths:
+        deaths.write("x")
+    if os.path.getsize(sys.argv[1]) <= 2:
+        os._exit(1)
+    return TASKS["digits"].load(scale, seed)
+
+mn.register_task("unlucky", title="its worker dies twice", source="a test")(die_twice)
+
+if __name__ == "__main__":
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        frame = mn.sweep([mn.base_config("digits", "smoke").but(task="unlucky")], workers=1, progress=False)
+    print(list(frame.status))
+"""
+
+
+def test_a_run_that_dask_gives_up_is_tried_again(store, tmp_path):
+    path, deaths = tmp_path / "twice.py", tmp_path / "deaths"
+    path.write_text(TWICE)
+    done = subprocess.run([sys.executable, path, deaths], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "['ok']\n", done.stderr
+    assert deaths.read_text() == "xxx"
+
+
+# a full disk
+
+
+def full_disk(monkeypatch, times):
+    """So often nothing can be written; the list that is returned has an entry for each."""
+    write, refused = worker_module.save_run, []
+
+    def refuse(*arguments):
+        if len(refused) < times:
+            refused.append(arguments)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*arguments)
+
+    monkeypatch.setattr(worker_module, "POLL_S", 0.01)
+    monkeypatch.setattr(worker_module, "save_run", refuse)
+    return refused
+
+
+def test_a_trained_run_waits_for_space_on_a_full_disk(store, monkeypatch):
+    refused, trained = full_disk(monkeypatch, 3), []
+    monkeypatch.setattr(worker_module, "train", lambda c, **k: trained.append(c) or mn.train(c, **k))
+    assert list(sweep([smoke()], workers=0, progress=False).status) == ["ok"]
+    assert len(refused) == 3
+    assert len(trained) == 1
+
+
+def test_a_disk_that_stays_full_ends_the_sweep_in_one_sentence(store, monkeypatch, capsys):
+    argv = ["sweep", "--arms", "RMSN>SSM>None,None>SSM>GN", "--scale", "smoke", "--seeds", "3", "--workers", "0"]
+    sweep([smoke(arm="RMSN>SSM>None", seed=1)], workers=0, progress=False)
+    refused, trained = full_disk(monkeypatch, 1000), []
+    monkeypatch.setattr(worker_module, "FULL_S", 0.1)
+    monkeypatch.setattr(worker_module, "train", lambda c, **k: trained.append(c) or mn.train(c, **k))
+    capsys.readouterr()
+    assert cli.main(argv) == 1
+    ours = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mambanorm:")]
+    assert ours == [
+        f"mambanorm: the disk of the run store is full. 0 of 5 runs are in the store ({store}) and stay there: free "
+        "some space, and the same sweep goes on from there"
+    ]
+    assert len(refused) > 1
+    assert len(trained) == 1  # no other is trained for nothing
+    assert len(load_runs()) == 1
 
 
 # leases
@@ -488,6 +564,20 @@ def test_a_scheduler_that_dies_is_one_line_that_says_how_to_go_on(store, tmp_pat
     assert "of 80 runs are in the store" in ours[0]
     assert "the same sweep goes on from there" in ours[0]
     assert "Traceback" not in err
+
+
+def test_a_scheduler_that_freezes_ends_the_sweep(store, tmp_path, monkeypatch):
+    look_often(monkeypatch)
+    monkeypatch.setattr(cluster, "REMIND_S", 0.5)
+    monkeypatch.setattr(cluster, "ANSWER_S", 2.0)
+    with scheduler(tmp_path) as (frozen, address), ThreadPoolExecutor() as pool:
+        waiting = pool.submit(sweep, [smoke()], scheduler=address, progress=False)
+        with Client(address, set_as_default=False) as other:
+            count = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
+            until(lambda: other.run_on_scheduler(count), "the run to arrive")
+        frozen.send_signal(signal.SIGSTOP)
+        with pytest.raises(ConnectionError, match="is gone. 0 of 1 run are in the store"):
+            waiting.result(240)
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line(capsys, store):

@@ -19,10 +19,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 import time
 import uuid
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -113,17 +115,24 @@ class Checkpoint:
             return 0, 0.0
         try:
             progress, curve, state = self._read(newest)
+        except FileNotFoundError as error:
+            if os.path.lexists(newest):
+                return self._set_aside(newest, error)
+            return self.load()  # another process that trains this run has replaced it just now
         except PermissionError as error:  # another user's: not damaged, and not ours to move
             warnings.warn(f"cannot go on from {newest}, the run starts anew: {error.strerror}", stacklevel=3)
             return 0, 0.0
         except (*DAMAGE, pyarrow.ArrowException) as error:
-            aside = free_name(self.folder)
-            self.folder.rename(aside)
-            warnings.warn(f"cannot go on from {newest}: {error}; set aside as {aside.name}", stacklevel=3)
-            return 0, 0.0
+            return self._set_aside(newest, error)
         self.curve[:] = curve
         self._put(state, progress)
         return progress["tokens"], progress["seconds"]
+
+    def _set_aside(self, newest: Path, error: BaseException) -> tuple[int, float]:
+        aside = free_name(self.folder)
+        self.folder.rename(aside)
+        warnings.warn(f"cannot go on from {newest}: {error}; set aside as {aside.name}", stacklevel=4)
+        return 0, 0.0
 
     def offer(self, tokens: int, seconds: float) -> None:
         """Saves a checkpoint if `every_s` seconds have passed. If it cannot be written, warns; the run goes on."""
@@ -154,7 +163,7 @@ class Checkpoint:
             shutil.rmtree(new, ignore_errors=True)
         for other in self.folder.iterdir():  # the previous checkpoint, and what a killed process left half-written
             if other != final and _step(other) < step:  # another process may be further
-                shutil.rmtree(other, ignore_errors=True)
+                _delete(other)
 
     def _take(self) -> dict[str, Tensor]:
         """Every tensor of the state; the first part of its name says which object it belongs to."""
@@ -207,6 +216,14 @@ class Checkpoint:
         for _, kept in _inner(state.get("ring", {})):
             step, outputs = int(kept.pop("step")), kept.pop("outputs", self.log.outputs)  # NaN in an earlier version
             self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)], outputs.to(device)))
+
+
+def _delete(checkpoint: Path) -> None:
+    """Renamed first: a process that reads it finds it whole or gone, never in part."""
+    gone = checkpoint.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
+    with suppress(OSError):
+        checkpoint.rename(gone)
+        shutil.rmtree(gone)
 
 
 def _digests(path: Path) -> dict[str, str]:

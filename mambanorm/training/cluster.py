@@ -18,8 +18,8 @@ import queue
 import sys
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
 
 REMIND_S = 30.0  # seconds between two reminders that there are no workers
+ANSWER_S = 60.0  # a scheduler that has not answered after this time is gone: frozen, or behind a cut network
+AGAIN = 2  # so often a run is tried again after Dask has given it up, because worker after worker died with it
 
 
 def _lost_task(error: BaseException) -> str:
@@ -73,21 +75,28 @@ class Here:
 
 
 class OnDask:
-    """Runs on the workers of a Dask scheduler, as many at a time as there are workers."""
+    """Runs on the workers of a Dask scheduler, as many at a time as there are workers.
+
+    Dask gives a task up when four workers have died with it (its `allowed-failures`), though the run may not be why:
+    it is tried again, after all others, so that a run that does kill its workers takes no other with it.
+    """
 
     def __init__(self, client: Client, store: Path, *, local: bool = False):
         self.client, self.store, self.local = client, store, local
         self.address = client.scheduler.address
         self.submitted: dict[str, tuple[Future, RunConfig]] = {}
         self.asked: dict[str, RunConfig] = {}
+        self.given_up: Counter[str] = Counter()  # run id → how often Dask gave it up
         self.done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self.reminded = time.monotonic() - REMIND_S + 2 * POLL_S  # so that the first reminder comes soon
 
     def submit(self, config: RunConfig, stale: str = "") -> None:
         self.asked[config.run_id] = config
+        if self.client.status != "running":
+            raise self._gone()
         key = f"run-{config.run_id}-{uuid.uuid4().hex}"  # another sweep may ask this scheduler for the same run
         sent = config.to_json(), str(self.store), stale, load_imports()
-        future = self.client.submit(run_one, *sent, key=key, pure=False)
+        future = self.client.submit(run_one, *sent, key=key, pure=False, priority=-self.given_up[config.run_id])
         self.submitted[key] = future, config
         future.add_done_callback(self.done.put)
 
@@ -101,14 +110,18 @@ class OnDask:
         if future.cancelled():  # never by us: a lost connection cancels futures
             raise self._gone()
         if future.status == "error":
-            outcome = Outcome(error=_lost_task(future.exception()))
-        else:
-            try:
-                outcome = future.result(timeout=REMIND_S)
-            except Exception:  # the scheduler is gone, or the worker with the result; Dask then runs it again
-                self._check()
-                self.done.put(future)
+            config, error = self.submitted.pop(future.key)[1], future.exception()
+            if isinstance(error, KilledWorker) and self.given_up[config.run_id] < AGAIN:
+                self.given_up[config.run_id] += 1
+                self.submit(config)
                 return None
+            return config, Outcome(error=_lost_task(error))
+        try:
+            outcome = future.result(timeout=REMIND_S)
+        except Exception:  # the scheduler is gone, or the worker with the result; Dask then runs it again
+            self._check()
+            self.done.put(future)
+            return None
         return self.submitted.pop(future.key)[1], outcome
 
     def _check(self) -> None:
@@ -118,8 +131,8 @@ class OnDask:
         if time.monotonic() - self.reminded < REMIND_S:
             return
         try:
-            workers = self.client.nthreads()
-        except OSError as error:
+            workers = self.client.nthreads(callback_timeout=ANSWER_S)
+        except OSError as error:  # a timeout, too
             raise self._gone() from error
         self.reminded = time.monotonic()
         if not workers:
@@ -127,17 +140,21 @@ class OnDask:
             tqdm.write(f"no workers at {self.address} yet: {hint}", file=sys.stderr)
 
     def _gone(self) -> ConnectionError:
-        kept = len(self.asked) - len(missing_runs(self.asked.values(), self.store))
         return ConnectionError(
-            f"the Dask scheduler at {self.address} is gone. {kept} of {plural(len(self.asked), 'run')} are in the "
-            f"store ({self.store}) and stay there: start scheduler and workers anew, and the same sweep goes on from "
-            "there"
+            f"the Dask scheduler at {self.address} is gone. {kept(self.asked.values(), self.store)}: start scheduler "
+            "and workers anew, and the same sweep goes on from there"
         )
 
     def describe(self, outcome: Outcome) -> str:
         """The error, with the name of the worker where that is not one of ours."""
         named = outcome.worker and not self.local
         return f"{outcome.error} (worker {outcome.worker} on {outcome.host})" if named else outcome.error
+
+
+def kept(asked: Collection[RunConfig], store: Path) -> str:
+    """How many of the runs of a sweep that ends early are stored."""
+    stored = len(asked) - len(missing_runs(asked, store))
+    return f"{stored} of {plural(len(asked), 'run')} are in the store ({store}) and stay there"
 
 
 def most_threads(configs: Iterable[RunConfig]) -> int:

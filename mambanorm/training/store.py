@@ -32,7 +32,7 @@ import pandas as pd
 import psutil
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import free_name, save_tensors, sha256, to_disk, writable_folder
+from mambanorm.atomic import PROBE, free_name, save_tensors, sha256, to_disk, writable_folder
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.settings import ROOT
 from mambanorm.training.config import RunConfig, unique
@@ -78,9 +78,14 @@ def check_store(directory: str | Path | None = None) -> Path:
 def ready_store(directory: str | Path | None) -> Path:
     """The store, writable and without what dead processes left in it. OSError otherwise."""
     store = check_store(directory)
-    remove_leftovers(directory)
-    remove_dead(store)
+    tidy(directory)
     return store
+
+
+def tidy(directory: str | Path | None = None) -> None:
+    """Removes what dead processes left in the store, where this user may; leaves all that may still be in use."""
+    remove_leftovers(directory)
+    remove_dead(runs_dir(directory))
 
 
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
@@ -238,6 +243,9 @@ def remove_leftovers(directory: str | Path | None = None) -> None:
     others only what is a day old.
     """
     store = runs_dir(directory)
+    for probe in store.glob(f"{PROBE}*"):
+        with suppress(OSError):
+            probe.unlink()
     for folder in store.glob(f"{UNFINISHED}*"):
         if _abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ Where runs go is in training/cluster.py, what happens to one there in training/w
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 import warnings
@@ -26,7 +27,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.tasks import check_task
 from mambanorm.text import spell
-from mambanorm.training.cluster import Here, OnDask, check_workers, open_engine
+from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
 from mambanorm.training.config import RunConfig, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
@@ -37,6 +38,7 @@ from mambanorm.training.store import (
     load_runs,
     missing_runs,
     ready_store,
+    tidy,
 )
 from mambanorm.training.stored_run import config_row
 from mambanorm.training.worker import POLL_S, Outcome
@@ -64,7 +66,8 @@ def sweep(
     reason in `error`; it is not stored, so the next sweep tries it again.
 
     Before anything starts it raises ValueError for an unknown task or wrong `workers`, and OSError for a store that
-    cannot be written or a scheduler that does not answer; later ConnectionError if the scheduler goes away.
+    cannot be written or a scheduler that does not answer; later ConnectionError if the scheduler goes away, and
+    OSError if the store's disk stays full. What is stored stays, and the same sweep goes on from there.
     """
     configs = unique(configs)
     for config in configs:
@@ -78,7 +81,9 @@ def sweep(
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
     todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     failed = {}
-    if todo:
+    if not todo:
+        tidy(runs_dir)  # a sweep that was killed at its end
+    else:
         store = ready_store(runs_dir)
         with open_engine(client, scheduler, workers, todo, store) as engine:
             for config, error in _progress(_run_stacks_and_all(todo, stack, engine, store), todo, progress):
@@ -141,6 +146,8 @@ def _run_all(
         settled = []
         if (found := engine.next(POLL_S)) is not None:
             config, outcome = found
+            if outcome.full:
+                raise _full(todo, store)
             if outcome.error is None:
                 waiting[config] = outcome, time.monotonic()
             else:
@@ -158,6 +165,12 @@ def _run_all(
         left -= len(settled)
         elsewhere = sum(outcome.holder is not None for outcome, _ in waiting.values())
         yield from [(config, error, elsewhere) for config, error in settled] or [(None, None, elsewhere)]
+
+
+def _full(asked: list[RunConfig], store: Path) -> OSError:
+    """Ends the sweep: any other run would be trained for nothing."""
+    what_to_do = "free some space, and the same sweep goes on from there"
+    return OSError(errno.ENOSPC, f"the disk of the run store is full. {kept(asked, store)}: {what_to_do}")
 
 
 def _patience(outcome: Outcome) -> float:

@@ -2,6 +2,9 @@
 
 run_one         for workers: never raises an Exception, returns an Outcome
 train_one       in this process, for the command line; waits for another process that trains the same run
+
+A trained run is not thrown away because the disk is full just then: it is kept in memory for up to FULL_S seconds and
+stored when there is space again.
 """
 
 from __future__ import annotations
@@ -11,19 +14,25 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dask.distributed import get_worker
 from tqdm.auto import tqdm
 
+from mambanorm.atomic import is_full
 from mambanorm.extensions import load_imports
+from mambanorm.text import spell
 from mambanorm.training.config import RunConfig
 from mambanorm.training.leases import Held, Holder, Watch, lease
 from mambanorm.training.loop import train
 from mambanorm.training.store import find_run, ready_store, resume_dir, save_run
 
-POLL_S = 1.0  # seconds between two looks at what others train
+POLL_S = 1.0  # seconds between two looks at what others train, or at a full disk
+FULL_S = 300.0  # so long a run waits for space on a full disk
+Returned = TypeVar("Returned")
 
 
 class Outcome(NamedTuple):
@@ -34,6 +43,7 @@ class Outcome(NamedTuple):
     holder: Holder | None = None
     host: str = ""
     worker: str = ""  # the address of the Dask worker
+    full: bool = False  # the error is a disk that stayed full
 
 
 def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None) -> Outcome:
@@ -52,7 +62,7 @@ def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str
     except Exception as error:  # a run that cannot be trained must not take the others with it
         if debugging():
             traceback.print_exc(file=sys.stderr)
-        return Outcome(error=_reason(error), **where)
+        return Outcome(error=_reason(error), full=isinstance(error, OSError) and is_full(error), **where)
 
 
 def train_one(config: RunConfig, directory: str | Path | None = None, **options: Any) -> None:
@@ -81,11 +91,28 @@ def _train_and_store(config: RunConfig, store: Path, stale: str, **options: Any)
     """The folder of the run, trained here unless the store has it by now. Raises Held if another process trains it."""
     if not store.is_dir():
         raise FileNotFoundError(f"there is no folder {store} here, and every worker must see the run store")
-    with lease(config.run_id, store, stale):
+    with ExitStack() as held:
+        _with_space(lambda: held.enter_context(lease(config.run_id, store, stale)), store)
         stored = find_run(config, store)
         if stored is not None:
             return stored.path
-        return save_run(train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options), store)
+        result = train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options)
+        return _with_space(lambda: save_run(result, store), store)
+
+
+def _with_space(write: Callable[[], Returned], store: Path) -> Returned:
+    """What `write` returns. While the disk is full it is tried again, for up to FULL_S seconds; then raises OSError."""
+    started, told = time.monotonic(), False
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if not is_full(error) or time.monotonic() - started > FULL_S:
+                raise
+        if not told:
+            tqdm.write(f"the disk of {store} is full: waiting for space, for {spell(FULL_S)} at most", file=sys.stderr)
+        told = True
+        time.sleep(POLL_S)
 
 
 def _worker_address() -> str:

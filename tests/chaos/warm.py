@@ -1,0 +1,11 @@
+"""What every process of the chaos test has done before it begins: a server imports this once, and the others are forked
+from it. Without it each of them takes six seconds of computing to start.
+"""
+
+import distributed.cli.dask_scheduler
+import distributed.cli.dask_worker  # noqa: F401
+
+import mambanorm as mn
+import mambanorm.cli.main
+
+mn.train(mn.base_config("digits", "smoke", steps=2))  # loads the kernels; on one thread, so that it can be forked

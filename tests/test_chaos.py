@@ -1,0 +1,82 @@
+"""Whatever is killed, paused or full: no run is lost, torn, trained twice without need, or different from what it is
+in a sweep that nobody disturbs.
+
+The store lies on a small tmpfs where one may be mounted. Here one seed; more, one after another:
+
+    MAMBANORM_CHAOS_SEEDS=20 python -m pytest -s tests/test_chaos.py
+"""
+
+import os
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from chaos.monkey import RUNS, Cluster, Disk, Trace, schedule, unleash
+
+from mambanorm.training.store import check_runs
+from mambanorm.training.stored_run import read_run
+
+SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
+MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb")  # what differs between two trainings of the same run
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+@contextmanager
+def swept(folder, acts):
+    """Cluster and disk after the sweep with these acts of the monkey, and after one sweep more, which tidies up when
+    all workers are gone."""
+    disk = Disk(folder)
+    cluster = Cluster(folder, disk.store, Trace(folder))
+    try:
+        left = unleash(acts, cluster, disk)
+        cluster.close()
+        cluster.start_client("--workers", "0")
+        cluster.running["client"].join(300)
+        assert cluster.running["client"].exitcode == 0, cluster.logs["client"].read_text()
+        assert not left, "the sweep was done before the monkey was"
+        yield cluster, disk
+    finally:
+        cluster.close()
+        disk.close()
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory):
+    """The store of the same sweep without a monkey, in which every run is trained once."""
+    with swept(tmp_path_factory.mktemp("unkilled"), []) as (cluster, _):
+        assert cluster.ends == ["done"]
+        assert cluster.trace.starts() == cluster.stored() == RUNS
+        yield cluster.store
+
+
+def assert_same(store, unkilled):
+    """Every run of the two stores: facts, curves, arrays and weights, bit for bit."""
+    for folder in sorted(unkilled.iterdir()):
+        one, other = read_run(store / folder.name), read_run(folder)
+        assert {k: v for k, v in one.facts.items() if k not in MEASURED} == {
+            k: v for k, v in other.facts.items() if k not in MEASURED
+        }
+        assert one.curves.equals(other.curves)
+        for name in ("predictions", "diagnostics"):
+            arrays, others = getattr(one, name), getattr(other, name)
+            assert set(arrays) == set(others)
+            assert all(value.tobytes() == others[key].tobytes() for key, value in arrays.items()), name
+        assert set(one.checkpoint) == set(other.checkpoint)
+        assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_sweep_survives_the_monkey(seed, unkilled, tmp_path):
+    began, acts = time.monotonic(), schedule(seed)
+    with swept(tmp_path, acts) as (cluster, disk):
+        took, trace = time.monotonic() - began, cluster.trace
+        assert sorted(os.listdir(disk.store)) == sorted(os.listdir(unkilled))
+        assert list(check_runs(disk.store, progress=False).state) == ["whole"] * RUNS
+        assert_same(disk.store, unkilled)
+        assert trace.needless() == []
+    print(
+        f"\nseed {seed}: {took:.0f} s on {disk.kind}, {len(acts)} acts, {len(trace.hit)} processes hit, "
+        f"{trace.starts()} trainings of {RUNS} runs, sweeps ended: {', '.join(cluster.ends)}"
+    )
