@@ -22,6 +22,19 @@ SCALES = ("smoke", "quick", "evening", "lab", "paper")
 paper's own settings."""
 
 
+KIT_NORMS = (
+    *("None", "BN", "IN", "LN", "RMSN", "GN", "LN-DL", "RMSN-DL", "GN-token", "Lp", "Scale"),
+    *("NormVary", "NormVary-fixed", "NormVary-token", "SwitchNorm", "DyT", "Derf", "NormSelector"),
+)
+KIT_TASKS = (
+    *("digits", "digits_images", "listops", "breakfast", "breakfast_split2", "breakfast_split3", "breakfast_split4"),
+    *("imagenet100", "imagenet1k", "imdb", "level", "mnist1d", "mnist1d_published"),
+    *("pathfinder32", "pathfinder64", "pathfinder128", "mnist", "fashion_mnist", "svhn", "cifar10", "cifar100"),
+    *("cifar10_images", "cifar100_images", "pydoc", "energy", "california_housing", "diabetes"),
+)
+"""What the registries of norms and tasks hold by themselves. These names are known without importing torch."""
+
+
 FIGURE_FORMATS = ("png", "svg")
 
 

@@ -27,7 +27,7 @@ norms ssm tasks
 kernels
 atomic checks extensions
 settings text
-errors
+errors later
 """
 """From the top floor down; the rooms of one floor do not know each other."""
 

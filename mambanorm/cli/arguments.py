@@ -102,7 +102,7 @@ def path(text: str):
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
-    from mambanorm.tasks import check_task
+    from mambanorm.training.config import check_task
 
     return [check_task(name) for name in names]
 

@@ -22,8 +22,8 @@ from functools import cached_property
 from typing import Any
 
 from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm, AttentionArm, preset_options
-from mambanorm.settings import SCALES, check_scale, default_scale
+from mambanorm.model.arms import Arm, AttentionArm, norm_name, preset_options
+from mambanorm.settings import KIT_TASKS, SCALES, check_scale, default_scale
 from mambanorm.training.presets import DIFFERENCES, transformer_differences
 from mambanorm.training.schedule import SCHEDULES
 from mambanorm.training.seeds import check_seed, check_seeds
@@ -35,6 +35,11 @@ every run_id."""
 PRECISIONS = ("float32", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
+
+KNOWN: dict[str, Sequence[str]] = dict(
+    scale=SCALES, optimizer=("adamw",), schedule=list(SCHEDULES), precision=PRECISIONS,
+    positional=("none", "learned", "sinusoidal"), norm_position=("after", "before"),
+)  # fmt: skip
 
 MODELS = ("mamba", "mamba2", "transformer")
 
@@ -106,26 +111,13 @@ class RunConfig:
     head_steps: int = 0  # of these weights, train only the head so long, then all
 
     def __post_init__(self) -> None:
-        # imported here, so that code that needs only the names above does not wait for torch
-        from mambanorm.model.positional import POSITIONAL
-        from mambanorm.model.transformer import NORM_POSITIONS
-        from mambanorm.norms import norm_name
-        from mambanorm.training.optimizer import OPTIMIZERS
-
         self._check_arm(Arm.parse(self.arm))
         for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
         if not isinstance(self.task, str) or not self.task:
             raise ValueError(f"task must be the name of one, such as 'digits', got {self.task!r}")
-        for name, valid in (
-            ("scale", SCALES),
-            ("optimizer", OPTIMIZERS),
-            ("schedule", SCHEDULES),
-            ("precision", PRECISIONS),
-            ("positional", POSITIONAL),
-            ("norm_position", NORM_POSITIONS),
-        ):
-            if getattr(self, name) not in list(valid):
+        for name, known in KNOWN.items():
+            if getattr(self, name) not in list(known) and getattr(self, name) not in list(valid := _valid(name)):
                 raise unknown(name, getattr(self, name), valid)
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
             raise unknown("device", self.device, DEVICES + ("cuda:1",))
@@ -177,8 +169,6 @@ class RunConfig:
 
     def _check_regimen(self) -> None:
         """Rates and shares, and that each part has what it needs."""
-        from mambanorm.checks import check_flag
-
         for name, low, high, allowed in (
             *((rate, 0, 1, "from 0 to below 1") for rate in ("drop_path", "label_smoothing", "ema")),
             *((alpha, 0, math.inf, "of at least 0") for alpha in ("mixup", "cutmix")),
@@ -189,7 +179,10 @@ class RunConfig:
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
                 raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
             object.__setattr__(self, name, float(value))
-        check_flag("squeeze_excite", self.squeeze_excite)
+        if not isinstance(self.squeeze_excite, bool):
+            from mambanorm.checks import check_flag
+
+            check_flag("squeeze_excite", self.squeeze_excite)
         if self.model == "mamba2":
             from mambanorm.model.mamba2 import heads_of
 
@@ -250,6 +243,19 @@ class RunConfig:
         other.__dict__.update(vars(self) | known, seed=check_seed(seed))
         other.__dict__.pop("run_id", None)
         return other
+
+
+def _valid(name: str) -> Sequence[str]:
+    """What a field may be. Imported here, because a config of what is KNOWN need not wait for torch."""
+    if name == "positional":
+        from mambanorm.model.positional import POSITIONAL as valid
+    elif name == "norm_position":
+        from mambanorm.model.transformer import NORM_POSITIONS as valid
+    elif name == "optimizer":
+        from mambanorm.training.optimizer import OPTIMIZERS as valid
+    else:
+        return KNOWN[name]
+    return list(valid)
 
 
 def _is_beta(value: object) -> bool:
@@ -323,6 +329,20 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
 
 def _is_attention(arm: object) -> bool:
     return isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm)
+
+
+def check_task(name: str) -> str:
+    """As that of the registry, which a task of the kit need not wait for."""
+    if isinstance(name, str) and name in KIT_TASKS:
+        return name
+    from mambanorm import tasks
+
+    return tasks.check_task(name)
+
+
+def relative_cost(config: RunConfig) -> float:
+    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not grow with it)."""
+    return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
 def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:

@@ -14,7 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
-import torch
+
+from mambanorm.later import Later
+
+torch = Later("torch")
 
 RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
 

@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from mambanorm.tasks import check_task
 from mambanorm.text import spell
 from mambanorm.training.cluster import Here, OnDask, check_workers, open_engine
-from mambanorm.training.config import RunConfig, unique
+from mambanorm.training.config import RunConfig, relative_cost, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
 from mambanorm.training.store import (
@@ -169,8 +169,3 @@ def _progress(
             if config is not None:
                 bar.update()
                 yield config, error
-
-
-def relative_cost(config: RunConfig) -> float:
-    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not grow with it)."""
-    return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
