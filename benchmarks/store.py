@@ -2,11 +2,15 @@
 
     python -m benchmarks.store                      50,000 runs, in a temporary folder that is deleted at the end
     python -m benchmarks.store --runs 20000 --out /tmp/bench
+    python -m benchmarks.store --before /tmp/bench/store.json       with the times of an earlier version beside its own
 
 The runs are generated: one real run of scale smoke, copied file by file, each copy with another config, its own run_id
 and the checksums of its files. They are those of `mambanorm study`, of `mambanorm verdicts` and, for the rest, of the
 grid of 36 arms on two tasks, at scale quick. So every command finds all that it asks for, and trains nothing. Their
 files are as small as a smoke run's, which makes no difference here: only their sizes are looked at.
+
+Times are those of a clock, and of all processors together (`cpu`): on a machine that others use too, compare the
+second. What was read a moment ago is in the machine's memory; the first look after its start waits for the disk.
 
 Written into the folder of results: `store.json` (head, one row a measurement) and `store.md`, the same as a table.
 """
@@ -18,7 +22,6 @@ import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import shutil
 import statistics
@@ -75,13 +78,11 @@ def generate(configs: list[RunConfig], store: Path) -> None:
         (folder / MANIFEST).write_text(json.dumps({"files": files | sums}, indent=2))
 
 
-def seconds_of(work: Callable[[], object], repeats: int) -> list[float]:
-    found = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - start)
-    return found
+def seconds_of(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of all processors for this process and those that it started and waited for."""
+    start, before = time.perf_counter(), os.times()
+    work()
+    return time.perf_counter() - start, sum(os.times()[:4]) - sum(before[:4])
 
 
 def command(store: Path, *arguments: str) -> Callable[[], object]:
@@ -103,9 +104,10 @@ def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
     rows = []
 
     def add(what: str, work: Callable[[], object], target: float | None = None, repeats: int = repeats) -> None:
-        times = seconds_of(work, repeats)
-        rows.append({"what": what, "target_s": target, "median_s": statistics.median(times), "times_s": times})
-        print(f"{what:<46} {statistics.median(times):7.2f} s", flush=True)
+        times, cpu = zip(*(seconds_of(work) for _ in range(repeats)), strict=True)
+        medians = {"median_s": statistics.median(times), "cpu_s": statistics.median(cpu)}
+        rows.append({"what": what, "target_s": target, **medians, "times_s": times})
+        print("{:<46} {median_s:7.2f} s, cpu {cpu_s:.2f} s".format(what, **medians), flush=True)
 
     def load(**where: object) -> Callable[[], object]:
         return lambda: load_runs(store, **where)
@@ -129,19 +131,24 @@ def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
     return rows
 
 
-def report(head: dict, rows: list[dict]) -> str:
-    """The rows as a Markdown table, under what they depend on."""
+def load() -> str:
+    """How busy the machine is with this and with other work."""
+    running = f"{os.getloadavg()[1]:.1f}" if hasattr(os, "getloadavg") else "unknown how many"
+    return f"{running} processes at a time on {machine.cores()} cores"
+
+
+def report(head: dict, rows: list[dict], before: dict[str, float]) -> str:
+    """The rows as a Markdown table, under what they depend on. `before`: what → median of an earlier version."""
     lines = [f"# A store of {head['runs']:,} runs", ""]
     lines += [f"- {name}: {value}" for name, value in head.items() if name != "runs"]
-    lines += ["", "| what | median | fastest | wanted | |", "|---|---:|---:|---:|---|"]
+    lines += ["", "| what | before | median | fastest | cpu | wanted | |", "|---|---:|---:|---:|---:|---:|---|"]
     for row in rows:
-        target, verdict = row["target_s"], ""
-        if target is not None:
-            verdict = "reached" if row["median_s"] <= target else "**not reached**"
-        wanted = "" if target is None else f"≤ {target:g} s"
-        lines.append(
-            f"| `{row['what']}` | {row['median_s']:.2f} s | {min(row['times_s']):.2f} s | {wanted} | {verdict} |"
-        )
+        target = row["target_s"]
+        verdict = "" if target is None else "reached" if row["median_s"] <= target else "**not reached**"
+        seconds = [before.get(row["what"]), row["median_s"], min(row["times_s"]), row["cpu_s"]]
+        cells = ["" if value is None else f"{value:.2f} s" for value in seconds]
+        cells += ["" if target is None else f"≤ {target:g} s", verdict]
+        lines.append(f"| `{row['what']}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -150,8 +157,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=RUNS, help=f"how many runs to generate (default: {RUNS:,})")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"times each is timed (default: {REPEATS})")
     parser.add_argument("--store", type=Path, help="generate it here, or use what is there, and keep it")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="a store.json to compare with")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="where the results go")
     options = parser.parse_args(argv)
+    earlier = json.loads(options.before.read_text()) if options.before else {"head": {}, "rows": []}
+    before = {row["what"]: row["median_s"] for row in earlier["rows"]}
     configs, seeds = configs_for(options.runs)
     folder = options.store or Path(tempfile.mkdtemp(prefix="mambanorm-store-"))
     try:
@@ -167,14 +177,14 @@ def main(argv: list[str] | None = None) -> int:
         "command": f"python -m benchmarks.store --runs {options.runs} --repeats {options.repeats}",
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "machine": machine.machine(),
-        "load": f"{os.getloadavg()[0]:.1f} processes on {machine.cores()} cores at the end"
-        if hasattr(os, "getloadavg")
-        else math.nan,
+        "load": load(),
         "commit": machine.git_commit() or "unknown",
         "versions": machine.versions(),
     }
+    if before:
+        head["before"] = f"commit {earlier['head']['commit']}, {earlier['head']['date']}, {earlier['head']['load']}"
     write_text(options.out / "store.json", json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
-    write_text(options.out / "store.md", report(head, rows))
+    write_text(options.out / "store.md", report(head, rows, before))
     print(f"{options.out / 'store.md'} and store.json written")
     return 0
 

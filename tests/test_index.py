@@ -14,11 +14,16 @@ import pytest
 import torch
 
 import mambanorm as mn
+from mambanorm.model.positional import POSITIONAL
+from mambanorm.model.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS, register_norm
+from mambanorm.settings import KIT_NORMS, KIT_TASKS
+from mambanorm.tasks import TASKS
 from mambanorm.training import index as indexing
-from mambanorm.training.config import RunConfig, base_config, grid
+from mambanorm.training.config import KNOWN, RunConfig, base_config, grid, run_id_of
 from mambanorm.training.index import INDEX, Index, signature
 from mambanorm.training.loop import train
+from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.result import MAY_BE_NONE
 from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import MANIFEST, config_row, read_run
@@ -373,3 +378,46 @@ def test_processes_that_write_the_index_at_once_are_all_right(runs):
     assert [(one.communicate(timeout=300)[1], one.returncode) for one in at_once] == [("", 0)] * 3
     pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
     assert not list(runs.glob(".index-*"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is known without reading, or without torch
+
+
+def test_the_names_that_are_known_without_torch_are_those_of_the_registries():
+    assert {name for name, entry in NORMS.items() if entry.factory.__module__.startswith("mambanorm.")} == {*KIT_NORMS}
+    assert {name for name, entry in TASKS.items() if entry.load.__module__.startswith("mambanorm.")} == {*KIT_TASKS}
+    assert KNOWN["positional"] == POSITIONAL
+    assert KNOWN["norm_position"] == NORM_POSITIONS
+    assert set(KNOWN["optimizer"]) <= set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "site": {"eps": 1e-3}}], ids=str)
+def test_a_config_with_another_seed_is_the_one_made_with_it(options):
+    first = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=options)
+    assert first.run_id  # a seed that comes later must not find this one
+    for seed in (0, 7, 2**32 - 1):
+        other, made = first.with_seed(seed), first.but(seed=seed)
+        assert other == made
+        assert other.run_id == made.run_id == run_id_of(json.loads(made.to_json()))
+    assert other.norm_options is not first.norm_options
+    with pytest.raises(ValueError, match="a seed is a whole number"):
+        first.with_seed(2**32)
+
+
+WITHOUT_TORCH = """
+import sys
+from mambanorm.cli.main import main
+assert main(sys.argv[1:]) == 0
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["runs"], ["runs", "--tasks", "digits"], ["sweep", "--arms", "RMSN>SSM>GN", "--seeds", "3", "--scale", "smoke"]],
+    ids=" ".join,
+)
+def test_a_command_that_only_looks_at_the_store_does_not_wait_for_torch(command, runs):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -239,9 +239,10 @@ class RunConfig:
     def with_seed(self, seed: int) -> RunConfig:
         """`but(seed=seed)`, many times as fast, because only the seed is checked."""
         other = object.__new__(RunConfig)
-        known = {"_around_seed": self._around_seed, "norm_options": deepcopy(self.norm_options)}
-        other.__dict__.update(vars(self) | known, seed=check_seed(seed))
-        other.__dict__.pop("run_id", None)
+        _ = self._around_seed  # the copy has it too
+        options = deepcopy(self.norm_options) if self.norm_options else {}
+        vars(other).update(vars(self), seed=check_seed(seed), norm_options=options)
+        vars(other).pop("run_id", None)
         return other
 
 
