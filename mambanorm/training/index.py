@@ -43,6 +43,7 @@ from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
 INDEX = ".index"
 LEAST = 64  # so many new runs, or one in a hundred, before the index is written again
 SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
+ABANDONED_S = 24 * 3600.0
 THREADS = 4  # that ask for sizes and times; more would only wait for one another
 
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
@@ -207,6 +208,9 @@ def _write(table: pa.Table, store: Path, run_ids: list[str]) -> None:
     readable = 0o444
     for run_id in run_ids:
         readable &= os.stat(f"{store}/{run_id}").st_mode & os.stat(f"{store}/{run_id}/result.json").st_mode
+    for left in store.glob(f".{INDEX}-*.tmp"):  # by a process that was killed here
+        if time.time() - left.stat().st_mtime > ABANDONED_S:
+            left.unlink()
     with replacing(store / INDEX) as temporary:
         temporary.touch()
         temporary.chmod(temporary.stat().st_mode & (readable | 0o200))
