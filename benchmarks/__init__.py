@@ -9,6 +9,7 @@ Map
     memory.py   how it is weighed: one step in a fresh process
     table.py    times → ratios, targets, tables
     run.py      `mambanorm bench`: all of it, in order
+    store.py    apart from these: what a store of 50,000 runs costs
 
 Glossary: B rows, L positions, D channels (d_model; of the scan: d_inner), N state size.
 """

@@ -22,10 +22,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+
+from mambanorm.later import Later
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+safetensors_torch = Later("safetensors.torch")
 
 PROBE = ".writable-"
 
@@ -73,7 +79,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     path.touch()
     mode = path.stat().st_mode
     try:
-        save_file(tensors, path)
+        safetensors_torch.save_file(tensors, path)
     except SafetensorError as error:  # what it raises for a full disk
         text, number = f"{path} cannot be written: {error}", re.search(r"\(os error (\d+)\)", str(error))
         raise (OSError(int(number[1]), text) if number else OSError(text)) from error

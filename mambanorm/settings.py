@@ -22,6 +22,27 @@ SCALES = ("smoke", "quick", "evening", "lab", "paper")
 paper's own settings."""
 
 
+KIT_NORMS = (
+    *("None", "BN", "IN", "LN", "RMSN", "GN", "LN-DL", "RMSN-DL", "GN-token", "Lp", "Scale"),
+    *("NormVary", "NormVary-fixed", "NormVary-token", "SwitchNorm", "DyT", "Derf", "NormSelector"),
+)
+KIT_TASKS = (
+    *("digits", "digits_images", "listops", "breakfast", "breakfast_split2", "breakfast_split3", "breakfast_split4"),
+    *("imagenet100", "imagenet1k", "imdb", "level", "mnist1d", "mnist1d_published"),
+    *("pathfinder32", "pathfinder64", "pathfinder128", "mnist", "fashion_mnist", "svhn", "cifar10", "cifar100"),
+    *("cifar10_images", "cifar100_images", "pydoc", "energy", "california_housing", "diabetes"),
+)
+"""What the registries of norms and tasks hold by themselves. These names are known without importing torch."""
+
+
+FLAT = 0.25
+"""Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no law is named.
+
+So small a slope needs no multiplication from block to block: a sum of independent, equally large branches grows as √l,
+which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
+"""
+
+
 FIGURE_FORMATS = ("png", "svg")
 
 

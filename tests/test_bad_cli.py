@@ -10,7 +10,7 @@ import pytest
 import mambanorm as mn
 from mambanorm import claims
 from mambanorm.cli.main import main
-from mambanorm.report.execute import find_notebooks
+from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.study import run_study
 from mambanorm.study import experiments
 from mambanorm.training import config

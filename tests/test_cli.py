@@ -77,7 +77,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys, notebook_fold
 
 @pytest.fixture
 def notebook_folder(tmp_path, monkeypatch):
-    from mambanorm.report import execute as report
+    from mambanorm.report import notebooks as report
 
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "03_type.ipynb").write_text("{}")

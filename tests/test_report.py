@@ -26,10 +26,11 @@ import mambanorm as mn
 from mambanorm import base_config, widgets
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
-from mambanorm.report.execute import Kernels, ShellChannel, find_notebooks, run_notebook
+from mambanorm.report.execute import Kernels, ShellChannel, run_notebook
 from mambanorm.report.index import write_index
 from mambanorm.report.markdown import key_lines, markdown
 from mambanorm.report.notebook_page import to_html
+from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.report.study import exit_code, run_study
 from mambanorm.settings import ROOT
@@ -62,7 +63,7 @@ def notebooks(tmp_path, monkeypatch):
     """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell, …)`."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    monkeypatch.setattr(report, "NOTEBOOKS", folder)
+    monkeypatch.setattr("mambanorm.report.notebooks.NOTEBOOKS", folder)
 
     def write(name, *cells):
         opening = new_markdown_cell(f"# Title of {name}\n\n**Question.** Does {name}\nwork?\n\nMore text.")

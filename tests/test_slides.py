@@ -11,7 +11,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mambanorm.cli.main import main
-from mambanorm.report import execute
 from mambanorm.report.page import TEMPLATES
 from mambanorm.report.slides import make_slides, slides_of
 from mambanorm.settings import ROOT
@@ -42,7 +41,7 @@ def notebooks(tmp_path, monkeypatch):
     folder.mkdir()
     nbformat.write(new_notebook(cells=cells), folder / "01_one.ipynb")
     nbformat.write(new_notebook(cells=cells[:1]), folder / "02_two.ipynb")
-    monkeypatch.setattr(execute, "NOTEBOOKS", folder)
+    monkeypatch.setattr("mambanorm.report.notebooks.NOTEBOOKS", folder)
     return folder
 
 

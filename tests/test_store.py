@@ -349,7 +349,7 @@ def test_a_disk_that_fills_up_under_the_weights_is_an_oserror(store, result, mon
     def full_disk(*_):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(whole, "save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(OSError, match=r"checkpoint.safetensors cannot be written: .*No space left") as raised:
         save_run(result)
     assert whole.is_full(raised.value)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mambanorm.diagnostics import FLAT
 from mambanorm.model.arms import NORM_CHOICES, Arm
+from mambanorm.settings import FLAT
 
 NONE = "None>SSM>None"
 

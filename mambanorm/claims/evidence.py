@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT
@@ -28,7 +27,6 @@ from mambanorm.claims.judged_on import fixed_runs, kind_of
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import all_rates, inside_task, ladder, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
-from mambanorm.tasks import TASKS, check_task, load_task
 from mambanorm.training.config import base_config
 from mambanorm.training.presets import LANGUAGE_TASKS
 
@@ -82,6 +80,10 @@ class Splits(NamedTuple):
 @lru_cache(maxsize=64)
 def splits_of(task: str, scale: str) -> Splits:
     """As the task's shape tells it, else by looking at two seeds."""
+    import torch  # here: what is needed of a claim can be told without it
+
+    from mambanorm.tasks import TASKS, check_task, load_task
+
     entry = TASKS[check_task(task)]
     if task in LANGUAGE_TASKS:
         return Splits(0, 0.0, fixed=True)

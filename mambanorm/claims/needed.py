@@ -21,8 +21,7 @@ from mambanorm.claims.verdict import Verdict
 from mambanorm.model.arms import Arm
 from mambanorm.settings import check_scale, default_scale
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
-from mambanorm.tasks import check_task
-from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
+from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, check_task, grid, unique
 
 
 def needed(

@@ -31,16 +31,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.diagnostics import growth, record_sites, sigma_history
 from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
-from mambanorm.study.robustness import robustness_table, trained_model
-from mambanorm.tasks import load_task
 from mambanorm.training.config import RunConfig
 from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.training.store import find_run, stored_run
@@ -50,7 +46,6 @@ NONE = str(Arm("None", "None"))
 COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *TEXT_PARTS, *CORRUPTED)
 ROWS = 256
 """Test rows whose scan is looked at (headroom)."""
-TINY = torch.finfo(torch.float32).tiny
 Reader = Callable[[StoredRun], dict[str, float]]
 
 
@@ -110,6 +105,8 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
             f"run {run.path.name} is of an earlier version, which kept no outputs of the blocks: to get them, move "
             f"{run.path} away and train again"
         )
+    from mambanorm.diagnostics import growth
+
     found = growth(pd.Series(outputs, index=np.arange(len(outputs)) + 1))
     return dict(growth=found["decades_per_8"], law=found["margin"])
 
@@ -132,6 +129,8 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
 
 def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     """The steps that a run kept with finite weights (T,), and their singular values (T, layers, k)."""
+    from mambanorm.diagnostics import sigma_history
+
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
     return steps[finite], sigma[finite]
@@ -148,6 +147,8 @@ def text_facts(run: StoredRun) -> dict[str, float]:
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:
     """Accuracy with noise and with rotation, each the mean over its severities; the same rows for every arm."""
+    from mambanorm.study.robustness import robustness_table
+
     table = robustness_table([run.config], run.path.parent)
     return table[table.severity > 0].groupby("kind").accuracy.mean().to_dict()
 
@@ -164,6 +165,12 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
     ended non-finite has none left."""
     if run.facts["status"] == "diverged":
         return dict(headroom=0.0)
+    import torch
+
+    from mambanorm.diagnostics import record_sites
+    from mambanorm.study.robustness import trained_model
+    from mambanorm.tasks import load_task
+
     model, data = (
         trained_model(run.config, run.path.parent),
         load_task(run.config.task, run.config.scale, run.config.seed),
@@ -172,4 +179,5 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
     with torch.no_grad(), record_sites(model, "scan") as seen:
         model(inputs, lengths)
     largest = max(float(value.abs().amax()) for *_, value in seen.seen)
-    return dict(headroom=math.log10(torch.finfo(torch.float16).max) - math.log10(max(largest, TINY)))
+    tiny = torch.finfo(torch.float32).tiny
+    return dict(headroom=math.log10(torch.finfo(torch.float16).max) - math.log10(max(largest, tiny)))

@@ -24,7 +24,6 @@ from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.settings import check_scale, default_scale
-from mambanorm.tasks import load_task
 from mambanorm.training import recorded_results
 from mambanorm.training.config import base_config, check_seeds
 from mambanorm.training.store import load_runs
@@ -128,6 +127,8 @@ def lines_of_runs(verdicts: Iterable[Verdict], frame: pd.DataFrame) -> list[str]
 
 
 def _line(task: str, scale: str, runs: pd.DataFrame) -> str:
+    from mambanorm.tasks import load_task
+
     config = base_config(task, scale)
     rows = config.train_rows or len(load_task(task, scale, 0).train)
     weights = " to ".join(_each({runs.parameters.min(), runs.parameters.max()}, ","))

@@ -20,7 +20,6 @@ from mambanorm.claims.summaries import with_summaries
 from mambanorm.settings import default_scale
 from mambanorm.training.config import RunConfig, check_seeds, unique
 from mambanorm.training.store import load_runs
-from mambanorm.training.sweep import sweep
 
 VERDICT_TASKS = ("digits", "digits_images")
 """The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
@@ -87,6 +86,8 @@ def until_grown(
 ) -> tuple[pd.DataFrame, list[RunConfig]]:
     """Trains what is asked for, again and again until its results ask for no more; a round adds a rate to some arms.
     ValueError if nothing is asked for."""
+    from mambanorm.training.sweep import sweep  # here: what a claim needs is told without torch and Dask
+
     configs: list[RunConfig] = []
     if not ask():
         raise ValueError("there is nothing to train: none of these claims is about these tasks (see `mambanorm tasks`)")

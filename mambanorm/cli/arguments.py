@@ -36,7 +36,7 @@ ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
     from mambanorm.errors import unknown
-    from mambanorm.training.config import check_once
+    from mambanorm.training.seeds import check_once
 
     known, changes = defaults(), {}
     check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
@@ -102,7 +102,7 @@ def path(text: str):
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
-    from mambanorm.tasks import check_task
+    from mambanorm.training.config import check_task
 
     return [check_task(name) for name in names]
 
@@ -121,7 +121,7 @@ def chosen_scale(options: argparse.Namespace) -> str:
 
 
 def names(text: str) -> list[str]:
-    from mambanorm.training.config import check_once
+    from mambanorm.training.seeds import check_once
 
     names = [part.strip() for part in text.split(",")]
     if not all(names):

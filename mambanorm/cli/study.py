@@ -28,15 +28,21 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.report import study as report
-    from mambanorm.text import plural
-
     if options.dry_run:
-        paths = report.find_notebooks(options.notebooks)
-        names = [path.stem for path in paths] if options.notebooks else None
-        plan = report.study_runs(options.scale, options.tasks, options.seeds, names)
-        print_dry_run([config for configs in plan.values() for config in configs], options)
-        print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
-        return 0
+        return _dry_run(options)
+    from mambanorm.report import study as report
+
     asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    from mambanorm.report.notebooks import find_notebooks, study_runs
+    from mambanorm.text import plural
+
+    paths = find_notebooks(options.notebooks)
+    names = [path.stem for path in paths] if options.notebooks else None
+    plan = study_runs(options.scale, options.tasks, options.seeds, names)
+    print_dry_run([config for configs in plan.values() for config in configs], options)
+    print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
+    return 0

@@ -53,9 +53,13 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print_dry_run(configs, options)
         return 0
-    from mambanorm.training.sweep import sweep  # here, behind what can be told without torch
+    from mambanorm.training.store import load_runs
 
-    where = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-    frame = sweep(configs, **where, stack=options.stack)
+    frame = load_runs(options.runs_dir, configs=configs)
+    if len(frame) < len(configs):
+        from mambanorm.training.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
+
+        where = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+        frame = sweep(configs, **where, stack=options.stack)
     print_arms(frame)
     return report_failed(frame)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mambanorm.checks import check_lengths, check_tensor, shown
 from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
 from mambanorm.model.language import LanguageModel
+from mambanorm.settings import FLAT
 
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
 """The sites of Figure 9: what a block adds to the residual stream (a Transformer block does so twice), and the sum."""
@@ -97,13 +98,6 @@ GROWTH_LAWS = {
     "power law (log y ~ log l)": np.log,
     "faster (log y ~ l²)": np.square,
 }
-
-FLAT = 0.25
-"""Decades in 8 blocks (a factor of 1.8) up to which a slope is negligible: outputs are flat, and no law is named.
-
-So small a slope needs no multiplication from block to block: a sum of independent, equally large branches grows as √l,
-which is 0.27 decades in 8 blocks over 16 blocks and 0.19 over 24. The verdict on Figure 9 has the same threshold.
-"""
 
 FLOAT32_DECADES = 38.0
 """Decades of float32 above 1. A growth that left this range was at least as large."""

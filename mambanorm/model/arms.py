@@ -9,7 +9,7 @@ Further norms follow with `+`, each at a site of MORE_SITES: `"RMSN>SSM>None+B:R
 A Transformer's block has two norms as well, one at its attention and one at its feed-forward: `"LN>MHA>LN"`, or the
 name of one of AUTONORM, the models of source S2.
 
-This file holds only names. The registry of norms, and torch with it, is imported when an arm is parsed.
+This file holds only names. The registry of norms, and torch with it, is imported where an arm names one of your own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mambanorm.errors import nearest, unknown
+from mambanorm.settings import KIT_NORMS
 
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 """The six choices of the paper's grid, in the order of its Table 1."""
@@ -52,8 +53,6 @@ class Arm(NamedTuple):
     def parse(cls, text: str | Arm) -> Arm:
         """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or
         `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that stands there twice."""
-        from mambanorm.norms import NORMS, norm_name
-
         if isinstance(text, AttentionArm):
             return text
         if isinstance(text, Arm):  # made by hand: sites in any order, or as a dict
@@ -67,6 +66,8 @@ class Arm(NamedTuple):
         main, *further = text.split("+")
         parts = [part.strip() for part in main.replace("→", ">").split(">")]
         if len(parts) != 3 or parts[1] not in ("SSM", "MHA"):
+            from mambanorm.norms import NORMS
+
             guess = nearest(text, [*AUTONORM, *(f"{a}>SSM>{b}" for a in NORMS for b in NORMS)])
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise ValueError(
@@ -108,6 +109,15 @@ class Arm(NamedTuple):
         return "".join(f"+{site}:{norm}" for site, norm in self.more)
 
 
+def norm_name(name: str | None) -> str:
+    """As that of the registry, which a norm of the kit need not wait for."""
+    if isinstance(name, str) and name in KIT_NORMS:
+        return name
+    from mambanorm import norms
+
+    return norms.norm_name(name)
+
+
 def _site_and_norm(text: str) -> tuple[str, str]:
     """`"B:RMSN"` → its two halves."""
     site, colon, norm = (part.strip() for part in text.partition(":"))
@@ -121,8 +131,6 @@ def further_norms(more: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[
 
     ValueError for a site that is none or stands there twice, and for an unknown norm.
     """
-    from mambanorm.norms import norm_name
-
     found: dict[str, str] = {}
     for site, norm in more.items() if isinstance(more, Mapping) else more:
         if site in ("n1", "n2", "x", "scan"):

@@ -36,37 +36,14 @@ from tqdm.auto import tqdm
 
 from mambanorm.atomic import write_text
 from mambanorm.errors import unknown
+from mambanorm.report import notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome, tags_of
 from mambanorm.settings import ROOT
 from mambanorm.training import machine
-from mambanorm.training.config import check_names
 
-NOTEBOOKS = ROOT / "notebooks"
 PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
-
-
-def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
-    """The notebooks in teaching order: all, or those named or begun (`"03,05_combination"` or a list).
-
-    ValueError for an unknown one, with the nearest.
-    """
-    found = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
-    if not found:
-        raise ValueError(f"no notebooks in {NOTEBOOKS}: the study runs from a checkout of the project")
-    if wanted is None:
-        return found
-    wanted = check_names("notebooks", wanted.split(",") if isinstance(wanted, str) else wanted)
-    chosen = set()
-    for name in (str(name).strip().removesuffix(".ipynb") for name in wanted):
-        matches = [path for path in found if path.stem == name] or [
-            p for p in found if name and p.stem.startswith(name)
-        ]
-        if not matches:
-            raise unknown("notebook", name, [path.stem for path in found])
-        chosen.update(matches)
-    return sorted(chosen)
 
 
 def execute(paths: Sequence[Path], out_dir: Path, parameters: dict, progress: bool = True) -> list[NotebookOutcome]:
@@ -141,10 +118,10 @@ def run_notebook(
 
 def _locate(path: str | Path) -> Path:
     path = Path(path)
-    for candidate in (path, NOTEBOOKS / path, NOTEBOOKS / f"{path}.ipynb"):
+    for candidate in (path, notebooks.NOTEBOOKS / path, notebooks.NOTEBOOKS / f"{path}.ipynb"):
         if candidate.is_file():
             return candidate.resolve()
-    raise unknown("notebook", str(path), [found.stem for found in sorted(NOTEBOOKS.glob("*.ipynb"))])
+    raise unknown("notebook", str(path), [found.stem for found in sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))])
 
 
 def check_parameters(path: Path, parameters: dict) -> None:

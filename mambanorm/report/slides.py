@@ -22,8 +22,8 @@ import nbformat
 
 from mambanorm.atomic import write_text
 from mambanorm.errors import unknown
-from mambanorm.report.execute import find_notebooks
 from mambanorm.report.markdown import OPENING, key_lines, markdown
+from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.outcome import read_outcome, tags_of
 from mambanorm.report.page import TEMPLATES, attribute, template
 

@@ -3,7 +3,6 @@
 study() → sweep → execute → reports/<scale>/index.html
 
 run_study       the whole way
-study_runs      the runs that it trains, by notebook
 study_facts     what the page says about the run as a whole
 exit_code       what the shell is told
 """
@@ -17,12 +16,13 @@ from datetime import datetime
 from pathlib import Path
 
 from mambanorm.atomic import writable_folder
-from mambanorm.report.execute import execute, find_notebooks
+from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
+from mambanorm.report.notebooks import find_notebooks, study_runs
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.settings import ROOT, check_scale, default_scale
 from mambanorm.study.experiments import study
-from mambanorm.tasks import TASKS, check_task
+from mambanorm.tasks import TASKS
 from mambanorm.text import spell
 from mambanorm.training import machine
 from mambanorm.training.config import check_names, check_seeds
@@ -81,15 +81,6 @@ def run_study(
     index = write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
     print(f"The report is at {index.as_uri()}")
     return outcomes
-
-
-def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:
-    """`study(...)` of study/experiments.py; if names are given, of those notebooks only. ValueError for an unknown
-    task."""
-    for task in tasks or ():
-        check_task(task)
-    plan = study(scale, tasks, seeds)
-    return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
 
 
 def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:

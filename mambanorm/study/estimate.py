@@ -14,17 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import numba
 import pandas as pd
 
-from mambanorm.study.plan import plan
 from mambanorm.text import plural, spell
 from mambanorm.training import machine
-from mambanorm.training.cluster import count_workers
-from mambanorm.training.config import RunConfig, base_config, unique
+from mambanorm.training.config import RunConfig, base_config, relative_cost, unique
 from mambanorm.training.store import load_runs, missing_runs
 from mambanorm.training.store import runs_dir as store_dir
-from mambanorm.training.sweep import relative_cost
 
 
 def dry_run(
@@ -44,6 +40,8 @@ def dry_run(
     text = f"{plural(len(configs), 'run')} asked for, {stored}, {len(missing)} missing"
     if not missing:
         return text
+    from mambanorm.training.cluster import count_workers  # here: where nothing is missing, nothing waits for Dask
+
     count = max(1, count_workers(missing, workers, scheduler))
     seconds, source = estimate(missing, count, runs_dir=runs_dir, anywhere=scheduler is not None)
     return f"{text}\nTraining takes about {spell(seconds)} with {plural(count, 'worker')} ({source})"
@@ -89,6 +87,10 @@ def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> t
 def measured_rate(config: RunConfig) -> float:
     """Seconds per unit of `relative_cost`, from a few steps of a usual arm on random data of the task's shape,
     with the run's threads, or as many of them as this process was started with."""
+    import numba
+
+    from mambanorm.study.plan import plan
+
     threads = min(config.threads, numba.config.NUMBA_NUM_THREADS)
     usual = {"transformer": "LN>MHA>LN"}.get(config.model, "RMSN>SSM>None")
     return plan(config.but(arm=usual, norm_options={}, threads=threads))["hours"] * 3600 / relative_cost(config)

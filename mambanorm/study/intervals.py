@@ -16,7 +16,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
+
+from mambanorm.later import Later
+
+stats = Later("scipy.stats")  # takes half a second
 
 LEVEL = 0.95
 

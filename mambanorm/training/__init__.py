@@ -1,10 +1,10 @@
 """Training: from the config of one run to a store of many.
 
-config.py       RunConfig: what a run is;   presets.py: what every task's runs are at each scale
+config.py       RunConfig: what a run is;   presets.py: what every task's runs are at each scale;   seeds.py
 loop.py         train: one run, from top to bottom
 optimizer.py, schedule.py, evaluation.py, checkpoint.py   what the loop is made of
 result.py       what a run gives
-store.py        the folder of all runs;   stored_run.py: one of them, read and checked
+store.py        the folder of all runs;   stored_run.py: one of them, read and checked;   index.py: what is known of all
 stacked.py      several runs of one arm as one model, stack.py: its step; stacked_sweep.py: the stacks of a sweep
 sweep.py        many runs;   worker.py, cluster.py, leases.py: where they train, one process each
 gpus.py         how many of them fit on a GPU, measured

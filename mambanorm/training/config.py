@@ -7,7 +7,6 @@ Map
     RunConfig       one run, flat; its run_id names its folder in the store
     base_config     a task at a scale → its config
     grid            arms, tasks and seeds → one config for each
-    check_seeds     a number of seeds, or a list of them → the list
 """
 
 from __future__ import annotations
@@ -15,34 +14,32 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import operator
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm, AttentionArm, preset_options
-from mambanorm.settings import SCALES, check_scale, default_scale
-from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
+from mambanorm.model.arms import Arm, AttentionArm, norm_name, preset_options
+from mambanorm.settings import KIT_TASKS, SCALES, check_scale, default_scale
+from mambanorm.training.presets import DIFFERENCES, transformer_differences
 from mambanorm.training.schedule import SCHEDULES
+from mambanorm.training.seeds import check_seed, check_seeds
 
 SCHEMA = 1
 """A version number. It goes up by 1 when the same config would give other results (a golden test tells when). Part of
 every run_id."""
 
-MOST_SEEDS = 1_000
-"""How many seeds a list may have. A plain number n stands for 0…n−1 and is at most 100: seed 100 tunes."""
-
-SEED_HERE = "the seed stands here"
-
 PRECISIONS = ("float32", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
+
+KNOWN: dict[str, Sequence[str]] = dict(
+    scale=SCALES, optimizer=("adamw",), schedule=list(SCHEDULES), precision=PRECISIONS,
+    positional=("none", "learned", "sinusoidal"), norm_position=("after", "before"),
+)  # fmt: skip
 
 MODELS = ("mamba", "mamba2", "transformer")
 
@@ -114,26 +111,13 @@ class RunConfig:
     head_steps: int = 0  # of these weights, train only the head so long, then all
 
     def __post_init__(self) -> None:
-        # imported here, so that code that needs only the names above does not wait for torch
-        from mambanorm.model.positional import POSITIONAL
-        from mambanorm.model.transformer import NORM_POSITIONS
-        from mambanorm.norms import norm_name
-        from mambanorm.training.optimizer import OPTIMIZERS
-
         self._check_arm(Arm.parse(self.arm))
         for name in ("stem_norm", "down_norm", "final_norm"):
             object.__setattr__(self, name, norm_name(getattr(self, name)))
         if not isinstance(self.task, str) or not self.task:
             raise ValueError(f"task must be the name of one, such as 'digits', got {self.task!r}")
-        for name, valid in (
-            ("scale", SCALES),
-            ("optimizer", OPTIMIZERS),
-            ("schedule", SCHEDULES),
-            ("precision", PRECISIONS),
-            ("positional", POSITIONAL),
-            ("norm_position", NORM_POSITIONS),
-        ):
-            if getattr(self, name) not in list(valid):
+        for name, known in KNOWN.items():
+            if getattr(self, name) not in list(known) and getattr(self, name) not in list(valid := _valid(name)):
                 raise unknown(name, getattr(self, name), valid)
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
             raise unknown("device", self.device, DEVICES + ("cuda:1",))
@@ -172,7 +156,7 @@ class RunConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} must be a whole number of at least 0, got {value!r}")
-        _check_seed(self.seed)
+        check_seed(self.seed)
         if not isinstance(self.betas, tuple) or len(self.betas) != 2 or not all(map(_is_beta, self.betas)):
             raise ValueError(f"betas must be two numbers from 0 to below 1 such as [0.9, 0.95], got {self.betas!r}")
         object.__setattr__(self, "betas", tuple(map(float, self.betas)))
@@ -185,8 +169,6 @@ class RunConfig:
 
     def _check_regimen(self) -> None:
         """Rates and shares, and that each part has what it needs."""
-        from mambanorm.checks import check_flag
-
         for name, low, high, allowed in (
             *((rate, 0, 1, "from 0 to below 1") for rate in ("drop_path", "label_smoothing", "ema")),
             *((alpha, 0, math.inf, "of at least 0") for alpha in ("mixup", "cutmix")),
@@ -197,7 +179,10 @@ class RunConfig:
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
                 raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
             object.__setattr__(self, name, float(value))
-        check_flag("squeeze_excite", self.squeeze_excite)
+        if not isinstance(self.squeeze_excite, bool):
+            from mambanorm.checks import check_flag
+
+            check_flag("squeeze_excite", self.squeeze_excite)
         if self.model == "mamba2":
             from mambanorm.model.mamba2 import heads_of
 
@@ -215,13 +200,13 @@ class RunConfig:
     def run_id(self) -> str:
         """Hash of the canonical form and SCHEMA: the name of the run's folder."""
         before, after = self._around_seed
-        return _hash(f"{before}{self.seed}{after}")
+        return _hash(f'{before}"seed": {self.seed}{after}')
 
     @cached_property
     def _around_seed(self) -> tuple[str, str]:
         """The canonical form before and after the seed, which is all that configs of a grid differ in."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        before, after = _canonical(values | {"seed": SEED_HERE}).split(json.dumps(SEED_HERE))
+        before, after = _canonical(values | {"seed": "here"}).split('"seed": "here"')
         return before, after
 
     @property
@@ -254,10 +239,24 @@ class RunConfig:
     def with_seed(self, seed: int) -> RunConfig:
         """`but(seed=seed)`, many times as fast, because only the seed is checked."""
         other = object.__new__(RunConfig)
-        known = {"_around_seed": self._around_seed, "norm_options": deepcopy(self.norm_options)}
-        other.__dict__.update(vars(self) | known, seed=_check_seed(seed))
-        other.__dict__.pop("run_id", None)
+        _ = self._around_seed  # the copy has it too
+        options = deepcopy(self.norm_options) if self.norm_options else {}
+        vars(other).update(vars(self), seed=check_seed(seed), norm_options=options)
+        vars(other).pop("run_id", None)
         return other
+
+
+def _valid(name: str) -> Sequence[str]:
+    """What a field may be. Imported here, because a config of what is KNOWN need not wait for torch."""
+    if name == "positional":
+        from mambanorm.model.positional import POSITIONAL as valid
+    elif name == "norm_position":
+        from mambanorm.model.transformer import NORM_POSITIONS as valid
+    elif name == "optimizer":
+        from mambanorm.training.optimizer import OPTIMIZERS as valid
+    else:
+        return KNOWN[name]
+    return list(valid)
 
 
 def _is_beta(value: object) -> bool:
@@ -291,57 +290,6 @@ def _differs(value: object, default: object) -> bool:
     """Whether JSON would show them differently: 0 is not 0.0, but a list is as good as a tuple."""
     value, default = (list(one) if isinstance(one, tuple) else one for one in (value, default))
     return repr(value) != repr(default)
-
-
-def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
-    """`8` → [0…7]; a list of seeds as it is; None → the scale's.
-
-    ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
-    """
-    seeds = SEEDS_PER_ARM[check_scale(scale)] if seeds is None else seeds
-    hint = "give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
-    if isinstance(seeds, bool | str | bytes | float):
-        raise ValueError(f"seeds must be whole numbers, got {seeds!r}: {hint}")
-    if not isinstance(seeds, Iterable):
-        return list(range(_check_count(_whole(seeds, hint), hint)))
-    chosen = [_check_seed(_whole(seed, hint)) for seed in islice(seeds, MOST_SEEDS + 1)]
-    if len(chosen) > MOST_SEEDS:
-        raise ValueError(f"more than {MOST_SEEDS:,} seeds in a list: {hint}")
-    if not chosen:
-        raise ValueError(f"at least one seed is needed, got {seeds!r}: {hint}")
-    check_once("seed", chosen)
-    return chosen
-
-
-def _whole(number: object, hint: str) -> int:
-    """A whole number, whichever integer type it came in."""
-    try:
-        if not isinstance(number, bool):
-            return operator.index(number)
-    except TypeError:
-        pass
-    raise ValueError(f"a seed is a whole number, got {number!r}: {hint}")
-
-
-def _check_count(count: int, hint: str) -> int:
-    if count < 1:
-        raise ValueError(f"at least one seed is needed, got {count}: {hint}")
-    if count > TUNE_SEEDS[0]:
-        most = TUNE_SEEDS[0]
-        raise ValueError(f"{count:,} seeds are too many: at most {most}, because those from {most} on tune and select")
-    return count
-
-
-def _check_seed(seed: int) -> int:
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed}")
-    return seed
-
-
-def check_once(what: str, given: Sequence[object]) -> None:
-    """ValueError for what is given twice."""
-    if twice := [one for one, times in Counter(given).items() if times > 1]:
-        raise ValueError(f"{what} {twice[0]!r} is given twice")
 
 
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
@@ -384,6 +332,20 @@ def _is_attention(arm: object) -> bool:
     return isinstance(arm, str | Arm) and isinstance(Arm.parse(arm), AttentionArm)
 
 
+def check_task(name: str) -> str:
+    """As that of the registry, which a task of the kit need not wait for."""
+    if isinstance(name, str) and name in KIT_TASKS:
+        return name
+    from mambanorm import tasks
+
+    return tasks.check_task(name)
+
+
+def relative_cost(config: RunConfig) -> float:
+    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not grow with it)."""
+    return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
+
+
 def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:
     """The configs in their order, each run once."""
     return list({config.run_id: config for config in configs}.values())
@@ -406,8 +368,3 @@ def grid(
         first = [base_config(task, scale, arm=arm, seed=seeds[0], **changes) for arm in arms]
         configs += first + [config.with_seed(seed) for seed in seeds[1:] for config in first]
     return unique(configs)
-
-
-TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
-"""Seeds that are no test seeds. Version 1 of the verdicts' protocol chose learning rates on the first, "the best of" on
-the second; version 2 needs neither, its test seeds choose for each other."""

@@ -13,11 +13,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from mambanorm.later import Later, has
 
-psutil = Later("psutil")
+psutil, torch = Later("psutil"), Later("torch")
 
 RECORDED_PACKAGES = ("mambanorm", "torch", "numba", "numpy", "scikit-learn")
 

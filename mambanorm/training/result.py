@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from mambanorm.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass

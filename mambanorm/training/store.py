@@ -5,6 +5,7 @@
     runs/.resume-<run_id>/         the checkpoint of a run under way (training/checkpoint.py); deleted once it is stored
     runs/.lease-<run_id>           who trains it just now (training/leases.py)
     runs/.unfinished-…/            a run that is being written; the next sweep removes what a killed process left of it
+    runs/.index                    the rows of the run frame, while their files are as they were (training/index.py)
 
 A run is written into a temporary folder, which is renamed last, when all of it has reached the disk. Whatever is read
 is checked: `load_runs` checks config, result and the size of every file, `StoredRun` each other file when it is asked
@@ -23,7 +24,7 @@ import time
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from mambanorm.atomic import PROBE, free_name, save_tensors, sha256, to_disk, wr
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.settings import ROOT
 from mambanorm.training.config import RunConfig, unique
+from mambanorm.training.index import Index
 from mambanorm.training.leases import remove_dead
 from mambanorm.training.result import RunResult
 from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun, StoredRun, check_run, read_run
@@ -48,6 +50,7 @@ COLUMNS = [
     *("threads", "backend", "versions", "git_commit", "machine"),
     *("best_step", "parameters", "d_model", "norm_options", "model", "error", "checked"),
 ]
+OF_CONFIG = (*COLUMNS[: COLUMNS.index("status")], "d_model", "norm_options", "model")  # the columns known before a run
 UNFINISHED, RESUME = ".unfinished-", ".resume-"
 ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished may be deleted
 
@@ -115,8 +118,13 @@ def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRu
 
 def stored_run(run_id: str, directory: str | Path | None = None) -> StoredRun | None:
     """As `find_run`, by an id of the run frame."""
+    return _or_warn(read_run, runs_dir(directory) / run_id)
+
+
+def _or_warn(read: Callable[..., StoredRun | None], what: Path | str) -> StoredRun | None:
+    """`read(what)`, or None after a warning."""
     try:
-        return read_run(runs_dir(directory) / run_id)
+        return read(what)
     except DamagedRun as error:
         _warn_of_skipped(error)
     except NotRegistered as error:
@@ -136,31 +144,48 @@ def load_runs(
         if name not in COLUMNS:
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
-    folders = _run_folders(store) if configs is None else [store / config.run_id for config in configs]
-    runs, elsewhere = [], []
-    for folder in folders:
+    names = _run_ids(store) if configs is None else [config.run_id for config in configs]
+    wanted = {name: value if isinstance(value, list | tuple | set) else [value] for name, value in where.items()}
+    index, elsewhere = Index(store, names), []
+    unlike = index.unlike({name: values for name, values in wanted.items() if name in OF_CONFIG})
+    known = unlike | index.sound(name for name in names if name not in unlike)
+    for name in _unread(names, known):
         try:
-            runs.append(read_run(folder))
+            index.read(name)
         except NotRegistered as error:
             elsewhere.append(error)
         except (DamagedRun, OSError) as error:
             _warn_of_skipped(error)
     _warn_of_names(elsewhere)
-    frame = pd.DataFrame([run.row() for run in runs if run is not None]).reindex(columns=COLUMNS)
-    for name, value in where.items():
-        frame = frame[frame[name].isin(value if isinstance(value, list | tuple | set) else [value])]
+    index.save(there=set(names) if configs is None else None)
+    frame = index.frame([name for name in names if name in known or name in index.found]).reindex(columns=COLUMNS)
+    for name, values in wanted.items():
+        frame = frame[frame[name].isin(values)]
     return frame.reset_index(drop=True)
 
 
+def _unread(names: list[str], known: set[str]) -> Iterable[str]:
+    """The runs that have to be read, once each; with a bar on a terminal where that takes a while, as at first."""
+    unread = [name for name in dict.fromkeys(names) if name not in known]
+    return tqdm(unread, desc="reading the store", unit=" runs", delay=2, leave=False, disable=None)
+
+
 def missing_runs(configs: Iterable[RunConfig], directory: str | Path | None = None) -> list[RunConfig]:
-    """Those of the configs that the store does not hold, without repeats."""
-    return [config for config in unique(configs) if find_run(config, directory) is None]
+    """Those of the configs that the store does not hold, without repeats. Warns and raises as `find_run` does."""
+    asked = {config.run_id: config for config in unique(configs)}
+    index = Index(runs_dir(directory), list(asked))
+    known = index.sound(asked)
+    missing = [asked[name] for name in _unread(list(asked), known) if _or_warn(index.read, name) is None]
+    index.save()
+    return missing
 
 
-def _run_folders(store: Path) -> list[Path]:
-    """Every run's folder, in order of the ids. A folder with a dot in its name is under way or was set aside."""
-    folders = sorted(store.iterdir()) if store.is_dir() else []
-    return [folder for folder in folders if folder.is_dir() and "." not in folder.name]
+def _run_ids(store: Path) -> list[str]:
+    """Every run's id, in order. A folder with a dot in its name is under way or was set aside."""
+    if not store.is_dir():
+        return []
+    with os.scandir(store) as entries:
+        return sorted(entry.name for entry in entries if "." not in entry.name and entry.is_dir())
 
 
 def check_runs(directory: str | Path | None = None, *, progress: bool = True) -> pd.DataFrame:
@@ -169,7 +194,8 @@ def check_runs(directory: str | Path | None = None, *, progress: bool = True) ->
     Unchecked: sound as far as can be told, but of an earlier version without checksums.
     """
     rows = []
-    for folder in tqdm(_run_folders(runs_dir(directory)), desc="checking", unit=" runs", disable=not progress):
+    store = runs_dir(directory)
+    for folder in tqdm([store / name for name in _run_ids(store)], desc="checking", unit=" runs", disable=not progress):
         state, why = "whole" if (folder / MANIFEST).exists() else "unchecked", ""
         try:
             check_run(folder)

@@ -19,21 +19,21 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
 from mambanorm.atomic import sha256
 from mambanorm.errors import ImportFailed, NotRegistered
 from mambanorm.model.arms import Arm
 from mambanorm.training.config import RunConfig, run_id_of
-from mambanorm.training.evaluation import accuracy
 from mambanorm.training.result import check_facts
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REQUIRED = ("config.json", "result.json", "curves.parquet", "predictions.npz")
 OPTIONAL = ("diagnostics.npz", "checkpoint.safetensors")  # may be deleted to save space
@@ -87,6 +87,8 @@ class StoredRun:
     @property
     def predictions(self) -> dict[str, np.ndarray]:
         """Of the test split. They must give the accuracy that the result claims."""
+        from mambanorm.training.evaluation import accuracy  # here: a row of the run frame need not wait for torch
+
         found = self._load("predictions.npz", _read_npz)
         if self.facts["status"] == "ok" and (derived := accuracy(found)) != self.facts["test_accuracy"]:
             claimed = f"result.json claims an accuracy of {self.facts['test_accuracy']}"
@@ -99,6 +101,8 @@ class StoredRun:
 
     @property
     def checkpoint(self) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
         return self._load("checkpoint.safetensors", load_file)
 
     def _load(self, name: str, read: Callable[[Path], Any]) -> Any:

@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 from mambanorm.tasks import check_task
 from mambanorm.text import spell
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
-from mambanorm.training.config import RunConfig, unique
+from mambanorm.training.config import RunConfig, relative_cost, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
 from mambanorm.training.stacked_sweep import check_stack, train_stacks
@@ -198,8 +198,3 @@ def _progress(
             if config is not None:
                 bar.update()
                 yield config, error
-
-
-def relative_cost(config: RunConfig) -> float:
-    """Work of a run up to a factor: steps × batch × layers × (width + a constant for what does not grow with it)."""
-    return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)

@@ -1,0 +1,193 @@
+"""What a store of many runs costs: generates one, then times loading it and every command that looks at all of it.
+
+    python -m benchmarks.store                      50,000 runs, in a temporary folder that is deleted at the end
+    python -m benchmarks.store --runs 20000 --out /tmp/bench
+    python -m benchmarks.store --before /tmp/bench/store.json       with the times of an earlier version beside its own
+
+The runs are generated: one real run of scale smoke, copied file by file, each copy with another config, its own run_id
+and the checksums of its files. They are those of `mambanorm study`, of `mambanorm verdicts` and, for the rest, of the
+grid of 36 arms on two tasks, at scale quick. So every command finds all that it asks for, and trains nothing. Their
+files are as small as a smoke run's, which makes no difference here: only their sizes are looked at.
+
+Times are those of a clock, and of all processors together (`cpu`): on a machine that others use too, compare the
+second. What was read a moment ago is in the machine's memory; the first look after its start waits for the disk.
+
+Written into the folder of results: `store.json` (head, one row a measurement) and `store.md`, the same as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from mambanorm.atomic import write_text
+from mambanorm.claims import verdict_runs
+from mambanorm.settings import ROOT
+from mambanorm.study.experiments import GRID_ARMS, study
+from mambanorm.training import machine
+from mambanorm.training.config import RunConfig, base_config, grid, unique
+from mambanorm.training.loop import train
+from mambanorm.training.store import load_runs, save_run
+from mambanorm.training.stored_run import MANIFEST
+
+SCALE, TASKS = "quick", ("digits", "listops")
+RUNS, REPEATS = 50_000, 3
+LOAD_S, COMMAND_S = 2.0, 3.0  # the targets, at 50,000 runs
+
+
+def configs_for(n: int) -> tuple[list[RunConfig], int]:
+    """n configs: those of the study and of the verdicts, filled up from the grid; and its number of seeds."""
+    asked = [config for configs in study(SCALE).values() for config in configs]
+    asked += verdict_runs(scale=SCALE, frame=load_runs(tempfile.gettempdir(), configs=[]))
+    seeds = max(1, (n - len(unique(asked))) // (len(GRID_ARMS) * len(TASKS)))
+    return unique([*asked, *grid(GRID_ARMS, TASKS, scale=SCALE, seeds=range(seeds))]), seeds
+
+
+def generate(configs: list[RunConfig], store: Path) -> None:
+    """A stored run for each config: copies of the files of one smoke run; config, result and manifest its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        template = save_run(train(base_config("digits", "smoke")), folder)
+        content = {path.name: path.read_bytes() for path in template.iterdir()}
+    facts = json.loads(content["result.json"])
+    files = json.loads(content.pop(MANIFEST))["files"]
+    for config in configs:
+        own = facts | {"steps": config.steps, "threads": config.threads}
+        content["config.json"] = config.to_json().encode()
+        content["result.json"] = json.dumps(own, indent=2).encode()
+        sums = {
+            name: {"sha256": hashlib.sha256(content[name]).hexdigest(), "bytes": len(content[name])}
+            for name in ("config.json", "result.json")
+        }
+        folder = store / config.run_id
+        folder.mkdir(parents=True)
+        for name, one in content.items():
+            (folder / name).write_bytes(one)
+        (folder / MANIFEST).write_text(json.dumps({"files": files | sums}, indent=2))
+
+
+def seconds_of(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of all processors for this process and those that it started and waited for."""
+    start, before = time.perf_counter(), os.times()
+    work()
+    return time.perf_counter() - start, sum(os.times()[:4]) - sum(before[:4])
+
+
+def command(store: Path, *arguments: str) -> Callable[[], object]:
+    """A command of the shell, in a process of its own; RuntimeError if it fails."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MAMBANORM_SCALE": SCALE, "MAMBANORM_RUNS_DIR": str(store)}
+
+    def call() -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "mambanorm", *arguments], env=environment, capture_output=True, text=True
+        )
+        if done.returncode or "Training takes" in done.stdout:
+            raise RuntimeError(f"mambanorm {' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-500:]}")
+
+    return call
+
+
+def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
+    """One row a measurement: what, its target in seconds (None: none was set) and the time of every repeat."""
+    rows = []
+
+    def add(what: str, work: Callable[[], object], target: float | None = None, repeats: int = repeats) -> None:
+        times, cpu = zip(*(seconds_of(work) for _ in range(repeats)), strict=True)
+        medians = {"median_s": statistics.median(times), "cpu_s": statistics.median(cpu)}
+        rows.append({"what": what, "target_s": target, **medians, "times_s": times})
+        print("{:<46} {median_s:7.2f} s, cpu {cpu_s:.2f} s".format(what, **medians), flush=True)
+
+    def load(**where: object) -> Callable[[], object]:
+        return lambda: load_runs(store, **where)
+
+    def one_more() -> None:
+        """A run that has been written anew since the last look: other times of its files, the same content."""
+        path = sorted(store.glob("[!.]*"))[0] / "result.json"
+        path.write_bytes(path.read_bytes())
+        load_runs(store)
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        add("load_runs(), the first time", load(), repeats=1)
+    add("load_runs()", load(), LOAD_S)
+    add(f"load_runs(task={TASKS[0]!r})", load(task=TASKS[0]), LOAD_S)
+    add("load_runs(), one run changed", one_more, LOAD_S)
+    sweep = ("sweep", "--grid", "grid", "--tasks", ",".join(TASKS), "--seeds", f"0-{seeds - 1}")
+    for words in (("runs",), ("study", "--dry-run"), ("verdicts", "--dry-run"), sweep):
+        add(f"mambanorm {' '.join(words)}", command(store, *words), COMMAND_S)
+    with tempfile.TemporaryDirectory() as empty:
+        add("mambanorm runs, of an empty store", command(Path(empty), "runs"))
+    return rows
+
+
+def load() -> str:
+    """How busy the machine is with this and with other work."""
+    running = f"{os.getloadavg()[1]:.1f}" if hasattr(os, "getloadavg") else "unknown how many"
+    return f"{running} processes at a time on {machine.cores()} cores"
+
+
+def report(head: dict, rows: list[dict], before: dict[str, float]) -> str:
+    """The rows as a Markdown table, under what they depend on. `before`: what → median of an earlier version."""
+    lines = [f"# A store of {head['runs']:,} runs", ""]
+    lines += [f"- {name}: {value}" for name, value in head.items() if name != "runs"]
+    lines += ["", "| what | before | median | fastest | cpu | wanted | |", "|---|---:|---:|---:|---:|---:|---|"]
+    for row in rows:
+        target = row["target_s"]
+        verdict = "" if target is None else "reached" if row["median_s"] <= target else "**not reached**"
+        seconds = [before.get(row["what"]), row["median_s"], min(row["times_s"]), row["cpu_s"]]
+        cells = ["" if value is None else f"{value:.2f} s" for value in seconds]
+        cells += ["" if target is None else f"≤ {target:g} s", verdict]
+        lines.append(f"| `{row['what']}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"how many runs to generate (default: {RUNS:,})")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help=f"times each is timed (default: {REPEATS})")
+    parser.add_argument("--store", type=Path, help="generate it here, or use what is there, and keep it")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="a store.json to compare with")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="where the results go")
+    options = parser.parse_args(argv)
+    earlier = json.loads(options.before.read_text()) if options.before else {"head": {}, "rows": []}
+    before = {row["what"]: row["median_s"] for row in earlier["rows"]}
+    configs, seeds = configs_for(options.runs)
+    folder = options.store or Path(tempfile.mkdtemp(prefix="mambanorm-store-"))
+    try:
+        missing = [config for config in configs if not (folder / config.run_id).exists()]
+        print(f"generating {len(missing):,} runs in {folder}", flush=True)
+        generate(missing, folder)
+        rows = measure(folder, seeds, options.repeats)
+    finally:
+        if options.store is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    head = {
+        "runs": len(configs),
+        "command": f"python -m benchmarks.store --runs {options.runs} --repeats {options.repeats}",
+        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        "machine": machine.machine(),
+        "load": load(),
+        "commit": machine.git_commit() or "unknown",
+        "versions": machine.versions(),
+    }
+    if before:
+        head["before"] = f"commit {earlier['head']['commit']}, {earlier['head']['date']}, {earlier['head']['load']}"
+    write_text(options.out / "store.json", json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
+    write_text(options.out / "store.md", report(head, rows, before))
+    print(f"{options.out / 'store.md'} and store.json written")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,226 @@
+"""The index of a store: the row of every run, kept in one file, so that 50,000 folders need not be read again.
+
+    <store>/.index    the SHA-256 of the rest in hexadecimal, then a Parquet table: a row a run, and two columns more:
+                      signature   size, modification and change time of each of its files
+                      names       what must be registered to read its config: its arm and its other norms
+
+The folders stay the truth. A row counts only while its run's files have the signature that they had before they were
+read; every other run is read from its folder, as if there were no index. Nobody can set a change time (ctime), so a
+file that was altered and given its old time back is noticed too. On Windows, which has none, it is not.
+
+An index that is lost, torn, edited or written by other code is rebuilt by the next look at the whole store. Two
+processes may write it at once: the last one stays, and both are right. Nothing waits for it, and where it cannot be
+written (a full disk, another user's store) all goes on without. What is damaged never enters it, nor a run whose files
+changed a moment ago, because a clock's tick would hide a further change.
+
+Whoever can read the index can read every run in it: it gets the permissions that they have in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import struct
+import time
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from mambanorm.atomic import replacing
+from mambanorm.model.arms import __file__ as arms_file
+from mambanorm.training.config import SCHEMA, RunConfig
+from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
+
+INDEX = ".index"
+LEAST = 64  # so many new runs, or one in a hundred, before the index is written again
+SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
+ABANDONED_S = 24 * 3600.0
+THREADS = 4  # that ask for sizes and times; more would only wait for one another
+
+SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
+ABSENT = (-1, 0, 0)
+SOURCES = [Path(arms_file), *(Path(__file__).with_name(f"{name}.py") for name in ("config", "presets", "result"))]
+SOURCES += [Path(__file__), Path(__file__).with_name("stored_run.py")]
+"""The code that decides what the row of a run is, and which runs are whole."""
+
+
+class Index:
+    """What is known of the runs of a store, and what is learned while some of them are read.
+
+    sound   the runs whose rows still hold
+    read    reads another one from its folder
+    frame   the rows of all of them
+    save    writes the index again if enough is new
+    """
+
+    def __init__(self, store: Path, names: Sequence[str]):
+        """`names`: the runs that are asked for. Few of them are read faster than the index."""
+        self.store = store
+        self.table = _load(store / INDEX) if len(names) >= LEAST else pa.table({})
+        self.place = {run_id: i for i, run_id in enumerate(_column(self.table, "run_id"))}
+        self.found: dict[str, tuple[StoredRun, bytes | None]] = {}  # read this time, with the signature before
+
+    def unlike(self, where: dict[str, Any]) -> set[str]:
+        """The indexed runs that a filter by columns leaves out. Columns of the config only: a run_id fixes them."""
+        if not where or not len(self.table):
+            return set()
+        frame = self.table.select(["run_id", *where]).to_pandas()
+        out = ~pd.concat([frame[name].isin(values) for name, values in where.items()], axis=1).all(axis=1)
+        return set(frame["run_id"][out])
+
+    def sound(self, names: Iterable[str]) -> set[str]:
+        """Those of the runs whose files are as they were when their rows were written."""
+        known = [name for name in dict.fromkeys(names) if name in self.place]
+        if not known:
+            return set()
+        signatures, norms = _column(self.table, "signature"), _column(self.table, "names")
+        here = {text for text in set(norms) if _registered_here(text)}
+        at = [(name, self.place[name]) for name in known]
+        with ThreadPoolExecutor(THREADS) as pool:  # a stat lets other threads run
+            parts = pool.map(self._unchanged, [at[i::THREADS] for i in range(THREADS)], [signatures] * THREADS)
+            return {name for name in chain.from_iterable(parts) if norms[self.place[name]] in here}
+
+    def _unchanged(self, at: Iterable[tuple[str, int]], signatures: Sequence[bytes]) -> list[str]:
+        store = str(self.store)
+        return [name for name, i in at if signature(f"{store}/{name}") == signatures[i]]
+
+    def read(self, name: str) -> StoredRun | None:
+        """`read_run` of a folder of the store, with its errors."""
+        before = signature(f"{self.store}/{name}")
+        run = read_run(self.store / name)
+        if run is not None:
+            self.found[name] = run, before
+        return run
+
+    def frame(self, names: Sequence[str]) -> pd.DataFrame:
+        """The rows of these runs, in this order, as they would be without an index: with the same types."""
+        rows = {name: run.row() for name, (run, _) in self.found.items()}
+        if not names or not self.place.keys() - rows.keys():
+            return pd.DataFrame([rows[name] for name in names])
+        kept = self.table.drop_columns(["signature", "names"])
+        try:
+            table = _joined(kept, list(rows.values()))
+        except (pa.ArrowException, ValueError, OverflowError):  # a number or a text that Arrow cannot hold
+            rows = {row["run_id"]: row for row in kept.to_pylist()} | rows
+            return pd.DataFrame([rows[name] for name in names])
+        place = self.place | {name: len(kept) + i for i, name in enumerate(rows)}
+        at = [place[name] for name in names]
+        return _as_frame(table if at == list(range(len(table))) else table.take(at))
+
+    def save(self, there: Collection[str] | None = None) -> None:
+        """Writes the index again if enough is new. `there`: the runs that the store has, None if that was not asked."""
+        new = {name: found for name, found in self.found.items() if _settled(found[1])}
+        if len(new) < max(LEAST, len(self.table) // 100):
+            return
+        kept = [i for name, i in self.place.items() if name not in new and (there is None or name in there)]
+        rows = [run.row() | {"signature": sign, "names": _names_of(run.config)} for run, sign in new.values()]
+        # where it cannot be written, or holds what Arrow cannot, all goes on without
+        with suppress(OSError, pa.ArrowException, ValueError, OverflowError):
+            table = _joined(self.table.take(kept), rows).sort_by("run_id")
+            _write(table, self.store, _column(table, "run_id"))
+
+
+def signature(folder: str) -> bytes | None:
+    """Size, modification and change time of every file of a run; None where one that it needs is missing, or where
+    this user may not look."""
+    found: list[int] = []
+    for name in FILES:
+        try:
+            status = os.stat(f"{folder}/{name}")
+            found += (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        except FileNotFoundError:
+            if name in REQUIRED:
+                return None
+            found += ABSENT
+        except OSError:
+            return None
+    return SIGNATURE.pack(*found)
+
+
+def _settled(sign: bytes | None) -> bool:
+    """Whether no file of the run has been changed for a while. Times are in nanoseconds, and above any size."""
+    return sign is not None and max(SIGNATURE.unpack(sign)) < time.time_ns() - SETTLED_S * 1e9
+
+
+def _names_of(config: RunConfig) -> str:
+    return json.dumps([config.model, config.arm, config.stem_norm, config.down_norm, config.final_norm])
+
+
+def _registered_here(names: str) -> bool:
+    """Whether every norm is registered in this process. If not, the run is read again, and the reader tells."""
+    model, arm, stem, down, final = json.loads(names)
+    try:
+        RunConfig(model=model, arm=arm, stem_norm=stem, down_norm=down, down_sample=(1,), final_norm=final)
+    except ValueError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# tables
+
+
+def _column(table: pa.Table, name: str) -> list:
+    return table[name].to_pylist() if len(table) else []
+
+
+def _joined(table: pa.Table, rows: list[dict]) -> pa.Table:
+    """The rows behind those of the table."""
+    if not rows:
+        return table
+    more = pa.Table.from_pylist(rows)
+    return pa.concat_tables([table, more], promote_options="permissive") if len(table) else more
+
+
+def _as_frame(table: pa.Table) -> pd.DataFrame:
+    """A data frame with the types that pandas infers from rows: a column without any value holds None."""
+    return table.to_pandas().assign(
+        **{name: None for name in table.column_names if table[name].null_count == len(table)}
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the file
+
+
+def _load(path: Path) -> pa.Table:
+    """The table of an index; one without rows if there is none, or if it is not what this code wrote."""
+    with suppress(OSError):
+        checksum, _, content = path.read_bytes().partition(b"\n")
+        if checksum == _checksum(content):
+            return parquet.read_table(io.BytesIO(content))
+    return pa.table({})
+
+
+def _write(table: pa.Table, store: Path, run_ids: list[str]) -> None:
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer)
+    content = buffer.getvalue()
+    readable = 0o444
+    for run_id in run_ids:
+        readable &= os.stat(f"{store}/{run_id}").st_mode & os.stat(f"{store}/{run_id}/result.json").st_mode
+    for left in store.glob(f".{INDEX}-*.tmp"):  # by a process that was killed here
+        if time.time() - left.stat().st_mtime > ABANDONED_S:
+            left.unlink()
+    with replacing(store / INDEX) as temporary:
+        temporary.touch()
+        temporary.chmod(temporary.stat().st_mode & (readable | 0o200))
+        temporary.write_bytes(_checksum(content) + b"\n" + content)
+
+
+def _checksum(content: bytes) -> bytes:
+    """Of the content and of the code that makes it: an index of other code has another one."""
+    digest = hashlib.sha256(f"{SCHEMA} {pa.__version__} {pd.__version__}".encode())
+    for source in SOURCES:
+        digest.update(source.read_bytes())
+    digest.update(content)
+    return digest.hexdigest().encode()

@@ -1,0 +1,435 @@
+"""The index of a store changes no row and hides no damage: it only spares reading what is as it was."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from importlib import import_module
+
+import pandas as pd
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm.model.positional import POSITIONAL
+from mambanorm.model.transformer import NORM_POSITIONS
+from mambanorm.norms import NORMS, register_norm
+from mambanorm.settings import KIT_NORMS, KIT_TASKS
+from mambanorm.tasks import TASKS
+from mambanorm.training import index as indexing
+from mambanorm.training.config import KNOWN, RunConfig, base_config, grid, run_id_of
+from mambanorm.training.index import INDEX, Index, signature
+from mambanorm.training.loop import train
+from mambanorm.training.optimizer import OPTIMIZERS
+from mambanorm.training.result import MAY_BE_NONE
+from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
+from mambanorm.training.stored_run import MANIFEST, config_row, read_run
+
+store_module = import_module("mambanorm.training.store")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return train(base_config("digits", "smoke"))
+
+
+@pytest.fixture(scope="module")
+def template(result, tmp_path_factory):
+    """Runs of every kind, generated from one: other arms, tasks and seeds, of a regression, diverged, unchecked."""
+    store = tmp_path_factory.mktemp("template")
+    source = save_run(result, store / "source")
+    configs = grid(["RMSN>SSM>GN", "RMSN>SSM>None+B:RMSN"], ["digits", "diabetes"], scale="smoke", seeds=range(3))
+    configs += grid(["LN>MHA>LN"], scale="smoke", seeds=range(2), norm_options={"eps": 1e-3})
+    none = {name: None for name in MAY_BE_NONE}
+    for i, config in enumerate(configs):
+        facts = json.loads((source / "result.json").read_text()) | none | {"steps": config.steps, "wall_s": i / 7}
+        if config.task == "diabetes":
+            facts |= {"rmse": 50.0 + i, "mae": 40.1, "chance_rmse": 75.0}
+        if i % 5 == 1:
+            site = {"first_nonfinite_step": 0, "first_nonfinite_site": "n1"}
+            facts |= {"status": "diverged", "test_accuracy": facts["chance"]} | site
+        _write(source, store / config.run_id, config, facts)
+    shutil.rmtree(source.parent)
+    return store
+
+
+def _write(source, folder, config, facts):
+    shutil.copytree(source, folder)
+    (folder / "config.json").write_text(config.to_json())
+    (folder / "result.json").write_text(json.dumps(facts))
+    _seal(folder)
+
+
+def _seal(folder):
+    """A manifest for the files as they are now."""
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    for name in files:
+        content = (folder / name).read_bytes()
+        files[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    (folder / MANIFEST).write_text(json.dumps({"files": files}))
+
+
+@pytest.fixture
+def runs(template, store, monkeypatch):
+    """A store with these runs, in which a single new run is worth an index, and none is too young for it."""
+    monkeypatch.setattr(indexing, "LEAST", 1)
+    monkeypatch.setattr(indexing, "SETTLED_S", 0.0)
+    return shutil.copytree(template, store)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The folders that are read, in order."""
+    seen = []
+
+    def reading(folder):
+        seen.append(folder.name)
+        return read_run(folder)
+
+    for module in (indexing, store_module):
+        monkeypatch.setattr(module, "read_run", reading)
+    return seen
+
+
+def unindexed(store, names=None):
+    """The run frame as it was made before there was an index: a dict a run."""
+    names = sorted(path.name for path in store.iterdir() if "." not in path.name) if names is None else names
+    return pd.DataFrame([read_run(store / name).row() for name in names]).reindex(columns=COLUMNS)
+
+
+def any_run(store, at=0):
+    return sorted(path for path in store.iterdir() if "." not in path.name)[at]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same frame, with fewer reads
+
+
+def test_the_frame_is_the_same_with_an_index_and_without(runs, reads):
+    expected = unindexed(runs)
+    assert set(expected.status) == {"ok", "diverged"}
+    assert expected.rmse.isna().any()
+    assert expected.rmse.notna().any()
+    for look in ("first", "second"):
+        pd.testing.assert_frame_equal(load_runs(), expected)
+        assert len(reads) == (len(expected) if look == "first" else 0)
+        reads.clear()
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_rows_of_the_index_and_rows_just_read_have_the_types_of_one_frame(few, runs, reads, monkeypatch):
+    """Also where one half has no value in a column: numbers, texts and None stay what they are."""
+    expected = unindexed(runs)
+    diverged = expected.run_id[expected.status == "diverged"].tolist()
+    regressions = expected.run_id[expected.task == "diabetes"].tolist()
+    for changed in (diverged, regressions, [name for name in expected.run_id if name not in diverged]):
+        load_runs()
+        for name in changed:
+            os.utime(runs / name / "result.json")
+        reads.clear()
+        pd.testing.assert_frame_equal(
+            load_runs(configs=configs_of(runs, changed) if few else None), unindexed(runs, changed) if few else expected
+        )
+        assert sorted(reads) == sorted(changed)
+
+
+def configs_of(store, names):
+    return [read_run(store / name).config for name in names]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"task": "digits"},
+        {"status": "diverged"},
+        {"task": "digits", "status": ["ok"]},
+        {"arm": "no such"},
+        {"seed": {1, 2}},
+    ],
+    ids=str,
+)
+def test_a_filter_gives_the_rows_that_it_gave(where, runs):
+    expected = unindexed(runs)
+    for name, value in where.items():
+        expected = expected[expected[name].isin(value if isinstance(value, list | set) else [value])]
+    for _ in range(2):
+        pd.testing.assert_frame_equal(load_runs(**where), expected.reset_index(drop=True))
+
+
+def test_a_filter_by_config_looks_only_at_its_runs(runs, monkeypatch):
+    n = (load_runs().task == "diabetes").sum()
+    looked_at = []
+    monkeypatch.setattr(indexing, "signature", lambda folder: looked_at.append(folder) or signature(folder))
+    assert len(load_runs(task="diabetes")) == n == len(looked_at)
+
+
+def test_the_columns_of_a_filter_before_reading_are_those_of_the_config():
+    assert set(OF_CONFIG) == set(config_row(RunConfig()))
+
+
+def test_configs_are_answered_in_their_order_without_reading(runs, reads):
+    asked = configs_of(runs, load_runs().run_id[::-2])
+    reads.clear()
+    assert load_runs(configs=asked).run_id.tolist() == [config.run_id for config in asked]
+    assert missing_runs([*asked, base_config("digits", "smoke", seed=77)]) == [base_config("digits", "smoke", seed=77)]
+    assert reads == [base_config("digits", "smoke", seed=77).run_id]
+
+
+def test_looking_for_what_is_missing_writes_the_index_too(runs, reads):
+    configs = configs_of(runs, sorted(path.name for path in runs.iterdir()))
+    reads.clear()
+    assert missing_runs(configs) == []
+    assert len(reads) == len(configs)
+    assert missing_runs(configs) == []
+    assert len(load_runs()) == len(reads) == len(configs)
+
+
+def test_a_stopped_sweep_of_stored_runs_reads_none_of_them(runs, reads):
+    configs = configs_of(runs, load_runs(task="digits").run_id)
+    reads.clear()
+    assert mn.sweep(configs, workers=0, progress=False).run_id.tolist() == [config.run_id for config in configs]
+    assert reads == []
+
+
+def test_a_small_store_has_no_index(template, store):
+    shutil.copytree(template, store)
+    load_runs()
+    assert not (store / INDEX).exists()
+
+
+def test_a_young_run_is_not_indexed(runs, reads, monkeypatch):
+    """A second change within one tick of the clock would leave the same signature."""
+    monkeypatch.setattr(indexing, "SETTLED_S", 3600.0)
+    load_runs()
+    assert not (runs / INDEX).exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the folders are the truth
+
+
+def test_an_added_and_a_removed_run_are_noticed(runs, reads, result):
+    before = load_runs()
+    shutil.rmtree(any_run(runs))
+    reads.clear()
+    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
+    added = save_run(result)
+    reads.clear()
+    assert set(load_runs().run_id) == {*before.run_id[1:], added.name}
+    assert reads == [added.name]
+
+
+def test_a_run_that_is_trained_again_replaces_its_row(runs, reads):
+    load_runs()
+    folder = any_run(runs)
+    facts = json.loads((folder / "result.json").read_text()) | {"wall_s": 1234.5}
+    (folder / "result.json").write_text(json.dumps(facts))
+    _seal(folder)
+    reads.clear()
+    assert load_runs().wall_s[0] == 1234.5
+    assert reads == [folder.name]
+
+
+@pytest.mark.parametrize("name", indexing.FILES)
+@pytest.mark.parametrize("how", ["longer", "same size", "same size and time", "gone"])
+def test_an_altered_file_is_noticed(how, name, runs, reads):
+    load_runs()
+    path = any_run(runs) / name
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content + b" " * (how == "longer"))
+    if how == "same size and time":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if how == "gone":
+        path.unlink()
+    reads.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # most of these are damage
+        load_runs()
+    assert reads == [path.parent.name]
+
+
+def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
+    (any_run(runs) / "result.json").write_text("{}")
+    for _ in range(3):
+        with pytest.warns(UserWarning, match=f"{any_run(runs).name} is damaged: result.json was altered"):
+            assert any_run(runs).name not in set(load_runs().run_id)
+    assert any_run(runs).name not in Index(runs, "many of them").place
+
+
+def test_an_unchecked_run_is_indexed_as_unchecked(runs, reads):
+    (any_run(runs) / MANIFEST).unlink()
+    assert load_runs().checked.tolist().count(False) == 1
+    reads.clear()
+    assert load_runs().checked.tolist().count(False) == 1
+    assert reads == []
+
+
+def test_a_norm_that_is_not_registered_here_is_told_as_without_an_index(runs, template, result):
+    @register_norm("Peak", equation="x", source="a test", axes=(), causal=True, learnable="nothing")
+    class Peak(torch.nn.Identity):
+        def __init__(self, d):
+            super().__init__()
+
+    try:
+        for config in grid(["Peak>SSM>GN"], scale="smoke", seeds=2):
+            facts = json.loads((any_run(template) / "result.json").read_text()) | {"steps": config.steps}
+            _write(any_run(template), runs / config.run_id, config, facts)
+        n = len(load_runs())
+    finally:
+        del NORMS["Peak"]
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="2 runs use the norm 'Peak', which is not registered here"):
+            assert len(load_runs()) == n - 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the file
+
+
+TAMPERED = {
+    "lost": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "one bit": lambda path: path.write_bytes(path.read_bytes()[:-500] + b"\0" + path.read_bytes()[-499:]),
+    "foreign": lambda path: path.write_text("run_id,task\n1,digits\n"),
+    "a plain table": lambda path: pd.DataFrame({"run_id": ["0" * 16]}).to_parquet(path),
+    "a table of ours": lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
+def test_an_index_that_is_not_what_was_written_is_rebuilt(tamper, runs, reads):
+    expected = load_runs()
+    tamper(runs / INDEX)
+    reads.clear()
+    pd.testing.assert_frame_equal(load_runs(), expected)
+    assert len(reads) == len(expected)
+    pd.testing.assert_frame_equal(load_runs(), expected)
+    assert len(reads) == len(expected)
+
+
+def test_an_index_of_other_code_is_rebuilt(runs, reads, monkeypatch):
+    n = len(load_runs())
+    monkeypatch.setattr(indexing, "SCHEMA", 2**20)
+    reads.clear()
+    assert len(load_runs()) == len(reads) == n
+
+
+def test_a_copied_store_is_read_anew(runs, reads, tmp_path):
+    """Its files have other times: nothing is taken on trust."""
+    expected = load_runs()
+    copy = shutil.copytree(runs, tmp_path / "copy")
+    reads.clear()
+    pd.testing.assert_frame_equal(load_runs(copy), expected)
+    assert len(reads) == len(expected)
+
+
+def test_a_folder_in_place_of_the_index_stops_nothing(runs):
+    (runs / INDEX).mkdir()
+    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
+    assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == [INDEX]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
+def test_a_store_that_cannot_be_written_is_read_all_the_same(error, runs, monkeypatch):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(os, "replace", refuse)
+    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
+    assert not [path for path in runs.iterdir() if path.name.startswith(".")]
+
+
+def test_what_arrow_cannot_hold_is_read_without_an_index(runs):
+    load_runs()
+    folder = any_run(runs)
+    facts = json.loads((folder / "result.json").read_text()) | {"parameters": 2**80}
+    (folder / "result.json").write_text(json.dumps(facts))
+    _seal(folder)
+    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+def test_nobody_reads_in_the_index_what_is_closed_in_its_folder(mode, runs):
+    any_run(runs).chmod(mode)
+    load_runs()
+    assert (runs / INDEX).stat().st_mode & 0o777 == 0o644 & (mode | 0o200)
+
+
+LOOK = """
+import sys
+from mambanorm.training import index
+index.LEAST, index.SETTLED_S = 1, 0.0
+from mambanorm.training.store import load_runs
+for _ in range(5):
+    (load_runs().run_id.size == int(sys.argv[1])) or sys.exit("rows are missing")
+    (index.Path(sys.argv[2]) / index.INDEX).unlink(missing_ok=True)
+"""
+
+
+def test_processes_that_write_the_index_at_once_are_all_right(runs):
+    n = len(unindexed(runs))
+    arguments = [sys.executable, "-c", LOOK, str(n), str(runs)]
+    at_once = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [(one.communicate(timeout=300)[1], one.returncode) for one in at_once] == [("", 0)] * 3
+    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
+    assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == [INDEX]
+
+
+def test_what_a_killed_writer_left_is_removed_a_day_later(runs):
+    (runs / f".{INDEX}-0123.tmp").write_bytes(b"half")
+    (runs / f".{INDEX}-4567.tmp").write_bytes(b"half")
+    os.utime(runs / f".{INDEX}-4567.tmp", (0, 0))
+    load_runs()
+    assert {path.name for path in runs.iterdir() if path.name.startswith(".")} == {INDEX, f".{INDEX}-0123.tmp"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is known without reading, or without torch
+
+
+def _module(load):
+    return getattr(load, "func", load).__module__  # of a partial: that of its function
+
+
+def test_the_names_that_are_known_without_torch_are_those_of_the_registries():
+    assert {name for name, entry in NORMS.items() if entry.factory.__module__.startswith("mambanorm.")} == {*KIT_NORMS}
+    assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm.")} == {*KIT_TASKS}
+    assert KNOWN["positional"] == POSITIONAL
+    assert KNOWN["norm_position"] == NORM_POSITIONS
+    assert set(KNOWN["optimizer"]) <= set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "site": {"eps": 1e-3}}], ids=str)
+def test_a_config_with_another_seed_is_the_one_made_with_it(options):
+    first = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=options)
+    assert first.run_id  # a seed that comes later must not find this one
+    for seed in (0, 7, 2**32 - 1):
+        other, made = first.with_seed(seed), first.but(seed=seed)
+        assert other == made
+        assert other.run_id == made.run_id == run_id_of(json.loads(made.to_json()))
+    assert other.norm_options is not first.norm_options
+    with pytest.raises(ValueError, match="a seed is a whole number"):
+        first.with_seed(2**32)
+
+
+WITHOUT_TORCH = """
+import sys
+from mambanorm.cli.main import main
+assert main(sys.argv[1:]) == 0
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["runs"], ["runs", "--tasks", "digits"], ["sweep", "--arms", "RMSN>SSM>GN", "--seeds", "3", "--scale", "smoke"]],
+    ids=" ".join,
+)
+def test_a_command_that_only_looks_at_the_store_does_not_wait_for_torch(command, runs):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
