@@ -125,7 +125,7 @@ class Plan:
         width = WIDEST
         while width > NARROWEST and self.batch * self.blocks_of(width) < PROGRAMS:
             width //= 2
-        return min(width, _power_of_two(self.run), max(1, MOST_CELLS // self.lanes))
+        return min(width, power_of_two(self.run), max(1, MOST_CELLS // self.lanes))
 
     @property
     def blocks(self):
@@ -134,12 +134,12 @@ class Plan:
     @property
     def lanes(self):
         """N filled up to a power of two."""
-        return _power_of_two(self.size)
+        return power_of_two(self.size)
 
     @property
     def tile(self):
         """Steps per tile, a power of two."""
-        return min(STEPS, _power_of_two(self.length), max(1, MOST_CELLS // (self.block * self.lanes)))
+        return min(STEPS, power_of_two(self.length), max(1, MOST_CELLS // (self.block * self.lanes)))
 
     @property
     def tiles(self):
@@ -188,7 +188,7 @@ class Plan:
         return 4 * sum(math.prod(shape) for shape in shapes)
 
 
-def _power_of_two(n):
+def power_of_two(n):
     """The smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()
 
@@ -244,7 +244,7 @@ def _launch(kernel, plan, given, cells, *arguments):
     widths = plan.partial_shape(vary)[-1], plan.sums_shape(2 - vary)[-1]
     cut = Cut(plan.length, plan.chunk, plan.tiles, plan.channels, plan.run, blocks, *per, *widths)
     constants = given.softplus, given.log_a, plan.padded, plan.size, plan.rank
-    tile = plan.tile, plan.block, plan.lanes, _power_of_two(max(1, plan.rank)), STAGES
+    tile = plan.tile, plan.block, plan.lanes, power_of_two(max(1, plan.rank)), STAGES
     with torch.cuda.device_of(given.u):
         kernel[plan.batch, plan.blocks](*arguments, cut, *constants, *tile, num_warps=plan.warps(cells))
 
