@@ -54,9 +54,11 @@ WIDEST, NARROWEST = 32, 16  # channels per block
 MOST_CELLS = 4096  # of a tile, and so of a block × N
 STEPS = 8  # of a tile at most
 AHEAD, BACK = 64, 16  # cells of a tile a thread has, forward and backward: as many as the compiler keeps in registers
+OF_STATE = 16  # cells of one step a thread has at most: h and A stay in registers for all of them
 MOST_WARPS = 8  # of a program: with more, a thread of the backward kernel would have too few registers
 STAGES = 2  # tiles in flight: the next one is loaded while this one is computed
 MOST_RANKS = 16  # R up to which Δ is made inside the kernel
+
 
 # -------------------------------------------------------------------------------------------------- can it run, and how
 @functools.cache
@@ -137,6 +139,11 @@ class Plan:
         return power_of_two(self.size)
 
     @property
+    def ranks(self):
+        """R filled up to a power of two; 1 where Δ comes whole."""
+        return power_of_two(max(1, self.rank))
+
+    @property
     def tile(self):
         """Steps per tile, a power of two."""
         return min(STEPS, power_of_two(self.length), max(1, MOST_CELLS // (self.block * self.lanes)))
@@ -160,8 +167,9 @@ class Plan:
         return self.length % self.tile > 0 or self.run % self.block > 0 or self.lanes > self.size
 
     def warps(self, cells):
-        """Warps of a program whose threads have so many cells of a tile."""
-        return min(MOST_WARPS, max(1, self.tile * self.block * self.lanes // (32 * cells)))
+        """Warps of a program whose threads have at most so many cells of a tile, and OF_STATE of one step."""
+        state = self.block * max(self.lanes, self.ranks)
+        return min(MOST_WARPS, max(1, self.tile * state // (32 * cells), state // (32 * OF_STATE)))
 
     @property
     def states_shape(self):
@@ -244,7 +252,7 @@ def _launch(kernel, plan, given, cells, *arguments):
     widths = plan.partial_shape(vary)[-1], plan.sums_shape(2 - vary)[-1]
     cut = Cut(plan.length, plan.chunk, plan.tiles, plan.channels, plan.run, blocks, *per, *widths)
     constants = given.softplus, given.log_a, plan.padded, plan.size, plan.rank
-    tile = plan.tile, plan.block, plan.lanes, power_of_two(max(1, plan.rank)), STAGES
+    tile = plan.tile, plan.block, plan.lanes, plan.ranks, STAGES
     with torch.cuda.device_of(given.u):
         kernel[plan.batch, plan.blocks](*arguments, cut, *constants, *tile, num_warps=plan.warps(cells))
 
@@ -349,9 +357,7 @@ class _Scan(torch.autograd.Function):
         grads = backward_pass(given, ctx.plan, grad.transpose(1, 2), states)
         du, ddelta, dz = (None if x is None else x.transpose(1, 2) for x in (grads.u, grads.delta, grads.z))
         columns = list(grads.partial.split(ctx.plan.size, -1)) if grads.partial.shape[-1] else []
-        dB, dC = (
-            grads.constants.pop(0) if m.dim() == 2 else _join(columns.pop(0), m) for m in (given.B, given.C)
-        )
+        dB, dC = (grads.constants.pop(0) if m.dim() == 2 else _join(columns.pop(0), m) for m in (given.B, given.C))
         result = du, ddelta, dB, dC, dz, grads.low, grads.A, grads.D, grads.bias
         return None, None, None, *(value if needed else None for value, needed in zip(result, need, strict=True))
 

@@ -129,9 +129,11 @@ def _rows(m, row, t, d, counts, PADDED: tl.constexpr):
 
 @triton.jit
 def _constant(m, matrix, cells, PADDED: tl.constexpr):
-    """B or C where it is a constant, (1, LANES, BLOCK); else nothing to be loaded once."""
+    """B or C where it is a constant, (1, LANES, BLOCK); else nothing is loaded once, and a number stands for it."""
     if m.group is None:
         return _load(m.ptr + matrix, cells, PADDED)[None, :, :]
+    else:
+        return 0.0
 
 
 @triton.jit
@@ -146,10 +148,12 @@ def _columns(m, constant, row, group, t, n, counts, PADDED: tl.constexpr):
 
 @triton.jit
 def _low_rank(delta, low, row, group, t, r, known):
-    """The numbers that `low` makes Δ of, (RANKS, TILE); nothing where Δ is given."""
+    """The numbers that `low` makes Δ of, (RANKS, TILE); where Δ is given, a number stands for them."""
     if low is not None:
         at = delta.ptr + row * delta.batch + group * delta.group + t[None, :] * delta.step + r * delta.state
         return tl.load(at, mask=known, other=0.0).to(tl.float32)
+    else:
+        return 0.0
 
 
 @triton.jit
@@ -206,11 +210,11 @@ def _once(
     low, A, D, bias, d, n, inside, LOG_A: tl.constexpr, PADDED: tl.constexpr,
     N: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
-    """What a program loads once: A (LANES, BLOCK), low (RANKS, BLOCK), D and bias (BLOCK,), None where there is none."""
+    """What a program loads once: A (LANES, BLOCK), low (RANKS, BLOCK), D and bias (BLOCK,), 0 where there is none."""
     rate = _load(A + d[None, :] * N + n[:, None], inside[None, :] & (n < N)[:, None], PADDED)
     if LOG_A:
         rate = -tl.exp(rate)
-    weight, skip, shift = None, None, None
+    weight, skip, shift = 0.0, 0.0, 0.0  # a function of older Tritons cannot return None among others
     if low is not None:
         r = tl.arange(0, RANKS)[:, None]
         weight = _load(low + d[None, :] * R + r, inside[None, :] & (r < R), True)
