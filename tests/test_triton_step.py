@@ -1,8 +1,8 @@
 """Claims about the fused step in Triton: convolution, scan with Δ's projection, norm with gate, and the whole mixer
 equal their readable twins, forward and every gradient.
 
-Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it): the sizes are small. With a GPU the same
-tests run there.
+Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it): the sizes are small. With a GPU the
+same tests run there.
 """
 
 import math
@@ -141,7 +141,10 @@ def test_the_norm_equals_its_twin_with_gate_and_fork(centred, gated, fork, place
     assert_equal(norm_kernel(centred, 1, fork), norm_twin(centred, 1, gated, fork), inputs, torch.float32, 5e-6, place)
 
 
-@pytest.mark.parametrize(("batch", "length", "channels", "groups"), [(1, 1, 3, 1), (3, 5, 12, 4), (1, 37, 67, 1), (2, 3, 2100, 1), (2, 600, 16, 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("batch", "length", "channels", "groups"),
+    [(1, 1, 3, 1), (3, 5, 12, 4), (1, 37, 67, 1), (2, 3, 2100, 1), (2, 600, 16, 2)],
+)
 def test_the_norm_equals_its_twin_at_every_size(batch, length, channels, groups):
     inputs = norm_inputs(batch, length, channels, True)
     assert_equal(norm_kernel(True, groups, False), norm_twin(True, groups, True, False), inputs, torch.float32, 5e-6)
@@ -343,6 +346,48 @@ def test_a_non_finite_input_reaches_the_result(value, triton_norms):
     assert not y[0, 4:].isfinite().any()
 
 
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "None>SSM>LN", "None>SSM>None+B:RMSN"])
+def test_a_second_derivative_is_refused(arm, triton_norms):
+    block = block_of(arm, "triton").to(DEVICE)
+    x = sample(1, 3, 12).float().to(DEVICE).requires_grad_()
+    (grad,) = torch.autograd.grad(block(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_a_fused_block_takes_an_input_of_any_strides(triton_norms):
+    x = sample(2, 5, 12).float().to(DEVICE)
+    block = block_of("RMSN>SSM>LN", "triton").to(DEVICE)
+    other = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not other.is_contiguous()
+    torch.testing.assert_close(block(other), block(x), rtol=0, atol=1e-6)
+
+
+def test_only_the_parameters_that_learn_get_gradients():
+    block = block_of("None>SSM>None", "triton").to(DEVICE)
+    for name, p in block.named_parameters():
+        p.requires_grad_(name == "A_log")
+    block(sample(1, 5, 12).float().to(DEVICE)).sum().backward()
+    assert [name for name, p in block.named_parameters() if p.grad is not None] == ["A_log"]
+
+
+def test_backward_may_be_asked_for_within_autocast(triton_norms):
+    found = []
+    for within in (False, True):
+        block = block_of("RMSN>SSM>LN", "triton").to(DEVICE)
+        x = sample(2, 5, 12).float().to(DEVICE)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = block(x).float().square().sum()
+            if within:
+                loss.backward()
+        if not within:
+            loss.backward()
+        found.append([p.grad for p in block.parameters()])
+    for outside, inside in zip(*found, strict=True):
+        assert outside.dtype == inside.dtype == torch.float32
+        torch.testing.assert_close(inside, outside, rtol=BFLOAT_ULP, atol=BFLOAT_ULP * float(outside.abs().max()))
+
+
 def test_no_gradient_no_states_kept():
     block = block_of("RMSN>SSM>None", "triton").to(DEVICE)
     with torch.no_grad():
@@ -402,7 +447,7 @@ for kernel in made:
 
 
 def test_the_step_compiles_for_nvidia_gpus_without_spills(tmp_path):
-    """From source to machine code, which needs no GPU. Nothing of it becomes a matrix product, which would be in TF32."""
+    """From source to machine code, which needs no GPU. Nothing becomes a matrix product, which would be in TF32."""
     keep = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment = keep | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", COMPILE]

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.scan_triton import power_of_two, rows
-from mambanorm.kernels.scan_triton_loops import Rows, _sigmoid
+from mambanorm.kernels.scan_triton_loops import _sigmoid
 
 CHANNELS, STEPS = 64, 16  # of a tile
 SPAN = 256  # steps of a program in the backward pass: one row of partial sums each
@@ -113,15 +113,14 @@ def conv_forward(x, weight, bias):
 
 
 def conv_backward(x, weight, bias, grad, dx=None):
-    """The gradients of x (B, L, E), into `dx` (of any strides) if given, of weight (E, 1, K) and bias (E,) in float32."""
+    """The gradients of x (B, L, E), in `dx` (of any strides) if given; of weight (E, 1, K) and bias (E,) in float32."""
     (batch, length, channels), taps = x.shape, weight.shape[-1]
     width, steps = _cut(x)
     tiles = min(SPAN // steps, power_of_two(-(-length // steps)))
     spans = -(-length // (steps * tiles))
     dx = x.new_empty(x.shape) if dx is None else dx
     sums = x.new_empty(batch * spans, channels * (taps + 1), dtype=torch.float32)
-    given = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
-    x_rows, grad_rows, dx_rows = given
+    x_rows, grad_rows, dx_rows = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
     with torch.cuda.device_of(x):
         backward_kernel[batch, -(-channels // width), spans](
             x_rows, weight, bias, grad_rows, dx_rows, sums, length, channels, taps, steps, width, tiles
@@ -131,7 +130,7 @@ def conv_backward(x, weight, bias, grad, dx=None):
 
 
 def conv_silu_triton(x, weight, bias):
-    """SiLU(causal_conv(x, weight, bias)), shapes as there, any strides and floating-point dtypes. Differentiable once."""
+    """SiLU(causal_conv(x, weight, bias)), shapes as there, any strides and floating dtypes. Differentiable once."""
     return _ConvSiLU.apply(x, weight.contiguous(), bias.contiguous())
 
 

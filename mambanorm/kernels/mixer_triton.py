@@ -5,22 +5,23 @@
 
 The same steps as mixer.py and mixer_parts.py on the CPU. The matrix products are torch's (cuBLAS). The loops between
 them are ours: conv_triton.py, and scan_triton.py with Δ's projection, softplus, skip and gate. Kept for the backward
-pass are h, the product of in_proj, u, the narrow dt, B, C, and the scan's states at chunk starts. Δ is stored only where
+pass are h, the product of in_proj, u, the narrow dt, B, C, and the scan's states at chunk starts. Δ is stored only if
 its rank is above MOST_RANKS (see scan_triton.py). The readable twin is `MambaBlock._forward_readable`.
 
-Precision. h and the matrix products are in h's dtype, under autocast in autocast's; everything between is computed in
-float32 and stored in that dtype. Parameters may stay in float32: those of the two products are cast, as autocast does,
-the others are read as they are. Gradients come back in each parameter's dtype.
+Precision. h and the matrix products are in h's dtype, under autocast in autocast's; all between is computed in float32
+and stored in that dtype. Parameters may stay in float32: those of the two products are cast, as autocast does, the
+others are read as they are. Gradients come back in each parameter's dtype.
 
-Launches of kernels, gated, R ≤ MOST_RANKS: forward 4 (product, convolution, product, scan), backward 10 (scan; sum and,
-below float32, cast of the partial sums; two products for x_proj; convolution and its sum; two products for in_proj; the
-sum over rows). Autocast adds 4 casts of weights and their gradients. Nothing waits for the device and no size depends on
-data, so that a CUDA graph can hold all of it.
+Launches of kernels, gated, R ≤ MOST_RANKS: forward 4 (product, convolution, product, scan), backward 9 (scan and the
+sum of its partial sums over blocks; two products for x_proj; convolution and its sum; two products for in_proj; the sum
+over rows), and below float32 a cast of dB and dC. Autocast adds four casts, of two weights and their gradients. Nothing
+waits for the device and no size depends on data: a CUDA graph can hold all of it.
 
-Bytes a token and channel E, in bfloat16 at N = 16 (with the products' own, in units of E numbers of 2 bytes): forward 8
-(xz written, 2; convolution 2, x_proj 1, scan reads u and z and writes y, 3); backward 17 (scan reads u, z, dy and writes
-du, dz, 5; x_proj's two products 4; convolution 3; in_proj's two 4; states 1), and the partial sums of dB and dC, 2·N
-numbers a token, in float32 and for each block of 16 or 32 channels: 4 more at 32.
+Bytes a token and channel E in bfloat16, in numbers of 2 bytes. Forward 8: xz written 2, convolution 2, x_proj reads 1,
+the scan reads u and z and writes y, 3. Backward 15: the scan reads u, z, dy and writes du, dz, 5; x_proj's products
+read u and du and write du, 3; the convolution reads raw and du and writes, 3; in_proj's products read dxz twice, 4. To
+these come the states at chunk starts, 2·N/√L written forward and read backward, 0.7 each at N = 16 and L = 2048; and the
+partial sums of dB and dC in float32, written and read, 8·N/block, 4 at N = 16 and blocks of 32 channels.
 
 Glossary: B rows, L positions, T = B·L tokens, D = d_model, E = d_inner channels, K taps, N state size, R = dt_rank.
 Source: as mixer.py.
@@ -51,8 +52,8 @@ def enter_mixer_triton(h, in_proj, conv_weight, conv_bias):
 
 
 def leave_mixer_triton(u, dt, B, C, z, dt_weight, dt_bias, A_log, D):
-    """The second part: u (B, L, E), dt (B, L, R), B and C (B, L, N), z (B, L, E) or None → y (B, L, E). Differentiable
-    once."""
+    """The second part: u and z (B, L, E), dt (B, L, R), B and C (B, L, N) → y (B, L, E); z None: without a gate.
+    Differentiable once."""
     tensors = u, dt, B, C, z, *_dense(dt_weight, dt_bias, A_log, D)
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     return _apply(_Leave, u, keep, _dtype(u), *tensors)
@@ -85,14 +86,14 @@ def _without_autocast(backward):
 
 
 # ------------------------------------------------------------------------------------------------- into and out of it
-def _enter(h, weight, conv_weight, conv_bias):
+def _entered(h, weight, conv_weight, conv_bias):
     """h (B, L, D) → the product of in_proj, (B, L, 2·E), and u (B, L, E)."""
     both = F.linear(h, weight)
     return both, conv_forward(both.chunk(2, -1)[0], conv_weight, conv_bias)
 
 
 def _enter_backward(h, weight, both, conv_weight, conv_bias, du, dboth):
-    """Gradients of h, weight and the convolution; dboth (B, L, 2·E) has z's in its second half, its first is written."""
+    """Gradients of h, weight and convolution; dboth (B, L, 2·E) has z's in its second half, its first is written."""
     raw, draw = both.chunk(2, -1)[0], dboth.chunk(2, -1)[0]
     _, dconv, dconv_bias = conv_backward(raw, conv_weight, conv_bias, du, draw)
     flat = dboth.flatten(0, 1)  # (T, 2·E)
@@ -133,7 +134,7 @@ class _Mixer(torch.autograd.Function):
     def forward(ctx, keep, gated, dtype, h, in_proj, conv_weight, conv_bias, x_proj, dt_weight, *rest):
         ctx.source = h.dtype
         h, w_in, w_x = (t.to(dtype) for t in (h, in_proj, x_proj))
-        both, u = _enter(h, w_in, conv_weight, conv_bias)
+        both, u = _entered(h, w_in, conv_weight, conv_bias)
         narrow, z = F.linear(u, w_x), both.chunk(2, -1)[1]
         ctx.gated, sizes = gated, [dt_weight.shape[1], *[rest[1].shape[1]] * 2]
         given = _scan_of(u, *narrow.split(sizes, -1), z if gated else None, dt_weight, *rest)
@@ -169,7 +170,7 @@ class _Enter(torch.autograd.Function):
     def forward(ctx, dtype, h, in_proj, conv_weight, conv_bias):
         ctx.source = h.dtype
         h, weight = h.to(dtype), in_proj.to(dtype)
-        both, u = _enter(h, weight, conv_weight, conv_bias)
+        both, u = _entered(h, weight, conv_weight, conv_bias)
         ctx.save_for_backward(h, weight, both, in_proj, conv_weight, conv_bias)
         return u, both.chunk(2, -1)[1]
 

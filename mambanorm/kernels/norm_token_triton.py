@@ -19,7 +19,7 @@ import triton.language as tl
 
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.scan_triton import power_of_two, rows
-from mambanorm.kernels.scan_triton_loops import Rows, _sigmoid
+from mambanorm.kernels.scan_triton_loops import _sigmoid
 
 CELLS = 2048  # of a tile, tokens × channels, unless one token has more
 PROGRAMS = 512  # of the backward kernel at most, and so rows of partial sums

@@ -10,26 +10,28 @@ Map of the file
 The kernels are in `mambanorm/kernels/scan_triton_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
 
 How it works. One program has one batch row and one block of channels. It walks through time tile by tile, up to 8 steps
-at once, with h in registers. Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` steps, about √L.
-The backward pass goes from the last chunk to the first, recomputes h at the start of the chunk's tiles into a small
-buffer per program, and the inside of a tile in registers. There are no atomic additions. Where several programs add to
-one result, each writes a partial sum, and these are added up in a fixed order. So the same inputs give the same bits.
+at once, with h in registers. Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` of tiles, about
+√L steps. The backward pass goes from the last chunk to the first, recomputes h at the start of the chunk's tiles into
+a small buffer per program, and the inside of a tile in registers. There are no atomic additions. Where several programs
+add to one result, each writes a partial sum, and these are added up in a fixed order. So the same inputs give the same
+bits.
 
-Why so. Each of the B·L·D·N cells needs one exponential, one product for its argument, one for the drive Δ·u·B, one fused
-product for h and one for y. A multiprocessor makes 16 exponentials a clock and 128 products, so exponentials alone take
-B·L·D·N/(16 · 132 · 1.98 GHz) on an H200: 0.26 ms for (32, 2048, 256) with N = 64, and 0.06 ms with N = 16. The bytes
-of u, z and out in bfloat16, 0.1 GB, take 0.03 ms. So the scan is bound by its instructions, at N = 16 by twice, at
-N = 64 by eight times, and the design saves instructions, not bytes. A scan in parallel over time would need more
-of them, and is left out: B·D/16 programs fill a GPU once the batch has some 500 of them. Three things count.
-Loads, softplus and gate are done for a whole tile, once for each step and channel and not once for each n. The sum over
-N stays within a thread but for the last additions. And the next tile is loaded while this one is computed. The
-compiler's output for sm_90, at N = 16 and bfloat16, has 14 instructions a cell in the forward loop, of them one
-exponential, without a spilled register.
+Why so. A multiprocessor makes 16 exponentials a clock and 128 products. Each of the B·L·D·N cells needs one exponential:
+on an H200, with 132 of them at 1.98 GHz, B·L·D·N/4.2e12 s, for (32, 2048, 256) 0.26 ms at N = 64, 0.06 ms at N = 16.
+The bytes of u, z and out in bfloat16, 0.1 GB, take 0.03 ms. So the scan is bound by its instructions at every N of use, and
+the design saves instructions, not bytes. A scan in parallel over time would need more of them, and is left out: at
+B·D/16 of some 500 and more the programs fill a GPU. Three things count. Loads, softplus and gate are done for a whole
+tile, once for each step and channel and not once for each n. The sum over N stays within a thread but for its last
+additions. And the next tile is loaded while this one is computed. What the compiler makes of it for sm_90, at N = 16 in
+bfloat16, counted in its output: 20 instructions a cell in the forward loop, and in the backward pass 23 to recompute
+and 82 to go back, of which 25 belong to sums over lanes, most for dB and dC. No register is spilled. At one instruction
+a clock and scheduler that is 0.16 ms forward and 0.85 ms backward for (32, 2048, 256) at N = 16. No GPU was at hand to
+measure it; AHEAD, BACK, STAGES and PROGRAMS are where to tune.
 
 Δ in two factors. With `low` (D, R), Δ = low·dt is made in registers from the R numbers of each step, and never stored.
 It takes R products for each step and channel, against 5·N for the scan: cheap while R is small (`MOST_RANKS`). Stored,
 Δ would be written and read in the forward pass, and read, its gradient written, and that read twice in the backward
-pass: 6·B·L·D numbers, as many as the rest of the scan moves. Above MOST_RANKS a matrix product makes Δ.
+pass: 6·B·L·D numbers, where the rest of the scan moves 8. Above MOST_RANKS a matrix product makes Δ.
 
 Glossary: B batch, L length, D channels, N state size, R rank of Δ's projection, G groups of channels that share B and C
 (and dt); u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
@@ -332,8 +334,8 @@ def backward_pass(given, plan, grad, states, dz=None):
 
 
 class _Scan(torch.autograd.Function):
-    """The tensors of `Given`: u, delta, z (B, D, L), B and C (B, G, N, L) of any dtype; A, constant B and C (D, N), D and
-    bias contiguous in float32.
+    """The tensors of `Given`: u, delta, z (B, D, L), B and C (B, G, N, L) of any dtype; A, constant B and C (D, N), D
+    and bias contiguous in float32.
 
     The kernels read every layout where it lies; what they write is (B, L, D), contiguous.
     """
@@ -364,8 +366,7 @@ class _Scan(torch.autograd.Function):
 
 def _join(partial, m):
     """Add up partial sums (B, blocks, L, N) to (B, G, N, L), a view of (B, G, L, N)."""
-    batch, groups = m.shape[:2]
-    return partial.unflatten(1, (groups, -1)).sum(2).transpose(2, 3).to(m.dtype)
+    return partial.unflatten(1, (m.shape[1], -1)).sum(2).transpose(2, 3).to(m.dtype)
 
 
 def _matrix(m):

@@ -8,7 +8,7 @@ Map of the file
 4. `_pick`, `_walk`, `_walk_back`   the two recurrences, h forward and g backward, inside one tile
 5. `forward_kernel`, `backward_kernel`   one program for each batch row and block of channels
 
-What starts them is in `mambanorm/kernels/scan_triton.py`, with the glossary, the source and the reasons for this design.
+What starts them is in `mambanorm/kernels/scan_triton.py`, with the glossary, the source and the reasons for the design.
 
 A tile is (TILE, LANES, BLOCK): steps, N filled up to a power of two, a block of channels. Triton gives its last axis to
 the lanes of a warp and its first to the registers of a thread. So a thread has all steps of a tile for its few cells,
@@ -268,14 +268,14 @@ def forward_kernel(
         t = tl.cast(tile, tl.int64) * TILE + tl.arange(0, TILE)
         there = t < cut.length
         rows = there[:, None] & inside[None, :]
-        x, _, dt, _, b, a, drive = _tile(
+        x, _, _, _, _, a, drive = _tile(
             u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
             SOFTPLUS, PADDED, N, R, RANKS,
         )  # fmt: skip
         c = _columns(C, c_constant, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED)
         if z is not None:
             gate = _rows(z, row, t, d, rows, PADDED)
-        if states is not None:
+        if states is not None:  # noqa: SIM102, one is decided by the compiler, the other by the device
             if tile % cut.chunk == 0:
                 chunk = row * ((cut.tiles + cut.chunk - 1) // cut.chunk) + tile // cut.chunk
                 _store(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED)
@@ -296,7 +296,7 @@ def backward_kernel(
     SOFTPLUS: tl.constexpr, LOG_A: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """For each chunk, last to first: recomputes h at the start of its tiles into `scratch`, then goes back tile by tile.
+    """For each chunk, last to first: recomputes h at the start of its tiles into `scratch`, goes back tile by tile.
 
     With g = dL/dh_t:
     g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,

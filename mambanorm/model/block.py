@@ -11,8 +11,8 @@ sites of MORE_SITES (arms.py); sites.py has what all blocks share of that.
 For generation: `prefill` runs the prompt and returns a BlockCache as well; `step` takes one more position.
 
 A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU and, with Triton, on
-CUDA. The readable one runs everywhere else and while diagnostics record, because there every site of SITES is a tensor. Parameter names and
-initial values are mamba-ssm's.
+CUDA. The readable one runs everywhere else and while diagnostics record, because there every site of SITES is a tensor.
+Parameter names and initial values are mamba-ssm's.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def can_fuse(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> boo
 
 
 def can_fuse_triton(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> bool:
-    """The same for Triton: float32, bfloat16 or half on CUDA, with autocast or without, by the scan "auto" or "triton";
-    on the CPU by "triton", in its interpreter. The fused step comes before mamba-ssm's scan, which must be asked for."""
+    """The same for Triton: float32, bfloat16 or half on CUDA, with autocast or without, by the scan "auto" or
+    "triton"; on the CPU by "triton", in its interpreter. It comes before mamba-ssm's scan, which must be asked for."""
     if block.observer is not None or block.scan_backend not in (("auto", "triton") if x.is_cuda else ("triton",)):
         return False
     from mambanorm.kernels.scan_triton import usable
