@@ -20,8 +20,8 @@ waits for the device and no size depends on data: a CUDA graph can hold all of i
 Bytes a token and channel E in bfloat16, in numbers of 2 bytes. Forward 8: xz written 2, convolution 2, x_proj reads 1,
 the scan reads u and z and writes y, 3. Backward 15: the scan reads u, z, dy and writes du, dz, 5; x_proj's products
 read u and du and write du, 3; the convolution reads raw and du and writes, 3; in_proj's products read dxz twice, 4. To
-these come the states at chunk starts, 2·N/√L written forward and read backward, 0.7 each at N = 16 and L = 2048; and the
-partial sums of dB and dC in float32, written and read, 8·N/block, 4 at N = 16 and blocks of 32 channels.
+these come the states at chunk starts, 2·N/√L written forward and read backward, 0.7 each at N = 16 and L = 2048; and
+the partial sums of dB and dC in float32, written and read, 8·N/block, 4 at N = 16 and blocks of 32 channels.
 
 Glossary: B rows, L positions, T = B·L tokens, D = d_model, E = d_inner channels, K taps, N state size, R = dt_rank.
 Source: as mixer.py.

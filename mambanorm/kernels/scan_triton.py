@@ -16,17 +16,19 @@ a small buffer per program, and the inside of a tile in registers. There are no 
 add to one result, each writes a partial sum, and these are added up in a fixed order. So the same inputs give the same
 bits.
 
-Why so. A multiprocessor makes 16 exponentials a clock and 128 products. Each of the B·L·D·N cells needs one exponential:
-on an H200, with 132 of them at 1.98 GHz, B·L·D·N/4.2e12 s, for (32, 2048, 256) 0.26 ms at N = 64, 0.06 ms at N = 16.
-The bytes of u, z and out in bfloat16, 0.1 GB, take 0.03 ms. So the scan is bound by its instructions at every N of use, and
-the design saves instructions, not bytes. A scan in parallel over time would need more of them, and is left out: at
-B·D/16 of some 500 and more the programs fill a GPU. Three things count. Loads, softplus and gate are done for a whole
-tile, once for each step and channel and not once for each n. The sum over N stays within a thread but for its last
-additions. And the next tile is loaded while this one is computed. What the compiler makes of it for sm_90, at N = 16 in
-bfloat16, counted in its output: 20 instructions a cell in the forward loop, and in the backward pass 23 to recompute
-and 82 to go back, of which 25 belong to sums over lanes, most for dB and dC. No register is spilled. At one instruction
-a clock and scheduler that is 0.16 ms forward and 0.85 ms backward for (32, 2048, 256) at N = 16. No GPU was at hand to
-measure it; AHEAD, BACK, STAGES and PROGRAMS are where to tune.
+Why so. Each of the B·L·D·N cells needs one exponential, of which a multiprocessor makes 16 a clock, and 128 products:
+on an H200, with 132 of them at 1.98 GHz, B·L·D·N/4.2e12 s. That is for (32, 2048, 256) 0.26 ms at N = 64 and 0.06 ms
+at N = 16. The bytes of u, z and out in bfloat16, 0.1 GB, take 0.03 ms. So the scan is bound by its instructions at
+every N of use, and the design saves instructions, not bytes. A scan in parallel over time would need more of them, and
+is left out: at B·D/16 of some 500 and more the programs fill a GPU. Three things count. Loads, softplus and gate are
+done for a whole tile, once for each step and channel and not once for each n. The sum over N stays within a thread but
+for its last additions. And the next tile is loaded while this one is computed.
+
+What the compiler makes of it for sm_90, at N = 16 in bfloat16, counted in its output: 20 instructions a cell in the
+forward loop, and in the backward pass 23 to recompute and 82 to go back, of which 25 belong to sums over lanes, most
+for dB and dC. No register is spilled. At one instruction a clock and scheduler that is 0.16 ms forward and 0.85 ms
+backward for (32, 2048, 256) at N = 16: an estimate, not a measurement. AHEAD, BACK, STAGES and PROGRAMS are where to
+tune on a GPU.
 
 Δ in two factors. With `low` (D, R), Δ = low·dt is made in registers from the R numbers of each step, and never stored.
 It takes R products for each step and channel, against 5·N for the scan: cheap while R is small (`MOST_RANKS`). Stored,
