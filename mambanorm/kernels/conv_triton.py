@@ -18,8 +18,9 @@ import triton
 import triton.language as tl
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan_triton import power_of_two, rows
-from mambanorm.kernels.scan_triton_loops import _sigmoid
+from mambanorm.kernels.scan_triton import rows
+from mambanorm.kernels.scan_triton_parts import sigmoid
+from mambanorm.kernels.scan_triton_plan import power_of_two
 
 CHANNELS, STEPS = 64, 16  # of a tile
 SPAN = 256  # steps of a program in the backward pass: one row of partial sums each
@@ -58,7 +59,7 @@ def forward_kernel(
     inside = d < channels
     a = _before(x, weight, bias, row, t, d, inside, length, TAPS)
     place = out + (row * length + t[:, None]) * channels + d[None, :]
-    tl.store(place, a * _sigmoid(a), mask=(t < length)[:, None] & inside[None, :])
+    tl.store(place, a * sigmoid(a), mask=(t < length)[:, None] & inside[None, :])
 
 
 @triton.jit
@@ -77,7 +78,7 @@ def backward_kernel(
         back = tl.zeros((STEPS, CHANNELS), tl.float32)
         for j in tl.static_range(TAPS):  # x_t took part in a_t … a_(t+K−1)
             a = _before(x, weight, bias, row, t + j, d, inside, length, TAPS)
-            s = _sigmoid(a)
+            s = sigmoid(a)
             da = _at(grad, row, t + j, d, inside, length) * s * (1.0 + a * (1.0 - s))
             da = tl.where((t + j < length)[:, None] & inside[None, :], da, 0.0)
             back += da * _tap(weight, d, inside, TAPS - 1 - j, TAPS)

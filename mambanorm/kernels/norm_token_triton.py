@@ -18,8 +18,9 @@ import triton
 import triton.language as tl
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan_triton import power_of_two, rows
-from mambanorm.kernels.scan_triton_loops import _sigmoid
+from mambanorm.kernels.scan_triton import rows
+from mambanorm.kernels.scan_triton_parts import sigmoid
+from mambanorm.kernels.scan_triton_plan import power_of_two
 
 CELLS = 2048  # of a tile, tokens × channels, unless one token has more
 PROGRAMS = 512  # of the backward kernel at most, and so rows of partial sums
@@ -69,7 +70,7 @@ def forward_kernel(
     value = value * gamma + beta
     if z is not None:
         gate = _tokens(z, token, length, c, counts)
-        value *= gate * _sigmoid(gate)
+        value *= gate * sigmoid(gate)
     tl.store(y + token[:, None] * (width * tl.num_programs(1)) + c[None, :], value, mask=counts)
 
 
@@ -96,7 +97,7 @@ def backward_kernel(
         g = _tokens(grad, token, length, c, counts)
         if z is not None:
             gate = _tokens(z, token, length, c, counts)
-            s = _sigmoid(gate)
+            s = sigmoid(gate)
             tl.store(dz + place, g * (hat * gamma + beta) * s * (1.0 + gate * (1.0 - s)), mask=counts)
             g *= gate * s
         dgamma += tl.sum(tl.where(counts, g * hat, 0.0), 0)

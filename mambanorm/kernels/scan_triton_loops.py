@@ -1,251 +1,28 @@
-"""The kernels of the scan in Triton, forward and backward: any floating-point inputs, float32 inside.
+"""The two kernels of the scan in Triton, forward and backward: one program for each batch row and block of channels.
 
-Map of the file
----------------
-1. `Rows`, `Steps`, `Cut`   what the kernels are given: memory with strides, and how the work is cut
-2. `_softplus`, `_sigmoid`, `_load`, `_store`, `_only`, `_place`   elementary functions; which channels a program has
-3. `_rows`, `_columns`, `_low_rank`, `_raw_delta`, `_decay`   what a tile of steps is made of
-4. `_pick`, `_walk`, `_walk_back`   the two recurrences, h forward and g backward, inside one tile
-5. `forward_kernel`, `backward_kernel`   one program for each batch row and block of channels
-
-What starts them is in `mambanorm/kernels/scan_triton.py`, with the glossary, the source and the reasons for the design.
-
-A tile is (TILE, LANES, BLOCK): steps, N filled up to a power of two, a block of channels. Triton gives its last axis to
-the lanes of a warp and its first to the registers of a thread. So a thread has all steps of a tile for its few cells,
-and picking a step out of a tile, or putting one into it, costs no instruction: the comparison with a constant is
-decided by the compiler. Where a tile is padded (`PADDED`), what lies beyond the steps, N or the channels is set to zero
-before it reaches a sum: where an input is infinite, 0·∞ would make it NaN. Steps and strides are multiplied in 64 bits,
-because B·L·D may exceed 2³¹.
+What they are made of is in `mambanorm/kernels/scan_triton_parts.py`. What starts them is in
+`mambanorm/kernels/scan_triton.py`, with the glossary, the source and the reasons for the design.
 """
-
-from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
+from mambanorm.kernels.scan_triton_parts import (
+    load,
+    load_columns,
+    load_constant,
+    load_once,
+    load_rows,
+    load_tile,
+    only,
+    place_of,
+    sigmoid,
+    store,
+    walk,
+    walk_back,
+)
 
 
-class Rows(NamedTuple):
-    """A (B, D, L) tensor of any layout: its memory and its strides."""
-
-    ptr: object
-    batch: int
-    channel: int
-    step: int
-
-
-class Steps(NamedTuple):
-    """B, C or Δ's low rank: (B, G, N, L) and its strides. A constant is a contiguous (D, N); it has no group."""
-
-    ptr: object
-    batch: int = 0
-    group: int | None = None
-    state: int = 0
-    step: int = 0
-
-
-class Cut(NamedTuple):
-    """How the work is cut: blocks never cross the border of a `run` of channels that share one group of everything."""
-
-    length: int
-    chunk: int  # tiles per chunk
-    tiles: int
-    channels: int
-    run: int
-    blocks: int  # per run
-    per_b: int  # channels that share one group of B
-    per_c: int
-    per_dt: int
-    partial: int  # numbers a step in the partial sums over channels
-    sums: int  # numbers a row in the sums over steps
-
-
-# ------------------------------------------------------------------------------------------------ elementary functions
-@triton.jit
-def _softplus(x):
-    """max(x, 0) + log(1 + e), e = exp(-|x|); log(1 + e) = 2·artanh(s), s = e/(2 + e), as its series.
-
-    s is at most 1/3, so that what is cut off the series is 2e-9 of the result. A logarithm of 1 + e would lose the
-    digits of a small Δ; beyond x = 20, where torch returns x itself, e is under half a unit in the last place.
-    """
-    e = tl.exp(-tl.abs(x))
-    s = e / (2.0 + e)
-    q = s * s
-    series = 1 / 9 + q * (1 / 11 + q * (1 / 13 + q * (1 / 15)))
-    series = 1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * series)))
-    return tl.where(x > 0, x, 0.0) + 2.0 * s * series
-
-
-@triton.jit
-def _sigmoid(x):
-    """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
-    e = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
-
-
-@triton.jit
-def _load(at, mask, PADDED: tl.constexpr):
-    """In float32; zero where the mask is not, which is looked at only where something is padded."""
-    if PADDED:
-        value = tl.load(at, mask=mask, other=0.0)
-    else:
-        value = tl.load(at)
-    return value.to(tl.float32)
-
-
-@triton.jit
-def _store(at, value, mask, PADDED: tl.constexpr):
-    if PADDED:
-        tl.store(at, value, mask=mask)
-    else:
-        tl.store(at, value)
-
-
-@triton.jit
-def _only(value, mask, PADDED: tl.constexpr):
-    """Zero where the mask is not."""
-    if PADDED:
-        value = tl.where(mask, value, 0.0)
-    return value
-
-
-@triton.jit
-def _place(cut, BLOCK: tl.constexpr):
-    """This program's batch row, first channel, channels (BLOCK,) and which of them count."""
-    block = tl.program_id(1)
-    run = block // cut.blocks
-    first = (run * cut.run + block % cut.blocks * BLOCK).to(tl.int64)
-    d = first + tl.arange(0, BLOCK)
-    return tl.program_id(0).to(tl.int64), first, d, d < (run + 1) * cut.run
-
-
-# ------------------------------------------------------------------------------------------------------ parts of a tile
-@triton.jit
-def _rows(m, row, t, d, counts, PADDED: tl.constexpr):
-    """u, Δ, z or dy of the steps t, (TILE, BLOCK)."""
-    return _load(m.ptr + row * m.batch + t[:, None] * m.step + d[None, :] * m.channel, counts, PADDED)
-
-
-@triton.jit
-def _constant(m, matrix, cells, PADDED: tl.constexpr):
-    """B or C where it is a constant, (1, LANES, BLOCK); else nothing is loaded once, and a number stands for it."""
-    if m.group is None:
-        return _load(m.ptr + matrix, cells, PADDED)[None, :, :]
-    else:
-        return 0.0
-
-
-@triton.jit
-def _columns(m, constant, row, group, t, n, counts, PADDED: tl.constexpr):
-    """B or C of the steps t, (TILE, LANES, 1), or the constant."""
-    if m.group is None:
-        return constant
-    else:
-        at = m.ptr + row * m.batch + group * m.group + t[:, None] * m.step + n[None, :] * m.state
-        return _load(at, counts, PADDED)[:, :, None]
-
-
-@triton.jit
-def _low_rank(delta, low, row, group, t, r, known):
-    """The numbers that `low` makes Δ of, (RANKS, TILE); where Δ is given, a number stands for them."""
-    if low is not None:
-        at = delta.ptr + row * delta.batch + group * delta.group + t[None, :] * delta.step + r * delta.state
-        return tl.load(at, mask=known, other=0.0).to(tl.float32)
-    else:
-        return 0.0
-
-
-@triton.jit
-def _raw_delta(delta, low, narrow, weight, bias, shift, row, t, d, counts, PADDED: tl.constexpr):
-    """Δ before softplus, (TILE, BLOCK), with its bias: given, or the product of its two narrow factors."""
-    if low is None:
-        raw = _rows(delta, row, t, d, counts, PADDED)
-    else:  # summed over the first axis: from a sum over the middle one Triton makes a matrix product in TF32
-        raw = tl.sum(narrow[:, :, None] * weight[:, None, :], 0)
-    if bias is not None:
-        raw += shift[None, :]
-    return raw
-
-
-@triton.jit
-def _decay(dt, rate, alive, steps, PADDED: tl.constexpr):
-    """exp(Δ·A) as a power of 2, (TILE, LANES, BLOCK). Padded steps keep h, padded cells are zero."""
-    a = tl.exp2(dt[:, None, :] * (rate * LOG2E)[None, :, :])
-    if PADDED:
-        a = tl.where(alive, tl.where(steps, a, 1.0), 0.0)
-    return a
-
-
-# ------------------------------------------------------------------------------------------- inside one tile of steps
-@triton.jit
-def _pick(tile, step, i: tl.constexpr):
-    """Step i of a tile, (LANES, BLOCK). Adding −0 changes no number, and the compiler leaves it out."""
-    return tl.sum(tl.where(step == i, tile, -0.0), 0)
-
-
-@triton.jit
-def _walk(a, x, h, step, TILE: tl.constexpr):
-    """h_t = a_t·h_(t-1) + x_t through a tile: the states before every step, and the one after the last."""
-    before = tl.zeros_like(a)
-    for i in tl.static_range(TILE):
-        before = tl.where(step == i, h[None, :, :], before)
-        h = _pick(a, step, i) * h + _pick(x, step, i)
-    return before, h
-
-
-@triton.jit
-def _walk_back(a, x, g, step, TILE: tl.constexpr):
-    """g_t = x_t + a_(t+1)·g_(t+1) back through a tile: all of them, and a·g of its first step for the tile before."""
-    all_g = tl.zeros_like(a)
-    for k in tl.static_range(TILE):
-        g += _pick(x, step, TILE - 1 - k)
-        all_g = tl.where(step == TILE - 1 - k, g[None, :, :], all_g)
-        g *= _pick(a, step, TILE - 1 - k)
-    return all_g, g
-
-
-@triton.jit
-def _once(
-    low, A, D, bias, d, n, inside, LOG_A: tl.constexpr, PADDED: tl.constexpr,
-    N: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr,
-):  # fmt: skip
-    """What a program loads once: A (LANES, BLOCK), low (RANKS, BLOCK), D and bias (BLOCK,), 0 where there is none."""
-    rate = _load(A + d[None, :] * N + n[:, None], inside[None, :] & (n < N)[:, None], PADDED)
-    if LOG_A:
-        rate = -tl.exp(rate)
-    weight, skip, shift = 0.0, 0.0, 0.0  # a function of older Tritons cannot return None among others
-    if low is not None:
-        r = tl.arange(0, RANKS)[:, None]
-        weight = _load(low + d[None, :] * R + r, inside[None, :] & (r < R), True)
-    if D is not None:
-        skip = _load(D + d, inside, PADDED)
-    if bias is not None:
-        shift = _load(bias + d, inside, PADDED)
-    return rate, weight, skip, shift
-
-
-@triton.jit
-def _tile(
-    u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
-    SOFTPLUS: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr,
-):  # fmt: skip
-    """A tile's u, Δ before and after softplus (TILE, BLOCK), low rank (RANKS, TILE), B, a = exp(Δ·A), and Δ·u·B."""
-    there = t < cut.length
-    rows, r = there[:, None] & inside[None, :], tl.arange(0, RANKS)[:, None].to(tl.int64)
-    x = _rows(u, row, t, d, rows, PADDED)
-    narrow = _low_rank(delta, low, row, first // cut.per_dt, t, r, (r < R) & there[None, :])
-    b = _columns(B, b_constant, row, first // cut.per_b, t, n, there[:, None] & (n < N)[None, :], PADDED)
-    raw = _raw_delta(delta, low, narrow, weight, bias, shift, row, t, d, rows, PADDED)
-    dt = raw
-    if SOFTPLUS:
-        dt = _softplus(raw)
-    alive, steps = (inside[None, :] & (n < N)[:, None])[None, :, :], there[:, None, None]
-    a = _decay(dt, rate, alive, steps, PADDED)
-    return x, raw, dt, narrow, b, a, _only((dt * x)[:, None, :] * b, alive & steps, PADDED)
-
-
-# ------------------------------------------------------------------------------------------------------------- kernels
 @triton.jit
 def forward_kernel(
     u, delta, low, A, B, C, D, z, bias, out, states, last, cut,
@@ -256,38 +33,38 @@ def forward_kernel(
 
     low, D, z, bias, states and last may be None. With `low` (D, R), Δ is `low` times what `delta` (B, G, R, L) holds.
     """
-    row, first, d, inside = _place(cut, BLOCK)
+    row, first, d, inside = place_of(cut, BLOCK)
     n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]
     cells = inside[None, :] & (n < N)[:, None]  # (LANES, BLOCK)
     matrix = d[None, :] * N + n[:, None]  # places in a (D, N) matrix
-    rate, weight, skip, shift = _once(low, A, D, bias, d, n, inside, LOG_A, PADDED, N, R, RANKS)
-    b_constant, c_constant = _constant(B, matrix, cells, PADDED), _constant(C, matrix, cells, PADDED)
+    rate, weight, skip, shift = load_once(low, A, D, bias, d, n, inside, LOG_A, PADDED, N, R, RANKS)
+    b_constant, c_constant = load_constant(B, matrix, cells, PADDED), load_constant(C, matrix, cells, PADDED)
 
     h = tl.zeros((LANES, BLOCK), tl.float32)
     for tile in tl.range(0, cut.tiles, num_stages=STAGES):
         t = tl.cast(tile, tl.int64) * TILE + tl.arange(0, TILE)
         there = t < cut.length
         rows = there[:, None] & inside[None, :]
-        x, _, _, _, _, a, drive = _tile(
+        x, _, _, _, _, a, drive = load_tile(
             u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
             SOFTPLUS, PADDED, N, R, RANKS,
         )  # fmt: skip
-        c = _columns(C, c_constant, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED)
+        c = load_columns(C, c_constant, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED)
         if z is not None:
-            gate = _rows(z, row, t, d, rows, PADDED)
+            gate = load_rows(z, row, t, d, rows, PADDED)
         if states is not None:  # noqa: SIM102, one is decided by the compiler, the other by the device
             if tile % cut.chunk == 0:
                 chunk = row * ((cut.tiles + cut.chunk - 1) // cut.chunk) + tile // cut.chunk
-                _store(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED)
-        before, h = _walk(a, drive, h, step, TILE)
+                store(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED)
+        before, h = walk(a, drive, h, step, TILE)
         y = tl.sum((a * before + drive) * c, 1)
         if D is not None:
             y += skip[None, :] * x
         if z is not None:
-            y *= gate * _sigmoid(gate)
-        _store(out + (row * cut.length + t[:, None]) * cut.channels + d[None, :], y, rows, PADDED)
+            y *= gate * sigmoid(gate)
+        store(out + (row * cut.length + t[:, None]) * cut.channels + d[None, :], y, rows, PADDED)
     if last is not None:
-        _store(last + row * cut.channels * N + matrix, h, cells, PADDED)
+        store(last + row * cut.channels * N + matrix, h, cells, PADDED)
 
 
 @triton.jit
@@ -307,12 +84,12 @@ def backward_kernel(
     dA (D, N), dlow (D, R), dbias and dD (D,), and dB or dC (D, N) of a constant. low, D, z, bias and what belongs to
     them, dB and dC may be None.
     """
-    row, first, d, inside = _place(cut, BLOCK)
+    row, first, d, inside = place_of(cut, BLOCK)
     n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]
     cells = inside[None, :] & (n < N)[:, None]
     matrix = d[None, :] * N + n[:, None]
-    rate, weight, skip, shift = _once(low, A, D, bias, d, n, inside, LOG_A, PADDED, N, R, RANKS)
-    b_constant, c_constant = _constant(B, matrix, cells, PADDED), _constant(C, matrix, cells, PADDED)
+    rate, weight, skip, shift = load_once(low, A, D, bias, d, n, inside, LOG_A, PADDED, N, R, RANKS)
+    b_constant, c_constant = load_constant(B, matrix, cells, PADDED), load_constant(C, matrix, cells, PADDED)
     r = tl.arange(0, RANKS)[:, None].to(tl.int64)
     program = row * tl.num_programs(1) + tl.program_id(1)
     kept = scratch + program * cut.chunk * (LANES * BLOCK) + n[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -326,15 +103,15 @@ def backward_kernel(
         start = (chunks - 1 - k) * cut.chunk
         tiles = tl.minimum(cut.chunk, cut.tiles - start)
         chunk = row * chunks + chunks - 1 - k
-        h = _load(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], cells, PADDED)
+        h = load(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], cells, PADDED)
         tl.store(kept, h)
         for tile in tl.range(0, tiles - 1, num_stages=STAGES):
             t = tl.cast(start + tile, tl.int64) * TILE + tl.arange(0, TILE)
-            _, _, _, _, _, a, drive = _tile(
+            _, _, _, _, _, a, drive = load_tile(
                 u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
                 SOFTPLUS, PADDED, N, R, RANKS,
             )  # fmt: skip
-            _, h = _walk(a, drive, h, step, TILE)
+            _, h = walk(a, drive, h, step, TILE)
             tl.store(kept + (tile + 1) * (LANES * BLOCK), h)
         tl.debug_barrier()  # what one thread has kept, another one may load
 
@@ -344,51 +121,51 @@ def backward_kernel(
             there = t < cut.length
             rows, columns = there[:, None] & inside[None, :], there[:, None] & (n < N)[None, :]
             alive = cells[None, :, :] & there[:, None, None]
-            x, raw, dt, narrow, b, a, drive = _tile(
+            x, raw, dt, narrow, b, a, drive = load_tile(
                 u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
                 SOFTPLUS, PADDED, N, R, RANKS,
             )  # fmt: skip
-            c = _columns(C, c_constant, row, first // cut.per_c, t, n, columns, PADDED)
-            dy = _rows(grad, row, t, d, rows, PADDED)
-            before, _ = _walk(a, drive, tl.load(kept + tile * (LANES * BLOCK)), step, TILE)
+            c = load_columns(C, c_constant, row, first // cut.per_c, t, n, columns, PADDED)
+            dy = load_rows(grad, row, t, d, rows, PADDED)
+            before, _ = walk(a, drive, tl.load(kept + tile * (LANES * BLOCK)), step, TILE)
             decayed = a * before
             here = decayed + drive
             if z is not None:
-                gate = _rows(z, row, t, d, rows, PADDED)
-                s, y = _sigmoid(gate), tl.sum(here * c, 1)
+                gate = load_rows(z, row, t, d, rows, PADDED)
+                s, y = sigmoid(gate), tl.sum(here * c, 1)
                 if D is not None:
                     y += skip[None, :] * x
                 dgate = dy * y * s * (1.0 + gate * (1.0 - s))
-                _store(dz.ptr + row * dz.batch + t[:, None] * dz.step + d[None, :] * dz.channel, dgate, rows, PADDED)
+                store(dz.ptr + row * dz.batch + t[:, None] * dz.step + d[None, :] * dz.channel, dgate, rows, PADDED)
                 dy *= gate * s
 
             place = (program * cut.length + t[:, None]) * cut.partial + n[None, :]
-            for_c = _only(dy[:, None, :] * here, alive, PADDED)
+            for_c = only(dy[:, None, :] * here, alive, PADDED)
             if C.group is None:
                 dc += tl.sum(for_c, 0)
             elif dC is not None:
-                _store(dC + place, tl.sum(for_c, 2), columns, PADDED)
-            all_g, g = _walk_back(a, _only(dy[:, None, :] * c, alive, PADDED), g, step, TILE)
+                store(dC + place, tl.sum(for_c, 2), columns, PADDED)
+            all_g, g = walk_back(a, only(dy[:, None, :] * c, alive, PADDED), g, step, TILE)
             for_b = all_g * (dt * x)[:, None, :]
             if B.group is None:
                 db += tl.sum(for_b, 0)
             elif dB is not None:
-                _store(dB + place, tl.sum(for_b, 2), columns, PADDED)
-            ga = _only(all_g * decayed, alive, PADDED)
+                store(dB + place, tl.sum(for_b, 2), columns, PADDED)
+            ga = only(all_g * decayed, alive, PADDED)
             da += tl.sum(ga * dt[:, None, :], 0)
             ddrive = tl.sum(all_g * b, 1)
             dx, ddt = ddrive * dt, tl.sum(ga * rate[None, :, :], 1) + ddrive * x
             if SOFTPLUS:
-                ddt *= _sigmoid(raw)
+                ddt *= sigmoid(raw)
             if D is not None:
                 dx += dy * skip[None, :]
                 dskip += tl.sum(dy * x, 0)
-            ddt = _only(ddt, rows, PADDED)
+            ddt = only(ddt, rows, PADDED)
             dshift += tl.sum(ddt, 0)
             dense = (row * cut.length + t[:, None]) * cut.channels + d[None, :]
-            _store(du + dense, dx, rows, PADDED)
+            store(du + dense, dx, rows, PADDED)
             if low is None:
-                _store(ddelta + dense, ddt, rows, PADDED)
+                store(ddelta + dense, ddt, rows, PADDED)
             else:
                 at = ddelta + (program * cut.length + t[None, :]) * cut.partial + r
                 dnarrow = tl.sum(ddt[None, :, :] * weight[:, None, :], 2)
@@ -399,17 +176,17 @@ def backward_kernel(
     sums = row * cut.sums
     if LOG_A:
         da *= rate
-    _store(dA + sums + matrix, da, cells, PADDED)
+    store(dA + sums + matrix, da, cells, PADDED)
     if low is not None:
         tl.store(dlow + sums + d[None, :] * R + r, dweight, mask=inside[None, :] & (r < R))
     if B.group is None and dB is not None:
-        _store(dB + sums + matrix, db, cells, PADDED)
+        store(dB + sums + matrix, db, cells, PADDED)
     if C.group is None and dC is not None:
-        _store(dC + sums + matrix, dc, cells, PADDED)
+        store(dC + sums + matrix, dc, cells, PADDED)
     if bias is not None:
-        _store(dbias + sums + d, dshift, inside, PADDED)
+        store(dbias + sums + d, dshift, inside, PADDED)
     if D is not None:
-        _store(dD + sums + d, dskip, inside, PADDED)
+        store(dD + sums + d, dskip, inside, PADDED)
 
 
 INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)  # TRITON_INTERPRET=1: in NumPy, on the CPU
