@@ -231,7 +231,7 @@ LowScan.apply_named = staticmethod(lambda **named: LowScan.apply(*named.values()
 
 
 def test_same_inputs_give_the_same_bits():
-    inputs = {name: v.float().to(DEVICE) for name, v in low_inputs(2, 13, 40, 3, 2).items()}
+    inputs = {name: v.float().to(DEVICE) for name, v in low_inputs(2, 9, 36, 2, 2).items()}
     found = []
     for _ in range(2):
         leaves = {name: v.clone().requires_grad_() for name, v in inputs.items()}
