@@ -238,10 +238,10 @@ def test_any_strides_are_taken_without_a_copy(layout, monkeypatch):
     expected = scan({k: v.contiguous() if torch.is_tensor(v) else v for k, v in arguments.items()})
     seen, launch = set(), scan_triton._launch
 
-    def spy(kernel, plan, softplus, u, *rest):
+    def spy(kernel, plan, given, cells, *rest):
         flat = [x for part in rest for x in (part if isinstance(part, tuple) else [part])]
         seen.update(x.data_ptr() for x in flat if torch.is_tensor(x))
-        launch(kernel, plan, softplus, u, *rest)
+        launch(kernel, plan, given, cells, *rest)
 
     monkeypatch.setattr(scan_triton, "_launch", spy)
     assert not any(arguments[name].is_contiguous() for name in ("u", "delta", "z", "B", "C"))
@@ -413,8 +413,8 @@ class Driver:  # all that compiling asks a driver for; a device of its own for e
     def get_current_stream(self, device): return 0
     def get_current_target(self): return GPUTarget("cuda", capability, 32)
 
-def compile_only(kernel, plan, softplus, u, *arguments):
-    launch(Recorder(kernel), plan, softplus, u, *arguments)
+def compile_only(kernel, plan, given, cells, *arguments):
+    launch(Recorder(kernel), plan, given, cells, *arguments)
 
 class Recorder:
     def __init__(self, kernel): self.kernel = kernel

@@ -3,7 +3,8 @@
     runtime.py               helpers of every CPU kernel, and what starts it;   threads.py: how many threads
     once_differentiable.py   backward passes without a second derivative: asking for one is an error
     scan_cpu.py              the selective scan on the CPU, its interface to torch;   scan_cpu_loops.py: its loops
-    scan_triton.py           the selective scan on a GPU, in Triton;   scan_triton_loops.py: its loops
+    scan_triton.py           the selective scan on a GPU, in Triton;   scan_triton_plan.py, _parts.py, _loops.py: of it
+    conv_triton.py, norm_token_triton.py, mixer_triton.py   in Triton what conv.py, norm_token.py and mixer.py are
     conv.py                  the causal convolution with its SiLU
     mixer.py, mixer_2d.py    all of a block between its two norms; the same for images, in four directions
     norm_token.py            LN, RMSN, GN-token: norms of one position;   norm_sequence.py: norms along the sequence

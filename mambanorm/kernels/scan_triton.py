@@ -1,21 +1,42 @@
-"""The selective scan on CUDA with our own Triton kernels, forward and backward, in float32, where mamba-ssm is missing.
+"""The selective scan on CUDA with our own Triton kernels, forward and backward, in float32.
 
 Map of the file
 ---------------
-1. `obstacle`   why the kernels cannot run on a device, or None if they can
-2. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
+1. `obstacle`, `usable`   why the kernels cannot run on a device, or None; whether they take these tensors
+2. `Given`, `Gradients`, `forward_pass`, `backward_pass`   what the scan and the fused block (mixer_triton.py) share
 3. `_Scan`, `scan_triton`   the autograd function and the conversion from mamba-ssm's layout to the kernels'
 
-The kernels are in `mambanorm/kernels/scan_triton_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
+The kernels are in `mambanorm/kernels/scan_triton_loops.py`; how the work is cut, in `scan_triton_plan.py`. The readable
+twin is `mambanorm/ssm/reference.py`.
 
-How it works. One program has one batch row and one block of channels and walks through time with h in registers.
-Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` steps, about √L, and the backward pass goes
-from the last chunk to the first and recomputes the inside of a chunk into a buffer per program. There are no atomic
-additions. Where several programs add to one result, each writes a partial sum, and these are added up in a fixed order.
-So the same inputs give the same bits.
+How it works. One program has one batch row and one block of channels. It walks through time tile by tile, up to 8 steps
+at once, with h in registers. Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` of tiles, about
+√L steps. The backward pass goes from the last chunk to the first, recomputes h at the start of the chunk's tiles into
+a small buffer per program, and the inside of a tile in registers. There are no atomic additions. Where several programs
+add to one result, each writes a partial sum, and these are added up in a fixed order. So the same inputs give the same
+bits.
 
-Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
+Why so. Each of the B·L·D·N cells needs one exponential, of which a multiprocessor makes 16 a clock, and 128 products:
+on an H200, with 132 of them at 1.98 GHz, B·L·D·N/4.2e12 s. That is for (32, 2048, 256) 0.26 ms at N = 64 and 0.06 ms
+at N = 16. The bytes of u, z and out in bfloat16, 0.1 GB, take 0.03 ms. So the scan is bound by its instructions at
+every N of use, and the design saves instructions, not bytes. A scan in parallel over time would need more of them, and
+is left out: at B·D/16 of some 500 and more the programs fill a GPU. Three things count. Loads, softplus and gate are
+done for a whole tile, once for each step and channel and not once for each n. The sum over N stays within a thread but
+for its last additions. And the next tile is loaded while this one is computed.
+
+What the compiler makes of it for sm_90, at N = 16 in bfloat16, counted in its output: 20 instructions a cell in the
+forward loop, and in the backward pass 23 to recompute and 82 to go back, of which 25 belong to sums over lanes, most
+for dB and dC. No register is spilled. At one instruction a clock and scheduler that is 0.16 ms forward and 0.85 ms
+backward for (32, 2048, 256) at N = 16: an estimate, not a measurement. AHEAD, BACK, STAGES and the plan's constants are
+where to tune on a GPU.
+
+Δ in two factors. With `low` (D, R), Δ = low·dt is made in registers from the R numbers of each step, and never stored.
+It takes R products for each step and channel, against 5·N for the scan: cheap while R is small (`MOST_RANKS`). Stored,
+Δ would be written and read in the forward pass, and read, its gradient written, and that read twice in the backward
+pass: 6·B·L·D numbers, where the rest of the scan moves 8. Above MOST_RANKS a matrix product makes Δ.
+
+Glossary: B batch, L length, D channels, N state size, R rank of Δ's projection, G groups of channels that share B and C
+(and dt); u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
 
 Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and results as state-spaces/mamba's
 `selective_scan_fn`); storing chunk starts and recomputing is the paper's recomputation, section 3.3.2.
@@ -23,16 +44,17 @@ Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and resul
 
 import functools
 import importlib
-import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from mambanorm.kernels.once_differentiable import backward_once
+from mambanorm.kernels.scan_triton_plan import Plan
 
-PROGRAMS = 256  # blocks get narrower until there are so many programs: about two per multiprocessor of a large GPU
-WIDEST, NARROWEST = 32, 16  # channels per block
-CELLS_PER_WARP, MOST_CELLS = 256, 4096  # of a tile, block × N: 8 a thread, so that all its tiles fit into registers
+AHEAD, BACK = 64, 16  # cells of a tile a thread has, forward and backward: as many as the compiler keeps in registers
+STAGES = 2  # tiles in flight: the next one is loaded while this one is computed
+MOST_RANKS = 16  # R up to which Δ is made inside the kernel
 
 
 # -------------------------------------------------------------------------------------------------- can it run, and how
@@ -61,135 +83,157 @@ def _interpreted():
     return scan_triton_loops.INTERPRETED
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How one scan is cut up, and the shape of every buffer beyond its inputs, outputs and gradients.
-
-    Blocks of channels never cross the border of a group. In units of a tensor of B·L·D·N the buffers take 1/chunk for
-    the states at chunk starts, chunk/L for the recomputed ones, 1/block each for the partial sums of dB and of dC where
-    they vary in time, and 1/L each for the other sums: at L = 1024 13 % with blocks of 32 channels, 19 % with 16.
-    """
-
-    batch: int
-    length: int
-    channels: int
-    size: int  # N
-    groups_b: int = 1
-    groups_c: int = 1
-
-    @property
-    def run(self):
-        """Channels that share one group of B and one of C."""
-        return math.gcd(self.channels // self.groups_b, self.channels // self.groups_c)
-
-    def blocks_of(self, width):
-        """Blocks of that many channels."""
-        return self.channels // self.run * -(-self.run // width)
-
-    @property
-    def block(self):
-        """Channels per block, a power of two."""
-        width = WIDEST
-        while width > NARROWEST and self.batch * self.blocks_of(width) < PROGRAMS:
-            width //= 2
-        return min(width, _power_of_two(self.run), max(1, MOST_CELLS // self.lanes))
-
-    @property
-    def blocks(self):
-        return self.blocks_of(self.block)
-
-    @property
-    def lanes(self):
-        """N filled up to a power of two."""
-        return _power_of_two(self.size)
-
-    @property
-    def chunk(self):
-        """Steps per chunk, a power of two near √L: what is stored and what is recomputed take the same memory."""
-        return 2 ** max(2, round(math.log2(self.length) / 2))
-
-    @property
-    def chunks(self):
-        return -(-self.length // self.chunk)
-
-    @property
-    def warps(self):
-        return min(16, max(1, self.block * self.lanes // CELLS_PER_WARP))
-
-    @property
-    def states_shape(self):
-        """h at the start of every chunk."""
-        return self.batch, self.chunks, self.channels, self.size
-
-    @property
-    def scratch_shape(self):
-        """The states of one chunk, for every program."""
-        return self.batch, self.blocks, self.chunk, self.block, self.lanes
-
-    @property
-    def partial_shape(self):
-        """dB or dC that varies in time, one layer per block of channels."""
-        return self.batch, self.blocks, self.length, self.size
-
-    @property
-    def sums_shape(self):
-        """dA, or dB or dC of a constant, one layer per batch row; without N: dD and d(delta_bias)."""
-        return self.batch, self.channels, self.size
-
-    @property
-    def extra_bytes(self):
-        """Bytes of forward plus backward beyond inputs, outputs and gradients, B and C varying in time."""
-        partial = 2 * math.prod(self.partial_shape) + math.prod(self.sums_shape) + 2 * self.batch * self.channels
-        return 4 * (math.prod(self.states_shape) + math.prod(self.scratch_shape) + partial)
-
-
-def _power_of_two(n):
-    """The smallest power of two that is at least n."""
-    return 1 << (n - 1).bit_length()
+def usable(*tensors):
+    """Whether the kernels can run on the device of the first tensor, and take the dtype of each; None is no tensor."""
+    if obstacle(tensors[0].device.type) is not None:
+        return False
+    return all([t is None or t.dtype in (torch.float32, torch.bfloat16, torch.float16) for t in tensors])
 
 
 # ----------------------------------------------------------------------------------------------------------- torch side
-def _launch(kernel, plan, softplus, u, *arguments):
+class Given(NamedTuple):
+    """What the kernels read, of any floating-point dtype and, but for the last five, of any strides.
+
+    u, z (B, D, L). delta (B, D, L); with `low` (D, R) the R numbers of each step instead, (B, G, R, L). B and C
+    (B, G, N, L) or constant (D, N). A (D, N), or log(−A) with `log_a`; D and bias (D,). low, D, z and bias may be None.
+    """
+
+    u: Tensor
+    delta: Tensor
+    B: Tensor
+    C: Tensor
+    z: Tensor | None
+    low: Tensor | None
+    A: Tensor
+    D: Tensor | None
+    bias: Tensor | None
+    softplus: bool = True
+    log_a: bool = False
+
+    def plan(self):
+        (batch, channels, length), groups = self.u.shape, [m.shape[1] if m.dim() == 4 else 1 for m in (self.B, self.C)]
+        rank, groups_dt = (0, 1) if self.low is None else (self.low.shape[1], self.delta.shape[1])
+        return Plan(batch, length, channels, self.A.shape[1], *groups, groups_dt, rank)
+
+
+class Gradients(NamedTuple):
+    """u (B, L, D), contiguous; delta and z likewise, None where there is none; A, low, D, bias and constant B and C in
+    float32. `partial` (B, blocks, L, R + N + N): what is to be added up over blocks for dt, B and C, side by side."""
+
+    u: Tensor
+    delta: Tensor | None
+    z: Tensor | None
+    A: Tensor
+    low: Tensor | None
+    bias: Tensor | None
+    D: Tensor | None
+    constants: list[Tensor]
+    partial: Tensor | None
+
+
+def _launch(kernel, plan, given, cells, *arguments):
     """Start a kernel on u's device: one program for each batch row and block of channels."""
-    from mambanorm.kernels.scan_triton_loops import Cut
+    from mambanorm.kernels.scan_triton_parts import Cut
 
-    per_b, per_c = plan.channels // plan.groups_b, plan.channels // plan.groups_c
+    per = [plan.channels // groups for groups in (plan.groups_b, plan.groups_c, plan.groups_dt)]
     blocks = plan.blocks * plan.run // plan.channels
-    cut = Cut(plan.length, plan.chunk, plan.chunks, plan.channels, plan.run, blocks, per_b, per_c)
-    constants = bool(softplus), plan.size, plan.block, plan.lanes
-    with torch.cuda.device_of(u):
-        kernel[plan.batch, plan.blocks](*arguments, cut, *constants, num_warps=plan.warps)
+    vary = (given.B.dim() == 4) + (given.C.dim() == 4)
+    widths = plan.partial_shape(vary)[-1], plan.sums_shape(2 - vary)[-1]
+    cut = Cut(plan.length, plan.chunk, plan.tiles, plan.channels, plan.run, blocks, *per, *widths)
+    constants = given.softplus, given.log_a, plan.padded, plan.size, plan.rank
+    tile = plan.tile, plan.block, plan.lanes, plan.ranks, STAGES
+    with torch.cuda.device_of(given.u):
+        kernel[plan.batch, plan.blocks](*arguments, cut, *constants, *tile, num_warps=plan.warps(cells))
 
 
-def _inputs(u, delta, A, B, C, D, z, bias):
+def _inputs(given):
     """What both kernels read, with strides where they take any layout."""
-    from mambanorm.kernels.scan_triton_loops import Rows, Steps
+    u, z = (None if x is None else rows(x) for x in (given.u, given.z))
+    delta = rows(given.delta) if given.low is None else _steps(given.delta)
+    return u, delta, given.low, given.A, _steps(given.B), _steps(given.C), given.D, z, given.bias
 
-    rows = [None if x is None else Rows(x, *x.stride()) for x in (u, delta, z)]
-    steps = [Steps(m, *(m.stride() if m.dim() == 4 else ())) for m in (B, C)]
-    return *rows[:2], A, *steps, D, rows[2], bias
+
+def rows(x):
+    """A (B, D, L) tensor as kernels read it."""
+    from mambanorm.kernels.scan_triton_parts import Rows
+
+    return Rows(x, *x.stride())
+
+
+def _steps(m):
+    from mambanorm.kernels.scan_triton_parts import Steps
+
+    return Steps(m, *(m.stride() if m.dim() == 4 else ()))
+
+
+def forward_pass(given, plan, keep, want_last):
+    """out (B, L, D) in u's dtype; the states for the backward pass and the last one (B, D, N), None unless wanted."""
+    from mambanorm.kernels.scan_triton_loops import forward_kernel
+
+    def floats(shape):
+        return given.u.new_empty(shape, dtype=torch.float32)
+
+    out = given.u.new_empty(plan.batch, plan.length, plan.channels)
+    states = floats(plan.states_shape) if keep else None
+    last = floats((plan.batch, plan.channels, plan.size)) if want_last else None
+    _launch(forward_kernel, plan, given, AHEAD, *_inputs(given), out, states, last)
+    return out, states, last
+
+
+def backward_pass(given, plan, grad, states, dz=None):
+    """`Gradients` from that of out, (B, D, L) of any strides. `dz` (B, L, D), of any strides, is where z's goes."""
+    from mambanorm.kernels.scan_triton_loops import backward_kernel
+
+    u, low = given.u, given.low
+    constants = [m.dim() == 2 for m in (given.B, given.C)]
+    like_rows = plan.batch, plan.length, plan.channels
+    du, ddelta = u.new_empty(like_rows), None if low is not None else given.delta.new_empty(like_rows)
+    if given.z is not None and dz is None:
+        dz = given.z.new_empty(like_rows)
+
+    scratch = states.new_empty(plan.scratch_shape)
+    partial = states.new_empty(plan.partial_shape(2 - sum(constants)))
+    sums = states.new_empty(plan.sums_shape(sum(constants)))
+    per_row = plan.channels * plan.size, plan.channels * plan.rank, plan.channels, plan.channels
+    dA, dlow, dbias, dD, *dconstants = sums.split([*per_row, *[per_row[0]] * sum(constants)], 1)
+    columns = list(partial.split([plan.rank, *[plan.size] * (2 - sum(constants))], -1))
+    if low is not None:
+        ddelta = columns[0]
+    columns, places = columns[1:], list(dconstants)
+    dB, dC = (places.pop(0) if constant else columns.pop(0) for constant in constants)
+    buffers = du, ddelta, None if dz is None else rows(dz.transpose(1, 2)), dA, dlow, dB, dC, dD, dbias
+    _launch(backward_kernel, plan, given, BACK, *_inputs(given), rows(grad), states, scratch, *buffers)
+
+    added = sums.sum(0) if plan.batch > 1 else sums[0]
+    dA, dlow, dbias, dD, *dconstants = added.split([*per_row, *[per_row[0]] * sum(constants)])
+    shape = plan.channels, plan.size
+    return Gradients(
+        du,
+        ddelta if low is None else None,
+        dz,
+        dA.view(shape),
+        None if low is None else dlow.view(plan.channels, plan.rank),
+        None if given.bias is None else dbias,
+        None if given.D is None else dD,
+        [d.view(shape) for d in dconstants],
+        partial,
+    )
 
 
 class _Scan(torch.autograd.Function):
-    """u, delta, z (B, D, L), B and C (B, G, N, L) of any dtype; A, constant B and C (D, N), D and bias in float32.
+    """The tensors of `Given`: u, delta, z (B, D, L), B and C (B, G, N, L) of any dtype; A, constant B and C (D, N), D
+    and bias contiguous in float32.
 
     The kernels read every layout where it lies; what they write is (B, L, D), contiguous.
     """
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, D, z, bias):
-        from mambanorm.kernels.scan_triton_loops import forward_kernel
-
-        batch, channels, length = u.shape
-        plan = Plan(batch, length, channels, A.shape[1], *(m.shape[1] if m.dim() == 4 else 1 for m in (B, C)))
-        out = u.new_empty(batch, length, channels)
-        states = A.new_empty(plan.states_shape) if keep else None
-        last = A.new_empty(plan.sums_shape) if want_last else None
-        inputs = _inputs(u, delta, A, B, C, D, z, bias)
-        _launch(forward_kernel, plan, softplus, u, *inputs, out, states, last)
+    def forward(ctx, keep, want_last, softplus, *tensors):
+        given = Given(*tensors, softplus)
+        ctx.softplus, ctx.plan = softplus, given.plan()
+        out, states, last = forward_pass(given, ctx.plan, keep, want_last)
         if keep:
-            ctx.save_for_backward(u, delta, A, B, C, D, z, bias, states)
-            ctx.plan, ctx.softplus = plan, softplus
+            ctx.save_for_backward(*tensors, states)
         if want_last:
             ctx.mark_non_differentiable(last)
         return out, last
@@ -197,33 +241,19 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     @backward_once
     def backward(ctx, grad, _):
-        from mambanorm.kernels.scan_triton_loops import Rows, backward_kernel
-
-        u, delta, A, B, C, D, z, bias, states = ctx.saved_tensors
-        plan, need = ctx.plan, ctx.needs_input_grad[3:]
-        like_rows = plan.batch, plan.length, plan.channels
-        du, ddelta, dz = (None if x is None else x.new_empty(like_rows) for x in (u, delta, z))
-        dA, scratch = A.new_empty(plan.sums_shape), A.new_empty(plan.scratch_shape)
-        dB, dC = (
-            A.new_empty(plan.partial_shape if m.dim() == 4 else plan.sums_shape) if needed else None
-            for m, needed in ((B, need[3]), (C, need[4]))
-        )
-        dD, dbias = (None if v is None else A.new_empty(plan.sums_shape[:2]) for v in (D, bias))
-        inputs = *_inputs(u, delta, A, B, C, D, z, bias), Rows(grad, *(grad.stride(k) for k in (0, 2, 1)))
-        _launch(backward_kernel, plan, ctx.softplus, u, *inputs, states, scratch, du, ddelta, dz, dA, dB, dC, dD, dbias)
-        du, ddelta, dz = (None if x is None else x.transpose(1, 2) for x in (du, ddelta, dz))
-        dA, dD, dbias = (None if x is None else x.sum(0) for x in (dA, dD, dbias))
-        dB, dC = (None if x is None else _join(x, m) for x, m in ((dB, B), (dC, C)))
-        result = du, ddelta, dA, dB, dC, dD, dz, dbias
+        *tensors, states = ctx.saved_tensors
+        given, need = Given(*tensors, ctx.softplus), ctx.needs_input_grad[3:]
+        grads = backward_pass(given, ctx.plan, grad.transpose(1, 2), states)
+        du, ddelta, dz = (None if x is None else x.transpose(1, 2) for x in (grads.u, grads.delta, grads.z))
+        columns = list(grads.partial.split(ctx.plan.size, -1)) if grads.partial.shape[-1] else []
+        dB, dC = (grads.constants.pop(0) if m.dim() == 2 else _join(columns.pop(0), m) for m in (given.B, given.C))
+        result = du, ddelta, dB, dC, dz, grads.low, grads.A, grads.D, grads.bias
         return None, None, None, *(value if needed else None for value, needed in zip(result, need, strict=True))
 
 
 def _join(partial, m):
-    """Add up partial sums: to (D, N) for a constant, else (B, blocks, L, N) to (B, G, N, L), a view of (B, G, L, N)."""
-    if m.dim() == 2:
-        return partial.sum(0)
-    batch, groups = m.shape[:2]
-    return partial.view(batch, groups, -1, *partial.shape[2:]).sum(2).transpose(2, 3).to(m.dtype)
+    """Add up partial sums (B, blocks, L, N) to (B, G, N, L), a view of (B, G, L, N)."""
+    return partial.unflatten(1, (m.shape[1], -1)).sum(2).transpose(2, 3).to(m.dtype)
 
 
 def _matrix(m):
@@ -240,7 +270,7 @@ def scan_triton(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softpl
     in float32, without gradient (None unless wanted). Differentiable once, in every floating-point argument.
     """
     D, bias = (None if v is None else v.float().contiguous() for v in (D, delta_bias))
-    tensors = u, delta, _matrix(A), _matrix(B), _matrix(C), D, z, bias
+    tensors = u, delta, _matrix(B), _matrix(C), z, None, _matrix(A), D, bias
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
     return out.transpose(1, 2), last

@@ -1,267 +1,192 @@
-"""The kernels of the scan in Triton, forward and backward: any floating-point inputs, float32 inside.
+"""The two kernels of the scan in Triton, forward and backward: one program for each batch row and block of channels.
 
-Map of the file
----------------
-1. `Rows`, `Steps`, `Cut`   what the kernels are given: memory with strides, and how the work is cut
-2. `_softplus`, `_sigmoid`, `_place`   elementary functions; which channels a program has
-3. `forward_kernel`, `backward_kernel`   one program each per batch row and block of channels, a loop over the steps
-
-What starts them is in `mambanorm/kernels/scan_triton.py`, with the glossary and the source.
-
-A program's tiles are (BLOCK, LANES): a block of channels, and N filled up to a power of two. Lanes beyond N or beyond
-the block's channels are set to zero before they reach a sum: where an input is infinite, 0·∞ would make it NaN.
-Steps and strides are multiplied in 64 bits, because B·L·D may exceed 2³¹.
+What they are made of is in `mambanorm/kernels/scan_triton_parts.py`. What starts them is in
+`mambanorm/kernels/scan_triton.py`, with the glossary, the source and the reasons for the design.
 """
-
-from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-
-class Rows(NamedTuple):
-    """A (B, D, L) tensor of any layout: its memory and its strides."""
-
-    ptr: object
-    batch: int
-    channel: int
-    step: int
-
-
-class Steps(NamedTuple):
-    """B or C: (B, G, N, L) and its strides. A constant is a contiguous (D, N); it has no group, and its step is 0."""
-
-    ptr: object
-    batch: int = 0
-    group: int | None = None
-    state: int = 0
-    step: int = 0
-
-
-class Cut(NamedTuple):
-    """How the work is cut: blocks never cross the border of a `run` of channels that share one group of B and of C."""
-
-    length: int
-    chunk: int  # steps per chunk
-    chunks: int
-    channels: int
-    run: int
-    blocks: int  # per run
-    per_b: int  # channels that share one group of B
-    per_c: int
-
-
-@triton.jit
-def _softplus(x):
-    """max(x, 0) + log(1 + e), e = exp(-|x|); log(1 + e) = 2·artanh(s), s = e/(2 + e), as its series.
-
-    s is at most 1/3, so that what is cut off the series is 2e-9 of the result. A logarithm of 1 + e would lose the
-    digits of a small Δ; beyond x = 20, where torch returns x itself, e is under half a unit in the last place.
-    """
-    e = tl.exp(-tl.abs(x))
-    s = e / (2.0 + e)
-    q = s * s
-    series = 1 / 9 + q * (1 / 11 + q * (1 / 13 + q * (1 / 15)))
-    series = 1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * series)))
-    return tl.where(x > 0, x, 0.0) + 2.0 * s * series
-
-
-@triton.jit
-def _sigmoid(x):
-    """1 / (1 + exp(-x)); the argument of exp is never positive, so nothing overflows."""
-    e = tl.exp(-tl.abs(x))
-    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
-
-
-@triton.jit
-def _place(cut, N: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):
-    """This program's batch row, first channel, channels (BLOCK,), state indices (LANES,); which channels, cells count.
-
-    A cell is a place in the (BLOCK, LANES) tile.
-    """
-    block = tl.program_id(1)
-    run = block // cut.blocks
-    first = (run * cut.run + block % cut.blocks * BLOCK).to(tl.int64)
-    d = first + tl.arange(0, BLOCK)
-    inside = d < (run + 1) * cut.run
-    n = tl.arange(0, LANES)
-    cells = inside[:, None] & (n < N)[None, :]
-    return tl.program_id(0).to(tl.int64), first, d, n.to(tl.int64), inside, cells
-
-
-@triton.jit
-def _columns(m, row, group, matrix, n, cells, N: tl.constexpr):
-    """Pointers to B_t or C_t at step 0, and the mask of what counts: (1, LANES), or (BLOCK, LANES) for a constant."""
-    if m.group is None:
-        at = m.ptr + matrix
-        counts = cells
-    else:
-        at = m.ptr + row * m.batch + group * m.group + (n * m.state)[None, :]
-        counts = (n < N)[None, :]
-    return at, counts
+from mambanorm.kernels.scan_triton_parts import (
+    load,
+    load_columns,
+    load_constant,
+    load_once,
+    load_rows,
+    load_tile,
+    only,
+    place_of,
+    sigmoid,
+    store,
+    walk,
+    walk_back,
+)
 
 
 @triton.jit
 def forward_kernel(
-    u, delta, A, B, C, D, z, bias, out, states, last, cut,
-    SOFTPLUS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
+    u, delta, low, A, B, C, D, z, bias, out, states, last, cut,
+    SOFTPLUS: tl.constexpr, LOG_A: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out (B, L, D); h at the start of every chunk in `states` (B, chunks, D, N), at the end in `last` (B, D, N).
+    """out (B, L, D); h at the start of every chunk in `states` (B, chunks, N, D), at the end in `last` (B, D, N).
 
-    D, z, bias, states and last may be None.
+    low, D, z, bias, states and last may be None. With `low` (D, R), Δ is `low` times what `delta` (B, G, R, L) holds.
     """
-    row, first, d, n, inside, cells = _place(cut, N, BLOCK, LANES)
-    matrix = d[:, None] * N + n[None, :]  # places in a (D, N) matrix
-    rate = tl.load(A + matrix, mask=cells, other=0.0)
-    u_row = u.ptr + row * u.batch + d * u.channel
-    delta_row = delta.ptr + row * delta.batch + d * delta.channel
-    b_row, b_counts = _columns(B, row, first // cut.per_b, matrix, n, cells, N)
-    c_row, c_counts = _columns(C, row, first // cut.per_c, matrix, n, cells, N)
-    out_row = out + row * cut.length * cut.channels + d
-    if bias is not None:
-        shift = tl.load(bias + d, mask=inside, other=0.0)
-    if D is not None:
-        skip = tl.load(D + d, mask=inside, other=0.0)
-    if z is not None:
-        z_row = z.ptr + row * z.batch + d * z.channel
+    row, first, d, inside = place_of(cut, BLOCK)
+    n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]
+    cells = inside[None, :] & (n < N)[:, None]  # (LANES, BLOCK)
+    matrix = d[None, :] * N + n[:, None]  # places in a (D, N) matrix
+    rate, weight, skip, shift = load_once(low, A, D, bias, d, n, inside, LOG_A, PADDED, N, R, RANKS)
+    b_constant, c_constant = load_constant(B, matrix, cells, PADDED), load_constant(C, matrix, cells, PADDED)
 
-    h = tl.zeros((BLOCK, LANES), tl.float32)
-    for chunk in range(0, cut.chunks):
-        start = chunk * cut.chunk
-        if states is not None:
-            tl.store(states + (row * cut.chunks + chunk) * cut.channels * N + matrix, h, mask=cells)
-        for step in range(start, tl.minimum(start + cut.chunk, cut.length)):
-            t = tl.cast(step, tl.int64)
-            x = tl.load(u_row + t * u.step, mask=inside, other=0.0).to(tl.float32)
-            dt = tl.load(delta_row + t * delta.step, mask=inside, other=0.0).to(tl.float32)
-            b = tl.load(b_row + t * B.step, mask=b_counts, other=0.0).to(tl.float32)
-            c = tl.load(c_row + t * C.step, mask=c_counts, other=0.0).to(tl.float32)
-            if bias is not None:
-                dt += shift
-            if SOFTPLUS:
-                dt = _softplus(dt)
-            h = tl.where(cells, tl.exp(dt[:, None] * rate) * h + (dt * x)[:, None] * b, 0.0)
-            y = tl.sum(h * c, 1)
-            if D is not None:
-                y += skip * x
-            if z is not None:
-                gate = tl.load(z_row + t * z.step, mask=inside, other=0.0).to(tl.float32)
-                y *= gate * _sigmoid(gate)
-            tl.store(out_row + t * cut.channels, y, mask=inside)
+    h = tl.zeros((LANES, BLOCK), tl.float32)
+    for tile in tl.range(0, cut.tiles, num_stages=STAGES):
+        t = tl.cast(tile, tl.int64) * TILE + tl.arange(0, TILE)
+        there = t < cut.length
+        rows = there[:, None] & inside[None, :]
+        x, _, _, _, _, a, drive = load_tile(
+            u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
+            SOFTPLUS, PADDED, N, R, RANKS,
+        )  # fmt: skip
+        c = load_columns(C, c_constant, row, first // cut.per_c, t, n, there[:, None] & (n < N)[None, :], PADDED)
+        if z is not None:
+            gate = load_rows(z, row, t, d, rows, PADDED)
+        if states is not None:  # noqa: SIM102, one is decided by the compiler, the other by the device
+            if tile % cut.chunk == 0:
+                chunk = row * ((cut.tiles + cut.chunk - 1) // cut.chunk) + tile // cut.chunk
+                store(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], h, cells, PADDED)
+        before, h = walk(a, drive, h, step, TILE)
+        y = tl.sum((a * before + drive) * c, 1)
+        if D is not None:
+            y += skip[None, :] * x
+        if z is not None:
+            y *= gate * sigmoid(gate)
+        store(out + (row * cut.length + t[:, None]) * cut.channels + d[None, :], y, rows, PADDED)
     if last is not None:
-        tl.store(last + row * cut.channels * N + matrix, h, mask=cells)
+        store(last + row * cut.channels * N + matrix, h, cells, PADDED)
 
 
 @triton.jit
 def backward_kernel(
-    u, delta, A, B, C, D, z, bias, grad, states, scratch, du, ddelta, dz, dA, dB, dC, dD, dbias, cut,
-    SOFTPLUS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
+    u, delta, low, A, B, C, D, z, bias, grad, states, scratch, du, ddelta, dz, dA, dlow, dB, dC, dD, dbias, cut,
+    SOFTPLUS: tl.constexpr, LOG_A: tl.constexpr, PADDED: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """For each chunk, last to first: recomputes its states into `scratch`, then goes back in time. With g = dL/dh_t:
+    """For each chunk, last to first: recomputes h at the start of its tiles into `scratch`, goes back tile by tile.
 
+    With g = dL/dh_t:
     g = a_(t+1)·g_(t+1) + dy·C_t where a = exp(Δ·A),  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
-    dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ.
+    dΔ = Σ_n g·a·h_(t-1)·A + d(Δ·u)·u,  dA += g·a·h_(t-1)·Δ;  for Δ = low·narrow:  d narrow = Σ_d dΔ·low.
 
-    scratch (programs, chunk, BLOCK, LANES); du, ddelta, dz (B, L, D). Partial sums: dA (B, D, N), dD and dbias (B, D);
-    dB and dC (B, blocks, L, N), or (B, D, N) if constant. D, z, bias and what belongs to them, dB and dC may be None.
+    scratch (programs, tiles of a chunk, LANES, BLOCK); du and, without `low`, ddelta (B, L, D); dz as `Rows`. Sums over
+    a block's channels, (B, blocks, L, `cut.partial`): dB, dC and, with `low`, ddelta. Sums over steps, (B, `cut.sums`):
+    dA (D, N), dlow (D, R), dbias and dD (D,), and dB or dC (D, N) of a constant. low, D, z, bias and what belongs to
+    them, dB and dC may be None.
     """
-    row, first, d, n, inside, cells = _place(cut, N, BLOCK, LANES)
-    matrix = d[:, None] * N + n[None, :]
-    rate = tl.load(A + matrix, mask=cells, other=0.0)
-    u_row = u.ptr + row * u.batch + d * u.channel
-    delta_row = delta.ptr + row * delta.batch + d * delta.channel
-    grad_row = grad.ptr + row * grad.batch + d * grad.channel
-    b_row, b_counts = _columns(B, row, first // cut.per_b, matrix, n, cells, N)
-    c_row, c_counts = _columns(C, row, first // cut.per_c, matrix, n, cells, N)
-    if bias is not None:
-        shift = tl.load(bias + d, mask=inside, other=0.0)
-    if D is not None:
-        skip = tl.load(D + d, mask=inside, other=0.0)
-    if z is not None:
-        z_row = z.ptr + row * z.batch + d * z.channel
+    row, first, d, inside = place_of(cut, BLOCK)
+    n, step = tl.arange(0, LANES).to(tl.int64), tl.arange(0, TILE)[:, None, None]
+    cells = inside[None, :] & (n < N)[:, None]
+    matrix = d[None, :] * N + n[:, None]
+    rate, weight, skip, shift = load_once(low, A, D, bias, d, n, inside, LOG_A, PADDED, N, R, RANKS)
+    b_constant, c_constant = load_constant(B, matrix, cells, PADDED), load_constant(C, matrix, cells, PADDED)
+    r = tl.arange(0, RANKS)[:, None].to(tl.int64)
     program = row * tl.num_programs(1) + tl.program_id(1)
-    kept = scratch + program * cut.chunk * (BLOCK * LANES) + tl.arange(0, BLOCK)[:, None] * LANES + n[None, :]
+    kept = scratch + program * cut.chunk * (LANES * BLOCK) + n[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
 
-    g = tl.zeros((BLOCK, LANES), tl.float32)  # between two steps a_(t+1)·g_(t+1)
+    g = tl.zeros((LANES, BLOCK), tl.float32)  # between two tiles a_(t+1)·g_(t+1)
     da, db, dc = g, g, g
     dskip = tl.zeros((BLOCK,), tl.float32)
-    dshift = dskip
-    for k in range(0, cut.chunks):
-        chunk = cut.chunks - 1 - k
-        start = chunk * cut.chunk
-        end = tl.minimum(start + cut.chunk, cut.length)
-        h = tl.load(states + (row * cut.chunks + chunk) * cut.channels * N + matrix, mask=cells, other=0.0)
-        for step in range(start, end):
-            t = tl.cast(step, tl.int64)
-            tl.store(kept + (t - start) * (BLOCK * LANES), h)  # the state before the step
-            x = tl.load(u_row + t * u.step, mask=inside, other=0.0).to(tl.float32)
-            dt = tl.load(delta_row + t * delta.step, mask=inside, other=0.0).to(tl.float32)
-            b = tl.load(b_row + t * B.step, mask=b_counts, other=0.0).to(tl.float32)
-            if bias is not None:
-                dt += shift
-            if SOFTPLUS:
-                dt = _softplus(dt)
-            h = tl.exp(dt[:, None] * rate) * h + (dt * x)[:, None] * b
-        tl.debug_barrier()  # what one thread has kept, another one loads
-        for back in range(0, end - start):
-            t = tl.cast(end - 1 - back, tl.int64)
-            h = tl.load(kept + (t - start) * (BLOCK * LANES))
-            x = tl.load(u_row + t * u.step, mask=inside, other=0.0).to(tl.float32)
-            raw = tl.load(delta_row + t * delta.step, mask=inside, other=0.0).to(tl.float32)
-            b = tl.load(b_row + t * B.step, mask=b_counts, other=0.0).to(tl.float32)
-            c = tl.load(c_row + t * C.step, mask=c_counts, other=0.0).to(tl.float32)
-            dy = tl.load(grad_row + t * grad.step, mask=inside, other=0.0).to(tl.float32)
-            if bias is not None:
-                raw += shift
-            dt = raw
-            if SOFTPLUS:
-                dt = _softplus(raw)
-            a, drive = tl.exp(dt[:, None] * rate), (dt * x)[:, None]
-            decayed = tl.where(cells, a * h, 0.0)
-            h = tl.where(cells, decayed + drive * b, 0.0)
-            here = (row * cut.length + t) * cut.channels + d
+    dshift, dweight = dskip, tl.zeros((RANKS, BLOCK), tl.float32)
+    chunks = (cut.tiles + cut.chunk - 1) // cut.chunk
+    for k in range(0, chunks):
+        start = (chunks - 1 - k) * cut.chunk
+        tiles = tl.minimum(cut.chunk, cut.tiles - start)
+        chunk = row * chunks + chunks - 1 - k
+        h = load(states + (chunk * N + n[:, None]) * cut.channels + d[None, :], cells, PADDED)
+        tl.store(kept, h)
+        for tile in tl.range(0, tiles - 1, num_stages=STAGES):
+            t = tl.cast(start + tile, tl.int64) * TILE + tl.arange(0, TILE)
+            _, _, _, _, _, a, drive = load_tile(
+                u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
+                SOFTPLUS, PADDED, N, R, RANKS,
+            )  # fmt: skip
+            _, h = walk(a, drive, h, step, TILE)
+            tl.store(kept + (tile + 1) * (LANES * BLOCK), h)
+        tl.debug_barrier()  # what one thread has kept, another one may load
+
+        for back in tl.range(0, tiles, num_stages=STAGES):
+            tile = tiles - 1 - back
+            t = tl.cast(start + tile, tl.int64) * TILE + tl.arange(0, TILE)
+            there = t < cut.length
+            rows, columns = there[:, None] & inside[None, :], there[:, None] & (n < N)[None, :]
+            alive = cells[None, :, :] & there[:, None, None]
+            x, raw, dt, narrow, b, a, drive = load_tile(
+                u, delta, low, B, bias, rate, weight, b_constant, shift, cut, row, first, t, d, n, inside,
+                SOFTPLUS, PADDED, N, R, RANKS,
+            )  # fmt: skip
+            c = load_columns(C, c_constant, row, first // cut.per_c, t, n, columns, PADDED)
+            dy = load_rows(grad, row, t, d, rows, PADDED)
+            before, _ = walk(a, drive, tl.load(kept + tile * (LANES * BLOCK)), step, TILE)
+            decayed = a * before
+            here = decayed + drive
             if z is not None:
-                gate = tl.load(z_row + t * z.step, mask=inside, other=0.0).to(tl.float32)
-                s, y = _sigmoid(gate), tl.sum(h * c, 1)
+                gate = load_rows(z, row, t, d, rows, PADDED)
+                s, y = sigmoid(gate), tl.sum(here * c, 1)
                 if D is not None:
-                    y += skip * x
-                tl.store(dz + here, dy * y * s * (1.0 + gate * (1.0 - s)), mask=inside)
+                    y += skip[None, :] * x
+                dgate = dy * y * s * (1.0 + gate * (1.0 - s))
+                store(dz.ptr + row * dz.batch + t[:, None] * dz.step + d[None, :] * dz.channel, dgate, rows, PADDED)
                 dy *= gate * s
 
-            g = tl.where(cells, g + dy[:, None] * c, 0.0)
-            for_b, for_c, ga = g * drive, dy[:, None] * h, g * decayed
-            if B.group is None:
-                db += for_b
-            elif dB is not None:
-                tl.store(dB + (program * cut.length + t) * N + n, tl.sum(for_b, 0), mask=n < N)
+            place = (program * cut.length + t[:, None]) * cut.partial + n[None, :]
+            for_c = only(dy[:, None, :] * here, alive, PADDED)
             if C.group is None:
-                dc += for_c
+                dc += tl.sum(for_c, 0)
             elif dC is not None:
-                tl.store(dC + (program * cut.length + t) * N + n, tl.sum(for_c, 0), mask=n < N)
-            da += ga * dt[:, None]
-            ddrive = tl.sum(g * b, 1)
-            dx, ddt = ddrive * dt, tl.sum(ga * rate, 1) + ddrive * x
+                store(dC + place, tl.sum(for_c, 2), columns, PADDED)
+            all_g, g = walk_back(a, only(dy[:, None, :] * c, alive, PADDED), g, step, TILE)
+            for_b = all_g * (dt * x)[:, None, :]
+            if B.group is None:
+                db += tl.sum(for_b, 0)
+            elif dB is not None:
+                store(dB + place, tl.sum(for_b, 2), columns, PADDED)
+            ga = only(all_g * decayed, alive, PADDED)
+            da += tl.sum(ga * dt[:, None, :], 0)
+            ddrive = tl.sum(all_g * b, 1)
+            dx, ddt = ddrive * dt, tl.sum(ga * rate[None, :, :], 1) + ddrive * x
             if SOFTPLUS:
-                ddt *= _sigmoid(raw)
+                ddt *= sigmoid(raw)
             if D is not None:
-                dx += dy * skip
-                dskip += dy * x
-            dshift += ddt
-            tl.store(du + here, dx, mask=inside)
-            tl.store(ddelta + here, ddt, mask=inside)
-            g *= a
+                dx += dy * skip[None, :]
+                dskip += tl.sum(dy * x, 0)
+            ddt = only(ddt, rows, PADDED)
+            dshift += tl.sum(ddt, 0)
+            dense = (row * cut.length + t[:, None]) * cut.channels + d[None, :]
+            store(du + dense, dx, rows, PADDED)
+            if low is None:
+                store(ddelta + dense, ddt, rows, PADDED)
+            else:
+                at = ddelta + (program * cut.length + t[None, :]) * cut.partial + r
+                dnarrow = tl.sum(ddt[None, :, :] * weight[:, None, :], 2)
+                tl.store(at, dnarrow, mask=(r < R) & there[None, :])
+                dweight += tl.sum(tl.trans(narrow)[:, :, None] * ddt[:, None, :], 0)
         tl.debug_barrier()  # before the next chunk overwrites what is kept
 
-    matrix += row * cut.channels * N
-    tl.store(dA + matrix, da, mask=cells)
+    sums = row * cut.sums
+    if LOG_A:
+        da *= rate
+    store(dA + sums + matrix, da, cells, PADDED)
+    if low is not None:
+        tl.store(dlow + sums + d[None, :] * R + r, dweight, mask=inside[None, :] & (r < R))
     if B.group is None and dB is not None:
-        tl.store(dB + matrix, db, mask=cells)
+        store(dB + sums + matrix, db, cells, PADDED)
     if C.group is None and dC is not None:
-        tl.store(dC + matrix, dc, mask=cells)
+        store(dC + sums + matrix, dc, cells, PADDED)
     if bias is not None:
-        tl.store(dbias + row * cut.channels + d, dshift, mask=inside)
+        store(dbias + sums + d, dshift, inside, PADDED)
     if D is not None:
-        tl.store(dD + row * cut.channels + d, dskip, mask=inside)
+        store(dD + sums + d, dskip, inside, PADDED)
 
 
 INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)  # TRITON_INTERPRET=1: in NumPy, on the CPU

@@ -10,15 +10,15 @@ sites of MORE_SITES (arms.py); sites.py has what all blocks share of that.
 
 For generation: `prefill` runs the prompt and returns a BlockCache as well; `step` takes one more position.
 
-A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU. The readable one
-runs everywhere else and while diagnostics record, because there every site of SITES is a tensor. Parameter names and
-initial values are mamba-ssm's.
+A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU and, with Triton, on
+CUDA. The readable one runs everywhere else and while diagnostics record, because there every site of SITES is a tensor.
+Parameter names and initial values are mamba-ssm's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +116,8 @@ class MambaBlock(SitedBlock):
         leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
         """
         parameters = self._check(x)
-        if can_fuse(self, x, parameters):
-            return self._forward_fused(x, lengths, parameters)
+        if (kernels := fused_kernels(self, x, parameters)) is not None:
+            return self._forward_fused(x, lengths, parameters, kernels)
         return self._forward_readable(x, lengths)
 
     def _check(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -135,22 +135,29 @@ class MambaBlock(SitedBlock):
         conv, dt = self.conv1d, self.dt_proj
         return self.in_proj.weight, conv.weight, conv.bias, self.x_proj.weight, dt.weight, dt.bias, self.A_log, self.D
 
-    def _forward_fused(self, x: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...]) -> Tensor:
-        """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow."""
-        from mambanorm.kernels.mixer import mixer_cpu  # here: importing Numba takes a moment
-
+    def _forward_fused(
+        self, x: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...], kernels: tuple[Callable, ...]
+    ) -> Tensor:
+        """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow; `kernels` as
+        `fused_kernels` gives them."""
+        mixer, *parts = kernels
         h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
         if self.mixes_at_once:
-            y = mixer_cpu(h, *parameters, gated=self.scan_gates)
+            y = mixer(h, *parameters, gated=self.scan_gates)
             y, z = (y, None) if self.scan_gates else y
         else:
-            y, z = self._mix_with_norms(h, lengths, parameters)
+            y, z = self._mix_with_norms(h, lengths, parameters, *parts)
         return self._close_fused(x, y, z, lengths)
 
-    def _mix_with_norms(self, h: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...]):
+    def _mix_with_norms(
+        self,
+        h: Tensor,
+        lengths: Tensor | None,
+        parameters: tuple[Tensor, ...],
+        enter_mixer: Callable,
+        leave_mixer: Callable,
+    ):
         """As the mixer at once, in two parts with the norms between them: y (B, L, E), and z, None if y is gated."""
-        from mambanorm.kernels.mixer_parts import enter_mixer, leave_mixer
-
         in_proj, conv_weight, conv_bias, _, *rest = parameters
         u, z = enter_mixer(h, in_proj, conv_weight, conv_bias)
         u, z = self._at("conv", u, lengths), self._at("z", z, lengths)
@@ -265,6 +272,30 @@ def can_fuse(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> boo
         and fusible(x, *parameters)
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def can_fuse_triton(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> bool:
+    """The same for Triton: float32, bfloat16 or half on CUDA, with autocast or without, by the scan "auto" or
+    "triton"; on the CPU by "triton", in its interpreter. It comes before mamba-ssm's scan, which must be asked for."""
+    if block.observer is not None or block.scan_backend not in (("auto", "triton") if x.is_cuda else ("triton",)):
+        return False
+    from mambanorm.kernels.scan_triton import usable
+
+    return usable(x, *parameters)
+
+
+def fused_kernels(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Callable, ...] | None:
+    """The mixer of a MambaBlock for x: at once, its first and its second part; None where nothing is fused."""
+    if can_fuse(block, x, parameters):
+        from mambanorm.kernels.mixer import mixer_cpu  # here: importing Numba takes a moment
+        from mambanorm.kernels.mixer_parts import enter_mixer, leave_mixer
+
+        return mixer_cpu, enter_mixer, leave_mixer
+    if can_fuse_triton(block, x, parameters):
+        from mambanorm.kernels.mixer_triton import enter_mixer_triton, leave_mixer_triton, mixer_triton
+
+        return mixer_triton, enter_mixer_triton, leave_mixer_triton
+    return None
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:

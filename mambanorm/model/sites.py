@@ -105,7 +105,10 @@ class SitedBlock(nn.Module):
         if z is not None:
             y = self.n2(y, lengths, gate=z) if self.n2_gates else self.n2(y, lengths) * F.silu(z)
         y = self._at("gated", y, lengths)
-        if "branch" not in self.more:  # product and sum in one
+        if "branch" not in self.more and not torch.is_autocast_enabled(
+            x.device.type
+        ):  # product and sum in one; autocast
+            # would take the residual stream down to its dtype
             out = torch.addmm(x.flatten(0, 1), y.flatten(0, 1), self.out_proj.weight.t()).view_as(x)
         else:
             out = x + self._at("branch", self.out_proj(y), lengths)

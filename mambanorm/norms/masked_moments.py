@@ -47,6 +47,15 @@ def fusible(*tensors: Tensor | None) -> bool:
     return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
 
 
+def fusible_triton(*tensors: Tensor | None) -> bool:
+    """True if the first is on CUDA and Triton's kernels can run and take them all."""
+    if not tensors[0].is_cuda:
+        return False
+    from mambanorm.kernels.scan_triton import usable
+
+    return usable(*tensors)
+
+
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or a gradient."""
     return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
