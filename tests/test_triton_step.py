@@ -458,3 +458,19 @@ def test_the_step_compiles_for_nvidia_gpus_without_spills(tmp_path):
     assert len(kernels) == 6 + 6 + 8  # norm, convolution and scan, forward and backward; the odd block has two norms
     assert all(int(spilled) <= 16 for _, _, spilled, *_ in kernels), done.stdout  # bytes; 3.6 spills 8, 3.7 none
     assert all(rest == ["True", "False"] for _, _, _, *rest in kernels), done.stdout
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>LN", "None>SSM>None+B:RMSN"])
+def test_stacked_blocks_take_the_readable_path_around_the_kernels_of_the_scan(arm):
+    """Inside vmap no fused function is called: it would be given tensors that stand for several."""
+    torch.manual_seed(0)
+    blocks = [mn.MambaBlock(6, *mn.Arm.parse(arm), d_state=3, scan_backend="triton").to(DEVICE) for _ in range(2)]
+    x = torch.randn(2, 1, 5, 6, device=DEVICE)
+    weights, buffers = torch.func.stack_module_state(blocks)
+
+    def one(weights, buffers, x):
+        return torch.func.functional_call(blocks[0], (weights, buffers), (x,))
+
+    found = torch.vmap(one)(weights, buffers, x)
+    expected = torch.stack([block(row) for block, row in zip(blocks, x, strict=True)])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

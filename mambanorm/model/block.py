@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown
+from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown, transformed
 from mambanorm.errors import unknown
 from mambanorm.model.arms import PRESETS, Arm
 from mambanorm.model.sites import SITES, SitedBlock, arm_of, site_widths
@@ -278,6 +278,8 @@ def can_fuse_triton(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...])
     """The same for Triton: float32, bfloat16 or half on CUDA, with autocast or without, by the scan "auto" or
     "triton"; on the CPU by "triton", in its interpreter. It comes before mamba-ssm's scan, which must be asked for."""
     if block.observer is not None or block.scan_backend not in (("auto", "triton") if x.is_cuda else ("triton",)):
+        return False
+    if transformed():  # by vmap, as where runs are stacked
         return False
     from mambanorm.kernels.scan_triton import usable
 

@@ -49,7 +49,7 @@ def fusible(*tensors: Tensor | None) -> bool:
 
 def fusible_triton(*tensors: Tensor | None) -> bool:
     """True if the first is on CUDA and Triton's kernels can run and take them all."""
-    if not tensors[0].is_cuda:
+    if not tensors[0].is_cuda or transformed():
         return False
     from mambanorm.kernels.scan_triton import usable
 
