@@ -18,7 +18,8 @@ from mambanorm.training.store import check_runs
 from mambanorm.training.stored_run import read_run
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
-MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb")  # what differs between two trainings of the same run
+MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")
+"""What differs between two trainings of the same run. The commit, if somebody commits while the test runs."""
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 

@@ -71,6 +71,10 @@ def warm_server() -> BaseContext:
     return forks
 
 
+BY_THE_WAY = r"training |no workers at \S+ yet: start some with `dask worker"
+"""What a sweep says while it goes on."""
+
+
 class Disk:
     """A disk that can be filled."""
 
@@ -210,7 +214,7 @@ class Cluster:
         code, said = self.running["client"].exitcode, self.logs["client"].read_text()
         if code in (0, -signal.SIGKILL):
             return "done" if code == 0 else "killed"
-        lines = [line for line in re.split(r"[\r\n]+", said) if line.strip() and not line.startswith("training ")]
+        lines = [line for line in re.split(r"[\r\n]+", said) if line.strip() and not re.match(BY_THE_WAY, line)]
         matching = [name for name, text in SENTENCES.items() if len(lines) == 1 and re.fullmatch(text, lines[0])]
         assert code == 1, said
         assert matching, said
