@@ -10,12 +10,14 @@ import warnings
 import pytest
 import torch
 
+from mambanorm.cli.main import main
 from mambanorm.tasks import load_task
-from mambanorm.training import cuda_graph, stacked
+from mambanorm.training import cuda_graph, loop, stacked
 from mambanorm.training.config import base_config
 from mambanorm.training.cuda_graph import ROUND, Graphed, Recordings, obstacle
-from mambanorm.training.loop import train
+from mambanorm.training.loop import build_model, train
 from mambanorm.training.stacked import open_stack, train_stacked
+from mambanorm.training.store import load_runs
 
 GPU = torch.cuda.is_available()
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -170,3 +172,22 @@ def test_divergence_is_found_in_a_replayed_step(graphs, store):
     assert plain.status == replayed.status == "diverged"
     assert replayed.first_nonfinite_step == plain.first_nonfinite_step
     assert replayed.first_nonfinite_site == plain.first_nonfinite_site
+
+
+@pytest.mark.skipif(GPU, reason="there is a GPU")
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_the_commands_ask_for_graphs(command, store, capsys):
+    asked = ["--arm", "LN>SSM>None"] if command == "train" else ["--arms", "LN>SSM>None", "--seeds", "0,"]
+    assert main([command, *asked, "--scale", "smoke", "--graphs"]) == 0
+    assert "no CUDA graph, the run goes on without: CUDA graphs need CUDA" in capsys.readouterr().err
+    assert len(load_runs()) == 1
+
+
+def test_a_run_says_what_computed_its_scans(monkeypatch):
+    """Mamba's own block is fused on CUDA, whatever else is installed; other models take what the scan takes."""
+    digits, images = (build_model(config_of(task), load_task(task, "smoke", 0)) for task in ("digits", "digits_images"))
+    monkeypatch.setattr(loop, "scan_backend", lambda u: "mamba_ssm")
+    monkeypatch.setattr(loop, "obstacle", lambda device_type: None)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    assert loop.backend_of(digits, CUDA) == "triton"
+    assert loop.backend_of(images, CUDA) == loop.backend_of(digits, CPU) == "mamba_ssm"

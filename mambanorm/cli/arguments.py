@@ -242,6 +242,11 @@ def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS
 WORKERS_HELP = "auto (one a core, or as many as fit on the GPUs), 0 (in this process) or N"
 
 
+def add_graphs(command: Parser) -> None:
+    graphs = "on CUDA: replay each step as a CUDA graph; where that cannot be, a warning says why"
+    command.add_argument("--graphs", action="store_true", help=graphs)
+
+
 def add_training(command: Parser) -> None:
     command.add_argument("--scheduler", type=address, metavar="ADDRESS", help="a Dask scheduler to train on, tcp://…")
     command.add_argument("--workers", type=workers, default="auto", metavar="N", help=WORKERS_HELP)

@@ -32,6 +32,8 @@ def add(command: Parser) -> None:
         help="train up to N runs that differ in seed and lr alone as one model; auto: as many as fit onto the GPU",
     )
 
+    arg.add_graphs(command)
+
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.errors import unknown
@@ -53,13 +55,15 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print_dry_run(configs, options)
         return 0
-    from mambanorm.training.store import load_runs
+    from mambanorm.training.store import load_runs, tidy
 
     frame = load_runs(options.runs_dir, configs=configs)
     if len(frame) < len(configs):
         from mambanorm.training.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
 
         where = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-        frame = sweep(configs, **where, stack=options.stack)
+        frame = sweep(configs, **where, stack=options.stack, graphs=options.graphs)
+    else:
+        tidy(options.runs_dir)
     print_arms(frame)
     return report_failed(frame)

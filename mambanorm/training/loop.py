@@ -23,7 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.diagnostics import WeightLog
+from mambanorm.diagnostics.recording import blocks_of
+from mambanorm.kernels.scan_triton import obstacle
 from mambanorm.kernels.threads import exactly_threads
+from mambanorm.model.block import MambaBlock
 from mambanorm.model.classifier import SequenceClassifier
 from mambanorm.model.language import LanguageModel
 from mambanorm.model.transformer import TransformerClassifier
@@ -146,8 +149,16 @@ def _train(
         wall_s=wall_s,
         tokens_per_s=tokens / wall_s,
         peak_memory_mb=memory.sample(),
-        backend=scan_backend(torch.empty(0, device=device)),
+        backend=backend_of(model, device),
     )  # fmt: skip
+
+
+def backend_of(model: nn.Module, device: torch.device) -> str:
+    """What computes the scans of a model on a device. Mamba's own block goes before mamba-ssm: its step is fused."""
+    fused = [isinstance(block, MambaBlock) for _, block in blocks_of(model)]
+    if device.type == "cuda" and fused[0] and obstacle("cuda") is None:
+        return "triton"
+    return scan_backend(torch.empty(0, device=device))
 
 
 def result_of(

@@ -56,11 +56,13 @@ def sweep(
     progress: bool = True,
     source: str | None = "trained",
     stack: int | str | None = None,
+    graphs: bool = False,
 ) -> pd.DataFrame:
     """Trains the runs that the store lacks and returns the run frame of all the configs, a row each, in their order.
 
     `stack=n` trains runs that differ in seed and learning rate alone, up to n of them, as one model in this process
     (training/stacked.py), "auto" as many as fit onto the GPU; the other runs train as without it, afterwards.
+    `graphs`: on CUDA each step is replayed as a CUDA graph, see `train`; a stack does so anyway.
     `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
     A run that could not be trained, or that is not in the store after its training, has status "failed" and its
     reason in `error`; it is not stored, so the next sweep tries it again.
@@ -85,7 +87,7 @@ def sweep(
         tidy(runs_dir)  # a sweep that was killed at its end
     else:
         store = ready_store(runs_dir)
-        with open_engine(client, scheduler, workers, todo, store) as engine:
+        with open_engine(client, scheduler, workers, todo, store, graphs) as engine:
             for config, error in _progress(_run_stacks_and_all(todo, stack, engine, store), todo, progress):
                 if error is not None:
                     failed[config.run_id] = _failed(config, error)

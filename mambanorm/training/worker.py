@@ -46,17 +46,19 @@ class Outcome(NamedTuple):
     full: bool = False  # the error is a disk that stayed full
 
 
-def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None) -> Outcome:
+def run_one(
+    config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None, graphs: bool = False
+) -> Outcome:
     """Trains and stores one run in this process, unless another one trains it; never raises an Exception.
 
     A long run that a killed process left behind continues from its last checkpoint. `stale`: see `lease`. `imports`:
-    what `load_imports` returned in the process that began the sweep.
+    what `load_imports` returned in the process that began the sweep. `graphs`: see `train`.
     """
     where = dict(host=socket.gethostname(), worker=_worker_address())
     try:
         load_imports(imports)
         config = RunConfig.from_json(config_json)
-        return Outcome(str(_train_and_store(config, Path(directory), stale)), **where)
+        return Outcome(str(_train_and_store(config, Path(directory), stale, graphs=graphs)), **where)
     except Held as held:
         return Outcome(holder=held.holder, **where)
     except Exception as error:  # a run that cannot be trained must not take the others with it
