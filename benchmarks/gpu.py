@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 import torch
 
+from benchmarks.gpu_data import SCALE, drawing
 from benchmarks.gpu_parts import PARTS
 from benchmarks.gpu_setting import PAPER, TINY, Setting
 from mambanorm.atomic import writable_folder, write_text
@@ -43,8 +45,8 @@ SHARES = {"correctness": 0.2, "scan": 0.15, "step": 0.15, "stacked": 0.25, "runs
 """Of the time that is left when a part begins, the most that it may take."""
 
 
-class TimeUp(Exception):
-    """A case has used up its time."""
+class TimeUp(BaseException):
+    """A case has used up its time. No Exception: whoever catches those would swallow it."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,20 +82,25 @@ def bench_gpu(
         if name not in PARTS:
             raise unknown("part", name, PARTS)
     chosen = [name for name in PARTS if only is None or name in only]
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a peer may look for kernels to download
     end = time.monotonic() + seconds
-    setting = Setting(machine.pick_device(device), TINY if tiny else PAPER)
-    report = Report(writable_folder(Path(out_dir or RESULTS), "the results"), setting, chosen)
-    with _told_by_sigterm():
+    sizes = TINY if tiny else PAPER
+    wanted = "runs" in chosen and ("listops", SCALE) in sizes.runs
+    with _told_by_sigterm(), drawing(wanted) as take_rows:
+        setting = Setting(machine.pick_device(device), sizes, take_rows)
+        report = Report(writable_folder(Path(out_dir or RESULTS), "the results"), setting, chosen)
         for name in chosen:
             left = end - time.monotonic()
-            measure(name, setting, report, time.monotonic() + SHARES[name] * left)
-    report.write(done=True)
+            if not (whole := measure(name, setting, report, time.monotonic() + SHARES[name] * left)):
+                break
+    report.write(done=whole)
     print(f"\n{report.stem}.json, .md written to {report.folder}, after {spell(time.monotonic() - report.start)}")
     return int(any(row["status"] == "failed" for row in report.rows))
 
 
-def measure(name: str, setting: Setting, report: Report, end: float) -> None:
-    """All cases of a part, one after the other, each within what is left for the part."""
+def measure(name: str, setting: Setting, report: Report, end: float) -> bool:
+    """All cases of a part, one after the other, each within what is left for the part. False if one has broken the
+    device: after a wrong access to memory nothing works on it until the process ends."""
     left_out = []
     for case, work in PARTS[name](setting, lambda: end - time.monotonic()):
         start = time.monotonic()
@@ -101,9 +108,13 @@ def measure(name: str, setting: Setting, report: Report, end: float) -> None:
             left_out.append(case)
             continue
         report.add({"part": name, "case": case} | attempt(work, end - start) | {"took_s": time.monotonic() - start})
+        if (broken := setting.broken()) is not None:
+            report.add({"part": name, "case": "the device", "status": "failed", "note": f"broken by {case}: {broken}"})
+            return False
     if left_out:
         note = f"no time was left: from {left_out[0]!r} to {left_out[-1]!r}"
         report.add({"part": name, "case": f"{plural(len(left_out), 'more case')}", "status": "skipped", "note": note})
+    return True
 
 
 def attempt(work: Callable[[], dict], seconds: float) -> dict:
@@ -119,7 +130,7 @@ def attempt(work: Callable[[], dict], seconds: float) -> dict:
     except Exception as error:  # one case must not take the others with it
         return {"status": "failed", "note": f"{type(error).__name__}: {_line(error)}"}
     finally:
-        if torch.cuda.is_available():
+        with suppress(Exception):  # of a broken device, which must not hide what the case found
             torch.cuda.empty_cache()
 
 
@@ -131,7 +142,7 @@ def at_most(seconds: float) -> Iterator[None]:
         raise TimeUp
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5.0)  # and again, where somebody has swallowed it
     try:
         yield
     finally:

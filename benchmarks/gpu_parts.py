@@ -11,7 +11,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 
 import torch
@@ -68,7 +68,7 @@ def _scan_row(setting: Setting, shape: tuple, dtype: torch.dtype, name: str, bac
         run = lambda: torch.autograd.grad(scan(leaves, name), inputs, direction)  # noqa: E731
     else:
         run = torch.no_grad()(lambda: scan(leaves, name))
-    found = setting.time(run) | {"peak_mb": setting.peak_mb(run)}
+    found = setting.time(run) | {"peak_mb": setting.peak_mb(lambda: run)}
     least = bytes_moved(shape, dtype.itemsize, backward)
     share = least / found["ms"] / speed["bytes_per_ms"] if speed else ""
     return found | {"mb_moved": least / 1e6, "share_of_copy": share}
@@ -81,7 +81,8 @@ def _unrolled_row(setting: Setting, name: str) -> dict:
     if not name.endswith("compiled"):
         return setting.time(lambda: torch.autograd.grad(one(leaves), list(leaves.values()), direction))
     compiled = torch.compile(one)
-    with _of_others():
+    with _of_others(), ExitStack() as after:
+        after.callback(torch._dynamo.reset)
         return setting.time(lambda: torch.autograd.grad(compiled(leaves), list(leaves.values()), direction))
 
 
@@ -146,26 +147,32 @@ def step(setting: Setting, clock: Clock) -> Cases:
 
 def _step_row(setting: Setting, task: str, precision: str, graphs: bool) -> dict:
     config = base_config(task, setting.sizes.scale, precision=precision, device=setting.device.type)
-    shape = TASKS[task].shape(config.scale)
-    model = build_model(config, shape).to(setting.device)
-    optimizer, log = build_optimizer(model, config), WeightLog(model)
+    shape, rows = TASKS[task].shape(config.scale), config.batch_size
     if graphs and (reason := cuda_graph.obstacle(config, setting.device)):
         raise ImportError(reason)
-    gradients = (cuda_graph.Graphed if graphs else Gradients)(model, optimizer, config, log)
-    rows = config.batch_size
     inputs, labels = (part.to(setting.device) for part in (shape.batch(rows), shape.labels(rows)))
 
-    def run() -> None:
-        gradients.fill(1, inputs, None, labels)
-        optimizer.step()
-        log.turn(1)
+    def make() -> Callable[[], Gradients]:
+        model = build_model(config, shape).to(setting.device)
+        optimizer, log = build_optimizer(model, config), WeightLog(model)
+        gradients = (cuda_graph.Graphed if graphs else Gradients)(model, optimizer, config, log)
 
-    found = setting.time(run, seconds=2.0)
-    if getattr(gradients, "failed", False):
+        def run() -> Gradients:
+            gradients.fill(1, inputs, None, labels)
+            optimizer.step()
+            log.turn(1)
+            return gradients
+
+        return run
+
+    memory = {"peak_mb": setting.peak_mb(make)}
+    run = make()
+    found, gradients = setting.time(run, seconds=2.0, host=True), run()
+    if graphs and gradients.recordings.failed:
         raise RuntimeError("the step could not be recorded, see the warning above")
     tokens = inputs.shape[0] * inputs.shape[1]
     hours = {"tokens_per_s": 1e3 * tokens / found["ms"], "hours_of_a_run": config.steps * found["ms"] / 3.6e6}
-    return found | hours | {"steps": config.steps, "peak_mb": setting.peak_mb(run)}
+    return found | hours | {"steps": config.steps} | memory
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -185,6 +192,7 @@ def stacked(setting: Setting, clock: Clock) -> Cases:
 def _stack_row(setting: Setting, configs: list[RunConfig]) -> dict:
     from mambanorm.training.stacked import train_stacked
 
+    train_stacked([config.but(steps=3, eval_every=3, warmup_steps=1) for config in configs])  # compiles
     start = time.perf_counter()
     results = train_stacked(configs)
     took = time.perf_counter() - start
@@ -192,8 +200,9 @@ def _stack_row(setting: Setting, configs: list[RunConfig]) -> dict:
 
 
 def _alone_row(setting: Setting, configs: list[RunConfig]) -> dict:
+    train(configs[0].but(steps=3, eval_every=3, warmup_steps=1))  # compiles
     start = time.perf_counter()
-    results = [train(configs[0])]
+    results = [train(configs[0], graphs=setting.device.type == "cuda")]
     took = time.perf_counter() - start
     return _runs_facts(results, took) | {"minutes_of_all_arms": setting.sizes.arms * len(configs) * took / 60}
 
@@ -230,6 +239,8 @@ def _run_row(setting: Setting, task: str, scale: str, clock: Clock) -> dict:
         if clock() < 10:
             raise Enough
 
+    if (task, scale) == ("listops", "paper"):
+        setting.take_rows()
     start = time.perf_counter()
     facts = {"steps": config.steps, "done": 0, "test_accuracy": "", "chance": ""}
     try:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mambanorm import NORMS, selective_scan
 
+CACHE, AHEAD_CYCLES = 2**28, 2_000_000  # bytes that are more than a GPU's cache holds; about a millisecond
 Work = Callable[[], dict]
 Cases = Iterator[tuple[str, Work]]
 Clock = Callable[[], float]
@@ -27,7 +28,7 @@ class Sizes:
 
     odd: tuple = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N) of the correctness
     scan: tuple = ((32, 2048, 256, 64), (64, 1024, 128, 16), (8, 8192, 256, 16))  # the first is ListOps's at paper
-    unrolled: tuple = (8, 128, 128, 16)  # torch.compile writes a loop over positions out
+    unrolled: tuple = (8, 32, 128, 16)  # torch.compile writes a loop over positions out
     step: tuple = ("listops", "cifar10", "pathfinder64")
     scale: str = "paper"
     norms: tuple = tuple(name for name in NORMS if name != "None")
@@ -55,6 +56,7 @@ class Setting:
 
     device: torch.device
     sizes: Sizes
+    take_rows: Callable[[], None] = lambda: None  # of ListOps, see gpu_data.py
 
     @property
     def name(self) -> str:
@@ -63,8 +65,9 @@ class Setting:
         facts = torch.cuda.get_device_properties(self.device)
         return f"{facts.name}, {facts.multi_processor_count} multiprocessors, {facts.total_memory / 2**30:.0f} GiB"
 
-    def time(self, run: Callable[[], object], seconds: float = 1.0) -> dict:
-        """Median and quartiles in ms of as many runs as fit, at least three, after three that warm up."""
+    def time(self, run: Callable[[], object], seconds: float = 1.0, *, host: bool = False) -> dict:
+        """Median and quartiles in ms of as many runs as fit, at least three, after three that warm up. `host`: by the
+        clock, what Python takes to ask for the work included."""
         for _ in range(3):
             run()
         self.wait()
@@ -72,34 +75,50 @@ class Setting:
         run()
         self.wait()
         count = min(max(3, int(seconds / max(time.perf_counter() - start, 1e-6))), 200)
-        times = [self._once(run) for _ in range(count)]
+        times = [self._once(run, host) for _ in range(count)]
         low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
         return {"ms": middle, "low_ms": low, "high_ms": high, "repeats": count}
 
-    def _once(self, run: Callable[[], object]) -> float:
-        if self.device.type != "cuda":
+    def _once(self, run: Callable[[], object], host: bool) -> float:
+        """Milliseconds of the device alone, its cache emptied and the host a millisecond ahead; or by the clock, with
+        all that the host does."""
+        if host or self.device.type != "cuda":
             start = time.perf_counter()
             run()
+            self.wait()
             return 1e3 * (time.perf_counter() - start)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.empty(CACHE, dtype=torch.uint8, device=self.device).zero_()
+        torch.cuda._sleep(AHEAD_CYCLES)
         start.record()
         run()
         end.record()
         end.synchronize()
         return start.elapsed_time(end)
 
+    def broken(self) -> str | None:
+        """What is wrong with the device after a case, None if it still works."""
+        try:
+            self.wait()
+        except Exception as error:
+            return str(error).splitlines()[0]
+        return None
+
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def peak_mb(self, run: Callable[[], object]) -> float | str:
-        """Growth of the allocator's peak in one run; on the CPU nobody counts."""
+    def peak_mb(self, make: Callable[[], Callable[[], object]]) -> float | str:
+        """Memory that the allocator reserves for what is made here and run once: a graph keeps its own. On the CPU
+        nobody counts."""
         if self.device.type != "cuda":
             return ""
-        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
-        run()
-        return (torch.cuda.max_memory_allocated(self.device) - before) / 1e6
+        make()()
+        self.wait()
+        return (torch.cuda.max_memory_reserved(self.device) - before) / 1e6
 
 
 # ---------------------------------------------------------------------------------------------------------------------

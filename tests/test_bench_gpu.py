@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_correctness
+from benchmarks import gpu, gpu_correctness, gpu_data
 from benchmarks.gpu_parts import PARTS
 from benchmarks.gpu_setting import PAPER, TINY, Setting, bytes_moved
 from mambanorm.settings import ROOT
@@ -139,6 +139,33 @@ def test_a_wrong_kernel_is_found(monkeypatch):
             patched.setattr(gpu_correctness, "scan", wrong)
             with pytest.raises(AssertionError, match="the largest error is 0.05, allowed is"):
                 gpu_correctness._scan_error(CPU, (2, 5, 3, 4), True, dtype)
+
+
+def test_rows_are_drawn_beside_the_rest_and_are_those_of_the_task(monkeypatch):
+    monkeypatch.setattr(gpu_data, "SCALE", "smoke")
+    own = gpu_data.listops._pool("smoke", gpu_data.listops.folder())
+    monkeypatch.setattr(gpu_data.listops, "_pool", gpu_data.listops._pool)  # put back afterwards
+    started = subprocess.Popen
+
+    def popen(command, **options):
+        code = "import benchmarks.gpu_data as d, sys; d.SCALE = 'smoke'; d.main(sys.argv[1])"
+        return started([command[0], "-c", code, command[-1]], **options)
+
+    monkeypatch.setattr(gpu_data.subprocess, "Popen", popen)
+    with gpu_data.drawing(True) as take:
+        take()
+        drawn = gpu_data.listops._pool("smoke", None)
+    assert drawn[1] == own[1]
+    for name in ("inputs", "labels", "lengths"):
+        assert torch.equal(getattr(drawn[0], name), getattr(own[0], name))
+
+
+def test_a_broken_device_ends_the_command_after_the_case_that_broke_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(gpu.PARTS, "scan", lambda setting, clock: iter([("breaks", dict), ("not begun", dict)]))
+    monkeypatch.setattr(Setting, "broken", lambda self: "an illegal memory access")
+    assert gpu.bench_gpu(["scan", "step"], out_dir=tmp_path, device="cpu", tiny=True) == 1
+    ran, device = rows_of(tmp_path)
+    assert (ran["case"], device["note"]) == ("breaks", "broken by breaks: an illegal memory access")
 
 
 def test_the_bytes_of_a_scan_are_its_tensors():

@@ -53,9 +53,9 @@ def forward_kernel(
     x, weight, bias, out, length, channels, TAPS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr
 ):
     """out (B, L, E); one program per batch row, block of channels and tile of steps."""
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(2).to(tl.int64)
     d = tl.program_id(1).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
-    t = tl.program_id(2).to(tl.int64) * STEPS + tl.arange(0, STEPS)
+    t = tl.program_id(0).to(tl.int64) * STEPS + tl.arange(0, STEPS)
     inside = d < channels
     a = _before(x, weight, bias, row, t, d, inside, length, TAPS)
     place = out + (row * length + t[:, None]) * channels + d[None, :]
@@ -68,13 +68,13 @@ def backward_kernel(
     TAPS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """dx as `Rows`; sums (B · spans, E·K + E): dweight (E, K) and dbias (E,) of each span of TILES·STEPS steps."""
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(2).to(tl.int64)
     d = tl.program_id(1).to(tl.int64) * CHANNELS + tl.arange(0, CHANNELS)
     inside = d < channels
     k_all = tl.arange(0, 1 << TAPS.bit_length())[None, :]  # room for TAPS and the bias in one tile
     total = tl.zeros((CHANNELS, 1 << TAPS.bit_length()), tl.float32)
     for tile in range(0, TILES):
-        t = (tl.program_id(2).to(tl.int64) * TILES + tile) * STEPS + tl.arange(0, STEPS)
+        t = (tl.program_id(0).to(tl.int64) * TILES + tile) * STEPS + tl.arange(0, STEPS)
         back = tl.zeros((STEPS, CHANNELS), tl.float32)
         for j in tl.static_range(TAPS):  # x_t took part in a_t … a_(t+K−1)
             a = _before(x, weight, bias, row, t + j, d, inside, length, TAPS)
@@ -89,7 +89,7 @@ def backward_kernel(
                     total += tl.where(k_all == k, part[:, None], 0.0)
         place = dx.ptr + row * dx.batch + t[:, None] * dx.step + d[None, :] * dx.channel
         tl.store(place, back, mask=(t < length)[:, None] & inside[None, :])
-    layer = sums + (row * tl.num_programs(2) + tl.program_id(2)) * (TAPS + 1) * channels
+    layer = sums + (row * tl.num_programs(0) + tl.program_id(0)) * (TAPS + 1) * channels
     place = tl.where(k_all < TAPS, d[:, None] * TAPS + k_all, channels * TAPS + d[:, None])
     tl.store(layer + place, total, mask=inside[:, None] & (k_all <= TAPS))
 
@@ -105,7 +105,7 @@ def conv_forward(x, weight, bias):
     batch, length, channels = x.shape
     width, steps = _cut(x)
     out = x.new_empty(x.shape)
-    grid = batch, -(-channels // width), -(-length // steps)
+    grid = -(-length // steps), -(-channels // width), batch  # the first may be above 65,535
     with torch.cuda.device_of(x):
         forward_kernel[grid](
             rows(x.transpose(1, 2)), weight, bias, out, length, channels, weight.shape[-1], steps, width
@@ -123,7 +123,7 @@ def conv_backward(x, weight, bias, grad, dx=None):
     sums = x.new_empty(batch * spans, channels * (taps + 1), dtype=torch.float32)
     x_rows, grad_rows, dx_rows = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
     with torch.cuda.device_of(x):
-        backward_kernel[batch, -(-channels // width), spans](
+        backward_kernel[spans, -(-channels // width), batch](
             x_rows, weight, bias, grad_rows, dx_rows, sums, length, channels, taps, steps, width, tiles
         )
     added = sums.sum(0)

@@ -264,7 +264,7 @@ class LpNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
         same = blank_padding(x, lengths)
-        y = same / torch.hypot(self.size(same), same.new_tensor(math.sqrt(self.eps)))
+        y = same / torch.hypot(self.size(same), same.new_full((), math.sqrt(self.eps)))
         y = y if self.weight is None else y * self.weight
         return finish(y if self.bias is None else y + self.bias, x, gate, fork)
 

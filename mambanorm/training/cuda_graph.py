@@ -15,6 +15,7 @@ Source: Nguyen et al. 2021, "Accelerating PyTorch with CUDA Graphs"; torch.cuda.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,6 +38,8 @@ def obstacle(config: RunConfig, device: torch.device) -> str | None:
     """Why the steps of this run cannot be recorded, None if they can."""
     if device.type != "cuda":
         return f"CUDA graphs need CUDA, and this run is on {device.type}"
+    if '"mode": "random"' in json.dumps(config.norm_options):
+        return "a NormSelector of mode='random' draws other numbers in each step"
     found = [name for name in CHANGING if getattr(config, name)]
     return f"{found[0]}={getattr(config, found[0])!r} makes steps that are not alike" if found else None
 
@@ -44,17 +47,28 @@ def obstacle(config: RunConfig, device: torch.device) -> str | None:
 Batch = tuple[Tensor, Tensor | None, Tensor]  # inputs, lengths, labels
 
 
-def record(work: Callable[[], Any], warm_ups: Callable[[], None]) -> tuple[Callable[[], None], Any]:
-    """A function that repeats the work on the GPU, and what the work returns: tensors that each replay fills anew."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        warm_ups()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = work()
-    return graph.replay, found
+def record(
+    work: Callable[[], Any], warm_ups: Callable[[], None], device: torch.device, pool: Any = None
+) -> tuple[Callable[[], None], Any, Any]:
+    """A function that repeats the work on the GPU, what the work returns, tensors that each replay fills anew, and the
+    pool of memory, which a further recording may share if its results are taken before the next replay.
+
+    On that device and no other: what is launched elsewhere is not recorded. Whatever fails, the current stream is the
+    one of before, and waits for what was launched.
+    """
+    with torch.cuda.device(device):
+        before, aside, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        aside.wait_stream(before)
+        try:
+            with torch.cuda.stream(aside):
+                warm_ups()
+            before.wait_stream(aside)
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                found = work()
+        finally:
+            torch.cuda.set_stream(before)
+            before.wait_stream(aside)
+    return graph.replay, found, graph.pool()
 
 
 class Recordings:
@@ -67,7 +81,7 @@ class Recordings:
     def __init__(self, work: Callable[..., Any], kept: Callable[[], Iterable[Tensor]], record: Callable = record):
         self.work, self.kept, self.record = work, kept, record
         self.found: dict[tuple, tuple[Batch, Callable[[], None], Any]] = {}
-        self.failed = False
+        self.failed, self.pool = False, None
 
     def replay(self, inputs: Tensor, lengths: Tensor | None, labels: Tensor) -> tuple[bool, Any]:
         """Whether the work was replayed, and what it returned: tensors that the next replay writes over."""
@@ -93,13 +107,16 @@ class Recordings:
         before = [(tensor, tensor.clone()) for tensor in self.kept()]
 
         def warm_ups() -> None:
-            for _ in range(WARM_UPS):
-                self.work(*batch)
-            with torch.no_grad():
-                for tensor, value in before:
-                    tensor.copy_(value)
+            try:
+                for _ in range(WARM_UPS):
+                    self.work(*batch)
+            finally:  # the plain step that comes instead of a recording that fails begins where this one did
+                with torch.no_grad():
+                    for tensor, value in before:
+                        tensor.copy_(value)
 
-        return batch, *self.record(lambda: self.work(*batch), warm_ups)
+        replay, found, self.pool = self.record(lambda: self.work(*batch), warm_ups, batch[2].device, self.pool)
+        return batch, replay, found
 
 
 class Graphed(Gradients):
@@ -135,11 +152,12 @@ class Graphed(Gradients):
 
 
 def _rounded(inputs: Tensor, lengths: Tensor | None) -> Tensor:
-    """The inputs, filled up at the end where rows have padding anyway."""
+    """The inputs (B, L, …) or (S, B, L, …), filled up at the end where rows have padding anyway."""
     if lengths is None:
         return inputs
-    more = -inputs.shape[1] % ROUND
-    return F.pad(inputs, (0, 0) * (inputs.dim() - 2) + (0, more)) if more else inputs
+    axis = lengths.dim()
+    more = -inputs.shape[axis] % ROUND
+    return F.pad(inputs, (0, 0) * (inputs.dim() - axis - 1) + (0, more)) if more else inputs
 
 
 def _first_line(error: RuntimeError) -> str:

@@ -76,7 +76,7 @@ def train(
     `graphs`: on CUDA each step is replayed as a CUDA graph (training/cuda_graph.py); where that cannot be, a warning
     says why.
     """
-    with exactly_threads(config.threads):
+    with exactly_threads(config.threads), machine.whole_float32():
         return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir, graphs)
 
 

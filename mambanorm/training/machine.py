@@ -9,7 +9,8 @@ import os
 import platform
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -33,6 +34,17 @@ def pick_device(name: str = "auto") -> torch.device:
             f"device {name!r} is not available here ({reason}): use 'auto', 'cpu', 'cuda' or 'mps'"
         ) from None
     return device
+
+
+@contextmanager
+def whole_float32() -> Iterator[None]:
+    """float32 is float32 inside, in cuDNN's convolutions too, which otherwise round to TensorFloat-32."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 @functools.cache

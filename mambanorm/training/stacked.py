@@ -157,7 +157,7 @@ def train_stacked(configs: Iterable[RunConfig]) -> list[RunResult]:
     """
     configs = list(configs)
     check_stackable(configs)
-    with exactly_threads(configs[0].threads):
+    with exactly_threads(configs[0].threads), machine.whole_float32():
         return _train_stacked(configs)
 
 
