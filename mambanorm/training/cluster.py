@@ -41,6 +41,7 @@ from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
 
 REMIND_S = 30.0  # seconds between two reminders that there are no workers
+RESULT_S = 5.0  # a result that takes longer waits its turn: its worker may be paused, and others have theirs
 ANSWER_S = 60.0  # a scheduler that has not answered after this time is gone: frozen, or behind a cut network
 AGAIN = 2  # so often a run is tried again after Dask has given it up, because worker after worker died with it
 
@@ -117,8 +118,8 @@ class OnDask:
                 return None
             return config, Outcome(error=_lost_task(error))
         try:
-            outcome = future.result(timeout=REMIND_S)
-        except Exception:  # the scheduler is gone, or the worker with the result; Dask then runs it again
+            outcome = future.result(timeout=RESULT_S)
+        except Exception:  # the scheduler is gone, or the worker with the result is gone (Dask runs it again) or paused
             self._check()
             self.done.put(future)
             return None

@@ -133,6 +133,9 @@ class Trace:
     def starts(self) -> int:
         return sum(event == "start" for event, *_ in self.events())
 
+    def failed(self) -> int:
+        return sum(event == "failed" for event, *_ in self.events())
+
     def needless(self) -> list[str]:
         """Trainings after the first for which there was no reason: neither was the process of the one before hit,
         nor did it fail on a full disk."""
