@@ -9,6 +9,7 @@ weights are compared by what they compute.
 
 from __future__ import annotations
 
+import errno
 from contextlib import ExitStack
 
 import numpy as np
@@ -23,6 +24,7 @@ from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.model.classifier import SequenceClassifier
 from mambanorm.norms import NORMS
 from mambanorm.ssm import selective_scan
+from mambanorm.study.estimate import _stored_rate
 from mambanorm.training import stacked_sweep
 from mambanorm.training.config import base_config, grid
 from mambanorm.training.leases import Held, Holder
@@ -395,3 +397,47 @@ def test_how_many_fit_follows_from_two_measurements():
         check_stack(0, [])
     with pytest.raises(ValueError, match="measures the memory of a GPU"):
         sweep([run(device="cpu")], stack="auto")
+
+
+def test_a_full_disk_does_not_throw_a_trained_stack_away(store, monkeypatch):
+    """It waits for space, as a run that is trained alone does."""
+    saved, trained = [], []
+
+    def save(result, directory):
+        saved.append(result.config.run_id)
+        if len(saved) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save_run(result, directory)
+
+    def counted(configs):
+        trained.append(len(configs))
+        return train_stacked(configs)
+
+    monkeypatch.setattr("mambanorm.training.stacked_sweep.save_run", save)
+    monkeypatch.setattr("mambanorm.training.stacked_sweep.train_stacked", counted)
+    configs = [base_config("digits", "smoke", seed=seed) for seed in range(3)]
+    frame = sweep(configs, stack=3, workers=0, progress=False)
+    assert trained == [3]
+    assert list(frame.backend) == ["cpu, stacked of 3"] * 3
+    assert len(saved) == 4
+
+    monkeypatch.setattr("mambanorm.training.worker.FULL_S", 0.0)
+    saved[:] = ["one"]
+    with pytest.raises(OSError, match="the disk of the run store is full. 0 of 3 runs are in the store"):
+        sweep([base_config("digits", "smoke", seed=seed) for seed in range(2, 6)], stack=3, workers=0, progress=False)
+
+
+def test_a_stack_and_a_scheduler_exclude_each_other():
+    with pytest.raises(ValueError, match="stack=2 trains in this process, and a scheduler's workers elsewhere"):
+        sweep([base_config("digits", "smoke")], stack=2, scheduler="tcp://127.0.0.1:1")
+
+
+def test_times_of_stacked_runs_are_no_times_of_runs_alone(store):
+    """An estimate looks past them; a slice that failed early has had less of the time."""
+    configs = [base_config("digits", "smoke", seed=seed, lr=lr) for seed, lr in ((0, 1e-3), (1, 1e30))]
+    results = train_stacked(configs)
+    assert results[1].steps < results[0].steps
+    assert results[1].wall_s < results[0].wall_s
+    for result in results:
+        save_run(result)
+    assert _stored_rate(load_runs(), configs[0], anywhere=True) == (None, 0)

@@ -50,7 +50,20 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(f"{plural(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
     if len(frame):
-        brief = frame[["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s"]]
+        shown = [
+            "run_id",
+            "task",
+            "scale",
+            "arm",
+            "seed",
+            "n_layers",
+            "lr",
+            "status",
+            "test_accuracy",
+            "wall_s",
+            "backend",
+        ]
+        brief = frame[shown]
         print(brief.head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
     if len(frame) > SHOWN:
         print(f"… and {len(frame) - SHOWN} more: --csv or --export FILE writes all of them, with every column")

@@ -29,7 +29,8 @@ def add(command: Parser) -> None:
         "--stack",
         type=arg.stack,
         metavar="N",
-        help="train up to N runs that differ in seed and lr alone as one model; auto: as many as fit onto the GPU",
+        help="train up to N runs that differ in seed and lr alone as one model, in this process and without "
+        "checkpoints; auto: as many as fit onto the GPU",
     )
 
     arg.add_graphs(command)
@@ -54,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     if options.dry_run:
         print_dry_run(configs, options)
+        if options.stack:
+            print("The time is without --stack: how much it saves, only a GPU can tell.")
         return 0
     from mambanorm.training.store import load_runs, tidy
 

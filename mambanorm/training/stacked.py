@@ -206,7 +206,8 @@ def _train_stacked(configs: list[RunConfig]) -> list[RunResult]:
     stack.put([one.model for one in slices])
     predictions, tokens = stack.predict(test), stack.read(1, 1).tokens
     _put_rings(slices, stack)
-    share = wall_s / len(slices)
+    steps = [len(one.curve) for one in slices]
+    shares = [wall_s * own / sum(steps) for own in steps]  # one that has failed early has had less of it
     measured = dict(
         peak_memory_mb=memory.sample() / len(slices),
         backend=f"{scan_backend(torch.empty(0, device=device))}, stacked of {len(slices)}",
@@ -216,7 +217,7 @@ def _train_stacked(configs: list[RunConfig]) -> list[RunResult]:
             one.config, one.data, one.model, one.curve, one.best, one.log, found, one.failed, one.site,
             wall_s=share, tokens_per_s=seen / share, **measured,
         )
-        for one, found, seen in zip(slices, predictions, tokens, strict=True)
+        for one, found, seen, share in zip(slices, predictions, tokens, shares, strict=True)
     ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from mambanorm.training.leases import Held, lease
 from mambanorm.training.machine import pick_device
 from mambanorm.training.stacked import kind_of, open_stack, train_stacked, why_not
 from mambanorm.training.store import find_run, resume_dir, save_run
+from mambanorm.training.worker import with_space
 
 FILLED = 0.9  # of the memory that is free: evaluations and the allocator's gaps take some as well
 
@@ -85,6 +86,7 @@ def fitting(one: int, two: int, free: int) -> int:
 def train_stacks(todo: list[RunConfig], size: int | str, store: Path) -> Iterator[tuple[RunConfig, str | None, int]]:
     """Trains stacks in this process and stores their runs; yields (config, None, 0) for each run that is then stored.
 
+    A stack keeps no checkpoints: what ends before it does trains it anew. OSError if the disk of the store stays full.
     Not among these, and left for the caller to train alone: what cannot be stacked, what another process trains, what
     has a checkpoint to go on from, and the runs of a stack that could not be trained, after a warning.
     """
@@ -111,11 +113,12 @@ def _train_and_store(runs: list[RunConfig], store: Path) -> list[RunConfig]:
     if len(runs) < 2:
         return []
     try:
-        for result in train_stacked(runs):
-            save_run(result, store)
+        results = train_stacked(runs)
     except Exception as error:
         what = f"a stack of {plural(len(runs), 'run')} of {runs[0].arm} on {runs[0].task}"
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         warnings.warn(f"{what} failed, its runs are trained one by one: {reason}", stacklevel=2)
         return []
+    for result in results:
+        with_space(lambda result=result: save_run(result, store), store)
     return runs

@@ -25,6 +25,7 @@ import pandas as pd
 from dask.distributed import Client
 from tqdm.auto import tqdm
 
+from mambanorm.atomic import is_full
 from mambanorm.tasks import check_task
 from mambanorm.text import spell
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
@@ -76,6 +77,10 @@ def sweep(
         check_task(config.task)
     check_workers(workers)
     check_stack(stack, configs)
+    if stack and (client or scheduler):
+        raise ValueError(
+            f"stack={stack!r} trains in this process, and a scheduler's workers elsewhere: leave one of them out"
+        )
     if check_source(source) == "recorded":
         frame = recorded_runs(configs)
         print(describe_recorded(frame))
@@ -101,9 +106,12 @@ def _run_stacks_and_all(
 ) -> Iterator[tuple[RunConfig | None, str | None, int]]:
     """As `_run_all`, the stacks first, then wave after wave."""
     done = set()
-    for found in train_stacks(todo, stack, store) if stack else ():
-        done.add(found[0])
-        yield found
+    try:
+        for found in train_stacks(todo, stack, store) if stack else ():
+            done.add(found[0])
+            yield found
+    except OSError as error:
+        raise (_full(todo, store) if is_full(error) else error) from None
     for wave in waves([config for config in todo if config not in done]):
         yield from _run_all(wave, engine, store)
 

@@ -2,6 +2,7 @@
 
 run_one         for workers: never raises an Exception, returns an Outcome
 train_one       in this process, for the command line; waits for another process that trains the same run
+with_space      writes what must not be lost because the disk is full just now
 
 A trained run is not thrown away because the disk is full just then: it is kept in memory for up to FULL_S seconds and
 stored when there is space again.
@@ -94,15 +95,15 @@ def _train_and_store(config: RunConfig, store: Path, stale: str, **options: Any)
     if not store.is_dir():
         raise FileNotFoundError(f"there is no folder {store} here, and every worker must see the run store")
     with ExitStack() as held:
-        _with_space(lambda: held.enter_context(lease(config.run_id, store, stale)), store)
+        with_space(lambda: held.enter_context(lease(config.run_id, store, stale)), store)
         stored = find_run(config, store)
         if stored is not None:
             return stored.path
         result = train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options)
-        return _with_space(lambda: save_run(result, store), store)
+        return with_space(lambda: save_run(result, store), store)
 
 
-def _with_space(write: Callable[[], Returned], store: Path) -> Returned:
+def with_space(write: Callable[[], Returned], store: Path) -> Returned:
     """What `write` returns. While the disk is full it is tried again, for up to FULL_S seconds; then raises OSError."""
     started, told = time.monotonic(), False
     while True:
