@@ -11,14 +11,16 @@ Five parts, in this order (benchmarks/gpu_parts.py); each case is a row, whether
     stacked       an arm's seeds and rates as one model; minutes of a whole study of digits
     runs          digits and mnist1d at `evening` to the end, then ListOps at `paper` for the time that is left
 
-`gpu.json` and `gpu.md` are written anew, whole, after each row: what a machine that is taken away had measured, is
-there. A part that has used up its share of the time is left, and what it left out is said.
+`gpu.partial.json` and `gpu.partial.md` are written anew, whole, after each row: what a machine that is taken away had
+measured, is there. At the end they become `gpu.json` and `gpu.md`. A part that has used up its share of the time is
+left, and what it left out is said.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -30,6 +32,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.gpu_correctness import Wrong
 from benchmarks.gpu_data import SCALE, drawing
 from benchmarks.gpu_parts import PARTS
 from benchmarks.gpu_setting import PAPER, TINY, Setting
@@ -64,6 +67,9 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: what was measured is in the files called partial", file=sys.stderr)
+        return 130
 
 
 def bench_gpu(
@@ -78,6 +84,8 @@ def bench_gpu(
 
     Raises ValueError for an unknown part and for a device that is not there.
     """
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be a number above 0, got {seconds}")
     for name in only or ():
         if name not in PARTS:
             raise unknown("part", name, PARTS)
@@ -88,12 +96,12 @@ def bench_gpu(
     wanted = "runs" in chosen and ("listops", SCALE) in sizes.runs
     with _told_by_sigterm(), drawing(wanted) as take_rows:
         setting = Setting(machine.pick_device(device), sizes, take_rows)
-        report = Report(writable_folder(Path(out_dir or RESULTS), "the results"), setting, chosen)
+        report = Report(writable_folder(Path(out_dir or RESULTS), "the results"), setting, chosen, seconds)
         for name in chosen:
             left = end - time.monotonic()
             if not (whole := measure(name, setting, report, time.monotonic() + SHARES[name] * left)):
                 break
-    report.write(done=whole)
+    report.finish(whole)
     print(f"\n{report.stem}.json, .md written to {report.folder}, after {spell(time.monotonic() - report.start)}")
     return int(any(row["status"] == "failed" for row in report.rows))
 
@@ -127,6 +135,8 @@ def attempt(work: Callable[[], dict], seconds: float) -> dict:
         return {"status": "skipped", "note": f"not done within {seconds:.0f} s"}
     except ImportError as error:
         return {"status": "missing", "note": _line(error)}
+    except Wrong as error:
+        return {"status": "failed", "note": str(error)} | error.row
     except Exception as error:  # one case must not take the others with it
         return {"status": "failed", "note": f"{type(error).__name__}: {_line(error)}"}
     finally:
@@ -167,10 +177,11 @@ def _told_by_sigterm() -> Iterator[None]:
 class Report:
     """The rows so far, and the two files that hold them."""
 
-    def __init__(self, folder: Path, setting: Setting, parts: list[str]):
+    def __init__(self, folder: Path, setting: Setting, parts: list[str], seconds: float):
+        self.seconds = seconds
         self.folder, self.setting, self.rows, self.start = folder, setting, [], time.monotonic()
-        stem = "gpu" if parts == list(PARTS) else "-".join(["gpu", *parts])
-        self.stem = f"{stem}-tiny" if setting.sizes is TINY else stem
+        what = "gpu" if setting.device.type == "cuda" else "interpreter"
+        self.stem = "-".join([what, *(parts if parts != list(PARTS) else []), *["tiny"] * (setting.sizes is TINY)])
         self.parts = parts
         self.write()
 
@@ -182,18 +193,29 @@ class Report:
         if row["note"]:
             print(f"{'':>14}{row['note']}", flush=True)
 
-    def write(self, done: bool = False) -> None:
-        head = self.head(done)
-        write_text(self.folder / f"{self.stem}.json", json.dumps({"head": head, "rows": self.rows}, indent=1) + "\n")
-        write_text(self.folder / f"{self.stem}.md", markdown(head, self.rows))
+    def write(self, ending: str = ".partial", complete: str = "no: cut off, or still under way") -> None:
+        head = self.head(complete)
+        write_text(self.folder / f"{self.stem}{ending}.json", json.dumps({"head": head, "rows": self.rows}, indent=1))
+        write_text(self.folder / f"{self.stem}{ending}.md", markdown(head, self.rows))
 
-    def head(self, done: bool) -> dict:
+    def finish(self, whole: bool) -> None:
+        """The files get their names, and take the place of those of an earlier run."""
+        skipped = sum(row["status"] == "skipped" for row in self.rows)
+        out = f"no: {plural(skipped, 'row')} without a measurement for lack of time" if skipped else "yes"
+        self.write("", out if whole else "no: the device broke")
+        for kind in ("json", "md"):
+            (self.folder / f"{self.stem}.partial.{kind}").unlink(missing_ok=True)
+
+    def head(self, complete: str) -> dict:
         """What the numbers depend on, and whether all of them are there."""
+        device, parts = self.setting.device.type, self.parts if self.parts != list(PARTS) else []
+        given = ["--only"] * bool(parts) + parts + [f"--device {device}"] * (device != "cuda")
+        given += ["--tiny"] * (self.setting.sizes is TINY) + [f"--seconds {self.seconds:g}"] * (self.seconds != SECONDS)
         triton = sys.modules.get("triton")
         return {
-            "command": "python -m benchmarks.gpu",
+            "command": " ".join(["python -m benchmarks.gpu", *given]),
             "parts": ", ".join(self.parts),
-            "complete": "yes" if done else "no: cut off, or still under way",
+            "complete": complete,
             "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
             "machine": machine.machine(),
             "device": self.setting.name,
@@ -203,15 +225,31 @@ class Report:
         }
 
 
+MEANING = {
+    "correctness": "error: ‖ours − float64‖ / ‖float64‖, in float32 the largest of result and gradients, in bfloat16 "
+    "their root mean square, beside that of the readable twin in bfloat16.",
+    "scan": "ms: median of the device's time with an empty cache. share_of_copy: the time that the fewest bytes would "
+    "take at the speed of the first row, by the time that it took.",
+    "step": "ms: median by the clock, with what Python does; hours_of_a_run: the run's steps times this, without "
+    "evaluations and data; peak_mb: what the allocator reserves, weights included.",
+    "stacked": "seconds: all of the runs of one arm, data and evaluations included, compiling not. "
+    "projected_minutes: that for every arm, alone also for every seed and rate one after the other: one "
+    "measurement, multiplied. test_accuracy_mean: over seeds and rates, none of them chosen.",
+    "runs": "loss: means over the first and the last hundredth of the steps that were done.",
+}
+"""What the numbers of each part mean, for the reader of the tables."""
+
+
 def markdown(head: dict, rows: list[dict]) -> str:
     """Head and one table a part; the columns are what its rows have."""
-    lines = ["# A GPU, measured", "", *(f"- **{name}**: {value}" for name, value in head.items()), ""]
+    title = "# A GPU, measured" if "interpreter" not in head["device"] else "# No GPU: Triton's interpreter"
+    lines = [title, "", *(f"- **{name}**: {value}" for name, value in head.items()), ""]
     for part in dict.fromkeys(row["part"] for row in rows):
         mine = [row for row in rows if row["part"] == part]
         failed = sum(row["status"] == "failed" for row in mine)
         columns = [name for name in dict.fromkeys(key for row in mine for key in row) if name not in ("part", "curve")]
         columns.append(columns.pop(columns.index("note")))
-        lines += [f"## {part}", "", f"{plural(len(mine), 'case')}, {failed} failed.", ""]
+        lines += [f"## {part}", "", f"{plural(len(mine), 'case')}, {failed} failed. {MEANING[part]}", ""]
         lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
         lines += [f"| {' | '.join(cell(row.get(name, '')) for name in columns)} |" for row in mine]
         lines.append("")

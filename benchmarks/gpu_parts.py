@@ -196,7 +196,7 @@ def _stack_row(setting: Setting, configs: list[RunConfig]) -> dict:
     start = time.perf_counter()
     results = train_stacked(configs)
     took = time.perf_counter() - start
-    return _runs_facts(results, took) | {"minutes_of_all_arms": setting.sizes.arms * took / 60}
+    return _runs_facts(results, took) | {"projected_minutes": setting.sizes.arms * took / 60}
 
 
 def _alone_row(setting: Setting, configs: list[RunConfig]) -> dict:
@@ -204,7 +204,7 @@ def _alone_row(setting: Setting, configs: list[RunConfig]) -> dict:
     start = time.perf_counter()
     results = [train(configs[0], graphs=setting.device.type == "cuda")]
     took = time.perf_counter() - start
-    return _runs_facts(results, took) | {"minutes_of_all_arms": setting.sizes.arms * len(configs) * took / 60}
+    return _runs_facts(results, took) | {"projected_minutes": setting.sizes.arms * len(configs) * took / 60}
 
 
 def _runs_facts(results: list, took: float) -> dict:
@@ -213,8 +213,7 @@ def _runs_facts(results: list, took: float) -> dict:
         "seconds": took,
         "runs": len(results),
         "diverged": sum(result.status == "diverged" for result in results),
-        "mean_accuracy": statistics.fmean(scores),
-        "best_accuracy": max(scores),
+        "test_accuracy_mean": statistics.fmean(scores),
     }
 
 
