@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -197,6 +197,34 @@ def test_slurms_jobs_train_the_sweep_of_the_page_and_are_given_back(slurm, store
         words = shlex.split(worker)
         given = {name: words[len(words) - words[::-1].index(name)] for name in words if name.startswith("--")}
         assert (given["--nthreads"], given["--memory-limit"], given["--lifetime"]) == ("1", "0", "235m")
+
+
+def slurm_options(*words):
+    spec = spec_from_file_location("slurm", ROOT / "docs" / "slurm.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.read_options([*words, "--", "sweep"])
+
+
+@needs_jobqueue
+@pytest.mark.parametrize(
+    "words", ["--minutes 5", "--minutes -1", "--jobs 0", "--workers 0", "--threads 0", "--memory much", "--memory 0GB"]
+)
+def test_options_that_no_job_can_run_with_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as refused:
+        slurm_options(*words.split())
+    assert refused.value.code == 2
+    assert f"error: {words}: a" in capsys.readouterr().err
+
+
+@needs_jobqueue
+def test_a_job_asks_for_the_memory_of_all_its_runs():
+    (said,) = re.findall(r"`--memory (\d+GB)`: of one run, so `--workers (\d+)` asks for (\d+) GB", PAGE)
+    assert slurm_options("--workers", said[1]).memory == said[0]
+    assert slurm_options("--workers", said[1]).job_memory == int(said[2]) * 10**9
+    assert slurm_options("--gpu").job_memory == 8 * 10**9
+    assert slurm_options("--workers", "3", "--memory", "500MB").job_memory == 1.5 * 10**9
+    assert slurm_options("--minutes", "6").minutes == 6
 
 
 def alive(group):
