@@ -8,24 +8,40 @@ import sys
 
 import dask
 from dask.distributed import Security
+from dask.utils import parse_bytes
 from dask_jobqueue import SLURMCluster
 
 from mambanorm.cli.main import main as mambanorm
 from mambanorm.training.cluster import worker_environment
 
+LEAVE_MINUTES = 5  # so long before a job's time limit its workers leave, so that no run counts as lost
 
-def read_options() -> argparse.Namespace:
+
+def read_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--jobs", type=int, default=4, help="at most so many jobs at a time (default: 4)")
     parser.add_argument("--minutes", type=int, default=240, help="the time limit of a job, above 5 (default: 240)")
     parser.add_argument("--workers", type=int, default=1, help="runs that train side by side in a job (default: 1)")
     parser.add_argument("--threads", type=int, default=1, help="cores of a run, as in --set threads=4 (default: 1)")
-    parser.add_argument("--memory", default="8GB", help="of a job (default: 8GB)")
+    parser.add_argument(
+        "--memory", help="of one run; a job asks for --workers times as much (default: 4GB, 8GB with --gpu)"
+    )
     parser.add_argument("--gpu", action="store_true", help="one GPU a job; several --workers share it")
     parser.add_argument("--interface", help="the network that all nodes share, as `ip address` names it: ib0")
     parser.add_argument("--sbatch", action="append", default=[], help="for sbatch: --sbatch=--account=me, and so on")
     parser.add_argument("command", nargs="+", help="after --, the command: sweep, study, record, verdicts or train")
-    return parser.parse_args()
+    options = parser.parse_args(argv)
+    for name, least in {"jobs": 1, "minutes": LEAVE_MINUTES + 1, "workers": 1, "threads": 1}.items():
+        if (given := getattr(options, name)) < least:
+            parser.error(f"--{name} {given}: at least {least}")
+    options.memory = options.memory or ("8GB" if options.gpu else "4GB")
+    try:
+        options.job_memory = options.workers * parse_bytes(options.memory)
+    except ValueError:
+        options.job_memory = 0
+    if options.job_memory <= 0:
+        parser.error(f"--memory {options.memory}: a size such as 4GB or 500MB")
+    return options
 
 
 def start(options: argparse.Namespace) -> SLURMCluster:
@@ -38,11 +54,17 @@ def start(options: argparse.Namespace) -> SLURMCluster:
         cores=options.workers,  # what Dask takes for threads: it sends each worker one run at a time
         processes=options.workers,
         job_cpu=options.workers * options.threads,
-        memory=options.memory,
+        memory=f"{options.job_memory}B",
         walltime=str(options.minutes),
         interface=options.interface,
-        # SLURM itself watches the memory. Workers leave before the time limit, so that no run counts as lost
-        worker_extra_args=["--memory-limit", "0", "--no-dashboard", "--lifetime", f"{options.minutes - 5}m"],
+        # SLURM itself watches the memory
+        worker_extra_args=[
+            "--memory-limit",
+            "0",
+            "--no-dashboard",
+            "--lifetime",
+            f"{options.minutes - LEAVE_MINUTES}m",
+        ],
         job_script_prologue=[f"export {name}={value}" for name, value in environment.items()],
         job_extra_directives=[*(["--gres=gpu:1"] if options.gpu else []), *options.sbatch],
         scheduler_options={"dashboard_address": "127.0.0.1:0"},

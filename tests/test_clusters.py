@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -78,11 +78,14 @@ def test_files_that_the_page_links_to_exist():
         assert file or heading in headings, target
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if re.search(r"^mambanorm |slurm\.py ", line)])
+@pytest.mark.parametrize(
+    "line", [line for line in COMMANDS if re.search(r"^mambanorm |slurm\.py | -- mambanorm ", line)]
+)
 def test_commands_of_the_page_are_understood(line):
     words = shlex.split(line, comments=True)
-    command = words[words.index("--") + 1 :] if "--" in words else words[1:]
-    assert cli._parse(command).command == "sweep"
+    command = words[words.index("--") + 1 :] if "--" in words else words
+    command = command[1:] if command[0] == "mambanorm" else command
+    assert cli._parse(command).command == ("tasks" if "--prepare" in line else "sweep")
 
 
 def test_every_command_that_trains_takes_a_scheduler():
@@ -196,6 +199,34 @@ def test_slurms_jobs_train_the_sweep_of_the_page_and_are_given_back(slurm, store
         assert (given["--nthreads"], given["--memory-limit"], given["--lifetime"]) == ("1", "0", "235m")
 
 
+def slurm_options(*words):
+    spec = spec_from_file_location("slurm", ROOT / "docs" / "slurm.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.read_options([*words, "--", "sweep"])
+
+
+@needs_jobqueue
+@pytest.mark.parametrize(
+    "words", ["--minutes 5", "--minutes -1", "--jobs 0", "--workers 0", "--threads 0", "--memory much", "--memory 0GB"]
+)
+def test_options_that_no_job_can_run_with_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as refused:
+        slurm_options(*words.split())
+    assert refused.value.code == 2
+    assert f"error: {words}: a" in capsys.readouterr().err
+
+
+@needs_jobqueue
+def test_a_job_asks_for_the_memory_of_all_its_runs():
+    (said,) = re.findall(r"`--memory (\d+GB)`: of one run, so `--workers (\d+)` asks for (\d+) GB", PAGE)
+    assert slurm_options("--workers", said[1]).memory == said[0]
+    assert slurm_options("--workers", said[1]).job_memory == int(said[2]) * 10**9
+    assert slurm_options("--gpu").job_memory == 8 * 10**9
+    assert slurm_options("--workers", "3", "--memory", "500MB").job_memory == 1.5 * 10**9
+    assert slurm_options("--minutes", "6").minutes == 6
+
+
 def alive(group):
     try:
         os.killpg(group, 0)
@@ -235,11 +266,14 @@ def test_a_killed_job_is_replaced_and_its_runs_go_on_under_tls(slurm, store, tmp
 # Kubernetes
 
 
-MANIFEST = list(yaml.safe_load_all((ROOT / "docs" / "kubernetes.yaml").read_text()))
+MANIFEST, STORAGE = (
+    list(yaml.safe_load_all((ROOT / "docs" / name).read_text()))
+    for name in ("kubernetes.yaml", "kubernetes-storage.yaml")
+)
 
 
-def one(kind):
-    (found,) = [part for part in MANIFEST if part["kind"] == kind]
+def one(kind, manifest=MANIFEST):
+    (found,) = [part for part in manifest if part["kind"] == kind]
     return found
 
 
@@ -270,13 +304,54 @@ def test_parts_of_the_manifest_name_each_other():
     assert len({container(name)["image"] for name in PODS}) == 1
     for name in PODS:
         assert container(name)["envFrom"] == [{"configMapRef": {"name": one("ConfigMap")["metadata"]["name"]}}]
-    for name in ("worker", "sweep"):  # the store is at one path for both
-        (volume,), (mount,) = PODS[name]["volumes"], container(name)["volumeMounts"]
-        assert volume["persistentVolumeClaim"]["claimName"] == one("PersistentVolumeClaim")["metadata"]["name"]
+    files, claim = one("Pod", STORAGE)["spec"], one("PersistentVolumeClaim", STORAGE)
+    assert files["containers"][0]["image"] == container("sweep")["image"]
+    for pod in (PODS["worker"], PODS["sweep"], files):  # the volume is at one path for all, and of one user
+        (volume,), (mount,) = pod["volumes"], pod["containers"][0]["volumeMounts"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
         assert (mount["name"], mount["mountPath"]) == (volume["name"], "/shared")
+        assert pod["securityContext"] == {"runAsUser": 1000, "fsGroup": 1000}
+    shared = {part["name"]: part["value"] for part in files["containers"][0]["env"]}
+    assert shared.items() <= SETTINGS.items()
     assert {SETTINGS[f"MAMBANORM_{name}_DIR"].split("/")[1] for name in ("RUNS", "DATA")} == {"shared"}
-    assert one("PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert container("worker")["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_image_has_what_it_needs_and_nothing_else(tmp_path):
+    """.dockerignore leaves out everything, then takes in again what it names."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    taken = {line[1:] for line in lines if line.startswith("!")}
+    assert taken == {
+        "mambanorm",
+        "notebooks",
+        "data/results",
+        "pyproject.toml",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+    }
+    shutil.copytree(ROOT / "mambanorm", tmp_path / "mambanorm", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "mambanorm", "tasks", "--prepare", "digits", "--scale", "smoke"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert "digits at scale smoke is ready" in done.stdout, done.stderr
+
+
+def test_no_pasted_block_of_the_page_deletes_runs():
+    """What starts a sweep never ends it, and what ends it leaves the volume."""
+    assert "PersistentVolumeClaim" not in {part["kind"] for part in MANIFEST}
+    deleting = [code for _, code in BLOCKS if re.search(r"\b(delete|uninstall)\b", code)]
+    assert deleting == ["kubectl -n mambanorm delete -f docs/kubernetes.yaml\n"]
+
+
+def test_the_log_is_followed_only_once_its_pod_is_ready():
+    (follow,) = [code.splitlines() for _, code in BLOCKS if "logs -f" in code]
+    ((label, value),) = one("Job")["spec"]["template"]["metadata"]["labels"].items()
+    assert follow[0].endswith(f"pod -l {label}={value}")
+    assert "--for=condition=Ready" in follow[0]
+    assert follow[1].endswith(f"job/{one('Job')['metadata']['name']}")
 
 
 def test_only_the_pods_of_the_manifest_reach_dasks_port():
