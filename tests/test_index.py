@@ -9,6 +9,7 @@ import sys
 import warnings
 from importlib import import_module
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -25,6 +26,7 @@ from mambanorm.training.index import INDEX, Index, signature
 from mambanorm.training.loop import train
 from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.result import MAY_BE_NONE
+from mambanorm.training.schedule import SCHEDULES
 from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import MANIFEST, config_row, read_run
 
@@ -159,6 +161,31 @@ def test_a_filter_gives_the_rows_that_it_gave(where, runs):
         pd.testing.assert_frame_equal(load_runs(**where), expected.reset_index(drop=True))
 
 
+@pytest.mark.parametrize(
+    "seeds",
+    [range(1, 3), np.array([1, 2]), frozenset({1, 2}), pd.Series([1, 2]), "an iterator", {1: "", 2: ""}],
+    ids=str,
+)
+def test_a_filter_takes_any_values_that_can_be_gone_through(seeds, runs):
+    expected = load_runs(seed=[1, 2])
+    assert set(expected.seed) == {1, 2}
+    for _ in range(2):
+        frame = load_runs(seed=iter((1, 2)) if isinstance(seeds, str) else seeds)
+        pd.testing.assert_frame_equal(frame, expected)
+    assert load_runs(seed=np.array(2)).run_id.tolist() == load_runs(seed=2).run_id.tolist() != []
+
+
+@pytest.mark.parametrize("none", [None, float("nan"), [None]], ids=str)
+def test_a_filter_by_none_finds_what_has_no_value(none, runs):
+    """In a column of numbers, of texts and of nothing at all."""
+    frame = load_runs()
+    for name in ("rmse", "first_nonfinite_site", "error"):
+        expected = frame.run_id[frame[name].isna()].tolist()
+        assert load_runs(**{name: none}).run_id.tolist() == expected != []
+    assert len(load_runs(rmse=[None, *frame.rmse.dropna()])) == len(frame)
+    assert len(load_runs(task=none)) == 0
+
+
 def test_a_filter_by_config_looks_only_at_its_runs(runs, monkeypatch):
     n = (load_runs().task == "diabetes").sum()
     looked_at = []
@@ -284,6 +311,27 @@ def test_a_norm_that_is_not_registered_here_is_told_as_without_an_index(runs, te
     for _ in range(2):
         with pytest.warns(UserWarning, match="2 runs use the norm 'Peak', which is not registered here"):
             assert len(load_runs()) == n - 2
+
+
+@pytest.mark.parametrize(
+    ("field", "registry", "like"), [("optimizer", OPTIMIZERS, "adamw"), ("schedule", SCHEDULES, "constant_warmup")]
+)
+def test_a_run_of_an_own_optimizer_or_schedule_is_not_damaged_where_it_is_not_registered(
+    field, registry, like, runs, template, monkeypatch
+):
+    """With an index, which must not show it, and without one."""
+    monkeypatch.setitem(registry, "mine", registry[like])
+    for config in grid(["RMSN>SSM>GN"], scale="smoke", seeds=2, **{field: "mine"}):
+        facts = json.loads((any_run(template) / "result.json").read_text()) | {"steps": config.steps}
+        _write(any_run(template), runs / config.run_id, config, facts)
+    n = len(load_runs())
+    assert n == len(load_runs()) == len(unindexed(template)) + 2
+    monkeypatch.delitem(registry, "mine")
+    for _ in ("index", "none"):
+        with pytest.warns(UserWarning, match=f"2 runs use the {field} 'mine', which is not registered here") as said:
+            assert len(load_runs()) == n - 2
+        assert len(said) == 1
+        (runs / INDEX).unlink()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

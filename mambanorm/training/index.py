@@ -2,7 +2,7 @@
 
     <store>/.index    the SHA-256 of the rest in hexadecimal, then a Parquet table: a row a run, and two columns more:
                       signature   size, modification and change time of each of its files
-                      names       what must be registered to read its config: its arm and its other norms
+                      names       what must be registered to read its config: its arm, its other norms, its optimizer …
 
 The folders stay the truth. A row counts only while its run's files have the signature that they had before they were
 read; every other run is read from its folder, as if there were no index. Nobody can set a change time (ctime), so a
@@ -37,7 +37,7 @@ from pyarrow import parquet
 
 from mambanorm.atomic import replacing
 from mambanorm.model.arms import __file__ as arms_file
-from mambanorm.training.config import SCHEMA, RunConfig
+from mambanorm.training.config import ADDABLE, SCHEMA, RunConfig
 from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
 
 INDEX = ".index"
@@ -45,6 +45,8 @@ LEAST = 64  # so many new runs, or one in a hundred, before the index is written
 SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
 ABANDONED_S = 24 * 3600.0
 THREADS = 4  # that ask for sizes and times; more would only wait for one another
+
+NAMES = ("model", "arm", "stem_norm", "down_norm", "final_norm", *ADDABLE)  # fields that name what may be unknown here
 
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
 ABSENT = (-1, 0, 0)
@@ -74,7 +76,7 @@ class Index:
         if not where or not len(self.table):
             return set()
         frame = self.table.select(["run_id", *where]).to_pandas()
-        out = ~pd.concat([frame[name].isin(values) for name, values in where.items()], axis=1).all(axis=1)
+        out = ~pd.concat([is_one_of(frame[name], values) for name, values in where.items()], axis=1).all(axis=1)
         return set(frame["run_id"][out])
 
     def sound(self, names: Iterable[str]) -> set[str]:
@@ -146,20 +148,25 @@ def signature(folder: str) -> bytes | None:
     return SIGNATURE.pack(*found)
 
 
+def is_one_of(column: pd.Series, values: list) -> pd.Series:
+    """Which rows have one of the values. None and NaN are the same: no value."""
+    none = any(pd.api.types.is_scalar(value) and pd.isna(value) for value in values)
+    return column.isin(values) | (column.isna() & none)
+
+
 def _settled(sign: bytes | None) -> bool:
     """Whether no file of the run has been changed for a while. Times are in nanoseconds, and above any size."""
     return sign is not None and max(SIGNATURE.unpack(sign)) < time.time_ns() - SETTLED_S * 1e9
 
 
 def _names_of(config: RunConfig) -> str:
-    return json.dumps([config.model, config.arm, config.stem_norm, config.down_norm, config.final_norm])
+    return json.dumps({name: getattr(config, name) for name in NAMES})
 
 
 def _registered_here(names: str) -> bool:
-    """Whether every norm is registered in this process. If not, the run is read again, and the reader tells."""
-    model, arm, stem, down, final = json.loads(names)
+    """Whether all of them are registered in this process. If not, the run is read again, and the reader tells."""
     try:
-        RunConfig(model=model, arm=arm, stem_norm=stem, down_norm=down, down_sample=(1,), final_norm=final)
+        RunConfig(**json.loads(names), down_sample=(1,))
     except ValueError:
         return False
     return True
