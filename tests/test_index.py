@@ -408,6 +408,62 @@ def test_nobody_reads_in_the_index_what_is_closed_in_its_folder(mode, runs):
     assert (runs / INDEX).stat().st_mode & 0o777 == 0o644 & (mode | 0o200)
 
 
+def test_nobody_reads_in_the_index_what_is_closed_in_a_config(runs):
+    (any_run(runs) / "config.json").chmod(0o600)
+    load_runs()
+    assert (runs / INDEX).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give to another group")
+@pytest.mark.parametrize(("mode", "expected"), [(0o640, 0o600), (0o604, 0o600), (0o644, 0o644)])
+def test_a_group_reads_in_the_index_only_what_is_its_own(mode, expected, runs):
+    path = any_run(runs) / "result.json"
+    path.chmod(mode)
+    os.chown(path, -1, path.stat().st_gid + 1)
+    load_runs()
+    assert (runs / INDEX).stat().st_mode & 0o777 == expected
+
+
+@pytest.mark.parametrize("fact", [{"wall_s": 2**53 + 1}, {"parameters": 2**80}], ids=str)
+def test_one_run_that_no_table_can_hold_keeps_no_other_from_the_index(fact, runs, reads):
+    folder = any_run(runs)
+    facts = json.loads((folder / "result.json").read_text()) | fact
+    (folder / "result.json").write_text(json.dumps(facts))
+    _seal(folder)
+    expected = unindexed(runs)
+    for look in ("first", "second"):
+        reads.clear()
+        pd.testing.assert_frame_equal(load_runs(), expected)
+        assert len(reads) == (len(expected) if look == "first" else 1)
+
+
+def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, reads):
+    """`missing_runs` does not ask what the store has."""
+    configs = configs_of(runs, load_runs().run_id)
+    shutil.rmtree(runs / configs[0].run_id)
+    os.utime(runs / configs[1].run_id / "result.json")
+    for look in ("first", "second"):
+        reads.clear()
+        assert missing_runs(configs) == configs[:1]
+        assert (configs[1].run_id in reads) == (look == "first")
+    assert configs[0].run_id not in Index(runs, "many of them").place
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name here")
+def test_a_pipe_in_place_of_the_index_stops_nothing(runs):
+    os.mkfifo(runs / INDEX)
+    done = subprocess.run([sys.executable, "-c", ONE_LOOK, str(runs)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+ONE_LOOK = """
+import sys
+from pathlib import Path
+from mambanorm.training.index import Index
+Index(Path(sys.argv[1]), range(64))
+"""
+
+
 LOOK = """
 import sys
 from mambanorm.training import index

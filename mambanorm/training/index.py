@@ -48,6 +48,8 @@ THREADS = 4  # that ask for sizes and times; more would only wait for one anothe
 
 NAMES = ("model", "arm", "stem_norm", "down_norm", "final_norm", *ADDABLE)  # fields that name what may be unknown here
 
+EXACT = 2**53  # up to here a float is every whole number
+
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
 ABSENT = (-1, 0, 0)
 SOURCES = [Path(arms_file), *(Path(__file__).with_name(f"{name}.py") for name in ("config", "presets", "result"))]
@@ -120,15 +122,20 @@ class Index:
 
     def save(self, there: Collection[str] | None = None) -> None:
         """Writes the index again if enough is new. `there`: the runs that the store has, None if that was not asked."""
-        new = {name: found for name, found in self.found.items() if _settled(found[1])}
+        new = {
+            name: run.row() | {"signature": sign, "names": _names_of(run.config)}
+            for name, (run, sign) in self.found.items()
+            if _settled(sign) and _fits(run.row())
+        }
         if len(new) < max(LEAST, len(self.table) // 100):
             return
         kept = [i for name, i in self.place.items() if name not in new and (there is None or name in there)]
-        rows = [run.row() | {"signature": sign, "names": _names_of(run.config)} for run, sign in new.values()]
-        # where it cannot be written, or holds what Arrow cannot, all goes on without
+        # where it cannot be written, all goes on without
         with suppress(OSError, pa.ArrowException, ValueError, OverflowError):
-            table = _joined(self.table.take(kept), rows).sort_by("run_id")
-            _write(table, self.store, _column(table, "run_id"))
+            table = _joined(self.table.take(kept), list(new.values())).sort_by("run_id")
+            access = [_access(f"{self.store}/{name}") for name in _column(table, "run_id")]
+            table = table.filter(pa.array([one is not None for one in access], pa.bool_()))  # without those deleted
+            _write(table, self.store, {one for one in access if one is not None})
 
 
 def signature(folder: str) -> bytes | None:
@@ -157,6 +164,12 @@ def is_one_of(column: pd.Series, values: list) -> pd.Series:
 def _settled(sign: bytes | None) -> bool:
     """Whether no file of the run has been changed for a while. Times are in nanoseconds, and above any size."""
     return sign is not None and max(SIGNATURE.unpack(sign)) < time.time_ns() - SETTLED_S * 1e9
+
+
+def _fits(row: dict[str, Any]) -> bool:
+    """Whether a table can hold the row: it has no whole number that a column of floats would round. One such run must
+    not keep all others from the index."""
+    return all(abs(value) <= EXACT for value in row.values() if isinstance(value, int))
 
 
 def _names_of(config: RunConfig) -> str:
@@ -202,25 +215,46 @@ def _as_frame(table: pa.Table) -> pd.DataFrame:
 def _load(path: Path) -> pa.Table:
     """The table of an index; one without rows if there is none, or if it is not what this code wrote."""
     with suppress(OSError):
-        checksum, _, content = path.read_bytes().partition(b"\n")
+        content = path.read_bytes() if path.is_file() else b""  # a pipe would have no end
+        checksum, _, content = content.partition(b"\n")
         if checksum == _checksum(content):
             return parquet.read_table(io.BytesIO(content))
     return pa.table({})
 
 
-def _write(table: pa.Table, store: Path, run_ids: list[str]) -> None:
+def _access(folder: str) -> frozenset[tuple[int, int]] | None:
+    """Mode and group of what the row of a run is read from; None where it is gone, or where this user may not look."""
+    try:
+        found = [os.stat(path) for path in (folder, f"{folder}/config.json", f"{folder}/result.json")]
+    except OSError:
+        return None
+    return frozenset((status.st_mode, status.st_gid) for status in found)
+
+
+def _readable(access: Iterable[frozenset[tuple[int, int]]], group: int) -> int:
+    """The bits of a mode for reading that all runs have, for a file of this group. Where a run is of another group, the
+    group and all others count as one: who is in which is not known here."""
+    readable, groups = 0o444, {group}
+    for mode, of in chain.from_iterable(access):
+        readable &= mode
+        groups.add(of)
+    if len(groups) > 1 and readable & 0o044 != 0o044:
+        readable &= ~0o044
+    return readable
+
+
+def _write(table: pa.Table, store: Path, access: Iterable[frozenset[tuple[int, int]]]) -> None:
+    """`access`: that of every run in it."""
     buffer = io.BytesIO()
     parquet.write_table(table, buffer)
     content = buffer.getvalue()
-    readable = 0o444
-    for run_id in run_ids:
-        readable &= os.stat(f"{store}/{run_id}").st_mode & os.stat(f"{store}/{run_id}/result.json").st_mode
     for left in store.glob(f".{INDEX}-*.tmp"):  # by a process that was killed here
         if time.time() - left.stat().st_mtime > ABANDONED_S:
             left.unlink()
     with replacing(store / INDEX) as temporary:
         temporary.touch()
-        temporary.chmod(temporary.stat().st_mode & (readable | 0o200))
+        status = temporary.stat()
+        temporary.chmod(status.st_mode & (_readable(access, status.st_gid) | 0o200))
         temporary.write_bytes(_checksum(content) + b"\n" + content)
 
 
