@@ -29,7 +29,8 @@ class ImportFailed(ValueError):
 
 
 class NotRegistered(ValueError):
-    """A norm or a task that is not registered in this process. What names it, such as a stored run, is not damaged."""
+    """A norm, a task or another name that is not registered in this process. What names it, such as a stored run, is
+    not damaged."""
 
     def __init__(self, kind: str, given: object, valid: Iterable[str]):
         super().__init__(f"{unknown(kind, given, valid)}; one of your own needs --import FILE, or {VARIABLE}=FILE")

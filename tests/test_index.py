@@ -9,6 +9,7 @@ import sys
 import warnings
 from importlib import import_module
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -25,6 +26,7 @@ from mambanorm.training.index import INDEX, Index, signature
 from mambanorm.training.loop import train
 from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.result import MAY_BE_NONE
+from mambanorm.training.schedule import SCHEDULES
 from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import MANIFEST, config_row, read_run
 
@@ -159,6 +161,31 @@ def test_a_filter_gives_the_rows_that_it_gave(where, runs):
         pd.testing.assert_frame_equal(load_runs(**where), expected.reset_index(drop=True))
 
 
+@pytest.mark.parametrize(
+    "seeds",
+    [range(1, 3), np.array([1, 2]), frozenset({1, 2}), pd.Series([1, 2]), "an iterator", {1: "", 2: ""}],
+    ids=str,
+)
+def test_a_filter_takes_any_values_that_can_be_gone_through(seeds, runs):
+    expected = load_runs(seed=[1, 2])
+    assert set(expected.seed) == {1, 2}
+    for _ in range(2):
+        frame = load_runs(seed=iter((1, 2)) if isinstance(seeds, str) else seeds)
+        pd.testing.assert_frame_equal(frame, expected)
+    assert load_runs(seed=np.array(2)).run_id.tolist() == load_runs(seed=2).run_id.tolist() != []
+
+
+@pytest.mark.parametrize("none", [None, float("nan"), [None]], ids=str)
+def test_a_filter_by_none_finds_what_has_no_value(none, runs):
+    """In a column of numbers, of texts and of nothing at all."""
+    frame = load_runs()
+    for name in ("rmse", "first_nonfinite_site", "error"):
+        expected = frame.run_id[frame[name].isna()].tolist()
+        assert load_runs(**{name: none}).run_id.tolist() == expected != []
+    assert len(load_runs(rmse=[None, *frame.rmse.dropna()])) == len(frame)
+    assert len(load_runs(task=none)) == 0
+
+
 def test_a_filter_by_config_looks_only_at_its_runs(runs, monkeypatch):
     n = (load_runs().task == "diabetes").sum()
     looked_at = []
@@ -286,6 +313,27 @@ def test_a_norm_that_is_not_registered_here_is_told_as_without_an_index(runs, te
             assert len(load_runs()) == n - 2
 
 
+@pytest.mark.parametrize(
+    ("field", "registry", "like"), [("optimizer", OPTIMIZERS, "adamw"), ("schedule", SCHEDULES, "constant_warmup")]
+)
+def test_a_run_of_an_own_optimizer_or_schedule_is_not_damaged_where_it_is_not_registered(
+    field, registry, like, runs, template, monkeypatch
+):
+    """With an index, which must not show it, and without one."""
+    monkeypatch.setitem(registry, "mine", registry[like])
+    for config in grid(["RMSN>SSM>GN"], scale="smoke", seeds=2, **{field: "mine"}):
+        facts = json.loads((any_run(template) / "result.json").read_text()) | {"steps": config.steps}
+        _write(any_run(template), runs / config.run_id, config, facts)
+    n = len(load_runs())
+    assert n == len(load_runs()) == len(unindexed(template)) + 2
+    monkeypatch.delitem(registry, "mine")
+    for _ in ("index", "none"):
+        with pytest.warns(UserWarning, match=f"2 runs use the {field} 'mine', which is not registered here") as said:
+            assert len(load_runs()) == n - 2
+        assert len(said) == 1
+        (runs / INDEX).unlink()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # the file
 
@@ -358,6 +406,62 @@ def test_nobody_reads_in_the_index_what_is_closed_in_its_folder(mode, runs):
     any_run(runs).chmod(mode)
     load_runs()
     assert (runs / INDEX).stat().st_mode & 0o777 == 0o644 & (mode | 0o200)
+
+
+def test_nobody_reads_in_the_index_what_is_closed_in_a_config(runs):
+    (any_run(runs) / "config.json").chmod(0o600)
+    load_runs()
+    assert (runs / INDEX).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give to another group")
+@pytest.mark.parametrize(("mode", "expected"), [(0o640, 0o600), (0o604, 0o600), (0o644, 0o644)])
+def test_a_group_reads_in_the_index_only_what_is_its_own(mode, expected, runs):
+    path = any_run(runs) / "result.json"
+    path.chmod(mode)
+    os.chown(path, -1, path.stat().st_gid + 1)
+    load_runs()
+    assert (runs / INDEX).stat().st_mode & 0o777 == expected
+
+
+@pytest.mark.parametrize("fact", [{"wall_s": 2**53 + 1}, {"parameters": 2**80}], ids=str)
+def test_one_run_that_no_table_can_hold_keeps_no_other_from_the_index(fact, runs, reads):
+    folder = any_run(runs)
+    facts = json.loads((folder / "result.json").read_text()) | fact
+    (folder / "result.json").write_text(json.dumps(facts))
+    _seal(folder)
+    expected = unindexed(runs)
+    for look in ("first", "second"):
+        reads.clear()
+        pd.testing.assert_frame_equal(load_runs(), expected)
+        assert len(reads) == (len(expected) if look == "first" else 1)
+
+
+def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, reads):
+    """`missing_runs` does not ask what the store has."""
+    configs = configs_of(runs, load_runs().run_id)
+    shutil.rmtree(runs / configs[0].run_id)
+    os.utime(runs / configs[1].run_id / "result.json")
+    for look in ("first", "second"):
+        reads.clear()
+        assert missing_runs(configs) == configs[:1]
+        assert (configs[1].run_id in reads) == (look == "first")
+    assert configs[0].run_id not in Index(runs, "many of them").place
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name here")
+def test_a_pipe_in_place_of_the_index_stops_nothing(runs):
+    os.mkfifo(runs / INDEX)
+    done = subprocess.run([sys.executable, "-c", ONE_LOOK, str(runs)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+ONE_LOOK = """
+import sys
+from pathlib import Path
+from mambanorm.training.index import Index
+Index(Path(sys.argv[1]), range(64))
+"""
 
 
 LOOK = """

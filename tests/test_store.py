@@ -14,6 +14,7 @@ import pytest
 from safetensors import SafetensorError
 
 import mambanorm as mn
+from benchmarks import store as store_benchmark
 from mambanorm import atomic as whole
 from mambanorm.cli.main import main
 from mambanorm.study.experiments import deep_runs
@@ -467,3 +468,71 @@ def test_a_run_takes_its_name_after_all_of_it_has_reached_the_disk(store, result
     before = {os.path.relpath(path, calls[at][1]) for name, path in calls[:at] if name == "fsync"}
     assert before >= {".", *(path.name for path in final.iterdir())}
     assert ("fsync", str(store)) in calls[at:]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the benchmark of a store
+
+
+@pytest.fixture
+def few(monkeypatch, tmp_path):
+    """A benchmark of three runs that takes no time. Its results are written below tmp_path."""
+    configs = [base_config("digits", "smoke", seed=seed) for seed in range(3)]
+    monkeypatch.setattr(store_benchmark, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(store_benchmark, "configs_for", lambda n: (configs, 1))
+    monkeypatch.setattr(store_benchmark, "measure", lambda *_: [])
+    return configs
+
+
+def test_generated_runs_say_so_and_are_kept_apart_from_results(few, store, tmp_path, capsys):
+    for n, expected in ((3, "generating 3 runs"), (1, "generating 0 runs")):
+        assert store_benchmark.main(["--store", str(store), "--runs", str(n)]) == 0
+        said = capsys.readouterr().out
+        assert expected in said
+        assert ("--runs 1 is too few" in said) == (n == 1)
+    assert load_runs().backend.tolist() == ["generated"] * 3
+    assert check_runs(progress=False).state.tolist() == ["whole"] * 3
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["store-3.json", "store-3.md"]
+
+
+def test_no_run_is_generated_in_a_store_of_results(few, folder, capsys):
+    before = sorted(folder.parent.rglob("*"))
+    assert store_benchmark.main(["--store", str(folder.parent)]) == 2
+    assert "holds what was not generated here" in capsys.readouterr().err
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "FILE"], "it is a file"),
+        (["--out", "FILE"], "it is a file"),
+        (["--before", "MISSING"], "cannot be read: No such file"),
+        (["--before", "FILE"], "is not a store.json of this benchmark"),
+        (["--repeats", "0"], "--repeats must be a whole number of at least 1, got 0"),
+        (["--runs", "-5"], "--runs must be a whole number of at least 1, got -5"),
+    ],
+)
+def test_a_wrong_option_of_the_benchmark_is_told_before_a_run_is_generated(options, said, few, tmp_path, capsys):
+    (tmp_path / "FILE").write_text("[]")
+    options = [str(tmp_path / word) if word.isupper() else word for word in options]
+    assert store_benchmark.main(options) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+
+
+def test_a_benchmark_that_is_stopped_says_so_in_a_line_and_goes_on_later(few, store, capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_benchmark, "measure", stop)
+        assert store_benchmark.main(["--store", str(store)]) == 130
+    assert capsys.readouterr().err.strip() == "stopped: no result was written"
+    (store / few[0].run_id / MANIFEST).unlink()  # as if it had been stopped within a run
+    assert store_benchmark.main(["--store", str(store)]) == 0
+    assert "generating 1 runs" in capsys.readouterr().out
+    assert load_runs().checked.tolist() == [True] * 3

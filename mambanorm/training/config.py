@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from mambanorm.errors import unknown
+from mambanorm.errors import NotRegistered, unknown
 from mambanorm.model.arms import Arm, AttentionArm, norm_name, preset_options
 from mambanorm.settings import KIT_TASKS, SCALES, check_scale, default_scale
 from mambanorm.training.presets import DIFFERENCES, transformer_differences
@@ -40,6 +40,9 @@ KNOWN: dict[str, Sequence[str]] = dict(
     scale=SCALES, optimizer=("adamw",), schedule=list(SCHEDULES), precision=PRECISIONS,
     positional=("none", "learned", "sinusoidal"), norm_position=("after", "before"),
 )  # fmt: skip
+
+ADDABLE = ("optimizer", "schedule", "positional", "norm_position")
+"""Of these, a file of one's own may add some. A stored run that names one that is unknown here is not damaged."""
 
 MODELS = ("mamba", "mamba2", "transformer")
 
@@ -118,7 +121,8 @@ class RunConfig:
             raise ValueError(f"task must be the name of one, such as 'digits', got {self.task!r}")
         for name, known in KNOWN.items():
             if getattr(self, name) not in list(known) and getattr(self, name) not in list(valid := _valid(name)):
-                raise unknown(name, getattr(self, name), valid)
+                error = NotRegistered if name in ADDABLE and isinstance(getattr(self, name), str) else unknown
+                raise error(name, getattr(self, name), valid)
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", self.device):
             raise unknown("device", self.device, DEVICES + ("cuda:1",))
         if not isinstance(self.norm_options, dict):
@@ -254,6 +258,8 @@ def _valid(name: str) -> Sequence[str]:
         from mambanorm.model.transformer import NORM_POSITIONS as valid
     elif name == "optimizer":
         from mambanorm.training.optimizer import OPTIMIZERS as valid
+    elif name == "schedule":
+        valid = SCHEDULES
     else:
         return KNOWN[name]
     return list(valid)

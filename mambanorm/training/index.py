@@ -2,7 +2,7 @@
 
     <store>/.index    the SHA-256 of the rest in hexadecimal, then a Parquet table: a row a run, and two columns more:
                       signature   size, modification and change time of each of its files
-                      names       what must be registered to read its config: its arm and its other norms
+                      names       what must be registered to read its config: its arm, its other norms, its optimizer …
 
 The folders stay the truth. A row counts only while its run's files have the signature that they had before they were
 read; every other run is read from its folder, as if there were no index. Nobody can set a change time (ctime), so a
@@ -37,7 +37,7 @@ from pyarrow import parquet
 
 from mambanorm.atomic import replacing
 from mambanorm.model.arms import __file__ as arms_file
-from mambanorm.training.config import SCHEMA, RunConfig
+from mambanorm.training.config import ADDABLE, SCHEMA, RunConfig
 from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
 
 INDEX = ".index"
@@ -45,6 +45,10 @@ LEAST = 64  # so many new runs, or one in a hundred, before the index is written
 SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
 ABANDONED_S = 24 * 3600.0
 THREADS = 4  # that ask for sizes and times; more would only wait for one another
+
+NAMES = ("model", "arm", "stem_norm", "down_norm", "final_norm", *ADDABLE)  # fields that name what may be unknown here
+
+EXACT = 2**53  # up to here a float is every whole number
 
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
 ABSENT = (-1, 0, 0)
@@ -74,7 +78,7 @@ class Index:
         if not where or not len(self.table):
             return set()
         frame = self.table.select(["run_id", *where]).to_pandas()
-        out = ~pd.concat([frame[name].isin(values) for name, values in where.items()], axis=1).all(axis=1)
+        out = ~pd.concat([is_one_of(frame[name], values) for name, values in where.items()], axis=1).all(axis=1)
         return set(frame["run_id"][out])
 
     def sound(self, names: Iterable[str]) -> set[str]:
@@ -118,15 +122,20 @@ class Index:
 
     def save(self, there: Collection[str] | None = None) -> None:
         """Writes the index again if enough is new. `there`: the runs that the store has, None if that was not asked."""
-        new = {name: found for name, found in self.found.items() if _settled(found[1])}
+        new = {
+            name: run.row() | {"signature": sign, "names": _names_of(run.config)}
+            for name, (run, sign) in self.found.items()
+            if _settled(sign) and _fits(run.row())
+        }
         if len(new) < max(LEAST, len(self.table) // 100):
             return
         kept = [i for name, i in self.place.items() if name not in new and (there is None or name in there)]
-        rows = [run.row() | {"signature": sign, "names": _names_of(run.config)} for run, sign in new.values()]
-        # where it cannot be written, or holds what Arrow cannot, all goes on without
+        # where it cannot be written, all goes on without
         with suppress(OSError, pa.ArrowException, ValueError, OverflowError):
-            table = _joined(self.table.take(kept), rows).sort_by("run_id")
-            _write(table, self.store, _column(table, "run_id"))
+            table = _joined(self.table.take(kept), list(new.values())).sort_by("run_id")
+            access = [_access(f"{self.store}/{name}") for name in _column(table, "run_id")]
+            table = table.filter(pa.array([one is not None for one in access], pa.bool_()))  # without those deleted
+            _write(table, self.store, {one for one in access if one is not None})
 
 
 def signature(folder: str) -> bytes | None:
@@ -146,20 +155,31 @@ def signature(folder: str) -> bytes | None:
     return SIGNATURE.pack(*found)
 
 
+def is_one_of(column: pd.Series, values: list) -> pd.Series:
+    """Which rows have one of the values. None and NaN are the same: no value."""
+    none = any(pd.api.types.is_scalar(value) and pd.isna(value) for value in values)
+    return column.isin(values) | (column.isna() & none)
+
+
 def _settled(sign: bytes | None) -> bool:
     """Whether no file of the run has been changed for a while. Times are in nanoseconds, and above any size."""
     return sign is not None and max(SIGNATURE.unpack(sign)) < time.time_ns() - SETTLED_S * 1e9
 
 
+def _fits(row: dict[str, Any]) -> bool:
+    """Whether a table can hold the row: it has no whole number that a column of floats would round. One such run must
+    not keep all others from the index."""
+    return all(abs(value) <= EXACT for value in row.values() if isinstance(value, int))
+
+
 def _names_of(config: RunConfig) -> str:
-    return json.dumps([config.model, config.arm, config.stem_norm, config.down_norm, config.final_norm])
+    return json.dumps({name: getattr(config, name) for name in NAMES})
 
 
 def _registered_here(names: str) -> bool:
-    """Whether every norm is registered in this process. If not, the run is read again, and the reader tells."""
-    model, arm, stem, down, final = json.loads(names)
+    """Whether all of them are registered in this process. If not, the run is read again, and the reader tells."""
     try:
-        RunConfig(model=model, arm=arm, stem_norm=stem, down_norm=down, down_sample=(1,), final_norm=final)
+        RunConfig(**json.loads(names), down_sample=(1,))
     except ValueError:
         return False
     return True
@@ -195,25 +215,46 @@ def _as_frame(table: pa.Table) -> pd.DataFrame:
 def _load(path: Path) -> pa.Table:
     """The table of an index; one without rows if there is none, or if it is not what this code wrote."""
     with suppress(OSError):
-        checksum, _, content = path.read_bytes().partition(b"\n")
+        content = path.read_bytes() if path.is_file() else b""  # a pipe would have no end
+        checksum, _, content = content.partition(b"\n")
         if checksum == _checksum(content):
             return parquet.read_table(io.BytesIO(content))
     return pa.table({})
 
 
-def _write(table: pa.Table, store: Path, run_ids: list[str]) -> None:
+def _access(folder: str) -> frozenset[tuple[int, int]] | None:
+    """Mode and group of what the row of a run is read from; None where it is gone, or where this user may not look."""
+    try:
+        found = [os.stat(path) for path in (folder, f"{folder}/config.json", f"{folder}/result.json")]
+    except OSError:
+        return None
+    return frozenset((status.st_mode, status.st_gid) for status in found)
+
+
+def _readable(access: Iterable[frozenset[tuple[int, int]]], group: int) -> int:
+    """The bits of a mode for reading that all runs have, for a file of this group. Where a run is of another group, the
+    group and all others count as one: who is in which is not known here."""
+    readable, groups = 0o444, {group}
+    for mode, of in chain.from_iterable(access):
+        readable &= mode
+        groups.add(of)
+    if len(groups) > 1 and readable & 0o044 != 0o044:
+        readable &= ~0o044
+    return readable
+
+
+def _write(table: pa.Table, store: Path, access: Iterable[frozenset[tuple[int, int]]]) -> None:
+    """`access`: that of every run in it."""
     buffer = io.BytesIO()
     parquet.write_table(table, buffer)
     content = buffer.getvalue()
-    readable = 0o444
-    for run_id in run_ids:
-        readable &= os.stat(f"{store}/{run_id}").st_mode & os.stat(f"{store}/{run_id}/result.json").st_mode
     for left in store.glob(f".{INDEX}-*.tmp"):  # by a process that was killed here
         if time.time() - left.stat().st_mtime > ABANDONED_S:
             left.unlink()
     with replacing(store / INDEX) as temporary:
         temporary.touch()
-        temporary.chmod(temporary.stat().st_mode & (readable | 0o200))
+        status = temporary.stat()
+        temporary.chmod(status.st_mode & (_readable(access, status.st_gid) | 0o200))
         temporary.write_bytes(_checksum(content) + b"\n" + content)
 
 

@@ -37,7 +37,7 @@ from mambanorm.atomic import PROBE, free_name, save_tensors, sha256, to_disk, wr
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.settings import ROOT
 from mambanorm.training.config import RunConfig, unique
-from mambanorm.training.index import Index
+from mambanorm.training.index import Index, is_one_of
 from mambanorm.training.leases import remove_dead
 from mambanorm.training.result import RunResult
 from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun, StoredRun, check_run, read_run
@@ -101,7 +101,7 @@ def _warn_of_skipped(error: DamagedRun | OSError) -> None:
 
 
 def _warn_of_names(found: Iterable[NotRegistered]) -> None:
-    """One warning for each norm that is not registered here."""
+    """One warning for each norm, optimizer or the like that is not registered here."""
     for (kind, name), n in Counter((error.kind, error.given) for error in found).items():
         verb = "run uses" if n == 1 else "runs use"
         text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
@@ -137,15 +137,17 @@ def load_runs(
 ) -> pd.DataFrame:
     """The run frame: one row a run, columns COLUMNS; only those of `configs` if given, in their order.
 
-    Keywords filter by column (`task="digits"`, `status=["ok", "diverged"]`). TypeError for an unknown column. What is
-    damaged or cannot be read is left out, after a warning that names it.
+    Keywords filter by column: a value (`task="digits"`; None is no value) or several (`status=["ok", "diverged"]`,
+    `seed=range(3)`). TypeError for an unknown column. What is damaged or cannot be read is left out, after a warning
+    that names it. A filter by a column of the config (OF_CONFIG) does not look at indexed runs that it leaves out: no
+    warning tells of damage to these. `check_runs` looks at all.
     """
     for name in where:
         if name not in COLUMNS:
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
     names = _run_ids(store) if configs is None else [config.run_id for config in configs]
-    wanted = {name: value if isinstance(value, list | tuple | set) else [value] for name, value in where.items()}
+    wanted = {name: _values(value) for name, value in where.items()}
     index, elsewhere = Index(store, names), []
     unlike = index.unlike({name: values for name, values in wanted.items() if name in OF_CONFIG})
     known = unlike | index.sound(name for name in names if name not in unlike)
@@ -160,8 +162,15 @@ def load_runs(
     index.save(there=set(names) if configs is None else None)
     frame = index.frame([name for name in names if name in known or name in index.found]).reindex(columns=COLUMNS)
     for name, values in wanted.items():
-        frame = frame[frame[name].isin(values)]
+        frame = frame[is_one_of(frame[name], values)]
     return frame.reset_index(drop=True)
+
+
+def _values(value: object) -> list:
+    """What a filter asks for: one value, or several of whatever can be gone through."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    return list(value) if pd.api.types.is_list_like(value) else [value]
 
 
 def _unread(names: list[str], known: set[str]) -> Iterable[str]:

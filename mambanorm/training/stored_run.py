@@ -150,7 +150,7 @@ def _unreadable(folder: Path, error: OSError) -> OSError:
 
 def read_run(folder: Path) -> StoredRun | None:
     """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises DamagedRun, OSError if
-    the run cannot be read, or NotRegistered if its norm is not registered here."""
+    the run cannot be read, or NotRegistered if its norm or its optimizer, say, is not registered here."""
     try:
         if not folder.exists():
             if folder.is_symlink():
