@@ -16,6 +16,7 @@ from mambanorm.claims.beyond import AFTER_GATE, JAMBA, MAMBA
 from mambanorm.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm.claims.needed import needed
 from mambanorm.claims.tuning import TRAINS, reach
+from mambanorm.study import robustness
 from mambanorm.study.experiments import LADDER, ladder
 from mambanorm.training.config import base_config
 from mambanorm.training.stored_run import config_row
@@ -152,7 +153,7 @@ def test_head_room_needs_both_its_parts(frame, expected):
 def test_head_room_is_that_of_the_largest_output_of_the_scan(tmp_path):
     config = next(c for c in needed("E1s", 1, scale=SCALE) if c.arm == AFTER)
     frame = summaries.with_summaries(mn.sweep([config], runs_dir=tmp_path, workers=0, progress=False), tmp_path)
-    model, data = summaries.trained_model(config, tmp_path), mn.load_task("digits", SCALE, 0)
+    model, data = robustness.trained_model(config, tmp_path), mn.load_task("digits", SCALE, 0)
     inputs, lengths, _ = data.test.batch(slice(0, summaries.ROWS))
     seen = []
     handles = [block.n2.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for block in model.blocks]

@@ -157,11 +157,17 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
 # the whole study
 
 
+def asks_for(monkeypatch, study):
+    """The study is this one, for the runs and for the page."""
+    for place in ("notebooks", "study"):
+        monkeypatch.setattr(f"mambanorm.report.{place}.study", study)
+
+
 @pytest.fixture
 def small_study(notebooks, store, monkeypatch):
     """A study of two notebooks and two runs, in place of config.study()."""
     runs = [base_config("digits", "smoke", arm=arm) for arm in ("RMSN>SSM>None", "RMSN>SSM>GN")]
-    monkeypatch.setattr(whole_study, "study", lambda *_: {"01_a": runs, "02_b": runs[:1]})
+    asks_for(monkeypatch, lambda *_: {"01_a": runs, "02_b": runs[:1]})
     notebooks("01_a", code("print(scale, seeds, tasks, runs_dir, scheduler)", "answer"))
     notebooks("02_b", code("import mambanorm\nprint(len(mambanorm.load_runs(runs_dir)))", "answer"))
 
@@ -183,7 +189,7 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
 
 
 def test_a_notebook_of_which_no_task_is_asked_is_left_out(small_study, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(whole_study, "study", lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
+    asks_for(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
     outcomes = run_study("smoke", ["digits"], out_dir=tmp_path / "out", progress=False, workers=0)
     assert [outcome.name for outcome in outcomes] == ["01_a"]
     assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
@@ -202,7 +208,7 @@ def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path)
 
 def test_a_run_that_cannot_be_trained_fails_its_notebook(small_study, tmp_path, monkeypatch):
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
-    monkeypatch.setattr(whole_study, "study", lambda *_: {"01_a": [impossible], "02_b": []})
+    asks_for(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
     with pytest.warns(UserWarning, match="groups"):
         outcomes = run_study("smoke", out_dir=tmp_path / "out", progress=False, workers=0)
     assert [outcome.ok for outcome in outcomes] == [False, True]

@@ -10,7 +10,7 @@ are padded they are cut to the longest of their batch, so their length is rounde
 each, not one for each batch. Results are those of the plain step within rounding,
 and no part of the config.
 
-Source: Nguyen et al. 2021, "Accelerating PyTorch with CUDA Graphs"; torch.cuda.CUDAGraph.
+Source: torch.cuda.CUDAGraph, and its notes on whole-network capture.
 """
 
 from __future__ import annotations
