@@ -25,7 +25,6 @@ import os
 import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -44,7 +43,6 @@ INDEX = ".index"
 LEAST = 64  # so many new runs, or one in a hundred, before the index is written again
 SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
 ABANDONED_S = 24 * 3600.0
-THREADS = 4  # that ask for sizes and times; more would only wait for one another
 
 NAMES = ("model", "arm", "stem_norm", "down_norm", "final_norm", *ADDABLE)  # fields that name what may be unknown here
 
@@ -88,14 +86,12 @@ class Index:
             return set()
         signatures, norms = _column(self.table, "signature"), _column(self.table, "names")
         here = {text for text in set(norms) if _registered_here(text)}
-        at = [(name, self.place[name]) for name in known]
-        with ThreadPoolExecutor(THREADS) as pool:  # a stat lets other threads run
-            parts = pool.map(self._unchanged, [at[i::THREADS] for i in range(THREADS)], [signatures] * THREADS)
-            return {name for name in chain.from_iterable(parts) if norms[self.place[name]] in here}
-
-    def _unchanged(self, at: Iterable[tuple[str, int]], signatures: Sequence[bytes]) -> list[str]:
-        store = str(self.store)
-        return [name for name, i in at if signature(f"{store}/{name}") == signatures[i]]
+        store, place = str(self.store), self.place  # one thread: several wait for the interpreter, not for the disk
+        return {
+            name
+            for name in known
+            if signature(f"{store}/{name}") == signatures[place[name]] and norms[place[name]] in here
+        }
 
     def read(self, name: str) -> StoredRun | None:
         """`read_run` of a folder of the store, with its errors."""
