@@ -17,8 +17,6 @@ from benchmarks.gpu_setting import PAPER, TINY, Setting, bytes_moved
 from mambanorm.settings import ROOT
 
 CPU = Setting(torch.device("cpu"), TINY)
-BARE = ("torch", "triton", "numpy", "pandas", "numba", "sklearn", "safetensors", "tqdm")
-"""What a GPU machine has at least; scipy, joblib, threadpoolctl and llvmlite come with these."""
 ABSENT = [
     "distributed",
     "dask",

@@ -150,6 +150,10 @@ def test_a_replayed_step_of_a_stack_is_the_step(task, arm, monkeypatch):
         (dict(), "CUDA graphs need CUDA, and this run is on cpu"),
         (dict(micro_batch=4), "micro_batch=4 makes steps that are not alike"),
         (dict(mixup=0.2), "mixup=0.2 makes steps that are not alike"),
+        (
+            dict(arm="NormSelector>SSM>None", norm_options={"n1": {"mode": "random"}}),
+            "a NormSelector of mode='random' draws other numbers in each step",
+        ),
     ],
 )
 def test_what_cannot_be_recorded_is_said(changes, told):

@@ -15,7 +15,6 @@ Source: torch.cuda.CUDAGraph, and its notes on whole-network capture.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -38,10 +37,16 @@ def obstacle(config: RunConfig, device: torch.device) -> str | None:
     """Why the steps of this run cannot be recorded, None if they can."""
     if device.type != "cuda":
         return f"CUDA graphs need CUDA, and this run is on {device.type}"
-    if '"mode": "random"' in json.dumps(config.norm_options):
+    if draws(config):
         return "a NormSelector of mode='random' draws other numbers in each step"
     found = [name for name in CHANGING if getattr(config, name)]
     return f"{found[0]}={getattr(config, found[0])!r} makes steps that are not alike" if found else None
+
+
+def draws(config: RunConfig) -> bool:
+    """Whether a norm of the run draws random numbers as it trains: a NormSelector of mode="random", at any site."""
+    options = config.norm_options
+    return "random" in [some.get("mode") for some in (options, *options.values()) if isinstance(some, dict)]
 
 
 Batch = tuple[Tensor, Tensor | None, Tensor]  # inputs, lengths, labels

@@ -31,7 +31,7 @@ from mambanorm.tasks import TASKS, TaskData, load_task
 from mambanorm.training import machine
 from mambanorm.training.checkpoint import Best
 from mambanorm.training.config import RunConfig
-from mambanorm.training.cuda_graph import Recordings
+from mambanorm.training.cuda_graph import Recordings, draws
 from mambanorm.training.evaluation import accuracy, autocast, to_device
 from mambanorm.training.gradients import backward, find_nonfinite, finite_gradients
 from mambanorm.training.loop import batch_order, build_model, check_data, result_of
@@ -57,14 +57,9 @@ def why_not(config: RunConfig) -> str | None:
     for name, only in ALONE.items():
         if (given := getattr(config, name)) != only:
             return f"{name}={given!r} cannot be stacked: leave it at {only!r}, or train such runs one by one"
-    if "random" in [options.get("mode") for options in _options_of(config)]:
+    if draws(config):
         return "a NormSelector of mode='random' draws numbers and cannot be stacked: train such runs one by one"
     return None
-
-
-def _options_of(config: RunConfig) -> list[dict]:
-    """The norm options: the common ones and those of single sites."""
-    return [config.norm_options, *(own for own in config.norm_options.values() if isinstance(own, dict))]
 
 
 def check_stackable(configs: list[RunConfig]) -> None:
