@@ -4,6 +4,8 @@ A reader, or a second writer, never meets half a file, and a full disk leaves no
 content has reached the disk, so that a power cut leaves the old file or the new one.
 
     replacing, write_bytes, write_text    one file
+    rename_whole                          the same for a folder and all the files in it
+    make_folder                           creates a folder that a power cut does not take away again
     to_disk                               waits until a file or a folder is on the disk
     save_tensors                          a safetensors file, with the permissions of any other
     writable_folder                       can a folder be written to? Asked before the work, not after it
@@ -39,7 +41,7 @@ PROBE = ".writable-"
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds, else deleted."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
@@ -48,6 +50,22 @@ def replacing(path: Path) -> Iterator[Path]:
         to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def rename_whole(folder: Path, final: Path) -> None:
+    """Renames a folder of files when all of it has reached the disk; returns when the new name has, too."""
+    for path in (*folder.iterdir(), folder):
+        to_disk(path)
+    folder.rename(final)
+    to_disk(final.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Creates a folder, and those above it, where they are missing; returns when their names have reached the disk."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        to_disk(folder.parent)
 
 
 def to_disk(path: Path) -> None:

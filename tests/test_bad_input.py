@@ -487,7 +487,7 @@ def test_bad_input_is_answered_in_one_clear_line(answers, label, part):
     found, end = answers
     said = found.get(label, end)  # a case without an answer has ended the process
     kind, _, message = said.partition(": ")
-    assert kind in ("ValueError", "BadData", "TypeError"), said
+    assert kind in ("ValueError", "NotRegistered", "BadData", "TypeError"), said
     assert part in message
     assert "\n" not in message
     assert len(message) < 400

@@ -6,8 +6,9 @@
                                           the other files and, last, of these numbers themselves
 
 A checkpoint is written into a temporary folder, which is then renamed: it is complete or absent. The one before it is
-deleted afterwards. No file uses pickle. The batch order needs no file: it follows from the seed and the step. On the
-same machine, a run that continues gives the same result bit for bit as one that was never stopped.
+deleted when the new one has reached the disk, so that a power cut leaves one of them. No file uses pickle. The batch
+order needs no file: it follows from the seed and the step. On the same machine, a run that continues gives the same
+result bit for bit as one that was never stopped.
 
 Map
     Best            the weights with the best validation accuracy so far
@@ -33,7 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mambanorm.atomic import free_name, save_tensors, sha256
+from mambanorm.atomic import free_name, make_folder, rename_whole, save_tensors, sha256
 from mambanorm.diagnostics.weights import WeightLog
 from mambanorm.later import Later
 from mambanorm.training.averaging import Average
@@ -146,7 +147,7 @@ class Checkpoint:
 
     def _save(self, tokens: int, seconds: float) -> None:
         step, best = len(self.curve), self.best
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         final, new = self.folder / f"step-{step}", self.folder / f"{UNFINISHED}{uuid.uuid4().hex}"
         new.mkdir()
         try:
@@ -158,7 +159,7 @@ class Checkpoint:
             numbers = dict(zip(PROGRESS, progress, strict=True))
             (new / "progress.json").write_text(json.dumps({**numbers, OWN: _digest_of(numbers)}))
             if not final.exists():  # another process may be training the same run
-                new.rename(final)
+                rename_whole(new, final)
         finally:
             shutil.rmtree(new, ignore_errors=True)
         for other in self.folder.iterdir():  # the previous checkpoint, and what a killed process left half-written

@@ -33,7 +33,7 @@ import pandas as pd
 import psutil
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import PROBE, free_name, save_tensors, sha256, to_disk, writable_folder
+from mambanorm.atomic import PROBE, free_name, make_folder, rename_whole, save_tensors, sha256, writable_folder
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.settings import ROOT
 from mambanorm.training.config import RunConfig, unique
@@ -74,7 +74,7 @@ def check_store(directory: str | Path | None = None) -> Path:
     OSError, in one sentence, if it is a file, is read-only or cannot be created.
     """
     store = writable_folder(runs_dir(directory), "the run store")
-    store.mkdir(parents=True, exist_ok=True)
+    make_folder(store)
     return store
 
 
@@ -226,7 +226,7 @@ def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
     """Writes a run, deletes its checkpoints and returns its folder. A whole run that is there already stays. OSError
     (a full disk, say) leaves nothing half-written behind."""
     store = runs_dir(directory)
-    store.mkdir(parents=True, exist_ok=True)
+    make_folder(store)
     final = _store(result, store)
     shutil.rmtree(resume_dir(result.config, store), ignore_errors=True)
     return final
@@ -240,12 +240,9 @@ def _store(result: RunResult, store: Path) -> Path:
     temporary.mkdir()  # not by mkdtemp, whose folders only their owner can read: a store may be shared
     try:
         _write(result, temporary)
-        for path in (*temporary.iterdir(), temporary):
-            to_disk(path)
         if final.exists() and stored_run(final.name, store) is None:
             final.rename(free_name(final))
-        temporary.rename(final)
-        to_disk(store)
+        rename_whole(temporary, final)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and final.exists() and stored_run(final.name, store) is not None:

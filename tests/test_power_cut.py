@@ -1,0 +1,239 @@
+"""The power is cut at every step of a write, on a real file system: nothing that counted is lost, nothing is torn.
+
+The store lies on an ext4 in a file, mounted through a loop device. The cut is ext4's own way to go down at once: what
+had not reached the disk is lost, as with a laptop whose battery ends. Mounted again, the disk shows what is left. Each
+test does the same work again and again and is cut one call later every time, until the work gets to its end, behind
+which it is cut as well. Where no such disk may be mounted (not Linux, not root, a container), they are skipped, and
+the order of the calls is still tested (test_store.py).
+"""
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import warnings
+
+import pandas as pd
+import pytest
+
+from mambanorm import atomic
+from mambanorm.atomic import to_disk
+from mambanorm.training import index
+from mambanorm.training.checkpoint import Checkpoint
+from mambanorm.training.config import base_config
+from mambanorm.training.loop import train
+from mambanorm.training.store import check_runs, load_runs, resume_dir, save_run
+
+CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir")  # before each of them the power may be cut
+SHUTDOWN = 2 << 30 | 4 << 16 | ord("X") << 8 | 125  # _IOR('X', 125, __u32), of ext4, xfs and f2fs
+NO_LOG_FLUSH = struct.pack("I", 2)
+HARSH = "loop,data=writeback,noauto_da_alloc,commit=300"  # nothing reaches the disk because ext4 was kind
+
+
+class PowerCut(BaseException):
+    """Ends the work as a power cut does: no `except Exception` catches it."""
+
+
+class Disk:
+    """A small ext4 in a file. OSError where it cannot be made, mounted or cut."""
+
+    def __init__(self, folder):
+        self.image, self.path = folder / "image", folder / "disk"
+        self.path.mkdir()
+        with open(self.image, "wb") as image:
+            image.truncate(32 << 20)
+        _run("mkfs.ext4", "-q", "-F", self.image)
+        self._mount()
+        try:
+            self.cut()
+        except OSError:
+            self.close()
+            raise
+
+    def _mount(self):
+        _run("mount", "-t", "ext4", "-o", HARSH, self.image, self.path)
+
+    def cut(self):
+        """The power goes and comes back."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(handle, SHUTDOWN, NO_LOG_FLUSH)
+        finally:
+            os.close(handle)
+        _run("umount", self.path)
+        self._mount()
+
+    def close(self):
+        _run("umount", "-l", self.path)
+
+
+def _run(*command):
+    """OSError for a command that fails or is missing."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.returncode, f"{command[0]}: {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    if sys.platform != "linux" or os.geteuid():
+        pytest.skip("only root mounts a disk, and only Linux has this one")
+    try:
+        disk = Disk(tmp_path_factory.mktemp("power"))
+    except OSError as error:
+        pytest.skip(f"no disk can be mounted and cut here: {error}")
+    yield disk
+    disk.close()
+
+
+@pytest.fixture(scope="module")
+def results():
+    return [train(base_config("digits", "smoke", seed=seed, steps=3)) for seed in range(3)]
+
+
+def cut_everywhere(disk, work, check):
+    """Does the work once for each of its calls, on an empty folder, cut before that call, and then once to its end.
+    `work` gets the folder and a list, to which it adds what it was told is done; `check` gets both after the cut.
+
+    Returns how often the power was cut."""
+    for at in range(500):
+        folder = disk.path / f"{at}"
+        folder.mkdir()
+        to_disk(disk.path)
+        done, whole = [], False
+        with pytest.MonkeyPatch.context() as patch:
+            _stop_before(patch, at)
+            try:
+                work(folder, done)
+                whole = True
+            except PowerCut:
+                pass
+        disk.cut()
+        try:
+            check(folder, done)
+        finally:
+            shutil.rmtree(folder)
+        if whole:
+            return at + 1
+    raise AssertionError("the work has no end")
+
+
+def _stop_before(patch, at):
+    """Raises PowerCut in place of the call number `at`, and of all that come after: the machine is dead."""
+    count = iter(range(10**6))
+
+    def stopping(call):
+        def made(*args, **options):
+            if next(count) >= at:
+                raise PowerCut
+            return call(*args, **options)
+
+        return made
+
+    for name in CALLS:
+        patch.setattr(os, name, stopping(getattr(os, name)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is written, and what must be left of it
+
+
+PAGES = ("old " * 3000, "new " * 5000)
+
+
+def write_file(folder, done):
+    for text in PAGES:
+        atomic.write_text(folder / "deep" / "page.html", text)
+        done.append(text)
+
+
+def file_is_whole(folder, done):
+    """The last text that was written, or the next one; none only before the first."""
+    path = folder / "deep" / "page.html"
+    assert (path.read_text() if path.exists() else None) in [None, *PAGES][len(done) :]
+
+
+def store_runs(results):
+    def work(folder, done):
+        for result in results:
+            save_run(result, folder / "runs")
+            done.append(result.config.run_id)
+
+    return work
+
+
+def runs_are_whole(folder, done):
+    """Those that were stored are there, and what is there is whole."""
+    states = check_runs(folder / "runs", progress=False)
+    assert set(states.state) <= {"whole"}
+    assert set(states.run_id) >= set(done)
+
+
+def index_runs(results):
+    def work(folder, done):
+        store_runs(results)(folder, done)
+        load_runs(folder / "runs")
+        os.truncate(folder / "runs" / done[0] / "curves.parquet", 10)  # one is damaged after it was indexed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            load_runs(folder / "runs")
+
+    return work
+
+
+def index_hides_nothing(folder, _):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = load_runs(folder / "runs")
+        (folder / "runs" / index.INDEX).unlink(missing_ok=True)
+        pd.testing.assert_frame_equal(found, load_runs(folder / "runs"))
+
+
+def keep_checkpoints(folder, done):
+    """A run that writes a checkpoint after each step."""
+    save = Checkpoint._save
+
+    def saving(self, *numbers):
+        save(self, *numbers)
+        done.append(len(self.curve))
+
+    config = base_config("digits", "smoke", steps=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "_save", saving)
+        train(config, checkpoint_dir=resume_dir(config, folder / "runs"), checkpoint_every_s=0)
+
+
+def run_goes_on(folder, done):
+    """From the last checkpoint that was written, or a later one; it is read without a warning."""
+    config, steps = base_config("digits", "smoke", steps=2), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(config, on_step=lambda step, *_: steps.append(step), checkpoint_dir=resume_dir(config, folder / "runs"))
+    assert min(steps, default=3) > max(done, default=0)
+
+
+SCENES = {
+    "a file": (lambda _: write_file, file_is_whole),
+    "runs": (store_runs, runs_are_whole),
+    "an index": (index_runs, index_hides_nothing),
+    "checkpoints": (lambda _: keep_checkpoints, run_goes_on),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_power_cut_tears_nothing_and_loses_nothing_that_counted(scene, disk, results, monkeypatch):
+    monkeypatch.setattr(index, "LEAST", 1)
+    monkeypatch.setattr(index, "SETTLED_S", 0.0)
+    work, check = SCENES[scene]
+    assert cut_everywhere(disk, work(results), check) > len(CALLS)
+
+
+@pytest.mark.parametrize("scene", ["a file", "runs", "checkpoints"])
+def test_without_waiting_for_the_disk_the_same_cuts_lose_something(scene, disk, results, monkeypatch):
+    """So the tests above can fail. An index needs no such care: it has a checksum and is made again."""
+    monkeypatch.setattr(atomic, "to_disk", lambda path: None)
+    work, check = SCENES[scene]
+    with pytest.raises((AssertionError, UserWarning)):
+        cut_everywhere(disk, work(results), check)
