@@ -116,6 +116,7 @@ EDITS = {
     "above one": dict(test_accuracy=9.5),
     "below zero": dict(test_accuracy=-3),
     "no number": dict(test_accuracy=float("nan")),
+    "no text": dict(machine="\ud800"),
     "a truth value": dict(test_accuracy=True),
     "a text": dict(test_accuracy="0.5"),
     "another arm": dict(arm="GN>SSM>GN"),
