@@ -122,10 +122,11 @@ def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
     def load(**where: object) -> Callable[[], object]:
         return lambda: load_runs(store, **where)
 
+    some_run = next(store.glob("[!.]*")) / "result.json"
+
     def one_more() -> None:
         """A run that has been written anew since the last look: other times of its files, the same content."""
-        path = sorted(store.glob("[!.]*"))[0] / "result.json"
-        path.write_bytes(path.read_bytes())
+        some_run.write_bytes(some_run.read_bytes())
         load_runs(store)
 
     with contextlib.redirect_stderr(io.StringIO()):

@@ -34,14 +34,10 @@ Setting = tuple[tuple[str, Any], ...]
 """Fields of a config in which the runs of another setting differ from those of the scale."""
 
 
-@lru_cache(maxsize=200_000)
-def _run_id(task: str, scale: str, arm: str, seed: int, lr: float, setting: Setting) -> str:
-    return base_config(task, scale, arm=arm, seed=seed, lr=lr, **dict(setting)).run_id
-
-
 @lru_cache(maxsize=20_000)
 def _ids(task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...], setting: Setting) -> tuple[str, ...]:
-    return tuple(_run_id(task, scale, arm, seed, lr, setting) for seed in seeds)
+    config = base_config(task, scale, arm=arm, lr=lr, **dict(setting))
+    return tuple(config.with_seed(seed).run_id for seed in seeds)
 
 
 @lru_cache(maxsize=64)

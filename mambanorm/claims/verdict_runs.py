@@ -41,12 +41,13 @@ def verdict_runs(
     """
     scale = default_scale() if scale is None else scale
     tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks
-    frame = load_runs(runs_dir, scale=scale) if frame is None else frame
-    found = []
-    for claim in map(find_claim, _listed(claims)):
-        own = check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale)
-        found += needed(claim, own, tasks, scale, _of(frame, own))
-    return unique(found)
+    asked = [
+        (claim, check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale))
+        for claim in map(find_claim, _listed(claims))
+    ]
+    if frame is None:  # without the seeds that no claim asks for, of which a store may hold many more
+        frame = load_runs(runs_dir, scale=scale, seed=sorted({seed for _, own in asked for seed in own}))
+    return unique(config for claim, own in asked for config in needed(claim, own, tasks, scale, _of(frame, own)))
 
 
 def _of(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:

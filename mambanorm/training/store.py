@@ -275,17 +275,15 @@ def remove_leftovers(directory: str | Path | None = None) -> None:
     others only what is a day old.
     """
     store = runs_dir(directory)
-    for probe in store.glob(f"{PROBE}*"):
-        with suppress(OSError):
-            probe.unlink()
-    for folder in store.glob(f"{UNFINISHED}*"):
-        if _abandoned(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-    for folder in store.glob(f"{RESUME}*"):
-        run_id = folder.name.removeprefix(RESUME)
-        with suppress(ValueError, OSError):  # what is damaged or unreadable is not stored
-            if read_run(store / run_id) is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+    hidden = [name for name in os.listdir(store) if name.startswith(".")] if store.is_dir() else []  # one look at all
+    for name in hidden:
+        with suppress(ValueError, OSError):  # of a run that is damaged or unreadable, the checkpoints stay
+            if name.startswith(PROBE):
+                (store / name).unlink()
+            elif name.startswith(UNFINISHED) and _abandoned(store / name):
+                shutil.rmtree(store / name, ignore_errors=True)
+            elif name.startswith(RESUME) and read_run(store / name.removeprefix(RESUME)) is not None:
+                shutil.rmtree(store / name, ignore_errors=True)
 
 
 def _abandoned(folder: Path) -> bool:
