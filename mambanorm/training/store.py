@@ -276,14 +276,17 @@ def remove_leftovers(directory: str | Path | None = None) -> None:
     """
     store = runs_dir(directory)
     hidden = [name for name in os.listdir(store) if name.startswith(".")] if store.is_dir() else []  # one look at all
-    for name in hidden:
+    for path in (store / name for name in hidden):
         with suppress(ValueError, OSError):  # of a run that is damaged or unreadable, the checkpoints stay
-            if name.startswith(PROBE):
-                (store / name).unlink()
-            elif name.startswith(UNFINISHED) and _abandoned(store / name):
-                shutil.rmtree(store / name, ignore_errors=True)
-            elif name.startswith(RESUME) and read_run(store / name.removeprefix(RESUME)) is not None:
-                shutil.rmtree(store / name, ignore_errors=True)
+            if path.name.startswith(PROBE):
+                path.unlink()
+            if (path.name.startswith(UNFINISHED) and _abandoned(path)) or _is_over(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_over(path: Path) -> bool:
+    """Whether these are the checkpoints of a run that is stored."""
+    return path.name.startswith(RESUME) and read_run(path.with_name(path.name.removeprefix(RESUME))) is not None
 
 
 def _abandoned(folder: Path) -> bool:
