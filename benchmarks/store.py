@@ -44,6 +44,7 @@ from mambanorm.settings import ROOT
 from mambanorm.study.experiments import GRID_ARMS, study
 from mambanorm.training import machine
 from mambanorm.training.config import RunConfig, base_config, grid, unique
+from mambanorm.training.index import INDEX
 from mambanorm.training.loop import train
 from mambanorm.training.store import load_runs, save_run
 from mambanorm.training.stored_run import MANIFEST
@@ -129,6 +130,7 @@ def measure(store: Path, seeds: int, repeats: int) -> list[dict]:
         some_run.write_bytes(some_run.read_bytes())
         load_runs(store)
 
+    (store / INDEX).unlink(missing_ok=True)
     with contextlib.redirect_stderr(io.StringIO()):
         add("load_runs(), the first time", load(), repeats=1)
     add("load_runs()", load(), LOAD_S)
