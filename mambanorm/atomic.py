@@ -4,9 +4,8 @@ A reader, or a second writer, never meets half a file, and a full disk leaves no
 content has reached the disk, so that a power cut leaves the old file or the new one.
 
     replacing, write_bytes, write_text    one file
-    rename_whole                          the same for a folder and all the files in it
     make_folder                           creates a folder that a power cut does not take away again
-    to_disk                               waits until a file or a folder is on the disk
+    to_disk, folder_to_disk               wait until a file, the names in a folder, or a folder of files are on the disk
     save_tensors                          a safetensors file, with the permissions of any other
     writable_folder                       can a folder be written to? Asked before the work, not after it
     is_full                               does an error say that the disk is full?
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 safetensors_torch = Later("safetensors.torch")
 
 PROBE = ".writable-"
+NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextmanager
@@ -52,14 +52,6 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def rename_whole(folder: Path, final: Path) -> None:
-    """Renames a folder of files when all of it has reached the disk; returns when the new name has, too."""
-    for path in (*folder.iterdir(), folder):
-        to_disk(path)
-    folder.rename(final)
-    to_disk(final.parent)
-
-
 def make_folder(path: Path) -> None:
     """Creates a folder, and those above it, where they are missing; returns when their names have reached the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -68,15 +60,29 @@ def make_folder(path: Path) -> None:
         to_disk(folder.parent)
 
 
+def folder_to_disk(folder: Path) -> None:
+    """Waits until a folder and the files in it have reached the disk. OSError if they cannot."""
+    for path in (*folder.iterdir(), folder):
+        to_disk(path)
+
+
 def to_disk(path: Path) -> None:
-    """Waits until the content of a file, or the names in a folder, have reached the disk. OSError if they cannot."""
-    if os.name == "nt" and path.is_dir():  # Windows opens no folder
+    """Waits until the content of a file, or the names in a folder, have reached the disk. OSError if they cannot.
+
+    Where there is no such wait for a folder, as on some shared disks, or where this user may not open it, none is made.
+    """
+    folder = path.is_dir()
+    if os.name == "nt" and folder:  # Windows opens no folder, and waits only for a file that it may write to
         return
-    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if not folder or error.errno not in NO_WAIT:
+            raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:

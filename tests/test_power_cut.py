@@ -7,7 +7,6 @@ which it is cut as well. Where no such disk may be mounted (not Linux, not root,
 the order of the calls is still tested (test_store.py).
 """
 
-import fcntl
 import os
 import shutil
 import struct
@@ -26,6 +25,7 @@ from mambanorm.training.config import base_config
 from mambanorm.training.loop import train
 from mambanorm.training.store import check_runs, load_runs, resume_dir, save_run
 
+fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir")  # before each of them the power may be cut
 SHUTDOWN = 2 << 30 | 4 << 16 | ord("X") << 8 | 125  # _IOR('X', 125, __u32), of ext4, xfs and f2fs
 NO_LOG_FLUSH = struct.pack("I", 2)
@@ -156,8 +156,12 @@ def file_is_whole(folder, done):
 
 
 def store_runs(results):
+    """Each run has left a checkpoint, which goes when it is stored."""
+
     def work(folder, done):
         for result in results:
+            atomic.write_text(resume_dir(result.config, folder / "runs") / "step-3" / "state", "of this run")
+            done.append(f"begun {result.config.run_id}")
             save_run(result, folder / "runs")
             done.append(result.config.run_id)
 
@@ -165,17 +169,20 @@ def store_runs(results):
 
 
 def runs_are_whole(folder, done):
-    """Those that were stored are there, and what is there is whole."""
+    """The stored ones are there, of those that were begun at least the checkpoint, and what is there is whole."""
     states = check_runs(folder / "runs", progress=False)
     assert set(states.state) <= {"whole"}
-    assert set(states.run_id) >= set(done)
+    there, begun = set(states.run_id), {path.parts[-3] for path in folder.glob("runs/.resume-*/step-3/state")}
+    assert there >= {name for name in done if " " not in name}
+    for name in (name.removeprefix("begun ") for name in done if " " in name):
+        assert name in there or f".resume-{name}" in begun
 
 
 def index_runs(results):
     def work(folder, done):
         store_runs(results)(folder, done)
         load_runs(folder / "runs")
-        os.truncate(folder / "runs" / done[0] / "curves.parquet", 10)  # one is damaged after it was indexed
+        os.truncate(folder / "runs" / done[-1] / "curves.parquet", 10)  # one is damaged after it was indexed
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load_runs(folder / "runs")

@@ -1,12 +1,15 @@
 """No damage enters the run store unnoticed, and nothing that is sound is moved or deleted."""
 
+import errno
 import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -469,6 +472,65 @@ def test_a_run_takes_its_name_after_all_of_it_has_reached_the_disk(store, result
     before = {os.path.relpath(path, calls[at][1]) for name, path in calls[:at] if name == "fsync"}
     assert before >= {".", *(path.name for path in final.iterdir())}
     assert ("fsync", str(store)) in calls[at:]
+
+
+@needs_proc
+def test_a_new_folder_is_synced_into_each_new_one_above_it(tmp_path, calls):
+    whole.make_folder(tmp_path / "a" / "b" / "c")
+    assert sorted(calls) == [("fsync", str(path)) for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")]
+    whole.make_folder(tmp_path / "a" / "b" / "c")
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("makes", [check_store, lambda store: save_run(mn.train(base_config(steps=1)), store)])
+def test_a_new_store_is_synced_into_its_folder(makes, tmp_path, calls):
+    makes(tmp_path / "runs")
+    assert ("fsync", str(tmp_path)) in calls
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EACCES])
+def test_a_disk_that_syncs_no_folder_holds_runs_and_checkpoints(number, store, result, monkeypatch):
+    """As shared disks of virtual machines, and a folder that its user may write to but not list."""
+    fsync = os.fsync
+
+    def refusing(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    check_store()
+    train(result.config, checkpoint_dir=resume_dir(result.config), checkpoint_every_s=0)
+    assert len(list(resume_dir(result.config).glob("step-*"))) == 1
+    assert state_of(save_run(result)) == "whole"
+
+
+def test_a_disk_that_fails_to_sync_leaves_what_was_there(folder, result, monkeypatch):
+    (folder / "result.json").write_text("{}")
+
+    def failing(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.warns(UserWarning, match="is damaged"), pytest.raises(OSError, match="No space"):
+        save_run(result)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_store_that_cannot_be_listed_is_tidied_as_far_as_it_can_be(store, monkeypatch):
+    store.mkdir()
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    remove_leftovers()
+
+
+def test_a_result_that_could_not_be_read_again_is_not_stored(store, result):
+    with pytest.raises(ValueError, match="result.json has machine = "):
+        save_run(replace(result, machine="\ud800"))
+    assert list(store.iterdir()) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------

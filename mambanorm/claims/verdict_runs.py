@@ -37,7 +37,8 @@ def verdict_runs(
     """The configs that the claims need (None = all claims, those seeds and tasks that the protocol plans: 8 seeds and
     VERDICT_TASKS, at evening its own).
 
-    The results of `frame` (None = those of the store) may ask for learning rates beyond the three of every arm.
+    The results of `frame` (None = those of the store, of the seeds that are asked for: no other run is looked at) may
+    ask for learning rates beyond the three of every arm.
     """
     scale = default_scale() if scale is None else scale
     tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+from typing import TYPE_CHECKING
 
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import print_arms, print_dry_run, report_failed
+
+if TYPE_CHECKING:
+    from mambanorm.training.config import RunConfig
 
 SUMMARY = "train the missing runs of several arms and print mean ± sd of each"
 EXAMPLES = [
@@ -55,6 +59,13 @@ def run(options: argparse.Namespace) -> int:
     tasks = arg.check_tasks(options.tasks or ["digits"])
     configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
     gc.freeze()  # 50,000 configs are no garbage: going through them again and again took half a second
+    try:
+        return _sweep(configs, options)
+    finally:
+        gc.unfreeze()
+
+
+def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     if options.dry_run:
         print_dry_run(configs, options)
         if options.stack:

@@ -34,7 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mambanorm.atomic import free_name, make_folder, rename_whole, save_tensors, sha256
+from mambanorm.atomic import folder_to_disk, free_name, make_folder, save_tensors, sha256, to_disk
 from mambanorm.diagnostics.weights import WeightLog
 from mambanorm.later import Later
 from mambanorm.training.averaging import Average
@@ -158,8 +158,10 @@ class Checkpoint:
             progress = (self.config.run_id, step, tokens, seconds, best.accuracy, best.step, _digests(new))
             numbers = dict(zip(PROGRESS, progress, strict=True))
             (new / "progress.json").write_text(json.dumps({**numbers, OWN: _digest_of(numbers)}))
+            folder_to_disk(new)
             if not final.exists():  # another process may be training the same run
-                rename_whole(new, final)
+                new.rename(final)
+            to_disk(self.folder)
         finally:
             shutil.rmtree(new, ignore_errors=True)
         for other in self.folder.iterdir():  # the previous checkpoint, and what a killed process left half-written

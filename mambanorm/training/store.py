@@ -33,13 +33,22 @@ import pandas as pd
 import psutil
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import PROBE, free_name, make_folder, rename_whole, save_tensors, sha256, writable_folder
+from mambanorm.atomic import (
+    PROBE,
+    folder_to_disk,
+    free_name,
+    make_folder,
+    save_tensors,
+    sha256,
+    to_disk,
+    writable_folder,
+)
 from mambanorm.errors import NotRegistered, unknown
 from mambanorm.settings import ROOT
 from mambanorm.training.config import RunConfig, unique
 from mambanorm.training.index import Index, is_one_of
 from mambanorm.training.leases import remove_dead
-from mambanorm.training.result import RunResult
+from mambanorm.training.result import RunResult, check_facts
 from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun, StoredRun, check_run, read_run
 
 COLUMNS = [
@@ -73,9 +82,10 @@ def check_store(directory: str | Path | None = None) -> Path:
 
     OSError, in one sentence, if it is a file, is read-only or cannot be created.
     """
-    store = writable_folder(runs_dir(directory), "the run store")
-    make_folder(store)
-    return store
+    store = runs_dir(directory)
+    with suppress(OSError):  # told below. It is made first, so that no other process that starts now takes it away
+        make_folder(store)
+    return writable_folder(store, "the run store")
 
 
 def ready_store(directory: str | Path | None) -> Path:
@@ -240,9 +250,11 @@ def _store(result: RunResult, store: Path) -> Path:
     temporary.mkdir()  # not by mkdtemp, whose folders only their owner can read: a store may be shared
     try:
         _write(result, temporary)
+        folder_to_disk(temporary)
         if final.exists() and stored_run(final.name, store) is None:
             final.rename(free_name(final))
-        rename_whole(temporary, final)
+        temporary.rename(final)
+        to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and final.exists() and stored_run(final.name, store) is not None:
@@ -253,7 +265,9 @@ def _store(result: RunResult, store: Path) -> Path:
 
 def _write(result: RunResult, folder: Path) -> None:
     (folder / "config.json").write_text(result.config.to_json())
-    (folder / "result.json").write_text(json.dumps(result.facts(), indent=2, allow_nan=False))
+    facts = json.dumps(result.facts(), indent=2, allow_nan=False)
+    check_facts(json.loads(facts), result.config)  # what a reader would refuse is not stored
+    (folder / "result.json").write_text(facts)
     result.curves.to_parquet(folder / "curves.parquet", index=False)
     np.savez_compressed(folder / "predictions.npz", **result.predictions)
     np.savez_compressed(folder / "diagnostics.npz", **result.diagnostics)
@@ -274,8 +288,9 @@ def remove_leftovers(directory: str | Path | None = None) -> None:
     What a process may still be writing stays: of this machine only what belongs to no living process is deleted, of
     others only what is a day old.
     """
-    store = runs_dir(directory)
-    hidden = [name for name in os.listdir(store) if name.startswith(".")] if store.is_dir() else []  # one look at all
+    store, hidden = runs_dir(directory), []
+    with suppress(OSError):  # no store yet, or one whose names this user may not list
+        hidden = [name for name in os.listdir(store) if name.startswith(".")]  # one look at all
     for path in (store / name for name in hidden):
         with suppress(ValueError, OSError):  # of a run that is damaged or unreadable, the checkpoints stay
             if path.name.startswith(PROBE):
