@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import claims
+from mambanorm import answers, claims, figures
 from mambanorm.claims import CLAIMS, judge, needed
 from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.evidence import Evidence, splits_of
@@ -406,7 +406,14 @@ def test_which_arm_to_take_is_told_in_bits():
     table = claims.ranking(made_up({PROPOSAL: 0.1}), "pydoc")
     assert table.arm.iloc[0] == PROPOSAL
     assert table["mean"].iloc[0] == pytest.approx(-1.9, abs=0.01)
-    assert set(claims.against_chosen(table, "pydoc").b) == {ORIGINAL}
+    assert claims.leading(table)["mean"].iloc[0] == pytest.approx(table["mean"].iloc[0], abs=5e-4)
+    pairs = claims.against_chosen(table, "pydoc")
+    assert set(pairs.b) == {ORIGINAL}
+    assert figures.fig_pairs(pairs).axes[0].get_xlabel() == "by how much the test loss is lower (bits a character)"
+    told = answers.what_holds([], {"pydoc": table}, {"pydoc": {}}, words=claims.VERDICTS, scales=["evening"], basis="")
+    assert "%" not in told
+    assert f"({-table['mean'].iloc[0]:.3f} ± " in told
+    assert f"{table.behind[table.arm == ORIGINAL].iloc[0]:+.3f} bits a character [" in told
 
 
 def test_language_models_are_a_part_of_the_evening_and_their_long_parts_come_behind_all_that_is_shorter():

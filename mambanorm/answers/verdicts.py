@@ -63,12 +63,14 @@ def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
     near = list(table[table.told == "not told apart"].arm.map(label))
     near = near if len(near) <= NAMED else [*near[:NAMED], f"and {len(near) - NAMED} more"]
     against = "; ".join(
-        f"to {who} ({label(row.arm)}) {points(row.behind, row.low, row.high)}"
+        f"to {who} ({label(row.arm)}) {points(row.behind, row.low, row.high, row.unit)}"
         for who, row in named.iterrows()
         if row.arm != best.arm
     )
+    mean, sd, unit = best["mean"], best.sd, best.unit
+    reached = f"{mean:.1f} % ± {sd:.1f}" if unit == "pp" else f"{-mean:.3f} ± {sd:.3f} {unit}"
     return (
-        f"- **To take on {task}**: {label(best.arm)} ({best['mean']:.1f} % ± {best.sd:.1f}, {best.n:.0f} seeds). "
+        f"- **To take on {task}**: {label(best.arm)} ({reached}, {best.n:.0f} seeds). "
         f"{f'Its difference: {against}. ' if against else ''}No clear difference from: {', '.join(near) or 'none'}."
     )
 

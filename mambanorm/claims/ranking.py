@@ -12,6 +12,7 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
+from mambanorm.claims.comparisons import UNITS
 from mambanorm.claims.evidence import Evidence, splits_of
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
@@ -37,8 +38,8 @@ def ranking(
 ) -> pd.DataFrame:
     """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
     n, diverged, and how far it lies behind the arm that the other seeds choose: behind, low, high (95 %, simultaneous
-    over all arms, wider by the splits' overlap), per_seed, told. Accuracies in per cent, differences in points; of
-    language models bits a character, with a minus.
+    over all arms, wider by the splits' overlap), per_seed, told, unit. Accuracies in per cent, differences in points
+    (unit "pp"); of language models "bits a character", the losses with a minus.
 
     arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor compared.
     Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
@@ -62,7 +63,8 @@ def ranking(
         told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else "not told apart"
         facts = dict(arm=arms[i], who=NAMED[kind].get(arms[i], ""), lr=paired.chosen[i], validation=validation[i])
         facts |= dict(mean=score[i].mean(), sd=score[i].std(ddof=1), n=n, diverged=int(paired.diverged[i, 0]))
-        rows.append(facts | dict(behind=gap.mean(), low=low, high=high, per_seed=gap.tolist(), told=told))
+        facts |= dict(behind=gap.mean(), low=low, high=high, per_seed=gap.tolist(), told=told)
+        rows.append(facts | dict(unit=UNITS[measured]))
     return pd.DataFrame(rows)
 
 
@@ -77,8 +79,9 @@ def rankings(frame: pd.DataFrame, tasks: Iterable[str], scale: str | None = None
 
 def leading(table: pd.DataFrame, at_most: int = 8) -> pd.DataFrame:
     """The first arms of a ranking and those that somebody recommends, rounded for reading."""
-    shown = table[(table.index < at_most) | (table.who != "")].drop(columns="per_seed")
-    return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], 1))
+    shown = table[(table.index < at_most) | (table.who != "")].drop(columns=["per_seed", "unit"])
+    digits = 1 if (table.unit == "pp").all() else 3
+    return shown.round(dict.fromkeys(["validation", "mean", "sd", "behind", "low", "high"], digits))
 
 
 def not_ranked(table: pd.DataFrame, task: str) -> dict[str, str]:
@@ -93,4 +96,5 @@ def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None
     chosen = table.arm.iloc[0]
     wanted = table[(table.who != "") if arms is None else table.arm.isin(arms)]
     wanted = wanted[wanted.arm != chosen].rename(columns={"arm": "b", "behind": "difference"})
-    return wanted.assign(a=chosen, task=task)[["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who"]]
+    columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
+    return wanted.assign(a=chosen, task=task)[columns]

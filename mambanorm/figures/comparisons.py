@@ -126,7 +126,7 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
 def fig_pairs(table: pd.DataFrame, caption: str = "", *, corrected: bool = False) -> Figure:
     """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed. The mean is
     a filled dot if the interval excludes zero, else an open one. `corrected`: the intervals are, for several
-    comparisons; the caption then says over what."""
+    comparisons; the caption then says over what. A column `unit` other than "pp": a loss, and by how much it is lower."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
     fig, axes = new_figure(height=1.5 + 0.36 * len(table))
@@ -137,7 +137,10 @@ def fig_pairs(table: pd.DataFrame, caption: str = "", *, corrected: bool = False
     several = table.task.nunique() > 1
     names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
     ax.set_yticks(range(len(table)), names)
-    ax.set(xlabel="difference in test accuracy (percentage points)", ylabel="pair", ylim=(len(table) - 0.5, -0.6))
+    unit = table["unit"].iloc[0] if "unit" in table else "pp"
+    in_points = "difference in test accuracy (percentage points)"
+    xlabel = in_points if unit == "pp" else f"by how much the test loss is lower ({unit})"
+    ax.set(xlabel=xlabel, ylabel="pair", ylim=(len(table) - 0.5, -0.6))
     ax.grid(axis="x")
     ax.grid(visible=False, axis="y")
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""

@@ -154,10 +154,12 @@ def paired_steps(frame: pd.DataFrame, pairs: Mapping[str, tuple[str, str]]) -> p
     return pd.DataFrame(rows)
 
 
-def points(difference: float, low: float = float("nan"), high: float = float("nan")) -> str:
-    """A difference in words: +2.3 points [−0.4, 5.0]; without an interval, +2.3 points (one seed: no interval)."""
-    interval = f"[{low:.1f}, {high:.1f}]" if np.isfinite(low) else "(one seed: no interval)"
-    return f"{difference:+.1f} points {interval}".replace("-", "−")
+def points(difference: float, low: float = float("nan"), high: float = float("nan"), unit: str = "pp") -> str:
+    """A difference in words: +2.3 points [−0.4, 5.0]; without an interval, +2.3 points (one seed: no interval). Of
+    another unit than points, with three decimals."""
+    digits, name = (1, "points") if unit == "pp" else (3, unit)
+    interval = f"[{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) else "(one seed: no interval)"
+    return f"{difference:+.{digits}f} {name} {interval}".replace("-", "−")
 
 
 def recorded_too(row, recorded: pd.DataFrame) -> str:

@@ -61,6 +61,7 @@ COLUMNS = [
 ]
 OF_CONFIG = (*COLUMNS[: COLUMNS.index("status")], "d_model", "norm_options", "model")  # the columns known before a run
 UNFINISHED, RESUME = ".unfinished-", ".resume-"
+MANY = 500  # runs to read
 ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished may be deleted
 
 
@@ -184,8 +185,10 @@ def _values(value: object) -> list:
 
 
 def _unread(names: list[str], known: set[str]) -> Iterable[str]:
-    """The runs that have to be read, once each; with a bar on a terminal where that takes a while, as at first."""
+    """The runs that have to be read, once each; with a bar where these are many, as at first, and take a while."""
     unread = [name for name in dict.fromkeys(names) if name not in known]
+    if len(unread) < MANY:  # in a notebook even a bar that is never shown leaves its widgets
+        return unread
     return tqdm(unread, desc="reading the store", unit=" runs", delay=2, leave=False, disable=None)
 
 
