@@ -38,6 +38,7 @@ RANKING = pd.DataFrame(
         "low": [np.nan, 5.0, -1.0],
         "high": [np.nan, 15.0, 3.0],
         "told": ["chosen", "behind", "not told apart"],
+        "unit": "pp",
     }
 )
 HOW = dict(words=VERDICTS, scales=("evening", "quick"), basis="protocol 7")

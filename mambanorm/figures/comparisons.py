@@ -126,7 +126,7 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
 def fig_pairs(table: pd.DataFrame, caption: str = "", *, corrected: bool = False) -> Figure:
     """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed. The mean is
     a filled dot if the interval excludes zero, else an open one. `corrected`: the intervals are, for several
-    comparisons; the caption then says over what. A column `unit` other than "pp": a loss, and by how much it is lower."""
+    comparisons; the caption then says over what. A column `unit` other than "pp" stands for a loss."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
     fig, axes = new_figure(height=1.5 + 0.36 * len(table))
