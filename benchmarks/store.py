@@ -234,7 +234,8 @@ def bench_store(options: argparse.Namespace, before: dict[str, float], compared_
             shutil.rmtree(folder, ignore_errors=True)
     head = {
         "runs": len(configs),
-        "command": f"python -m benchmarks.store --runs {options.runs} --repeats {options.repeats}",
+        "command": f"python -m benchmarks.store --runs {options.runs} --repeats {options.repeats}"
+        + " --store FOLDER" * (options.store is not None),  # its first look may have to wait for the disk
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "machine": machine.machine(),
         "load": load(),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 safetensors_torch = Later("safetensors.torch")
 
 PROBE = ".writable-"
-NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)  # answers for a folder that cannot be waited for
 
 
 @contextmanager
