@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mambanorm import NORMS, base_config
-from mambanorm.errors import unknown
-from mambanorm.model.arms import MORE_SITES
+from mambanorm.arms import MORE_SITES
+from mambanorm.basics.errors import unknown
+from mambanorm.config import RunConfig
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig
 
 STEP_PEERS = ("mambapy", "transformers", "transformers+mambapy")
 SCAN_PEERS = ("mambapy",)

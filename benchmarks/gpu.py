@@ -36,10 +36,10 @@ from benchmarks.gpu_correctness import Wrong
 from benchmarks.gpu_data import SCALE, drawing
 from benchmarks.gpu_parts import PARTS
 from benchmarks.gpu_setting import PAPER, TINY, Setting
-from mambanorm.atomic import writable_folder, write_text
-from mambanorm.errors import unknown
-from mambanorm.settings import ROOT
-from mambanorm.text import plural, spell
+from mambanorm.basics.atomic import writable_folder, write_text
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import ROOT
+from mambanorm.basics.text import plural, spell
 from mambanorm.training import machine
 
 RESULTS = ROOT / "benchmarks" / "results"

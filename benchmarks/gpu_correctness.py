@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu_setting import Cases, Clock, Setting, scan, scan_inputs, short
 from mambanorm import Arm, MambaBlock
-from mambanorm.model.mamba2 import Mamba2Block
+from mambanorm.mamba2 import Mamba2Block
 
 # ---------------------------------------------------------------------------------------------------------------------
 # correctness

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 from mambanorm.tasks import Split, listops
 
 SCALE = "paper"

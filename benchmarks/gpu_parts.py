@@ -20,12 +20,12 @@ from torch import nn
 from benchmarks.gpu_correctness import correctness
 from benchmarks.gpu_setting import TINY, Cases, Clock, Setting, bytes_moved, scan, scan_inputs, short
 from mambanorm import MambaBlock, base_config
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog
+from mambanorm.loop import build_model, train
 from mambanorm.tasks import TASKS
 from mambanorm.training import cuda_graph
-from mambanorm.training.config import RunConfig
 from mambanorm.training.gradients import Gradients
-from mambanorm.training.loop import build_model, train
 from mambanorm.training.optimizer import build_optimizer
 
 # ---------------------------------------------------------------------------------------------------------------------

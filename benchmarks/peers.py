@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from benchmarks.cases import NAIVE, Case
 from mambanorm import Arm, Mamba2Block, MambaBlock, SequenceClassifier, create_norm, selective_scan, watch
-from mambanorm.ssm.chunked import scan_chunked
+from mambanorm.operations.chunked import scan_chunked
 
 CLASSES = 10
 HEAD_DIM = 16  # channels of a head of Mamba-2, as the study has them

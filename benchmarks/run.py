@@ -21,11 +21,11 @@ from benchmarks.cases import SECTIONS, Sizes, groups
 from benchmarks.table import as_text, groups_of, report, table, target_table, verdicts
 from benchmarks.timing import Limits, measure
 from mambanorm import figures
-from mambanorm.atomic import writable_folder
+from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.settings import ROOT
+from mambanorm.basics.text import spell
 from mambanorm.kernels.threads import set_threads
 from mambanorm.report.index import write_bytes, write_text
-from mambanorm.settings import ROOT
-from mambanorm.text import spell
 from mambanorm.training import machine
 from mambanorm.training.cluster import warm_up
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from benchmarks.cases import Case, config_of
 from mambanorm import train
+from mambanorm.config import RunConfig
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig
 
 SHORT, LONGER = 1, 3  # periods
 _start = None  # in a child: where the processes wait for one another

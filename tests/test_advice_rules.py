@@ -16,7 +16,7 @@ import mambanorm as mn
 from mambanorm import advice, claims
 from mambanorm.advice import answers, claimed, claimed_words, costs, evidence, mamba
 from mambanorm.advice.recommendation import UNDECIDED as UNDECIDED_TITLE
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
 from mambanorm.norms import NORMS
 
 # ---------------------------------------------------------------------------------------------------------------------

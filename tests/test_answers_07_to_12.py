@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from mambanorm import answers, claims, figures
+from mambanorm.arms import Arm
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge
 from mambanorm.claims.verdict_page import of_seeds
-from mambanorm.model.arms import Arm
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.tables import paired_steps

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import mambanorm as mn
-from mambanorm import claims
+from mambanorm import claims, config
 from mambanorm.cli.main import main
 from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.study import run_study
 from mambanorm.study import experiments
-from mambanorm.training import config
 
 pytestmark = pytest.mark.usefixtures("store")
 

@@ -18,7 +18,7 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.kernels.threads import set_threads
-from mambanorm.ssm import conv_silu, scan_backend, selective_scan
+from mambanorm.operations import conv_silu, scan_backend, selective_scan
 from mambanorm.tasks import Split, TaskData
 
 B, L, D = 2, 5, 8

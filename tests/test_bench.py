@@ -15,8 +15,8 @@ import mambanorm as mn
 from benchmarks import cases, memory, peers, run, runs, table, timing
 from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits, Plan
+from mambanorm.arms import MORE_SITES
 from mambanorm.cli.main import main
-from mambanorm.model.arms import MORE_SITES
 
 TINY = Sizes(
     scan=((2, 8, 4),),
@@ -461,7 +461,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys):
 
 
 def test_without_a_checkout_the_command_says_so(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("mambanorm.settings.ROOT", tmp_path)
+    monkeypatch.setattr("mambanorm.basics.settings.ROOT", tmp_path)
     assert main(["bench"]) == 2
     assert "bench runs from a checkout of the project" in capsys.readouterr().err
 

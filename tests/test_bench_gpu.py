@@ -14,7 +14,7 @@ import torch
 from benchmarks import gpu, gpu_correctness, gpu_data
 from benchmarks.gpu_parts import PARTS
 from benchmarks.gpu_setting import PAPER, TINY, Setting, bytes_moved
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 
 CPU = Setting(torch.device("cpu"), TINY)
 ABSENT = [

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from mambanorm import answers, figures
+from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.claims import judge
 from mambanorm.claims.hypotheses import BEYOND
-from mambanorm.model.arms import MORE_SITES, PRESETS
 from mambanorm.study.experiments import OWN, SITE_NORMS, site_arms, study
 from mambanorm.study.sites_table import site_gains
 from tests.test_beyond import climbed, roomy

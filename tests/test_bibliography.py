@@ -9,7 +9,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import NORMS, TASKS
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 from mambanorm.study.bibliography import (
     FILE,
     bibliography,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.model.mamba2 import Mamba2Block
-from mambanorm.model.pretrained import _mamba_ssm_name
+from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.pretrained import _mamba_ssm_name
 
 B, L, V = 3, 13, 40
 CONFIGS = {

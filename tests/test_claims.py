@@ -13,6 +13,7 @@ from scipy import stats
 import mambanorm as mn
 from benchmarks import controls
 from mambanorm import claims
+from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge, verdict_table
 from mambanorm.claims.bounds import state_of
 from mambanorm.claims.needed import needed
@@ -20,10 +21,9 @@ from mambanorm.claims.parts import spread
 from mambanorm.claims.protocol import levels
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.verdict import decide
-from mambanorm.model.arms import NORM_CHOICES, Arm
+from mambanorm.config import base_config
 from mambanorm.study import intervals
 from mambanorm.study.experiments import lr_grid
-from mambanorm.training.config import base_config
 from mambanorm.training.stored_run import config_row
 
 SCALE = "smoke"

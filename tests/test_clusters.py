@@ -25,8 +25,8 @@ import jsonschema
 import pytest
 import yaml
 
+from mambanorm.basics.settings import ROOT
 from mambanorm.cli import main as cli
-from mambanorm.settings import ROOT
 from mambanorm.training.cluster import worker_environment
 from mambanorm.training.store import load_runs
 

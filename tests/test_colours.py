@@ -12,9 +12,9 @@ from matplotlib.colors import same_color, to_rgba
 from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F401
 
 from mambanorm import NORMS, figures
+from mambanorm.arms import PAPER_NORMS
+from mambanorm.block import SITES
 from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
-from mambanorm.model.arms import PAPER_NORMS
-from mambanorm.model.block import SITES
 from mambanorm.report.page import TEMPLATES
 
 VISION = {

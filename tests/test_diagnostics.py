@@ -8,9 +8,9 @@ import torch
 
 import mambanorm as mn
 from mambanorm import figures
+from mambanorm.block import SITES
 from mambanorm.diagnostics import blocks_of, norms_by_depth
-from mambanorm.model.block import SITES
-from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerClassifier
+from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerClassifier
 
 
 def sample(*shape, seed=0):

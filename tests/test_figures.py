@@ -13,11 +13,11 @@ from PIL import Image
 from scipy import stats
 
 from mambanorm import NORMS, PRESETS, Arm, figures
+from mambanorm.arms import PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
 from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shared_cells
 from mambanorm.figures.style import some_of
-from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
 from mambanorm.study.tables import (

@@ -15,15 +15,15 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.model.positional import POSITIONAL
-from mambanorm.model.transformer import NORM_POSITIONS
+from mambanorm.basics.settings import KIT_NORMS, KIT_TASKS
+from mambanorm.config import KNOWN, RunConfig, base_config, grid, run_id_of
+from mambanorm.loop import train
+from mambanorm.models.positional import POSITIONAL
+from mambanorm.models.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS, register_norm
-from mambanorm.settings import KIT_NORMS, KIT_TASKS
 from mambanorm.tasks import TASKS
 from mambanorm.training import index as indexing
-from mambanorm.training.config import KNOWN, RunConfig, base_config, grid, run_id_of
 from mambanorm.training.index import INDEX, Index, signature
-from mambanorm.training.loop import train
 from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.result import MAY_BE_NONE
 from mambanorm.training.schedule import SCHEDULES

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.model import block as block_module
-from mambanorm.model.block import BlockCache
+from mambanorm import block as block_module
+from mambanorm.block import BlockCache
 from mambanorm.tasks import pydoc
 from mambanorm.training.language import bits, evaluate_bits
 

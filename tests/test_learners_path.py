@@ -8,7 +8,7 @@ import statistics
 import nbformat
 import pytest
 
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 
 NAMES = ("03_type", "04_position", "05_combination", "06_normvary", "08_validation", "14_clinic")
 OPENING = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")

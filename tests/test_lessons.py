@@ -14,10 +14,10 @@ from torch import nn
 import mambanorm as mn
 from mambanorm import figures
 from mambanorm.answers import first_steps as answers
+from mambanorm.basics.settings import ROOT
 from mambanorm.lessons import batch_norm, block_parts, invariance, preprocessing, state_space
 from mambanorm.lessons.fitting import accuracy, first, fit
 from mambanorm.report.notebook_page import to_html
-from mambanorm.settings import ROOT
 from mambanorm.tasks.base import Split
 
 # preprocessing

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.model.arms import PAPER_NORMS
+from mambanorm.arms import PAPER_NORMS
 from mambanorm.study.norm_catalog import norm_costs, taxonomy_table
 from mambanorm.study.paper import TABLE_3
 

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
+from mambanorm.arms import MORE_SITES
+from mambanorm.basics.settings import ROOT
+from mambanorm.basics.text import prefixed
 from mambanorm.cli import main as cli
-from mambanorm.model.arms import MORE_SITES
-from mambanorm.model.classifier import SequenceClassifier
-from mambanorm.model.vision import ImageClassifier
-from mambanorm.settings import ROOT
+from mambanorm.config import base_config
+from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
-from mambanorm.text import prefixed
-from mambanorm.training.config import base_config
 from mambanorm.training.presets import PAPER
+from mambanorm.vision import ImageClassifier
 
 plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")

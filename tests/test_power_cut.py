@@ -17,12 +17,12 @@ import warnings
 import pandas as pd
 import pytest
 
-from mambanorm import atomic
-from mambanorm.atomic import to_disk
+from mambanorm.basics import atomic
+from mambanorm.basics.atomic import to_disk
+from mambanorm.config import base_config
+from mambanorm.loop import train
 from mambanorm.training import index
 from mambanorm.training.checkpoint import Checkpoint
-from mambanorm.training.config import base_config
-from mambanorm.training.loop import train
 from mambanorm.training.store import check_runs, load_runs, resume_dir, save_run
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")

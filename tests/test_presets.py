@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from mambanorm.config import RunConfig, base_config, grid, run_id_of
+from mambanorm.loop import train
 from mambanorm.tasks import TASKS
-from mambanorm.training.config import RunConfig, base_config, grid, run_id_of
-from mambanorm.training.loop import train
 from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
 

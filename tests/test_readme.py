@@ -11,8 +11,8 @@ import nbformat
 import pytest
 
 import mambanorm as mn
+from mambanorm.basics.settings import ROOT
 from mambanorm.cli import main as cli
-from mambanorm.settings import ROOT
 from mambanorm.study.norm_catalog import readme_table
 
 README = (ROOT / "README.md").read_text()

@@ -12,14 +12,14 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import claims
+from mambanorm.basics.settings import ROOT
 from mambanorm.claims import protocol
 from mambanorm.claims.protocol import VERSION
 from mambanorm.cli.main import main
-from mambanorm.settings import ROOT
+from mambanorm.config import RunConfig
+from mambanorm.loop import train
 from mambanorm.study.experiments import growth_runs
 from mambanorm.training import recorded_results as recorded
-from mambanorm.training.config import RunConfig
-from mambanorm.training.loop import train
 from mambanorm.training.sweep import sweep
 
 ELSEWHERE = 0.05

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
+from mambanorm.config import RunConfig, base_config
+from mambanorm.loop import build_model, train
 from mambanorm.tasks import load_task
 from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best
-from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.evaluation import accuracy
-from mambanorm.training.loop import build_model, train
 from mambanorm.training.regimen import Lesson, loss_of, mixed
 from mambanorm.training.store import save_run, stored_run
 

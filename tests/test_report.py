@@ -24,6 +24,7 @@ from PIL import Image
 
 import mambanorm as mn
 from mambanorm import base_config, widgets
+from mambanorm.basics.settings import ROOT
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
 from mambanorm.report.execute import Kernels, ShellChannel, run_notebook
@@ -33,7 +34,6 @@ from mambanorm.report.notebook_page import to_html
 from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.report.study import exit_code, run_study
-from mambanorm.settings import ROOT
 
 PARAMETERS = """\
 scale: str = None  # None = the environment's

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 
 FLOORS = """
 __main__
@@ -21,13 +21,16 @@ answers figures
 lessons
 study
 training
+loop
 diagnostics
-model
-norms ssm tasks
+config
+models
+block mamba2 vision
+sites
+arms
+norms operations tasks
 kernels
-atomic checks extensions
-settings text
-errors later
+basics
 """
 """From the top floor down; the rooms of one floor do not know each other."""
 

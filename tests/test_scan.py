@@ -1,6 +1,6 @@
 """Claims about the selective scan: the CPU kernel equals the reference, the reference equals its equations.
 
-Glossary: B batch, L length, D channels, N state size, G groups; see `mambanorm/ssm/reference.py` for the equations.
+Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for the equations.
 """
 
 import math
@@ -18,8 +18,8 @@ import torch
 
 from mambanorm.kernels import runtime, scan_cpu, scan_cpu_loops
 from mambanorm.kernels.threads import set_threads
-from mambanorm.ssm import scan_backend, selective_scan
-from mambanorm.ssm.reference import scan_reference
+from mambanorm.operations import scan_backend, selective_scan
+from mambanorm.operations.reference import scan_reference
 
 FLOATS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
 
@@ -420,7 +420,7 @@ def test_the_first_scan_leaves_torchs_number_of_threads_alone():
     code = """
 import torch
 torch.set_num_threads(1)
-from mambanorm.ssm import selective_scan
+from mambanorm.operations import selective_scan
 u, m = torch.zeros(2, 64, 3), torch.ones(64, 4)
 selective_scan(u, u, m, torch.ones(2, 4, 3), torch.ones(2, 4, 3), backend="cpu")
 assert torch.get_num_threads() == 1, torch.get_num_threads()

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.model.arms import MORE_SITES, PRESETS, Arm, further_norms
-from mambanorm.model.block import MambaBlock
-from mambanorm.model.classifier import SequenceClassifier
-from mambanorm.model.language import LanguageModel
-from mambanorm.model.sites import SITES
-from mambanorm.model.vision import VSSBlock
+from mambanorm.arms import MORE_SITES, PRESETS, Arm, further_norms
+from mambanorm.block import MambaBlock
+from mambanorm.config import base_config
+from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.models.language import LanguageModel
+from mambanorm.sites import SITES
 from mambanorm.norms import NORMS
-from mambanorm.training.config import base_config
+from mambanorm.vision import VSSBlock
 
 D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24, 48, 8 and 4
 ALL = [(site, norm) for site in MORE_SITES for norm in NORMS if norm != "None"]

@@ -10,10 +10,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
 from mambanorm.report.page import TEMPLATES
 from mambanorm.report.slides import make_slides, slides_of
-from mambanorm.settings import ROOT
 
 ANSWER = "**Answer** (3 seeds: a sketch). Yes."
 PNG = base64.b64encode(b"a picture").decode()

@@ -18,11 +18,11 @@ from safetensors import SafetensorError
 
 import mambanorm as mn
 from benchmarks import store as store_benchmark
-from mambanorm import atomic as whole
+from mambanorm.basics import atomic as whole
 from mambanorm.cli.main import main
+from mambanorm.config import base_config, run_id_of
+from mambanorm.loop import train
 from mambanorm.study.experiments import deep_runs
-from mambanorm.training.config import base_config, run_id_of
-from mambanorm.training.loop import train
 from mambanorm.training.store import (
     check_runs,
     check_store,
@@ -336,7 +336,7 @@ def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, cap
     def no_step(*_, **__):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(import_module("mambanorm.training.loop"), "build_model", no_step)
+    monkeypatch.setattr(import_module("mambanorm.loop"), "build_model", no_step)
     (tmp_path / "file").write_text("mine")
     assert main([*command, str(tmp_path / "file" / "below")]) in (1, 2)
     said = capsys.readouterr().err

@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
+from mambanorm.basics.settings import ROOT
 from mambanorm.cli import main as cli
-from mambanorm.settings import ROOT
 
 FOLDER = ROOT / "notebooks"
 PAGE = (FOLDER / "README.md").read_text()

@@ -19,10 +19,13 @@ import pytest
 import torch
 
 import mambanorm as mn
+from mambanorm.arms import NORM_CHOICES
+from mambanorm.basics.settings import ROOT
+from mambanorm.basics.text import spell
+from mambanorm.config import LATER, SCALES, SCHEMA, RunConfig, base_config, check_seeds
 from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import set_threads
-from mambanorm.model.arms import NORM_CHOICES
-from mambanorm.settings import ROOT
+from mambanorm.loop import batch_order, build_model, train
 from mambanorm.study.experiments import (
     EDGE_LRS,
     FAILURE_DEPTHS,
@@ -37,11 +40,8 @@ from mambanorm.study.experiments import (
     study,
 )
 from mambanorm.tasks import load_task
-from mambanorm.text import spell
 from mambanorm.training import store as store_module
-from mambanorm.training.config import LATER, SCALES, SCHEMA, RunConfig, base_config, check_seeds
 from mambanorm.training.gradients import backward, micro_batches
-from mambanorm.training.loop import batch_order, build_model, train
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.schedule import schedule
 from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, save_run

@@ -3,7 +3,7 @@
 Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it), one operation at a time in NumPy: the
 sizes here are small. With a GPU the same tests run there.
 
-Glossary: B batch, L length, D channels, N state size, G groups; see `mambanorm/ssm/reference.py` for the equations.
+Glossary: B batch, L length, D channels, N state size, G groups; see `operations/reference.py` for the equations.
 """
 
 import math
@@ -18,11 +18,11 @@ import torch
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
+from mambanorm import block as block_module
 from mambanorm.kernels import cuda, scan_triton
 from mambanorm.kernels.scan_triton import Plan, obstacle
-from mambanorm.model import block as block_module
-from mambanorm.ssm import scan_backend, selective_scan
-from mambanorm.ssm.backends import choose
+from mambanorm.operations import scan_backend, selective_scan
+from mambanorm.operations.backends import choose
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
+from mambanorm import block as block_module
 from mambanorm.kernels import scan_triton
 from mambanorm.kernels.scan_triton import obstacle
-from mambanorm.model import block as block_module
-from mambanorm.ssm import selective_scan
-from mambanorm.ssm.reference import causal_conv
+from mambanorm.operations import selective_scan
+from mambanorm.operations.reference import causal_conv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")
@@ -404,7 +404,7 @@ from triton.backends import nvidia
 from triton.backends.compiler import GPUTarget
 import mambanorm as mn
 from mambanorm.kernels import conv_triton, norm_token_triton, scan_triton, scan_triton_loops
-from mambanorm.model import block as block_module
+from mambanorm import block as block_module
 from mambanorm.norms import base
 
 class Driver:  # all that compiling asks a driver for; a device of its own for each capability

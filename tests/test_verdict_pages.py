@@ -13,18 +13,18 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import claims, figures
+from mambanorm.basics.settings import ROOT
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, calibration, judge, version_1
 from mambanorm.claims.changes import WHY, first_brief
 from mambanorm.claims.effects import STATES
 from mambanorm.claims.protocol import VERSION, VERSIONS
 from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
+from mambanorm.config import base_config
 from mambanorm.figures.verdicts import STATES as STATE_LOOKS
 from mambanorm.figures.verdicts import WORDS
-from mambanorm.settings import ROOT
 from mambanorm.study.experiments import lr_grid
 from mambanorm.training import recorded_results as recorded
-from mambanorm.training.config import base_config
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
 TOLD = "".join(cell.source for cell in NOTEBOOK.cells)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mambanorm.basics.settings import ROOT
 from mambanorm.claims import version_1
 from mambanorm.claims.version_1 import HYPOTHESES, judge_version_1
 from mambanorm.claims.version_1.hypotheses import (
@@ -20,10 +21,9 @@ from mambanorm.claims.version_1.hypotheses import (
     failure_settings,
     learning_rates,
 )
-from mambanorm.settings import ROOT
+from mambanorm.config import base_config
 from mambanorm.study.intervals import t_interval
 from mambanorm.training import recorded_results
-from mambanorm.training.config import base_config
 
 THEN = """
 claim | verdict | effect, low, high

@@ -19,7 +19,7 @@ import itertools
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 
 GROUPS = 4
 """Groups of GN, four channels each here: S4 says 32, which needs far more channels to be more than InstanceNorm."""

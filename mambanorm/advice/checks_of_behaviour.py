@@ -17,7 +17,7 @@ from mambanorm.advice.findings import Exam, Finding, NotSeen
 from mambanorm.advice.given import first_tensor, split, with_input
 from mambanorm.advice.swap import swap_norms
 from mambanorm.advice.trace import DROPOUTS, channel_axis, norm_kind, norms_of, takes_batch_statistics
-from mambanorm.text import plural
+from mambanorm.basics.text import plural
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""

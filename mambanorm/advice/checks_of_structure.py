@@ -24,8 +24,8 @@ from mambanorm.advice.trace import (
     norms_of,
     takes_batch_statistics,
 )
+from mambanorm.basics.text import plural
 from mambanorm.norms.base import Norm
-from mambanorm.text import plural
 
 NAMES = {"GN": "GroupNorm", "LN": "LayerNorm", "RMSN": "RMSNorm", "IN": "InstanceNorm"}
 LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)

@@ -17,9 +17,9 @@ from mambanorm.advice.claimed_words import counts, words
 from mambanorm.advice.costs import memory_table, overhead_table, ratio
 from mambanorm.advice.evidence import paired_by_seed
 from mambanorm.advice.experiments import REACHED, measure
+from mambanorm.basics.text import digits
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import points, seeds_text
-from mambanorm.text import digits
 
 IMAGENET = {32: (76.5, 76.3), 8: (75.8, 76.1), 2: (72.1, 75.3)}
 """Batch → accuracy of BN and of GN that the guide prints (ResNet-50, ImageNet), as of “He et al.”."""

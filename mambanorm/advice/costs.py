@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from mambanorm.advice.blocks import TransformerLayer, norm_2d
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.settings import check_scale, default_scale
 
 ROUNDS = {"smoke": 2, "quick": 30}
 

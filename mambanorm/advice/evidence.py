@@ -13,7 +13,7 @@ import pandas as pd
 
 from mambanorm.advice.fitting import stored
 from mambanorm.advice.recommendation import Reason
-from mambanorm.settings import default_scale
+from mambanorm.basics.settings import default_scale
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import interval_says, points, seeds_text
 

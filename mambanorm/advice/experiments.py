@@ -31,9 +31,9 @@ from mambanorm.advice.blocks import ConvNet, DepthNet, SequenceNet, StyleNet
 from mambanorm.advice.experiments_dense import dense
 from mambanorm.advice.experiments_gan import gan
 from mambanorm.advice.fitting import accuracy, cached, digits, fit, shuffled
-from mambanorm.errors import unknown
-from mambanorm.settings import check_scale, default_scale
-from mambanorm.training.config import check_seeds
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.config import check_seeds
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 8, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)

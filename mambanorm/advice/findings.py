@@ -17,7 +17,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from mambanorm.advice.trace import Trace
-from mambanorm.text import plural
+from mambanorm.basics.text import plural
 
 SEVERITIES = ("serious", "warning", "note")
 

@@ -21,10 +21,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.atomic import replacing
-from mambanorm.errors import unknown
+from mambanorm.basics.atomic import replacing
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import default_scale
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.settings import default_scale
 from mambanorm.tasks import load_task
 from mambanorm.training.store import runs_dir as store_dir
 

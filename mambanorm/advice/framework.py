@@ -5,7 +5,7 @@ from __future__ import annotations
 from mambanorm.advice.mamba import mamba
 from mambanorm.advice.recommendation import Question, Recommendation, check, parameters, whole
 from mambanorm.advice.rules import RULES, never
-from mambanorm.settings import check_scale, default_scale
+from mambanorm.basics.settings import check_scale, default_scale
 
 
 def recommend(

@@ -14,7 +14,7 @@ from itertools import islice
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from mambanorm.checks import shown
+from mambanorm.basics.checks import shown
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -11,12 +11,12 @@ from functools import lru_cache
 import pandas as pd
 
 from mambanorm.advice.recommendation import Question, Reason, Recommendation
+from mambanorm.arms import AUTONORM, Arm
+from mambanorm.basics.errors import unknown
 from mambanorm.claims import headline_scales, judge, ranking
 from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.verdict import Verdict
-from mambanorm.errors import unknown
-from mambanorm.model.arms import AUTONORM, Arm
 from mambanorm.norms import NORMS
 from mambanorm.study.tables import points
 from mambanorm.tasks import TASKS

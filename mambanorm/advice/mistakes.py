@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mambanorm.advice.experiments import measure
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import interval_says
 

@@ -20,8 +20,8 @@ from mambanorm.advice.findings import Exam, Finding, Findings, NotSeen
 from mambanorm.advice.given import TARGETS, batches_of, call, first_tensor, split, twin_of
 from mambanorm.advice.recommendation import COMPONENTS, TASKS
 from mambanorm.advice.trace import norms_of, trace
-from mambanorm.checks import check_flag, check_size, shown
-from mambanorm.errors import unknown
+from mambanorm.basics.checks import check_flag, check_size, shown
+from mambanorm.basics.errors import unknown
 
 CHECKS = {
     "check 1: batch size": structure.small_batches,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mambanorm.checks import check_flag, check_size, shown
-from mambanorm.errors import unknown
+from mambanorm.basics.checks import check_flag, check_size, shown
+from mambanorm.basics.errors import unknown
 from mambanorm.tasks import TASKS as KIT
 
 ARCHITECTURES = ("cnn", "rnn", "lstm", "gru", "transformer", "gan", "mamba", "mlp")

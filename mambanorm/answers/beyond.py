@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from mambanorm.answers.words import answer, label, listed, numbered
-from mambanorm.model.arms import MORE_SITES, SYMBOLS
+from mambanorm.arms import MORE_SITES, SYMBOLS
+from mambanorm.basics.text import plural
 from mambanorm.study.tables import points
-from mambanorm.text import plural
 
 SHOWS = "sites: 95 % t-intervals, not corrected, one learning rate for all; E1 to E4: the bounds of notebook 12"
 

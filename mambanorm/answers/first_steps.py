@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from mambanorm.answers.words import listed
+from mambanorm.arms import Arm
 from mambanorm.lessons.invariance import FELT
-from mambanorm.model.arms import Arm
 from mambanorm.norms import NORMS, create_norm
 from mambanorm.norms.base import SequenceNorm, TokenNorm
 from mambanorm.study.tables import describe_frame, percent, seeds_text

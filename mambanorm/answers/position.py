@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from mambanorm.answers.words import answer, gained, listed, numbered
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
 from mambanorm.study.tables import seeds_text
 
 GATE = {"None>SSM>RMSN": "after", "RMSN>SSM>None": "before"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
 from mambanorm.study.tables import describe_frame, points
 
 

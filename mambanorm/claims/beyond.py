@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
+from mambanorm.arms import NORM_CHOICES, PRESETS
 from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT, Claim
 from mambanorm.claims.comparisons import NONE, Comparison, minus, pair
-from mambanorm.model.arms import NORM_CHOICES, PRESETS
 
 MAMBA, JAMBA = str(PRESETS["Mamba"].arm), str(PRESETS["Jamba"].arm)
 AFTER_GATE = str(PRESETS["Mamba-2-norms"].arm)

@@ -18,14 +18,14 @@ from pathlib import Path
 import pandas as pd
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import replacing
+from mambanorm.basics.atomic import replacing
+from mambanorm.basics.errors import unknown
 from mambanorm.claims.bounds import Noise, Risk, half_width
 from mambanorm.claims.calibrate import BOUNDARY, BROKEN, CONTROLS, INSIDE, SCENARIOS, STUDIES, printed_arms, simulate
 from mambanorm.claims.evidence import splits_of
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.protocol import BOUNDS, ONE_SIDED, PROTOCOL, fingerprint
 from mambanorm.claims.verdict import VERDICTS
-from mambanorm.errors import unknown
 from mambanorm.training.recorded_results import RESULTS
 
 EFFECTS = (1.0, 2.0, 4.0, 8.0)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mambanorm.basics.text import plural
 from mambanorm.claims import failures
 from mambanorm.claims.effects import Row
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.gaps import label
 from mambanorm.claims.hypotheses import Claim
-from mambanorm.text import plural
 
 FULL_SEEDS = 8
 

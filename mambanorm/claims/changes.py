@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
+from mambanorm.basics.settings import default_scale
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.verdict import Verdict
 from mambanorm.claims.version_1 import HYPOTHESES, FirstVerdict, judge_version_1
-from mambanorm.settings import default_scale
 from mambanorm.study.tables import points
 from mambanorm.training.recorded_results import recorded, recorded_path
 

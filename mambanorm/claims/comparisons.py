@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mambanorm.model.arms import NORM_CHOICES, Arm
-from mambanorm.settings import FLAT
+from mambanorm.arms import NORM_CHOICES, Arm
+from mambanorm.basics.settings import FLAT
 
 NONE = "None>SSM>None"
 

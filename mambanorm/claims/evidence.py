@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT
 from mambanorm.claims.comparisons import CHANGES, MEASURED, NONE, TEXT_PARTS
 from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import fixed_runs, kind_of
-from mambanorm.settings import check_scale, default_scale
+from mambanorm.config import base_config
 from mambanorm.study.experiments import all_rates, inside_task, ladder, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
-from mambanorm.training.config import base_config
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 Setting = tuple[tuple[str, Any], ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
 
 
 def label(arm: str) -> str:

@@ -18,6 +18,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
 from mambanorm.claims.budget import still_rising
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.frames import LOOKED_AT
@@ -25,8 +27,6 @@ from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
 from mambanorm.claims.protocol import RISING, TRAINED_TASKS
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
-from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm
 from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
 from mambanorm.training.recorded_results import recorded, recorded_inside, recorded_path
 

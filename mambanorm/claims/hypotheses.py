@@ -18,6 +18,8 @@ Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 
 from __future__ import annotations
 
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
 from mambanorm.claims.autonorm import AUTONORM_CLAIMS
 from mambanorm.claims.beyond import BEYOND_CLAIMS
 from mambanorm.claims.claim import SMALLEST_EFFECT, Claim
@@ -39,8 +41,6 @@ from mambanorm.claims.comparisons import (
     types_against_none,
 )
 from mambanorm.claims.language import language_claims
-from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm
 
 UNEVEN = 0.021
 """log₁₀ 1.05: blocks whose weight norms moved apart by less are even (H12)."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mambanorm.claims.hypotheses import Claim
+from mambanorm.config import RunConfig
 from mambanorm.study.experiments import (
     FEW_ROWS,
     deep_runs,
@@ -15,7 +16,6 @@ from mambanorm.study.experiments import (
     inside_task,
     ladder_runs,
 )
-from mambanorm.training.config import RunConfig
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
 
 KINDS = (

@@ -13,15 +13,15 @@ from typing import Any
 
 import pandas as pd
 
+from mambanorm.arms import Arm
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import effects
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import check_changes, fixed_runs, tasks_of, variants
 from mambanorm.claims.verdict import Verdict
-from mambanorm.model.arms import Arm
-from mambanorm.settings import check_scale, default_scale
+from mambanorm.config import RunConfig, base_config, check_names, check_seeds, check_task, grid, unique
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
-from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, check_task, grid, unique
 
 
 def needed(

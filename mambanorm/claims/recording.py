@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.atomic import writable_folder
+from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.settings import default_scale
+from mambanorm.basics.text import plural
 from mambanorm.claims import hypotheses
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.judged_on import kind_of
@@ -36,7 +38,7 @@ from mambanorm.claims.protocol import (
 )
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict_runs import until_grown
-from mambanorm.settings import default_scale
+from mambanorm.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.study.experiments import (
     BUDGETS,
     SIZES,
@@ -48,8 +50,6 @@ from mambanorm.study.experiments import (
     leaves_grid_out,
     study,
 )
-from mambanorm.text import plural
-from mambanorm.training.config import RunConfig, check_names, check_seeds, unique
 from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
 from mambanorm.training.store import load_runs, missing_runs, stored_run

@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from mambanorm.arms import Arm
 from mambanorm.claims.autonorm import CORRUPTED
 from mambanorm.claims.comparisons import TEXT_PARTS
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.model.arms import Arm
+from mambanorm.config import RunConfig
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
-from mambanorm.training.config import RunConfig
 from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.training.store import find_run, stored_run
 from mambanorm.training.stored_run import DamagedRun, StoredRun

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from PIL import Image
 
+from mambanorm.basics.text import plural
 from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
 from mambanorm.claims.protocol import TRAINED_TASKS, levels, planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
 from mambanorm.claims.version_1 import FirstVerdict
-from mambanorm.text import plural
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 STYLE = """<style>

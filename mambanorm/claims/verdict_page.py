@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims.changes import recorded_under
 from mambanorm.claims.evidence import splits_of
 from mambanorm.claims.headline import headline_scales
@@ -23,9 +24,8 @@ from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
-from mambanorm.settings import check_scale, default_scale
+from mambanorm.config import base_config, check_seeds
 from mambanorm.training import recorded_results
-from mambanorm.training.config import base_config, check_seeds
 from mambanorm.training.store import load_runs
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
+from mambanorm.basics.settings import default_scale
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import needed
 from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.settings import default_scale
-from mambanorm.training.config import RunConfig, check_seeds, unique
+from mambanorm.config import RunConfig, check_seeds, unique
 from mambanorm.training.store import load_runs
 
 VERDICT_TASKS = ("digits", "digits_images")

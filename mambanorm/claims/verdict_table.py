@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from mambanorm.basics.text import plural
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.verdict import Verdict, judge
-from mambanorm.text import plural
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the table

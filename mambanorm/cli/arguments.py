@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
-from mambanorm.settings import SCALES, check_scale, default_scale
+from mambanorm.basics.settings import SCALES, check_scale, default_scale
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """argparse's own message has no nearest match."""
-        from mambanorm.errors import unknown
+        from mambanorm.basics.errors import unknown
 
         if action.choices is not None and value not in action.choices:
             raise unknown("command", value, action.choices)
@@ -35,7 +35,7 @@ ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
-    from mambanorm.errors import unknown
+    from mambanorm.basics.errors import unknown
     from mambanorm.training.seeds import check_once
 
     known, changes = defaults(), {}
@@ -57,7 +57,7 @@ def defaults() -> dict[str, Any]:
     """RunConfig's fields and their defaults."""
     from dataclasses import MISSING, fields
 
-    from mambanorm.training.config import RunConfig
+    from mambanorm.config import RunConfig
 
     made = fields(RunConfig)
     return {field.name: field.default_factory() if field.default is MISSING else field.default for field in made}
@@ -102,7 +102,7 @@ def path(text: str):
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
-    from mambanorm.training.config import check_task
+    from mambanorm.config import check_task
 
     return [check_task(name) for name in names]
 
@@ -136,7 +136,7 @@ def scale(text: str) -> str:
 
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
-    from mambanorm.training.config import check_seeds
+    from mambanorm.config import check_seeds
 
     if WHOLE.fullmatch(text):
         _said(check_seeds, int(text), "smoke")

@@ -44,7 +44,7 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.settings import ROOT
+    from mambanorm.basics.settings import ROOT
 
     if not (ROOT / "benchmarks" / "run.py").is_file():
         raise ValueError(f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project")

@@ -34,9 +34,9 @@ def add(command: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from torch.nn.functional import cross_entropy
 
-    from mambanorm.atomic import write_text
+    from mambanorm.basics.atomic import write_text
     from mambanorm.clinic import diagnose
-    from mambanorm.model.pretrained import load_mamba_checkpoint, read_checkpoint
+    from mambanorm.models.pretrained import load_mamba_checkpoint, read_checkpoint
     from mambanorm.tasks.pydoc import windows
 
     checkpoint, text = (_there(path) for path in (options.checkpoint, options.text))

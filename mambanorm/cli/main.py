@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
+from mambanorm.basics.errors import VARIABLE
 from mambanorm.cli import (
     bench,
     calibrate,
@@ -35,7 +36,6 @@ from mambanorm.cli import (
 )
 from mambanorm.cli.arguments import ELSEWHERE, Parser, defaults, place
 from mambanorm.cli.printing import say, without_repeats
-from mambanorm.errors import VARIABLE
 
 COMMANDS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.debug:
                 os.environ[DEBUG] = "1"
             if options.imports or os.environ.get(VARIABLE):
-                from mambanorm.extensions import set_imports
+                from mambanorm.basics.extensions import set_imports
 
                 set_imports(options.imports)
             return options.run(options)
@@ -132,7 +132,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _not_taken(command: str, given: str, parser: Parser) -> Exception:
     """The error for what a command does not take; a field of RunConfig is changed by --set."""
-    from mambanorm.errors import unknown
+    from mambanorm.basics.errors import unknown
 
     options = [name for name in parser._option_string_actions if name.startswith("--")]
     flag = given.partition("=")[0]

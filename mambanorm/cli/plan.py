@@ -27,14 +27,14 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.training.config import base_config, check_seeds
+    from mambanorm.config import base_config, check_seeds
 
     changes = arg.parse_changes(options.set)
     scale = arg.chosen_scale(options)
     seeds = len(check_seeds(options.seeds, scale))
 
+    from mambanorm.basics.text import digits, plural
     from mambanorm.study.plan import plan_table, shape_of, table_text
-    from mambanorm.text import digits, plural
     from mambanorm.training.machine import machine
 
     arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # none asked: the preset's own

@@ -29,7 +29,7 @@ def say(message: object) -> None:
 
 def report_failed(frame: Any) -> int:
     """Exit code 1 and a line on stderr if some runs could not be trained."""
-    from mambanorm.text import plural
+    from mambanorm.basics.text import plural
 
     failed = frame[frame["status"] == "failed"]
     if len(failed):
@@ -50,8 +50,8 @@ REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the 
 
 def print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
+    from mambanorm.basics.text import plural
     from mambanorm.study.tables import describe_frame, percent, summarize, told_apart
-    from mambanorm.text import plural
 
     frame = told_apart(frame)
     table = summarize(frame)
@@ -69,8 +69,8 @@ def print_arms(frame) -> None:
 
 
 def print_run(run) -> None:
+    from mambanorm.basics.text import spell
     from mambanorm.study.tables import percent
-    from mambanorm.text import spell
 
     config, facts = run.config, run.facts
     print(f"{config.arm} on {config.task}, seed {config.seed}, scale {config.scale}")

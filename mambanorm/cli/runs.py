@@ -31,8 +31,8 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.text import plural
-    from mambanorm.training.config import check_seeds
+    from mambanorm.basics.text import plural
+    from mambanorm.config import check_seeds
     from mambanorm.training.store import load_runs, runs_dir
 
     if options.check:
@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _write_table(frame, options: argparse.Namespace) -> None:
     """The frame as CSV, as Parquet, or as both."""
-    from mambanorm.atomic import replacing
-    from mambanorm.text import plural
+    from mambanorm.basics.atomic import replacing
+    from mambanorm.basics.text import plural
 
     for given, write in ((options.csv, frame.to_csv), (options.export, frame.to_parquet)):
         if given:
@@ -84,7 +84,7 @@ def _write_table(frame, options: argparse.Namespace) -> None:
 
 def _check_store(options: argparse.Namespace) -> int:
     """Reads every file of every run and says which are not what was written; 1 if there are any."""
-    from mambanorm.text import plural
+    from mambanorm.basics.text import plural
     from mambanorm.training.store import check_runs, runs_dir
 
     table = check_runs(options.runs_dir)

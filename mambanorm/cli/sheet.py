@@ -17,8 +17,8 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from mambanorm.basics.settings import TEACHING
     from mambanorm.figures import save_sheet
-    from mambanorm.settings import TEACHING
 
     for path in save_sheet(options.out or TEACHING, options.norms):
         print(path)

@@ -20,8 +20,8 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from mambanorm.basics.settings import TEACHING
     from mambanorm.report.slides import make_slides
-    from mambanorm.settings import TEACHING
 
     for path in make_slides(options.notebooks, options.out or TEACHING, options.source):
         print(path)

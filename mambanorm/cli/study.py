@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
+    from mambanorm.basics.text import plural
     from mambanorm.report.notebooks import find_notebooks, study_runs
-    from mambanorm.text import plural
 
     paths = find_notebooks(options.notebooks)
     names = [path.stem for path in paths] if options.notebooks else None

@@ -11,7 +11,7 @@ from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import print_arms, print_dry_run, report_failed
 
 if TYPE_CHECKING:
-    from mambanorm.training.config import RunConfig
+    from mambanorm.config import RunConfig
 
 SUMMARY = "train the missing runs of several arms and print mean ± sd of each"
 EXAMPLES = [
@@ -42,9 +42,9 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.errors import unknown
+    from mambanorm.basics.errors import unknown
+    from mambanorm.config import grid
     from mambanorm.study import experiments
-    from mambanorm.training.config import grid
 
     grids = {
         "type": experiments.TYPE_ARMS,

@@ -21,9 +21,9 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.settings import SCALES
+    from mambanorm.basics.settings import SCALES
+    from mambanorm.config import base_config
     from mambanorm.tasks import TASKS, prepare_task
-    from mambanorm.training.config import base_config
 
     if options.prepare:
         scale = arg.chosen_scale(options)

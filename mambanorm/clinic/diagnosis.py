@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from mambanorm.advice.findings import Findings
 from mambanorm.advice.given import TARGETS, first_tensor, split
 from mambanorm.advice.model_check import as_it_was
-from mambanorm.checks import shown
+from mambanorm.basics.checks import shown
+from mambanorm.basics.text import plural
 from mambanorm.clinic.passing import EDGES, First, Pass, check_device, run, tensors_in
 from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import places_of
 from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import blocks_of, left_as_found
-from mambanorm.text import plural
 
 HISTOGRAMS = ["histogram", "grad_histogram"]
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"

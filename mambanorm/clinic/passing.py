@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.advice.given import call
-from mambanorm.checks import shown
+from mambanorm.basics.checks import shown
 from mambanorm.clinic.sites import Place
 from mambanorm.diagnostics import blocks_of
 from mambanorm.diagnostics.recording import describe

@@ -14,9 +14,9 @@ import pandas as pd
 
 from mambanorm.advice.checks_of_behaviour import FLOW, LAYERS
 from mambanorm.advice.findings import Finding, Findings
+from mambanorm.basics.text import plural
 from mambanorm.clinic.passing import LARGEST, First
 from mambanorm.diagnostics import growth
-from mambanorm.text import plural
 
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""

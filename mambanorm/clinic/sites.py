@@ -16,7 +16,7 @@ output of a module. What a mixer computes between its modules shows as far as a 
     scan                    of Mamba-2: what its gated norm takes in
     gated                   out_proj's input
 
-This kit's own blocks show all of SITES (model/block.py) by themselves; they need no place here.
+This kit's own blocks show all of SITES (block.py) by themselves; they need no place here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from difflib import get_close_matches
 
 from torch import nn
 
-from mambanorm.checks import shown
+from mambanorm.basics.checks import shown
+from mambanorm.basics.errors import unknown
 from mambanorm.diagnostics import blocks_of
-from mambanorm.errors import unknown
-from mambanorm.model.sites import SITES
-from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
+from mambanorm.sites import SITES
+from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 
 SIDES = ("input", "output")
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}

@@ -25,18 +25,18 @@ from torch import Tensor, nn
 
 from mambanorm.advice.given import first_tensor
 from mambanorm.advice.model_check import as_it_was
-from mambanorm.checks import shown
+from mambanorm.arms import MORE_SITES
+from mambanorm.basics.checks import shown
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.text import plural
+from mambanorm.block import MambaBlock
 from mambanorm.clinic.passing import check_device, run, tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found, record_sites
-from mambanorm.errors import unknown
-from mambanorm.model.arms import MORE_SITES
-from mambanorm.model.block import MambaBlock
-from mambanorm.model.language import LanguageModel
-from mambanorm.model.mamba2 import Mamba2Block
-from mambanorm.model.sites import SitedBlock
+from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.language import LanguageModel
+from mambanorm.sites import SitedBlock
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
-from mambanorm.text import plural
 
 OWN_BLOCKS = (MambaBlock, Mamba2Block)
 OWN_SITES = ("n1", "n2", *MORE_SITES)

@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from mambanorm.advice.findings import Findings
 from mambanorm.advice.given import first_tensor
 from mambanorm.advice.model_check import as_it_was
-from mambanorm.atomic import replacing, save_tensors, writable_folder, write_bytes
-from mambanorm.checks import check_size, shown
+from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
+from mambanorm.basics.checks import check_size, shown
 from mambanorm.clinic.passing import First, Pass, eagerly, tensors_in
 from mambanorm.clinic.reports import NonFinite, Report
 from mambanorm.clinic.sentences import ClinicFindings, findings_of, place

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_size
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import MambaBlock
+from mambanorm.arms import Arm
+from mambanorm.basics.checks import check_size
+from mambanorm.block import MambaBlock
 from mambanorm.norms import NORMS
 
 ROWS, LENGTH = 8, 16

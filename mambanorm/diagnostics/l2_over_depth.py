@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_lengths, check_tensor, shown
+from mambanorm.basics.checks import check_lengths, check_tensor, shown
+from mambanorm.basics.settings import FLAT
 from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
-from mambanorm.model.language import LanguageModel
-from mambanorm.settings import FLAT
+from mambanorm.models.language import LanguageModel
 
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
 """The sites of Figure 9: what a block adds to the residual stream (a Transformer block does so twice), and the sum."""

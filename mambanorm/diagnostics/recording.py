@@ -4,7 +4,7 @@
     left_as_found(model)    restores a model's mode and buffers
     blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
 
-The sites are those of SITES (model/block.py), of a Transformer those of TRANSFORMER_SITES (model/transformer.py); a
+The sites are those of SITES (block.py), of a Transformer those of TRANSFORMER_SITES (models/transformer.py); a
 NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
 """
 
@@ -18,14 +18,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_lengths, shown
-from mambanorm.errors import unknown
-from mambanorm.model.block import MambaBlock
-from mambanorm.model.mamba2 import Mamba2Block
-from mambanorm.model.sites import SITES, SitedBlock
-from mambanorm.model.transformer import TRANSFORMER_SITES, TransformerBlock
-from mambanorm.model.vision import VSSBlock
+from mambanorm.basics.checks import check_lengths, shown
+from mambanorm.basics.errors import unknown
+from mambanorm.block import MambaBlock
+from mambanorm.mamba2 import Mamba2Block
+from mambanorm.sites import SITES, SitedBlock
+from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.norms import NormSelector
+from mambanorm.vision import VSSBlock
 
 Block = MambaBlock | Mamba2Block | VSSBlock | TransformerBlock
 ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))

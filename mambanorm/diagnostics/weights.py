@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.diagnostics.recording import Block, blocks_of
-from mambanorm.model.mamba2 import Mamba2Block
-from mambanorm.model.transformer import TransformerBlock
-from mambanorm.model.vision import VSSBlock
+from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.transformer import TransformerBlock
 from mambanorm.norms.adaptive import NormVary, NormVaryToken, SwitchNorm
+from mambanorm.vision import VSSBlock
 
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm.figures.style import (
     COMBINATION,
     GREY,
@@ -31,7 +32,6 @@ from mambanorm.figures.style import (
     short,
     styled,
 )
-from mambanorm.model.arms import NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import (
     SAME_TASK,

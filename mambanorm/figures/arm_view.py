@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.ticker import EngFormatter
 
+from mambanorm.arms import Arm
 from mambanorm.figures.diagrams import draw_block
 from mambanorm.figures.style import GREY, INK, empty_axes, finish, jitter, norm_colour, quick_figure, styled
-from mambanorm.model.arms import Arm
 from mambanorm.study.arm_facts import ArmFacts
 
 LAYOUT = [["model", "model"], ["block", "block"], ["parameters", "results"]]

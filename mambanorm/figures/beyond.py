@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mambanorm.arms import MORE_SITES, SYMBOLS
 from mambanorm.figures.style import GREY, MARKERS, arm_styles, finish, new_figure, norm_colour, short, styled
-from mambanorm.model.arms import MORE_SITES, SYMBOLS
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text
 

@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from mambanorm.errors import unknown
+from mambanorm.arms import PAPER_NORMS, Arm
+from mambanorm.basics.errors import unknown
 from mambanorm.figures.accuracy import TEST_ACCURACY, bar, headroom, keep_arms, task_panels
 from mambanorm.figures.style import (
     BEST,
@@ -32,7 +33,6 @@ from mambanorm.figures.style import (
     styled,
     whole_ticks,
 )
-from mambanorm.model.arms import PAPER_NORMS, Arm
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text, summarize
 
 

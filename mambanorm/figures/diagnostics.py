@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from mambanorm.basics.errors import unknown
 from mambanorm.diagnostics import BLOCK_PARTS, norm_quantiles
-from mambanorm.errors import unknown
 from mambanorm.figures.style import (
     DASHES,
     GREY,

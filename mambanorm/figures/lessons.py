@@ -11,9 +11,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from mambanorm.arms import Arm
+from mambanorm.block import SITES
 from mambanorm.figures.style import GREY, INK, PALETTE, arm_styles, finish, new_figure, styled
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import SITES
 from mambanorm.norms import create_norm
 from mambanorm.tasks.base import Split
 

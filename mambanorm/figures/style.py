@@ -24,8 +24,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 from scipy.spatial import KDTree
 
-from mambanorm.model.arms import Arm
-from mambanorm.settings import figure_format
+from mambanorm.arms import Arm
+from mambanorm.basics.settings import figure_format
 
 PALETTE = {
     "None": "#5F5F5F",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.checks import check_shapes
+from mambanorm.basics.checks import check_shapes
 from mambanorm.kernels.once_differentiable import backward_once
 from mambanorm.kernels.runtime import ZERO, constant, empty, jit, run, zeros
 

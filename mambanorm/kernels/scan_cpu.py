@@ -6,7 +6,7 @@ Map of the file
 2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout; the two passes over them
 3. `_Scan`, `scan_cpu`   the autograd function and the conversion from mamba-ssm's layout to the kernel's
 
-The kernels themselves are in `mambanorm/kernels/scan_cpu_loops.py`. The readable twin is `mambanorm/ssm/reference.py`.
+The kernels themselves are in `scan_cpu_loops.py` beside it. The readable twin is `operations/reference.py`.
 
 How it works. The channel axis is contiguous, so the inner loop runs over a block of `LANES` channels while B and C are
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass

@@ -7,7 +7,7 @@ Map of the file
 3. `_Scan`, `scan_triton`   the autograd function and the conversion from mamba-ssm's layout to the kernels'
 
 The kernels are in `mambanorm/kernels/scan_triton_loops.py`; how the work is cut, in `scan_triton_plan.py`. The readable
-twin is `mambanorm/ssm/reference.py`.
+twin is `mambanorm/operations/reference.py`.
 
 How it works. One program has one batch row and one block of channels. It walks through time tile by tile, up to 8 steps
 at once, with h in registers. Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` of tiles, about

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 from mambanorm.lessons.fitting import accuracy, channels_first, fit
 from mambanorm.tasks import load_task
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.errors import unknown
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
+from mambanorm.block import MambaBlock
 from mambanorm.lessons.fitting import accuracy, first, fit
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import MambaBlock
 from mambanorm.tasks import load_task
 from mambanorm.tasks.base import Split
 

@@ -1,4 +1,4 @@
-"""A training loop to be read in one go, for the lessons' small experiments; the study's own is training/loop.py."""
+"""A training loop to be read in one go, for the lessons' small experiments; the study's own is loop.py."""
 
 from __future__ import annotations
 

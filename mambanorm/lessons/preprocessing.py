@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 
 FEATURES, TARGET = ("alcalinity_of_ash", "hue"), "alcohol"
 CLOSE = 0.01

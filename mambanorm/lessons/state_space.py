@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 
 RULES = ("zero-order hold", "Mamba")
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 from mambanorm.norms.base import Norm, SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count
 from mambanorm.norms.masked_moments import (

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import (
+from mambanorm.basics.checks import (
     check_beside,
     check_flag,
     check_lengths,

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag, shown, transformed
+from mambanorm.basics.checks import check_flag, shown, transformed
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
 from mambanorm.norms.masked_moments import blank_padding, channel_moments, finish, follow, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm

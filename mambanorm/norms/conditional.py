@@ -16,7 +16,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mambanorm.checks import check_flag, check_real, check_size
+from mambanorm.basics.checks import check_flag, check_real, check_size
 from mambanorm.norms.base import check_values
 from mambanorm.norms.classic import LayerNorm
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.checks import transformed
+from mambanorm.basics.checks import transformed
 
 
 class Moments(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import nn
 
-from mambanorm.checks import check_flag, shown
-from mambanorm.errors import NotRegistered, unknown
-from mambanorm.extensions import load_imports
+from mambanorm.basics.checks import check_flag, shown
+from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.extensions import load_imports
 from mambanorm.norms.base import check_values
 
 COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "momentum": 0.1}

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_flag, check_size
-from mambanorm.errors import unknown
+from mambanorm.basics.checks import check_flag, check_size
+from mambanorm.basics.errors import unknown
 from mambanorm.norms.base import Norm, check_values, fresh_numbers
 from mambanorm.norms.classic import LayerNorm
 from mambanorm.norms.masked_moments import blank_padding, finish

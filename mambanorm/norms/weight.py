@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from mambanorm.checks import shown
+from mambanorm.basics.checks import shown
 from mambanorm.norms.base import check_values
 
 

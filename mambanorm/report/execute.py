@@ -34,11 +34,11 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import papermill_io
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import write_text
-from mambanorm.errors import unknown
+from mambanorm.basics.atomic import write_text
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import ROOT
 from mambanorm.report import notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome, tags_of
-from mambanorm.settings import ROOT
 from mambanorm.training import machine
 
 PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")

@@ -14,11 +14,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mambanorm.atomic import write_bytes, write_text
+from mambanorm.basics.atomic import write_bytes, write_text
+from mambanorm.basics.text import spell
 from mambanorm.report.markdown import OPENING, key_lines, markdown
 from mambanorm.report.outcome import NotebookOutcome
 from mambanorm.report.page import attribute, navigation, page, template
-from mambanorm.text import spell
 
 THUMBNAIL_WIDTH = 640
 

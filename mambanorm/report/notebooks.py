@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mambanorm.errors import unknown
-from mambanorm.settings import ROOT
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import ROOT
+from mambanorm.config import check_names, check_task
 from mambanorm.study.experiments import study
-from mambanorm.training.config import check_names, check_task
 
 NOTEBOOKS = ROOT / "notebooks"
 

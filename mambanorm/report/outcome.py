@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 
-from mambanorm.text import spell
+from mambanorm.basics.text import spell
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import nbformat
 
-from mambanorm.atomic import write_text
-from mambanorm.errors import unknown
+from mambanorm.basics.atomic import write_text
+from mambanorm.basics.errors import unknown
 from mambanorm.report.markdown import OPENING, key_lines, markdown
 from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.outcome import read_outcome, tags_of

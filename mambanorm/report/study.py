@@ -15,17 +15,17 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from mambanorm.atomic import writable_folder
+from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.settings import ROOT, check_scale, default_scale
+from mambanorm.basics.text import spell
+from mambanorm.config import check_names, check_seeds
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
-from mambanorm.settings import ROOT, check_scale, default_scale
 from mambanorm.study.experiments import study
 from mambanorm.tasks import TASKS
-from mambanorm.text import spell
 from mambanorm.training import machine
-from mambanorm.training.config import check_names, check_seeds
 from mambanorm.training.recorded_results import check_source, recorded
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import torch
 
+from mambanorm.arms import Arm
+from mambanorm.block import MambaBlock
+from mambanorm.config import base_config
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import MambaBlock
-from mambanorm.model.classifier import SequenceClassifier
-from mambanorm.training.config import base_config
+from mambanorm.models.classifier import SequenceClassifier
 
 ROWS, LENGTH = 16, 64
 CLASSES = 10

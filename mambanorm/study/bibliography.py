@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 
 FILE = Path(__file__).with_name("references.bib")
 NEEDED = ("author", "title", "year")

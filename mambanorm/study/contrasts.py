@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import by_seed, check_frame, paired, summarize
 

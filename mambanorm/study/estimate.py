@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from mambanorm.text import plural, spell
+from mambanorm.basics.text import plural, spell
+from mambanorm.config import RunConfig, base_config, relative_cost, unique
 from mambanorm.training import machine
-from mambanorm.training.config import RunConfig, base_config, relative_cost, unique
 from mambanorm.training.store import load_runs, missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 

@@ -1,6 +1,6 @@
 """The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs.
 
-An experiment is a visible list built by plain Python from `RunConfig`s (`training/config.py`).
+An experiment is a visible list built by plain Python from `RunConfig`s (`config.py`).
 
     TYPE_ARMS … VALIDATION_ARMS         which arms each section of the paper compares
     site_arms                           beyond the paper: one norm more, at each further site
@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mambanorm.errors import unknown
-from mambanorm.model.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
-from mambanorm.settings import check_scale, default_scale
-from mambanorm.training.config import RunConfig, base_config, check_names, check_seeds, grid, unique
+from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.config import RunConfig, base_config, check_names, check_seeds, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]

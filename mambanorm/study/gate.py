@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 import torch
 
+from mambanorm.arms import Arm
+from mambanorm.block import MambaBlock
 from mambanorm.diagnostics import record_sites
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import MambaBlock
 
 SITES = ["n2", "z", "branch"]
 ROWS, LENGTH, WIDTH = 8, 64, 32

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 import pandas as pd
 import torch
 
+from mambanorm.config import RunConfig, grid
 from mambanorm.study.tables import mean_sd, percent, summarize
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig, grid
 
 HALVES: dict[str, tuple[str, dict[str, bool]]] = {
     "no norm": ("None>SSM>None", {}),

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from mambanorm import diagnostics
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
+from mambanorm.config import RunConfig
+from mambanorm.loop import build_model
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.tables import percent
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig
-from mambanorm.training.loop import build_model
 from mambanorm.training.stored_run import StoredRun
 
 ROWS = 64

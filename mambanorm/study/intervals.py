@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from mambanorm.later import Later
+from mambanorm.basics.later import Later
 
 stats = Later("scipy.stats")  # takes half a second
 

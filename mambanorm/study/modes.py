@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from mambanorm.config import RunConfig
+from mambanorm.loop import build_model
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig
-from mambanorm.training.loop import build_model
 from mambanorm.training.store import find_run
 
 COLUMNS = ["task", "arm", "seed", "rows", "eval", "train", "points_lost"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mambanorm.training.config import RunConfig
+from mambanorm.config import RunConfig
 from mambanorm.training.recorded_results import recorded_seeds
 from mambanorm.training.sweep import sweep
 

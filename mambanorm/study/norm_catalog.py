@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from mambanorm.model.block import MambaBlock
+from mambanorm.block import MambaBlock
 from mambanorm.norms.registry import NORMS, NormEntry, create_norm
 
 

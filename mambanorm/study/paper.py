@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
 
 PATTERN_ONLY = "the pattern, not the level, is comparable"
 

@@ -6,7 +6,7 @@ Map
     shape_of            what a task's data look like
     measure             a few steps on random data of that shape → seconds
 
-Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/model/block.py`.
+Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from mambanorm.basics.text import digits, prefixed
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.model.language import LanguageModel
-from mambanorm.model.mamba2 import Mamba2Block
-from mambanorm.model.transformer import TransformerBlock
-from mambanorm.model.vision import PatchMerging
+from mambanorm.loop import build_model
+from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.language import LanguageModel
+from mambanorm.models.transformer import TransformerBlock
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
-from mambanorm.text import digits, prefixed
 from mambanorm.training import machine
-from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import autocast
-from mambanorm.training.loop import build_model
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.regimen import NOTHING_ELSE, loss_of
+from mambanorm.vision import PatchMerging
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 POSITIONS_TIMED = 8_192  # the most rows × positions of a timed step, so that the largest task takes seconds; then × B

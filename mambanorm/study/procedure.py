@@ -19,8 +19,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
 
 CRITERIA = ("mean", "min")

@@ -22,14 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
+from mambanorm.config import RunConfig
 from mambanorm.kernels.threads import exactly_threads
+from mambanorm.loop import build_model
 from mambanorm.tasks import Split, load_task
 from mambanorm.tasks.base import Units
 from mambanorm.training import machine
-from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import accuracy, errors, predict
-from mambanorm.training.loop import build_model
 from mambanorm.training.store import find_run
 
 CORRUPTIONS: dict[str, tuple[float, ...]] = {

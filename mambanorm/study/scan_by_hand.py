@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mambanorm.ssm import selective_scan
+from mambanorm.operations import selective_scan
 
 LENGTH, STATES = 32, 4
 LONGEST = 64

@@ -9,7 +9,7 @@ import math
 
 import pandas as pd
 
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
 from mambanorm.study.experiments import OWN
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import by_seed, check_frame

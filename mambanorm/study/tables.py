@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm.training.presets import VISION_TASKS

@@ -13,7 +13,7 @@ Glossary: n = sequences or images in a split, B = those in a batch, L = position
 rows, columns and channels of an image.
 """
 
-from mambanorm.settings import SCALES
+from mambanorm.basics.settings import SCALES
 from mambanorm.tasks import digits, listops  # importing a task registers it: these two first
 
 # isort: split

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mambanorm.checks import WHOLE, check_size, shown
+from mambanorm.basics.checks import WHOLE, check_size, shown
 
 
 class BadData(ValueError):

@@ -33,8 +33,8 @@ import torch
 from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import replacing
-from mambanorm.errors import unknown
+from mambanorm.basics.atomic import replacing
+from mambanorm.basics.errors import unknown
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import (
     FIXED_SEED,

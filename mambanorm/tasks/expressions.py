@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 
 # LRA's MED truncates the mean of the middle two; for digits that is a floor division.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {

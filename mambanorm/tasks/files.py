@@ -33,8 +33,8 @@ from numpy.lib.format import open_memmap
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import replacing
-from mambanorm.later import Later, has
+from mambanorm.basics.atomic import replacing
+from mambanorm.basics.later import Later, has
 
 pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
 

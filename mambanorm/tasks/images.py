@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from mambanorm.later import Later
+from mambanorm.basics.later import Later
 from mambanorm.tasks.files import verify
 
 pa, pq, Image = Later("pyarrow"), Later("pyarrow.parquet"), Later("PIL.Image")

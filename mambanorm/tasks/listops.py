@@ -32,8 +32,8 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.later import Later
-from mambanorm.settings import check_scale
+from mambanorm.basics.later import Later
+from mambanorm.basics.settings import check_scale
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.expressions import (
     CLOSE,

@@ -23,7 +23,7 @@ import threading
 import numpy as np
 import torch
 
-from mambanorm.later import Later
+from mambanorm.basics.later import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import cached_table, can_cache, data_folder
 from mambanorm.tasks.registry import register_task

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.later import Later
+from mambanorm.basics.later import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import Sizes, cached_table, data_folder, open_array, pick
 from mambanorm.tasks.images import as_sequences, bad_picture, block_mean

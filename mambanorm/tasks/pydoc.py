@@ -32,7 +32,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.registry import register_task
 

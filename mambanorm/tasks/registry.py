@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mambanorm.checks import shown
-from mambanorm.errors import NotRegistered, unknown
-from mambanorm.extensions import load_imports
-from mambanorm.settings import check_scale
+from mambanorm.basics.checks import shown
+from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.extensions import load_imports
+from mambanorm.basics.settings import check_scale
 from mambanorm.tasks.base import SPLITS, BadData, Shape, TaskData
 
 

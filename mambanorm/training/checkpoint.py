@@ -34,11 +34,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mambanorm.atomic import folder_to_disk, free_name, make_folder, save_tensors, sha256, to_disk
+from mambanorm.basics.atomic import folder_to_disk, free_name, make_folder, save_tensors, sha256, to_disk
+from mambanorm.basics.later import Later
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics.weights import WeightLog
-from mambanorm.later import Later
 from mambanorm.training.averaging import Average
-from mambanorm.training.config import RunConfig
 
 pyarrow = Later("pyarrow")
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError)

@@ -30,15 +30,15 @@ import torch
 from dask.distributed import Client, Future, KilledWorker, LocalCluster
 from tqdm.auto import tqdm
 
-from mambanorm.extensions import load_imports
-from mambanorm.model.block import MambaBlock
-from mambanorm.model.vision import VSSBlock
-from mambanorm.text import plural
-from mambanorm.training.config import RunConfig
+from mambanorm.basics.extensions import load_imports
+from mambanorm.basics.text import plural
+from mambanorm.block import MambaBlock
+from mambanorm.config import RunConfig
 from mambanorm.training.gpus import gpus_for, runs_a_gpu, spread
 from mambanorm.training.machine import cores
 from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
+from mambanorm.vision import VSSBlock
 
 REMIND_S = 30.0  # seconds between two reminders that there are no workers
 RESULT_S = 5.0  # a result that takes longer waits its turn: its worker may be paused, and others have theirs

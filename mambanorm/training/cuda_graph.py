@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.training.config import RunConfig
+from mambanorm.config import RunConfig
 from mambanorm.training.gradients import Gradients, backward, gradient_norm
 from mambanorm.training.regimen import NOTHING_ELSE, Lesson
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.config import RunConfig
 from mambanorm.tasks import Split
 from mambanorm.tasks.base import Units
-from mambanorm.training.config import RunConfig
 
 EVAL_BATCH = 64  # part of what a run is: in a larger batch some products round otherwise (listops, d_model 16)
 

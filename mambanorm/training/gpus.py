@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import torch
 from dask.distributed import Client, LocalCluster
 
-from mambanorm.extensions import load_imports
-from mambanorm.training.config import RunConfig
-from mambanorm.training.loop import train
+from mambanorm.basics.extensions import load_imports
+from mambanorm.config import RunConfig
+from mambanorm.loop import train
 
 USED = 0.9
 """The share of a GPU's free memory that is given to runs. The rest is for what a few steps do not show: blocks that the

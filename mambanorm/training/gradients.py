@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog, record_sites
-from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import autocast
 from mambanorm.training.regimen import NOTHING_ELSE, Lesson, loss_of, step_randomness
 

@@ -34,9 +34,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from mambanorm.atomic import replacing
-from mambanorm.model.arms import __file__ as arms_file
-from mambanorm.training.config import ADDABLE, SCHEMA, RunConfig
+from mambanorm.arms import __file__ as arms_file
+from mambanorm.basics.atomic import replacing
+from mambanorm.config import ADDABLE, SCHEMA, RunConfig
 from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
 
 INDEX = ".index"
@@ -50,8 +50,8 @@ EXACT = 2**53  # up to here a float is every whole number
 
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
 ABSENT = (-1, 0, 0)
-SOURCES = [Path(arms_file), *(Path(__file__).with_name(f"{name}.py") for name in ("config", "presets", "result"))]
-SOURCES += [Path(__file__), Path(__file__).with_name("stored_run.py")]
+SOURCES = [Path(arms_file), Path(arms_file).with_name("config.py")]
+SOURCES += [Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in ("presets", "result", "stored_run"))]
 """The code that decides what the row of a run is, and which runs are whole."""
 
 

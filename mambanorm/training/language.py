@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from mambanorm.checks import check_ids, check_size, shown
-from mambanorm.model.language import LanguageModel
+from mambanorm.basics.checks import check_ids, check_size, shown
+from mambanorm.models.language import LanguageModel
 from mambanorm.tasks.pydoc import batches, windows
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from mambanorm.config import RunConfig, base_config
 from mambanorm.diagnostics import blocks_of, left_as_found, mixtures_of, token_norms
 from mambanorm.kernels.threads import exactly_threads
+from mambanorm.loop import train
 from mambanorm.tasks import load_task
-from mambanorm.training.config import RunConfig, base_config
-from mambanorm.training.loop import train
 
 LOOK_EVERY = 5  # steps
 ROWS = 128

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mambanorm.later import Later, has
+from mambanorm.basics.later import Later, has
 
 psutil, torch = Later("psutil"), Later("torch")
 

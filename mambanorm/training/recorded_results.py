@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 from pyarrow import ArrowInvalid
 
-from mambanorm.atomic import replacing, sha256, write_text
-from mambanorm.errors import unknown
-from mambanorm.settings import ROOT, SCALES, check_scale, default_scale
-from mambanorm.training.config import RunConfig, unique
+from mambanorm.basics.atomic import replacing, sha256, write_text
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import ROOT, SCALES, check_scale, default_scale
+from mambanorm.config import RunConfig, unique
 
 SOURCES = ("trained", "recorded")
 RESULTS = ROOT / "data" / "results"

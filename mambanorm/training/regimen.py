@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.config import RunConfig
 from mambanorm.tasks import TASKS
-from mambanorm.training.config import RunConfig
 from mambanorm.training.evaluation import autocast
 
 if TYPE_CHECKING:

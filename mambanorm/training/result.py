@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.training.config import RunConfig
+from mambanorm.config import RunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

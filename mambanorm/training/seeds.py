@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from mambanorm.settings import check_scale
+from mambanorm.basics.settings import check_scale
 from mambanorm.training.presets import SEEDS_PER_ARM
 
 MOST_SEEDS = 1_000

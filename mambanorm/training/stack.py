@@ -2,7 +2,7 @@
 
 Each model is a slice. Its learned weights are a row of one matrix (S, P), so that the gradient norm is one reduction
 and AdamW a handful of launches, whatever the number of models. torch.func.vmap runs the one readable model over the
-rows: products become batched products, S scans one scan (ssm/stacked.py). Slices meet nowhere.
+rows: products become batched products, S scans one scan (operations/stacked.py). Slices meet nowhere.
 
 A step waits for nothing on the host. Counters, rates and what a step leaves behind stay on the device, in tensors that
 keep their place; `read` is what waits. A slice whose loss or gradient is not finite is left as it was before that step,
@@ -28,14 +28,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog
+from mambanorm.loop import positions
 from mambanorm.tasks import Split
 from mambanorm.tasks.base import Units
-from mambanorm.training.config import RunConfig
 from mambanorm.training.cuda_graph import WARM_UPS
 from mambanorm.training.evaluation import EVAL_BATCH, answers, autocast
 from mambanorm.training.gradients import micro_batches
-from mambanorm.training.loop import positions
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.regimen import NOTHING_ELSE, loss_of
 from mambanorm.training.schedule import schedule

@@ -24,17 +24,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.ssm import scan_backend
+from mambanorm.loop import batch_order, build_model, check_data, result_of
+from mambanorm.operations import scan_backend
 from mambanorm.tasks import TASKS, TaskData, load_task
 from mambanorm.training import machine
 from mambanorm.training.checkpoint import Best
-from mambanorm.training.config import RunConfig
 from mambanorm.training.cuda_graph import Recordings, draws
 from mambanorm.training.evaluation import accuracy, autocast, to_device
 from mambanorm.training.gradients import backward, find_nonfinite, finite_gradients
-from mambanorm.training.loop import batch_order, build_model, check_data, result_of
 from mambanorm.training.result import RunResult
 from mambanorm.training.schedule import schedule
 from mambanorm.training.stack import RING, Feed, Stack

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from mambanorm.text import plural
-from mambanorm.training.config import RunConfig
+from mambanorm.basics.text import plural
+from mambanorm.config import RunConfig
 from mambanorm.training.leases import Held, lease
 from mambanorm.training.machine import pick_device
 from mambanorm.training.stacked import kind_of, open_stack, train_stacked, why_not

@@ -33,7 +33,7 @@ import pandas as pd
 import psutil
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import (
+from mambanorm.basics.atomic import (
     PROBE,
     folder_to_disk,
     free_name,
@@ -43,9 +43,9 @@ from mambanorm.atomic import (
     to_disk,
     writable_folder,
 )
-from mambanorm.errors import NotRegistered, unknown
-from mambanorm.settings import ROOT
-from mambanorm.training.config import RunConfig, unique
+from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.settings import ROOT
+from mambanorm.config import RunConfig, unique
 from mambanorm.training.index import Index, is_one_of
 from mambanorm.training.leases import remove_dead
 from mambanorm.training.result import RunResult, check_facts

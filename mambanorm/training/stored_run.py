@@ -26,10 +26,10 @@ import pandas as pd
 import pyarrow
 from safetensors import SafetensorError
 
-from mambanorm.atomic import sha256
-from mambanorm.errors import ImportFailed, NotRegistered
-from mambanorm.model.arms import Arm
-from mambanorm.training.config import RunConfig, run_id_of
+from mambanorm.arms import Arm
+from mambanorm.basics.atomic import sha256
+from mambanorm.basics.errors import ImportFailed, NotRegistered
+from mambanorm.config import RunConfig, run_id_of
 from mambanorm.training.result import check_facts
 
 if TYPE_CHECKING:

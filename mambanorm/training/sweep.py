@@ -25,11 +25,11 @@ import pandas as pd
 from dask.distributed import Client
 from tqdm.auto import tqdm
 
-from mambanorm.atomic import is_full
+from mambanorm.basics.atomic import is_full
+from mambanorm.basics.text import spell
+from mambanorm.config import RunConfig, relative_cost, unique
 from mambanorm.tasks import check_task
-from mambanorm.text import spell
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
-from mambanorm.training.config import RunConfig, relative_cost, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
 from mambanorm.training.stacked_sweep import check_stack, train_stacks

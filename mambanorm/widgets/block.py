@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipywidgets as w
 
+from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm, further_norms
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.style import StudyFigure
-from mambanorm.model.arms import MORE_SITES, PRESETS, SYMBOLS, Arm, further_norms
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
 from mambanorm.widgets.explorer import Explorer, choice

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex
 
+from mambanorm.arms import PAPER_NORMS
 from mambanorm.figures.cell_view import fig_cell_view
 from mambanorm.figures.style import INK, StudyFigure
-from mambanorm.model.arms import PAPER_NORMS
 from mambanorm.training.store import load_runs, stored_run
 from mambanorm.widgets.explorer import Explorer, choice
 from mambanorm.widgets.recorded import TASKS, grid_means, recorded_cell, recorded_rates

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import pandas as pd
 
+from mambanorm.arms import PAPER_NORMS, Arm
 from mambanorm.claims.evidence import Evidence, Paired
-from mambanorm.model.arms import PAPER_NORMS, Arm
-from mambanorm.training.config import base_config
+from mambanorm.config import base_config
 from mambanorm.training.recorded_results import recorded, recorded_path
 
 TASKS = {

@@ -6,11 +6,11 @@ from html import escape
 
 import ipywidgets as w
 
+from mambanorm.arms import PRESETS, Arm
+from mambanorm.config import RunConfig, base_config
 from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
-from mambanorm.model.arms import PRESETS, Arm
 from mambanorm.norms import NORMS
-from mambanorm.training.config import RunConfig, base_config
 from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns, warm_up
 from mambanorm.widgets.explorer import Explorer, begin_and_end, choice
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 
 
 def free_port() -> int:

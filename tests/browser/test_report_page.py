@@ -7,10 +7,10 @@ import shutil
 import nbformat
 import pytest
 
+from mambanorm.basics.settings import ROOT
 from mambanorm.report.index import write_index
 from mambanorm.report.notebook_page import to_html
 from mambanorm.report.outcome import read_outcome
-from mambanorm.settings import ROOT
 
 pytestmark = pytest.mark.browser
 

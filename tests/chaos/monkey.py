@@ -25,7 +25,7 @@ from pathlib import Path
 
 from chaos.process import FOLDER, FULL_S, SLOT, STALE_S, run
 
-from mambanorm.settings import ROOT
+from mambanorm.basics.settings import ROOT
 from mambanorm.training.leases import LEASE, read
 
 PROCESS = Path(__file__).with_name("process.py")

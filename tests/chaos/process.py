@@ -23,7 +23,7 @@ def note(event: str, what: str) -> None:
 
 
 def install() -> None:
-    names = ("atomic", *(f"training.{name}" for name in ("leases", "worker", "sweep", "cluster", "store")))
+    names = ("basics.atomic", *(f"training.{name}" for name in ("leases", "worker", "sweep", "cluster", "store")))
     modules = {name: import_module(f"mambanorm.{name}") for name in names}
     leases, worker = modules["training.leases"], modules["training.worker"]
     leases.BEAT_S, leases.STALE_S, worker.FULL_S = BEAT_S, STALE_S, FULL_S

@@ -23,6 +23,8 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims.version_1.hypotheses import (
     FEWEST_SEEDS,
     HYPOTHESES,
@@ -36,11 +38,9 @@ from mambanorm.claims.version_1.hypotheses import (
     failure_settings,
     learning_rates,
 )
-from mambanorm.errors import unknown
-from mambanorm.settings import check_scale, default_scale
+from mambanorm.config import base_config
 from mambanorm.study.intervals import clopper_pearson, deviations, simultaneous, t_interval
 from mambanorm.study.tables import check_frame
-from mambanorm.training.config import base_config
 from mambanorm.training.presets import VISION_TASKS
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive")

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from mambanorm.errors import NotRegistered, unknown
-from mambanorm.model.arms import Arm, AttentionArm, norm_name, preset_options
-from mambanorm.settings import KIT_TASKS, SCALES, check_scale, default_scale
+from mambanorm.arms import Arm, AttentionArm, norm_name, preset_options
+from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.settings import KIT_TASKS, SCALES, check_scale, default_scale
 from mambanorm.training.presets import DIFFERENCES, transformer_differences
 from mambanorm.training.schedule import SCHEDULES
 from mambanorm.training.seeds import check_seed, check_seeds
@@ -184,11 +184,11 @@ class RunConfig:
                 raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
             object.__setattr__(self, name, float(value))
         if not isinstance(self.squeeze_excite, bool):
-            from mambanorm.checks import check_flag
+            from mambanorm.basics.checks import check_flag
 
             check_flag("squeeze_excite", self.squeeze_excite)
         if self.model == "mamba2":
-            from mambanorm.model.mamba2 import heads_of
+            from mambanorm.mamba2 import heads_of
 
             heads_of(self.expand * self.d_model, self.head_dim, self.n_groups)
         if self.model == "transformer" and self.d_model % self.n_heads:
@@ -253,9 +253,9 @@ class RunConfig:
 def _valid(name: str) -> Sequence[str]:
     """What a field may be. Imported here, because a config of what is KNOWN need not wait for torch."""
     if name == "positional":
-        from mambanorm.model.positional import POSITIONAL as valid
+        from mambanorm.models.positional import POSITIONAL as valid
     elif name == "norm_position":
-        from mambanorm.model.transformer import NORM_POSITIONS as valid
+        from mambanorm.models.transformer import NORM_POSITIONS as valid
     elif name == "optimizer":
         from mambanorm.training.optimizer import OPTIMIZERS as valid
     elif name == "schedule":

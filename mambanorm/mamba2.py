@@ -9,8 +9,8 @@ The published block is the arm `RMSN>SSM>None+gated:RMSN`: its norm stands behin
 Its scan is the selective scan whose Δ, A and D are the same for all channels of a head and whose A is the same for all
 states; so `selective_scan` carries it, on every back end, and no (B, L, E, N) tensor is made. What is lost against
 Mamba-2's own kernels: Δ and A are read once a channel and not once a head, exp(Δ·A) is computed P·N times and not once,
-and nothing of it is a matrix product, which is what makes large N cheap on a GPU. `ssm/chunked.py` has that form;
-`benchmarks` measures the two side by side.
+and nothing of it is a matrix product, which is what makes large N cheap on a GPU. `operations/chunked.py` has that
+form; `benchmarks` measures the two side by side.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, H heads of P = head_dim channels, G = n_groups,
 N = d_state, K = d_conv.
@@ -28,13 +28,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import check_beside, check_real, check_shapes
-from mambanorm.model.block import NOT_YET, BlockCache, MambaBlock, check_sizes, init_dt_bias
-from mambanorm.model.sites import SitedBlock, arm_of
+from mambanorm.basics.checks import check_beside, check_real, check_shapes
+from mambanorm.block import NOT_YET, BlockCache, MambaBlock, check_sizes, init_dt_bias
+from mambanorm.sites import SitedBlock, arm_of
 from mambanorm.norms import NORMS, check_causal
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
-from mambanorm.ssm import conv_silu, selective_scan
+from mambanorm.operations import conv_silu, selective_scan
 
 MIXER = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "dt_bias", "A_log", "D", "out_proj.weight")
 """The parameters of what stands between the norms, in the order of `_mixer_parameters`."""

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
-from mambanorm.model.arms import Arm
-from mambanorm.model.blocks import make_blocks
-from mambanorm.model.drop_path import DropPath, drop_rates
-from mambanorm.model.positional import EMBEDDING_STD
-from mambanorm.model.positional import positional as encoding
-from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
+from mambanorm.arms import Arm
+from mambanorm.basics.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
+from mambanorm.models.blocks import make_blocks
+from mambanorm.models.drop_path import DropPath, drop_rates
+from mambanorm.models.positional import EMBEDDING_STD
+from mambanorm.models.positional import positional as encoding
+from mambanorm.sites import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
 

@@ -1,13 +1,13 @@
 """`selective_scan`, and the convolution that stands before it: arguments are checked here, once, and nowhere below.
 
-Glossary: see `mambanorm/ssm/__init__.py`; E channels and K taps of the convolution.
+Glossary: see `mambanorm/operations/__init__.py`; E channels and K taps of the convolution.
 """
 
 import torch
 
-from mambanorm.checks import check_real, check_shapes, transformed
-from mambanorm.ssm.backends import choose, implementation
-from mambanorm.ssm.stacked import StackedScan
+from mambanorm.basics.checks import check_real, check_shapes, transformed
+from mambanorm.operations.backends import choose, implementation
+from mambanorm.operations.stacked import StackedScan
 
 
 def selective_scan(
@@ -57,7 +57,7 @@ def conv_silu(u, weight, bias):
         from mambanorm.kernels.conv import conv_silu_cpu
 
         return conv_silu_cpu(u, weight, bias)
-    from mambanorm.ssm.reference import causal_conv
+    from mambanorm.operations.reference import causal_conv
 
     return torch.nn.functional.silu(causal_conv(u, weight, bias))
 

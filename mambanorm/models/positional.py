@@ -22,8 +22,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_size, shown
-from mambanorm.errors import unknown
+from mambanorm.basics.checks import check_size, shown
+from mambanorm.basics.errors import unknown
 
 POSITIONAL = ("none", "learned", "sinusoidal")
 EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of learned positions

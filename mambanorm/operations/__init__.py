@@ -15,7 +15,7 @@ Source: Gu & Dao 2023, "Mamba", section 3; state-spaces/mamba `ops/selective_sca
 """
 
 from mambanorm.kernels.threads import set_threads
-from mambanorm.ssm.backends import BACKENDS, scan_backend
-from mambanorm.ssm.scan import conv_silu, selective_scan
+from mambanorm.operations.backends import BACKENDS, scan_backend
+from mambanorm.operations.scan import conv_silu, selective_scan
 
 __all__ = ["BACKENDS", "conv_silu", "scan_backend", "selective_scan", "set_threads"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mambanorm.errors import unknown
+from mambanorm.basics.errors import unknown
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 """The checkout: where notebooks, data and benchmarks stand beside the package."""
 
 TEACHING = ROOT / "reports" / "teaching"

@@ -25,7 +25,7 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from mambanorm.errors import VARIABLE, ImportFailed
+from mambanorm.basics.errors import VARIABLE, ImportFailed
 
 BETWEEN = f"[,{os.pathsep}]"
 _LOCK = threading.RLock()  # a worker may have several threads: one imports, the others wait

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mambanorm.errors import nearest, unknown
-from mambanorm.settings import KIT_NORMS
+from mambanorm.basics.errors import nearest, unknown
+from mambanorm.basics.settings import KIT_NORMS
 
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 """The six choices of the paper's grid, in the order of its Table 1."""
@@ -35,7 +35,7 @@ MORE_SITES = {
     "branch": "the block's output, before the residual is added",
     "residual": "the residual stream, after the sum",
 }
-"""Where a norm can stand besides N1 and N2, by the names of SITES (model/block.py), in the order of computation."""
+"""Where a norm can stand besides N1 and N2, by the names of SITES (block.py), in the order of computation."""
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from mambanorm.errors import unknown
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import MambaBlock
-from mambanorm.model.mamba2 import Mamba2Block
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
+from mambanorm.block import MambaBlock
+from mambanorm.mamba2 import Mamba2Block
 
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock, "mamba2": Mamba2Block}
 ONLY_IN = {"dt_rank": "mamba", "head_dim": "mamba2", "n_groups": "mamba2"}

@@ -24,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import REAL, check_beside, check_real, check_shapes, check_size, check_tensor
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import INSIDE, can_fuse, check_sizes, init_dt, initial_A_log
-from mambanorm.model.drop_path import DropPath, drop_rates
-from mambanorm.model.positional import positional as encoding
-from mambanorm.model.sites import SitedBlock, arm_of, check_arm_options, common_options, options_of_blocks, site_widths
+from mambanorm.arms import Arm
+from mambanorm.basics.checks import REAL, check_beside, check_real, check_shapes, check_size, check_tensor
+from mambanorm.block import INSIDE, can_fuse, check_sizes, init_dt, initial_A_log
+from mambanorm.models.drop_path import DropPath, drop_rates
+from mambanorm.models.positional import positional as encoding
+from mambanorm.sites import SitedBlock, arm_of, check_arm_options, common_options, options_of_blocks, site_widths
 from mambanorm.norms import create_norm, known_options
-from mambanorm.ssm import selective_scan
+from mambanorm.operations import selective_scan
 
 MIXER = (
     "in_proj.weight", "conv2d.weight", "conv2d.bias", "x_proj_weight", "dt_projs_weight", "dt_projs_bias", "A_logs",

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mambanorm.checks import shown
+from mambanorm.basics.checks import shown
 
 FAMILIES = {"mamba": "Mamba-1", "mamba2": "Mamba-2", "falcon_mamba": "Falcon-Mamba"}
 """transformers' model_type of what is carried → its name."""

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mambanorm.checks import REAL, check_size
-from mambanorm.model.families import check_architecture, check_sizes_agree, family_of, read_config
-from mambanorm.model.language import LanguageModel
+from mambanorm.basics.checks import REAL, check_size
+from mambanorm.models.families import check_architecture, check_sizes_agree, family_of, read_config
+from mambanorm.models.language import LanguageModel
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba: join its shards first"

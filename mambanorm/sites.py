@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import shown
-from mambanorm.errors import unknown
-from mambanorm.model.arms import MORE_SITES, Arm, further_norms
+from mambanorm.arms import MORE_SITES, Arm, further_norms
+from mambanorm.basics.checks import shown
+from mambanorm.basics.errors import unknown
 from mambanorm.norms import check_options, create_norm, known_options, norm_name
 
 SITES = ("x", "n1", "conv", "B", "C", "delta", "scan", "n2", "z", "gated", "branch", "residual")

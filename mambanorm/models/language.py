@@ -5,7 +5,7 @@
 Every norm in it must be causal: statistics along L would see the future, which is to be predicted (I3).
 
 `forward` is for training; `prefill`, `step` and `generate` produce text, with a cache of constant size. The model is
-trained in training/language.py. Checkpoints of mamba-ssm and transformers are read in model/pretrained.py.
+trained in training/language.py. Checkpoints of mamba-ssm and transformers are read in models/pretrained.py.
 
 Glossary: B rows, L positions, D = d_model, V = vocab_size; E, K, N, R as in block.py.
 Source: state-spaces/mamba `models/mixer_seq_simple.py` (names, initial values); huggingface/transformers
@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mambanorm.checks import check_beside, check_flag, check_ids, check_size, shown
-from mambanorm.model.arms import Arm
-from mambanorm.model.block import BlockCache
-from mambanorm.model.blocks import make_blocks
-from mambanorm.model.sites import check_arm_options, common_options, options_of_blocks
+from mambanorm.arms import Arm
+from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
+from mambanorm.block import BlockCache
+from mambanorm.models.blocks import make_blocks
+from mambanorm.sites import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"

@@ -26,14 +26,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown, transformed
-from mambanorm.errors import unknown
-from mambanorm.model.arms import PRESETS, Arm
-from mambanorm.model.sites import SITES, SitedBlock, arm_of, site_widths
+from mambanorm.arms import PRESETS, Arm
+from mambanorm.basics.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown, transformed
+from mambanorm.basics.errors import unknown
+from mambanorm.sites import SITES, SitedBlock, arm_of, site_widths
 from mambanorm.norms import check_causal
 from mambanorm.norms.masked_moments import fusible
-from mambanorm.ssm import BACKENDS, conv_silu, selective_scan
-from mambanorm.ssm.reference import scan_step
+from mambanorm.operations import BACKENDS, conv_silu, selective_scan
+from mambanorm.operations.reference import scan_step
 
 __all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock"]
 

@@ -3,7 +3,7 @@
 ==============  ======================================  ===========================================================
 back end        file                                    where it works
 ==============  ======================================  ===========================================================
-``reference``   `mambanorm/ssm/reference.py`            every device; float64 or float32; a loop to read
+``reference``   `mambanorm/operations/reference.py`            every device; float64 or float32; a loop to read
 ``cpu``         `mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
 ``mamba_ssm``   `mambanorm/kernels/cuda.py`             CUDA, if the package mamba-ssm is installed; N up to 256
 ``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is installed; the state in float32
@@ -18,8 +18,8 @@ norm, gate and convolution be steps of their own. With `scan_backend="mamba_ssm"
 
 import torch
 
-from mambanorm.checks import check_tensor
-from mambanorm.errors import unknown
+from mambanorm.basics.checks import check_tensor
+from mambanorm.basics.errors import unknown
 
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
 _KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -50,7 +50,7 @@ def implementation(name):
         from mambanorm.kernels.scan_triton import scan_triton
 
         return scan_triton
-    from mambanorm.ssm.reference import scan_reference
+    from mambanorm.operations.reference import scan_reference
 
     return scan_reference
 

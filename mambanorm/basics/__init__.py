@@ -1,0 +1,7 @@
+"""What everything stands on.
+
+errors, checks   messages that say what was given and what is allowed; checks of arguments
+settings, text   what the environment decides; words
+atomic, later    whole files or none; packages that a machine may lack, imported when first used
+extensions       norms and tasks of your own
+"""
