@@ -24,18 +24,35 @@ from mambanorm.basics.settings import KIT_NORMS
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
 """The six choices of the paper's grid, in the order of its Table 1."""
 
-MORE_SITES = {
-    "conv": "what the scan reads: after convolution and SiLU",
-    "B": "the SSM's input vector B",
-    "C": "the SSM's output vector C",
-    "delta": "Δ's R numbers, before their projection",
-    "delta_after": "Δ's E numbers, after their projection, before bias and softplus",
-    "z": "the gate, before its SiLU",
-    "gated": "the scan's output after the gate",
-    "branch": "the block's output, before the residual is added",
-    "residual": "the residual stream, after the sum",
+
+class Site(NamedTuple):
+    """A place in a block. `width`: of which size its values are, of a block's `widths`; "" = no norm stands there."""
+
+    width: str
+    what: str
+
+
+SITES = {
+    "x": Site("", "the block's input"),
+    "n1": Site("D", "what feeds both branches"),
+    "conv": Site("E", "what the scan reads: after convolution and SiLU"),
+    "B": Site("N", "the SSM's input vector B"),
+    "C": Site("N", "the SSM's output vector C"),
+    "delta": Site("R", "Δ's R numbers, before their projection"),
+    "delta_after": Site("E", "Δ's E numbers, after their projection, before bias and softplus"),
+    "step_size": Site("", "Δ itself, behind bias and softplus"),
+    "scan": Site("", "the scan's output, D·u included"),
+    "n2": Site("E", "what goes to the gate"),
+    "z": Site("E", "the gate, before its SiLU"),
+    "gated": Site("E", "the scan's output after the gate"),
+    "branch": Site("D", "the block's output, before the residual is added"),
+    "residual": Site("D", "the residual stream, after the sum"),
 }
-"""Where a norm can stand besides N1 and N2, by the names of SITES (block.py), in the order of computation."""
+"""Every place of a block, in the order of computation. Each is shown to the observer; behind its norm, if it has one.
+Widths: D = d_model, E = d_inner, N = d_state, R = dt_rank."""
+
+MORE_SITES = {name: site.what for name, site in SITES.items() if site.width and name not in ("n1", "n2")}
+"""Where a norm can stand besides N1 and N2."""
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 

@@ -4,21 +4,19 @@
     p = SiLU(Lin(N1(x)))                       (2)   gate: the same N1(x) feeds both branches
     y = Lin(f ⊗ p) ⊕ x                         (3)
 
+`Block.forward` is the one forward pass: it trains, evaluates, records and generates, on every device and in every
+dtype. What is fast about it is inside the named operations (operations/). Change a line, and that is what is trained.
+MambaBlock, Mamba2Block (mamba2.py) and VSSBlock (vision.py) differ in what they project, convolve and scan.
+
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
-`delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it. Further norms can stand at the
-sites of MORE_SITES (arms.py); sites.py has what all blocks share of that.
-
-For generation: `prefill` runs the prompt and returns a BlockCache as well; `step` takes one more position.
-
-A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU and, with Triton, on
-CUDA. The readable one runs everywhere else and while diagnostics record, because there every site of SITES is a tensor.
-Parameter names and initial values are mamba-ssm's.
+`delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it. Parameter names and initial values
+are mamba-ssm's. The sites, their order and widths are SITES (arms.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,24 +24,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.arms import PRESETS, Arm
-from mambanorm.basics.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown, transformed
+from mambanorm.arms import MORE_SITES, PRESETS, SITES, Arm, further_norms
+from mambanorm.basics.checks import check_beside, check_shapes, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
-from mambanorm.sites import SITES, SitedBlock, arm_of, site_widths
-from mambanorm.norms import check_causal
-from mambanorm.norms.masked_moments import fusible
-from mambanorm.operations import BACKENDS, conv_silu, selective_scan
-from mambanorm.operations.reference import scan_step
+from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
+from mambanorm.operations import BACKENDS, conv_silu, gated, low_rank_scan, selective_scan
+from mambanorm.operations.scan import project_delta
 
-__all__ = ["PRESETS", "SITES", "Arm", "BlockCache", "MambaBlock"]
-
-MIXER = (
-    "in_proj.weight", "conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log", "D"
-)  # fmt: skip
-"""The parameters of what stands between the norms, in the order of `_mixer_parameters`."""
+__all__ = ["PRESETS", "SITES", "Arm", "Block", "BlockCache", "MambaBlock"]
 
 NOT_YET = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ
+OWN_OPTIONS = ("n1", "n2", *MORE_SITES)
+"""Under these names norm_options hold the options of one site: `{"eps": 1e-6, "B": {"affine": False}}`."""
 
 
 @dataclass
@@ -58,11 +51,156 @@ class BlockCache:
     state: Tensor
 
 
-INSIDE = ("conv", "B", "C", "delta", "delta_after", "z")
-"""Further sites within what one fused function computes where there is no norm."""
+class Block(nn.Module):
+    """The forward pass that all blocks share, and their norms: `n1`, `n2`, and those of further sites in `more`.
+
+    A subclass has `in_proj`, `conv1d` and `out_proj` and calls `_make_norms` last. `observer(site, value)` is shown
+    every site; it sees what is computed, and changes nothing.
+    """
+
+    observer: Callable[[str, Tensor], None] | None = None
+
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, context: BlockCache | torch.Size | None = None
+    ) -> Tensor:
+        """x (B, L, D) → y (B, L, D).
+
+        lengths (B,): how many positions of each row are no padding, None = all. Norms leave padding out; the scan is
+        causal, so padding after a row changes nothing in it. context: what convolution and scan know besides, the
+        cache of earlier positions, or the size (H, W) of an image.
+        """
+        at = self._sites(lengths)
+        h = at("n1", at("x", x))  # one N1(x) for both branches
+        u, z, dt = self.project(h)  # Lin
+        u = self.convolve(u, context)  # SiLU(Conv(·))
+        u, dt, B, C = self.select(u, dt, at, context)  # what the SSM reads at each position
+        y = at("scan", self.scan(u, dt, B, C, at, context))  # SSM
+        f = at("n2", y)  # Eq. 1
+        f = at("gated", gated(f, at("z", z)))  # Eq. 2, p = SiLU(z), and f ⊗ p
+        return at("residual", x + at("branch", self.out_proj(f)))  # Eq. 3
+
+    def _sites(self, lengths: Tensor | None) -> Callable[[str, Tensor], Tensor]:
+        """at(site, value): what goes on from a site, the value behind the norm that stands there; and the observer."""
+        norms, observer = {"n1": self.n1, "n2": self.n2, **self.more._modules}, self.observer
+
+        def at(site: str, value: Tensor) -> Tensor:
+            if site in norms:
+                value = norms[site](value, lengths)
+            if observer is not None:
+                observer(site, value)
+            return value
+
+        return at
+
+    def _make_norms(self, arm: Arm, norm_options: Mapping[str, Any] | None, **widths: int) -> None:
+        """widths: those of SITES that this block has. ValueError for a site that it does not have."""
+        self.site_widths = {name: widths[site.width] for name, site in SITES.items() if site.width in widths}
+        for missing in self.lacks:
+            del self.site_widths[missing]
+        if missing := [site for site, _ in arm.more if site not in self.site_widths]:
+            valid = [site for site in MORE_SITES if site in self.site_widths]
+            raise unknown(f"site of {type(self).__name__}", missing[0], valid)
+        check_arm_options(arm, norm_options)
+        self.arm = arm
+        with torch.random.fork_rng(devices=[]):  # all arms start equal
+            norms = {
+                at: self.new_norm(at, name, site_options(at, name, norm_options)) for at, name in arm.sites.items()
+            }
+        self.n1, self.n2 = norms.pop("n1"), norms.pop("n2")
+        self.more = nn.ModuleDict(norms)
+
+    lacks: Sequence[str] = ()
+    """Sites at which this block can have no norm."""
+
+    def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
+        """A norm as this block has it at a site."""
+        return create_norm(name, self.site_widths[site], **options)
+
+    def put_norm(self, site: str, name: str, norm: nn.Module | None) -> nn.Module | None:
+        """Puts a norm, and its name into the arm, at a site of `site_widths`; returns what stood there. For further
+        sites None means none."""
+        if site in ("n1", "n2"):
+            before = getattr(self, site)
+            setattr(self, site, norm)
+            self.arm = self.arm._replace(**{site: name})
+            return before
+        before = dict(self.more).get(site)
+        if norm is not None:
+            self.more[site] = norm
+        elif before is not None:
+            del self.more[site]
+        self.arm = self.arm._replace(more=further_norms({**dict(self.arm.more), site: name}))
+        return before
+
+    def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None) -> Tensor:
+        """The SSM's output (B, L, E). Δ is projected inside the scan: only where it is looked at does it stand in
+        memory."""
+        weight, bias, A_log, D = self.ssm()
+        state = None if context is None else context.state
+        if self.observer is not None or "delta_after" in self.more:
+            delta = at("delta_after", project_delta(dt, weight))
+            at("step_size", F.softplus(delta + bias))
+        if "delta_after" not in self.more:
+            y = low_rank_scan(u, dt, B, C, weight, bias, A_log, D, state=state, backend=self.scan_backend)
+        else:
+            u, delta, B, C = (m.movedim(1, -1) for m in (u, delta, B, C))  # (B, E, L), (B, N, L)
+            options = dict(return_last_state=state is not None, initial_state=state, backend=self.scan_backend)
+            found = selective_scan(u, delta, -torch.exp(A_log), B, C, D, None, bias, True, **options)
+            y = found.transpose(1, 2) if state is None else (found[0].transpose(1, 2), found[1])
+        if state is not None:
+            y, context.state = y
+        return y
 
 
-class MambaBlock(SitedBlock):
+class CausalBlock(Block):
+    """A block of a sequence: its convolution looks back only, and it can go on from a cache, step by step."""
+
+    def convolve(self, u: Tensor, cache: BlockCache | None) -> Tensor:
+        """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
+        weight, bias = self.conv1d.weight, self.conv1d.bias
+        if cache is None:
+            return conv_silu(u, weight, bias)
+        window = torch.cat([cache.conv, u], dim=1)  # (B, K − 1 + L, E)
+        cache.conv = window[:, u.shape[1] :]
+        return conv_silu(window, weight, bias)[:, window.shape[1] - u.shape[1] :]
+
+    def new_cache(self, rows: int) -> BlockCache:
+        """The cache before the first position."""
+        weight = self.conv1d.weight  # (E, 1, K)
+        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32  # as the scan's last state
+        conv = weight.new_zeros(rows, weight.shape[-1] - 1, len(weight))
+        return BlockCache(conv, weight.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
+        """`forward(x)` of all positions of the prompt at once, (B, L, D), and the cache for `step`.
+
+        Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
+        """
+        check_causal(self.arm.norms, NOT_YET)
+        cache = self.new_cache(len(x))
+        return self(x, context=cache), cache
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: BlockCache) -> Tensor:
+        """What `forward` gives at the next position, x (B, D) → (B, D); updates the cache.
+
+        Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
+        """
+        check_causal(self.arm.norms, NOT_YET)
+        if not isinstance(cache, BlockCache):
+            raise ValueError(f"a step needs the BlockCache of prefill or new_cache, got {shown(cache)}")
+        check_tensor("x", x, f"(B, {self.d_model})")
+        if x.shape != (fits := (len(cache.state), self.d_model)):
+            raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
+        mine = self.new_cache(len(x))
+        for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
+            check_shapes("this cache is of another block", [name], [given], [own.shape])
+            check_beside(f"the cache's {name}", given, own, "what this block keeps")
+        return self(x[:, None], context=cache)[:, 0]
+
+
+class MambaBlock(CausalBlock):
     """One block, residual included: x (B, L, d_model) → (B, L, d_model).
 
     n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate; more: (site, norm) pairs, or a dict,
@@ -87,11 +225,9 @@ class MambaBlock(SitedBlock):
     ):
         super().__init__()
         check_sizes(scan_backend, dt_rank, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
-        self.d_inner = d_inner = expand * d_model
-        self.d_state = d_state
+        self.d_model, self.d_inner, self.d_state, self.scan_backend = d_model, expand * d_model, d_state, scan_backend
         self.dt_rank = dt_rank or math.ceil(d_model / 16)
-        self.scan_backend = scan_backend
-
+        d_inner = self.d_inner
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
         self.conv1d = nn.Conv1d(d_inner, d_inner, d_conv, groups=d_inner, padding=d_conv - 1)
         self.x_proj = nn.Linear(d_inner, self.dt_rank + 2 * d_state, bias=False)
@@ -100,204 +236,24 @@ class MambaBlock(SitedBlock):
         self.D = nn.Parameter(torch.ones(d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         init_dt(self.dt_proj.weight, self.dt_proj.bias)
-        self.d_model = d_model
-        widths = site_widths(d_model, d_inner, d_state, self.dt_rank)
-        self._make_norms(arm_of(n1, n2, more), norm_options, widths)
+        self._make_norms(arm_of(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=self.dt_rank)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
-        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
 
-    def _plan(self) -> None:
-        super()._plan()
-        self.scan_gates = self.arm.n2 == "None"  # with nothing between SSM and gate, the scan gates as well
-        self.mixes_at_once = not any(site in self.more for site in INSIDE)
+    def project(self, h: Tensor) -> tuple[Tensor, Tensor, None]:
+        """What goes to the convolution, and the gate z, (B, L, E) each. Δ comes later, from x_proj."""
+        main, gate = self.in_proj.weight.chunk(2)  # two products: halves of a single one would not lie in one piece
+        return F.linear(h, main), F.linear(h, gate), None
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """x (B, L, D) → y (B, L, D). `lengths` (B,): how many positions of each row are no padding; None = all. Norms
-        leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
-        """
-        parameters = self._check(x)
-        if (kernels := fused_kernels(self, x, parameters)) is not None:
-            return self._forward_fused(x, lengths, parameters, kernels)
-        return self._forward_readable(x, lengths)
+    def select(self, u: Tensor, _: None, at: Callable, cache: BlockCache | None) -> tuple[Tensor, ...]:
+        """u (B, L, E), and of it Δ's R numbers, B and C (B, L, N)."""
+        u = at("conv", u)
+        dt, B, C = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
+        B, C, dt = at("B", B), at("C", C), at("delta", dt)
+        return u, dt, B, C
 
-    def _check(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Returns the mixer's parameters. Raises ValueError unless x is a non-empty (B, L, D) of their dtype and
-        device, and for a parameter that was replaced by a tensor of another shape."""
-        check_real("x", x, f"(B, L, {self.d_model})")
-        if x.dim() != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
-            raise ValueError(f"MambaBlock expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
-        parameters = self._mixer_parameters()
-        check_beside("x", x, parameters[0], "MambaBlock")
-        check_shapes("MambaBlock", MIXER, parameters, self._shapes)
-        return parameters
-
-    def _mixer_parameters(self) -> tuple[Tensor, ...]:
-        conv, dt = self.conv1d, self.dt_proj
-        return self.in_proj.weight, conv.weight, conv.bias, self.x_proj.weight, dt.weight, dt.bias, self.A_log, self.D
-
-    def _forward_fused(
-        self, x: Tensor, lengths: Tensor | None, parameters: tuple[Tensor, ...], kernels: tuple[Callable, ...]
-    ) -> Tensor:
-        """The fused twin: norms, mixer and gate in as few passes over memory as the norms allow; `kernels` as
-        `fused_kernels` gives them."""
-        mixer, *parts = kernels
-        h, x = self.n1(x, lengths, fork=True) if self.n1_forks else (self.n1(x, lengths), x)
-        if self.mixes_at_once:
-            y = mixer(h, *parameters, gated=self.scan_gates)
-            y, z = (y, None) if self.scan_gates else y
-        else:
-            y, z = self._mix_with_norms(h, lengths, parameters, *parts)
-        return self._close_fused(x, y, z, lengths)
-
-    def _mix_with_norms(
-        self,
-        h: Tensor,
-        lengths: Tensor | None,
-        parameters: tuple[Tensor, ...],
-        enter_mixer: Callable,
-        leave_mixer: Callable,
-    ):
-        """As the mixer at once, in two parts with the norms between them: y (B, L, E), and z, None if y is gated."""
-        in_proj, conv_weight, conv_bias, _, *rest = parameters
-        u, z = enter_mixer(h, in_proj, conv_weight, conv_bias)
-        u, z = self._at("conv", u, lengths), self._at("z", z, lengths)
-        gate = z if self.scan_gates else None
-        if "delta_after" in self.more:
-            y = self._scan(u, *self._select(u, lengths), z=gate)
-        else:
-            y = leave_mixer(u, *self._narrow(u, lengths), gate, *rest)
-        return y, None if self.scan_gates else z
-
-    def _forward_readable(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """The readable twin: the same values step by step, each site shown to the observer if there is one."""
-        see = self._see
-        h = see("n1", self.n1(see("x", x), lengths))
-        w_main, w_gate = self.in_proj.weight.chunk(2)
-        u = see("conv", self._at("conv", self._convolve(F.linear(h, w_main)), lengths))  # (B, L, E)
-        z = F.linear(h, w_gate)
-        delta, B, C = self._select(u, lengths)
-        if self.observer is None and self.scan_gates:
-            return self._add(x, self._scan(u, delta, B, C, self._at("z", z, lengths)), lengths)
-        see("B", B), see("C", C), see("delta", F.softplus(delta + self.dt_proj.bias))
-        return self._close(x, self._scan(u, delta, B, C), z, lengths)
-
-    def _convolve(self, u: Tensor) -> Tensor:
-        """Causal depthwise convolution, then SiLU; u (B, L, E) → (B, L, E)."""
-        return conv_silu(u, self.conv1d.weight, self.conv1d.bias)
-
-    def _narrow(self, u: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Δ's R numbers, B and C (B, L, N), each behind its norm."""
-        narrow = self.x_proj(u).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
-        return tuple(self._at(site, part, lengths) for site, part in zip(("delta", "B", "C"), narrow))
-
-    def _select(self, u: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The input-dependent Δ (B, L, E; before bias and softplus), B and C (B, L, N)."""
-        dt, B, C = self._narrow(u, lengths)
-        return self._at("delta_after", F.linear(dt, self.dt_proj.weight), lengths), B, C
-
-    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None, last: bool = False):
-        """The scan, gated where z is given: y (B, L, E); with `last` (y, the state after the last position)."""
-        found = selective_scan(
-            u.transpose(1, 2),
-            delta.transpose(1, 2),
-            -torch.exp(self.A_log),
-            B.transpose(1, 2),
-            C.transpose(1, 2),
-            self.D,
-            z=None if z is None else z.transpose(1, 2),
-            delta_bias=self.dt_proj.bias,
-            delta_softplus=True,
-            return_last_state=last,
-            backend=self.scan_backend,
-        )
-        return (found[0].transpose(1, 2), found[1]) if last else found.transpose(1, 2)
-
-    def new_cache(self, rows: int) -> BlockCache:
-        """The cache before the first position."""
-        weight = self.conv1d.weight  # (E, 1, K)
-        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32  # as the scan's last state
-        conv = weight.new_zeros(rows, weight.shape[-1] - 1, self.d_inner)
-        return BlockCache(conv, weight.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
-
-    @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
-        """`forward(x)` of all positions of the prompt at once, (B, L, D), and the cache for `step`.
-
-        Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
-        """
-        self._check(x)
-        check_causal(self.arm.norms, NOT_YET)
-        raw, z = self.in_proj(self.n1(x)).chunk(2, dim=-1)  # (B, L, E)
-        u = self._at("conv", self._convolve(raw))
-        y, state = self._scan(u, *self._select(u), last=True)
-        cache = BlockCache(F.pad(raw, (0, 0, self.conv1d.kernel_size[0] - 1, 0))[:, x.shape[1] :], state)
-        return self._close(x, y, z), cache
-
-    @torch.no_grad()
-    def step(self, x: Tensor, cache: BlockCache) -> Tensor:
-        """What `forward` gives at the next position, x (B, D) → (B, D); updates the cache.
-
-        Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
-        """
-        check_causal(self.arm.norms, NOT_YET)
-        self._check_step(x, cache)
-        raw, z = self.in_proj(self.n1(x[:, None])).chunk(2, dim=-1)  # (B, 1, E)
-        window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E)
-        taps = self.conv1d.weight[:, 0].t()  # (K, E)
-        u = self._at("conv", F.silu((window * taps).sum(1, keepdim=True) + self.conv1d.bias))  # (B, 1, E)
-        u, delta, B, C = (value[:, 0] for value in (u, *self._select(u)))
-        y, cache.state = scan_step(cache.state, u, delta, -torch.exp(self.A_log), B, C, self.D, self.dt_proj.bias)
-        cache.conv = window[:, 1:]
-        return self._close(x[:, None], y[:, None], z)[:, 0]
-
-    def _check_step(self, x: Tensor, cache: BlockCache) -> None:
-        if not isinstance(cache, BlockCache):
-            raise ValueError(f"a step needs the BlockCache of prefill or new_cache, got {shown(cache)}")
-        check_tensor("x", x, f"(B, {self.d_model})")
-        if x.shape != (fits := (len(cache.state), self.d_model)):
-            raise ValueError(f"with this cache a step takes (B, D) = {fits}, got {tuple(x.shape)}")
-        self._check(x[:, None])
-        mine = self.new_cache(len(x))
-        for name, given, own in (("conv", cache.conv, mine.conv), ("state", cache.state, mine.state)):
-            check_shapes("this cache is of another block", [name], [given], [own.shape])
-            check_beside(f"the cache's {name}", given, own, "what this block keeps")
-
-
-def can_fuse(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> bool:
-    """Whether a MambaBlock or VSSBlock runs its fused version on x: float32 on the CPU like the mixer's parameters, by
-    the CPU's scan, without autocast and without an observer."""
-    return (
-        block.observer is None
-        and block.scan_backend in ("auto", "cpu")
-        and fusible(x, *parameters)
-        and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def can_fuse_triton(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> bool:
-    """The same for Triton: float32, bfloat16 or half on CUDA, with autocast or without, by the scan "auto" or
-    "triton"; on the CPU by "triton", in its interpreter. It comes before mamba-ssm's scan, which must be asked for."""
-    if block.observer is not None or block.scan_backend not in (("auto", "triton") if x.is_cuda else ("triton",)):
-        return False
-    if transformed():  # by vmap, as where runs are stacked
-        return False
-    from mambanorm.kernels.scan_triton import usable
-
-    return usable(x, *parameters)
-
-
-def fused_kernels(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Callable, ...] | None:
-    """The mixer of a MambaBlock for x: at once, its first and its second part; None where nothing is fused."""
-    if can_fuse(block, x, parameters):
-        from mambanorm.kernels.mixer import mixer_cpu  # here: importing Numba takes a moment
-        from mambanorm.kernels.mixer_parts import enter_mixer, leave_mixer
-
-        return mixer_cpu, enter_mixer, leave_mixer
-    if can_fuse_triton(block, x, parameters):
-        from mambanorm.kernels.mixer_triton import enter_mixer_triton, leave_mixer_triton, mixer_triton
-
-        return mixer_triton, enter_mixer_triton, leave_mixer_triton
-    return None
+    def ssm(self) -> tuple[Tensor, ...]:
+        """What the scan is made of besides its input: Δ's weight (E, R) and bias (E,), log(−A) (E, N), D (E,)."""
+        return self.dt_proj.weight, self.dt_proj.bias, self.A_log, self.D
 
 
 def init_dt(weight: Tensor, bias: Tensor) -> None:
@@ -327,6 +283,44 @@ def check_sizes(scan_backend: str, dt_rank: int | None, **sizes: object) -> None
         raise unknown("scan_backend", scan_backend, BACKENDS)
     for name, size in (sizes if dt_rank is None else sizes | {"dt_rank": dt_rank}).items():
         check_size(name, size)
+
+
+# ------------------------------------------------------------------------------------------- the norm options of a site
+
+
+def common_options(norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options for every norm, without those of single sites. ValueError for what is no dict."""
+    known_options((), norm_options)  # raises for what is no dict
+    return {key: value for key, value in (norm_options or {}).items() if key not in OWN_OPTIONS}
+
+
+def site_options(site: str, name: str, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of the norm `name` at a site: the common ones that it knows, then the site's own."""
+    return known_options([name], common_options(norm_options)) | dict((norm_options or {}).get(site, {}))
+
+
+def check_arm_options(arm: Arm, norm_options: Mapping[str, Any] | None, outside: Sequence[str | None] = ()) -> None:
+    """Raises TypeError for an option that no norm of the arm (or `outside` the blocks) knows and for options of a site
+    without a norm, ValueError for options of a site that are no dict."""
+    check_options((*outside, *arm.norms), common_options(norm_options))
+    for site in filter(OWN_OPTIONS.__contains__, norm_options or {}):
+        if site not in arm.sites:
+            raise TypeError(f"norm_options for {site!r}, but arm {arm} has no norm there: add +{site}:NORM to the arm")
+        if not isinstance(norm_options[site], dict):
+            given = shown(norm_options[site])
+            raise ValueError(f"norm_options for {site!r} must be a dict such as {{'affine': False}}, got {given}")
+        check_options([arm.sites[site]], norm_options[site])
+
+
+def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of a model's norm options those that its blocks need."""
+    own = {site: options for site, options in (norm_options or {}).items() if site in OWN_OPTIONS}
+    return known_options(arm.norms, common_options(norm_options)) | own
+
+
+def arm_of(n1: str | None, n2: str | None, more: Mapping[str, str] | Iterable[tuple[str, str]]) -> Arm:
+    """The arm of a block's arguments. ValueError for a norm or site that is not known."""
+    return Arm(norm_name(n1), norm_name(n2), further_norms(more))
 
 
 def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:

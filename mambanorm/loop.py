@@ -29,11 +29,12 @@ from mambanorm.diagnostics.recording import blocks_of
 from mambanorm.kernels.scan_triton import obstacle
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.models.image import ImageClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerClassifier
 from mambanorm.operations import scan_backend
 from mambanorm.tasks import Shape, TaskData, load_task
-from mambanorm.training import cuda_graph, machine
+from mambanorm.training import machine
 from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best, Checkpoint
 from mambanorm.training.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
@@ -42,7 +43,6 @@ from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.regimen import HeadFirst, mixed, take_over, taught, teacher_of
 from mambanorm.training.result import RunResult
 from mambanorm.training.schedule import schedule
-from mambanorm.vision import ImageClassifier
 
 COMMON_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "expand", "norm_options", "positional", "drop_path",

@@ -21,23 +21,18 @@ limits, which are their defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_beside, check_real, check_shapes
-from mambanorm.block import NOT_YET, BlockCache, MambaBlock, check_sizes, init_dt_bias
-from mambanorm.sites import SitedBlock, arm_of
-from mambanorm.norms import NORMS, check_causal
+from mambanorm.block import BlockCache, CausalBlock, arm_of, check_sizes, init_dt_bias
+from mambanorm.norms import NORMS
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
-from mambanorm.operations import conv_silu, selective_scan
-
-MIXER = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "dt_bias", "A_log", "D", "out_proj.weight")
-"""The parameters of what stands between the norms, in the order of `_mixer_parameters`."""
+from mambanorm.operations import selective_scan
 
 A_RANGE = (1.0, 16.0)  # mamba-ssm's range of the initial −A
 
@@ -59,7 +54,7 @@ class GroupedRMSNorm(RMSNorm):
         return y if self.bias is None else y + self.bias
 
 
-class Mamba2Block(SitedBlock):
+class Mamba2Block(CausalBlock):
     """One block, residual included: x (B, L, d_model) → (B, L, d_model).
 
     n1, n2: names of norms (see NORMS) before the SSM and between SSM and gate. more: (site, norm) pairs of further
@@ -68,6 +63,8 @@ class Mamba2Block(SitedBlock):
     `norm_options` go to whichever norm knows them. Raises ValueError for an unknown norm, site or size, TypeError for
     an option that no norm has.
     """
+
+    lacks = ("delta_after",)
 
     def __init__(
         self,
@@ -99,16 +96,9 @@ class Mamba2Block(SitedBlock):
         self.A_log = nn.Parameter(torch.empty(self.n_heads).uniform_(*A_RANGE).log())
         self.D = nn.Parameter(torch.ones(self.n_heads))
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=False)
-        bc, narrow = n_groups * d_state, ("n1", "branch", "residual")
-        widths = dict.fromkeys(narrow, d_model) | dict(B=bc, C=bc, delta=self.n_heads)
-        widths |= dict.fromkeys(("n2", "conv", "z", "gated"), self.d_inner)
-        self._make_norms(arm_of(n1, n2, more), norm_options, widths)
+        widths = dict(D=d_model, E=self.d_inner, N=n_groups * d_state, R=self.n_heads)
+        self._make_norms(arm_of(n1, n2, more), norm_options, **widths)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
-        self._shapes = [tuple(p.shape) for p in self._mixer_parameters()]
-
-    def _plan(self) -> None:
-        super()._plan()
-        self.scan_gates = self.arm.n2 == "None" and "z" not in self.more  # nothing between SSM and gate
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:
         """RMSN behind the gate is taken over each group."""
@@ -121,68 +111,30 @@ class Mamba2Block(SitedBlock):
     def extra_repr(self) -> str:
         return f"d_state={self.d_state}, head_dim={self.head_dim}, n_groups={self.n_groups}"
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """x (B, L, D) → y (B, L, D). `lengths` (B,): how many positions of each row are no padding; None = all. Norms
-        leave padding out; the scan is causal, so padding after a row changes nothing in it. ValueError for another x.
-        """
-        self._check(x)
-        z, raw, dt = self._project(self._see("x", x), lengths)
-        u, delta, B, C = self._select(self._convolve(raw), dt, lengths)
-        for site, value in (("B", B), ("C", C), ("delta", delta)):
-            self._see(site, value)
-        if self.scan_gates and self.observer is None:
-            return self._add(x, self._scan(u, delta, B, C, z), lengths)
-        return self._close(x, self._scan(u, delta, B, C), z, lengths)
+    def project(self, h: Tensor) -> tuple[Tensor, ...]:
+        """What is convolved, u, B and C (B, L, E + 2·G·N); the gate z (B, L, E); Δ before its softplus (B, L, H)."""
+        gate, main, step = self.in_proj.weight.split([self.d_inner, self.conv1d.in_channels, self.n_heads])
+        return F.linear(h, main), F.linear(h, gate), F.linear(h, step)
 
-    def _check(self, x: Tensor) -> None:
-        """Raises ValueError unless x is a non-empty (B, L, D) of the parameters' dtype and device, and for a parameter
-        that was replaced by a tensor of another shape."""
-        check_real("x", x, f"(B, L, {self.d_model})")
-        if x.dim() != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
-            raise ValueError(f"Mamba2Block expects (B, L, D) with D = {self.d_model}, got shape {tuple(x.shape)}")
-        parameters = self._mixer_parameters()
-        check_beside("x", x, parameters[0], "Mamba2Block")
-        check_shapes("Mamba2Block", MIXER, parameters, self._shapes)
-
-    def _mixer_parameters(self) -> tuple[Tensor, ...]:
-        conv = self.conv1d
-        return self.in_proj.weight, conv.weight, conv.bias, self.dt_bias, self.A_log, self.D, self.out_proj.weight
-
-    def _project(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The gate z (B, L, E), what is convolved (B, L, E + 2·G·N) and dt (B, L, H)."""
-        h = self._see("n1", self.n1(x, lengths))
-        return self.in_proj(h).split([self.d_inner, self.conv1d.in_channels, self.n_heads], dim=-1)
-
-    def _convolve(self, raw: Tensor) -> Tensor:
-        """Causal depthwise convolution, then SiLU; (B, L, E + 2·G·N) as it comes."""
-        return conv_silu(raw, self.conv1d.weight, self.conv1d.bias)
-
-    def _select(self, convolved: Tensor, dt: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, ...]:
-        """u (B, L, E), Δ (B, L, H) behind its softplus, B and C (B, L, G·N)."""
+    def select(self, u: Tensor, dt: Tensor, at: Callable, context: BlockCache | None) -> tuple[Tensor, ...]:
+        """u (B, L, E), dt, B and C (B, L, G·N)."""
         bc = self.n_groups * self.d_state
-        u, B, C = convolved.split([self.d_inner, bc, bc], dim=-1)
-        u, B, C, dt = (self._at(site, part, lengths) for site, part in (("conv", u), ("B", B), ("C", C), ("delta", dt)))
-        return self._see("conv", u), F.softplus(dt + self.dt_bias), B, C
+        u, B, C = u.split([self.d_inner, bc, bc], dim=-1)
+        u, B, C = at("conv", u), at("B", B), at("C", C)
+        return u, at("delta", dt), B, C
 
-    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None, last: bool = False):
-        """The scan, gated where z is given: y (B, L, E); with `last` (y, the state after the last position)."""
-        A, D = self._per_channel()
-        found = selective_scan(
-            u.transpose(1, 2),
-            self._widen(delta).transpose(1, 2),
-            A,
-            self._grouped(B),
-            self._grouped(C),
-            D,
-            z=None if z is None else z.transpose(1, 2),
-            return_last_state=last,
-            backend=self.scan_backend,
-        )
-        return (found[0].transpose(1, 2), found[1]) if last else found.transpose(1, 2)
-
-    def _per_channel(self) -> tuple[Tensor, Tensor]:
-        """A (E, N) and D (E,): a head's number for each of its channels and states."""
-        return self._widen(-torch.exp(self.A_log))[:, None].expand(-1, self.d_state), self._widen(self.D)
+    def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None) -> Tensor:
+        """y (B, L, E): the selective scan, Δ, A and D the same for all channels of a head."""
+        state = None if context is None else context.state
+        delta = at("step_size", F.softplus(dt + self.dt_bias))
+        u, delta, B, C = u.transpose(1, 2), self._widen(delta).transpose(1, 2), self._grouped(B), self._grouped(C)
+        A = self._widen(-torch.exp(self.A_log))[:, None].expand(-1, self.d_state)
+        options = dict(return_last_state=state is not None, initial_state=state, backend=self.scan_backend)
+        found = selective_scan(u, delta, A, B, C, self._widen(self.D), **options)
+        if state is None:
+            return found.transpose(1, 2)
+        context.state = found[1]
+        return found[0].transpose(1, 2)
 
     def _widen(self, heads: Tensor) -> Tensor:
         """(…, H) → (…, E)."""
@@ -191,54 +143,6 @@ class Mamba2Block(SitedBlock):
     def _grouped(self, m: Tensor) -> Tensor:
         """B or C as the scan takes it: (B, L, G·N) → (B, G, N, L)."""
         return m.unflatten(-1, (self.n_groups, self.d_state)).permute(0, 2, 3, 1)
-
-    def new_cache(self, rows: int) -> BlockCache:
-        """The cache before the first position: conv (B, K − 1, E + 2·G·N), state (B, E, N)."""
-        weight = self.conv1d.weight  # (E + 2·G·N, 1, K)
-        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32  # as the scan's last state
-        conv = weight.new_zeros(rows, weight.shape[-1] - 1, len(weight))
-        return BlockCache(conv, weight.new_zeros(rows, self.d_inner, self.d_state, dtype=dtype))
-
-    @torch.no_grad()
-    def prefill(self, x: Tensor) -> tuple[Tensor, BlockCache]:
-        """`forward(x)` of all positions of the prompt at once, (B, L, D), and the cache for `step`.
-
-        Without gradient: the scan's last state carries none. Raises ValueError where a norm is not causal.
-        """
-        self._check(x)
-        check_causal(self.arm.norms, NOT_YET)
-        z, raw, dt = self._project(x)
-        y, state = self._scan(*self._select(self._convolve(raw), dt), last=True)
-        cache = BlockCache(F.pad(raw, (0, 0, self.conv1d.kernel_size[0] - 1, 0))[:, x.shape[1] :], state)
-        return self._close(x, y, z), cache
-
-    @torch.no_grad()
-    def step(self, x: Tensor, cache: BlockCache) -> Tensor:
-        """What `forward` gives at the next position, x (B, D) → (B, D); updates the cache.
-
-        Without gradient. Raises ValueError where a norm is not causal and for an x that does not fit the cache.
-        """
-        check_causal(self.arm.norms, NOT_YET)
-        self._check_step(x, cache)
-        z, raw, dt = self._project(x[:, None])  # (B, 1, …)
-        window = torch.cat([cache.conv, raw], dim=1)  # (B, K, E + 2·G·N)
-        taps = self.conv1d.weight[:, 0].t()  # (K, E + 2·G·N)
-        convolved = F.silu((window * taps).sum(1, keepdim=True) + self.conv1d.bias)
-        y, cache.state = self._scan_step(cache.state, *self._select(convolved, dt))
-        cache.conv = window[:, 1:]
-        return self._close(x[:, None], y[:, None], z)[:, 0]
-
-    def _scan_step(self, h: Tensor, u: Tensor, delta: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the scan from the state h (B, E, N); u, delta, B and C of one position. Returns y (B, E) in u's
-        dtype and the next h; computes in h's."""
-        A, D = (t.to(h.dtype) for t in self._per_channel())
-        now, step = u[:, 0].to(h.dtype), self._widen(delta[:, 0]).to(h.dtype)[..., None]  # (B, E), (B, E, 1)
-        channels = self.d_inner // self.n_groups
-        B, C = (self._grouped(m)[..., 0].to(h.dtype).repeat_interleave(channels, dim=1) for m in (B, C))  # (B, E, N)
-        h = torch.exp(step * A) * h + step * now[..., None] * B
-        return ((C * h).sum(-1) + D * now).to(u.dtype), h
-
-    _check_step = MambaBlock._check_step
 
 
 def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:

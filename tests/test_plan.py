@@ -16,10 +16,10 @@ from mambanorm.basics.text import prefixed
 from mambanorm.cli import main as cli
 from mambanorm.config import base_config
 from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.models.image import ImageClassifier
 from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
 from mambanorm.training.presets import PAPER
-from mambanorm.vision import ImageClassifier
 
 plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")

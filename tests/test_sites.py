@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.arms import MORE_SITES, PRESETS, Arm, further_norms
+from mambanorm.arms import MORE_SITES, PRESETS, SITES, Arm, further_norms
 from mambanorm.block import MambaBlock
 from mambanorm.config import base_config
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
-from mambanorm.sites import SITES
 from mambanorm.norms import NORMS
 from mambanorm.vision import VSSBlock
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from mambanorm.operations.backends import choose
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
@@ -22,7 +23,6 @@ from mambanorm import block as block_module
 from mambanorm.kernels import cuda, scan_triton
 from mambanorm.kernels.scan_triton import Plan, obstacle
 from mambanorm.operations import scan_backend, selective_scan
-from mambanorm.operations.backends import choose
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")

@@ -15,11 +15,11 @@ from mambanorm.config import SCALES, base_config
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.kernels import mixer_2d, scan_cpu
 from mambanorm.loop import build_model, positions, train
+from mambanorm.models.image import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.tasks import Split, TaskData, load_task
 from mambanorm.training.gradients import find_nonfinite
 from mambanorm.training.optimizer import build_optimizer
-from mambanorm.vision import PatchMerging
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")

@@ -28,10 +28,10 @@ from difflib import get_close_matches
 
 from torch import nn
 
+from mambanorm.arms import SITES
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.diagnostics import blocks_of
-from mambanorm.sites import SITES
 from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 
 SIDES = ("input", "output")

@@ -29,13 +29,12 @@ from mambanorm.arms import MORE_SITES
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
-from mambanorm.block import MambaBlock
+from mambanorm.block import Block, MambaBlock
 from mambanorm.clinic.passing import check_device, run, tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found, record_sites
 from mambanorm.mamba2 import Mamba2Block
 from mambanorm.models.language import LanguageModel
-from mambanorm.sites import SitedBlock
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
 
 OWN_BLOCKS = (MambaBlock, Mamba2Block)
@@ -146,7 +145,7 @@ class Keeping(nn.Module):
         return x
 
 
-def _unnormed(model: nn.Module, batch: object, site: str, blocks: list[SitedBlock]) -> tuple[Tensor, list[Tensor]]:
+def _unnormed(model: nn.Module, batch: object, site: str, blocks: list[Block]) -> tuple[Tensor, list[Tensor]]:
     """The model's output before the surgery, and what stands at the site of each block."""
     keeping = [Keeping() for _ in blocks]
     undo = [_set_norm(block, site, "None", module) for block, module in zip(blocks, keeping, strict=True)]
@@ -157,7 +156,7 @@ def _unnormed(model: nn.Module, batch: object, site: str, blocks: list[SitedBloc
             put_back()
 
 
-def _set_norm(block: SitedBlock, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
+def _set_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
     """Puts a norm into a block and returns what puts the old one back."""
     before = block.put_norm(site, name, norm)
     return lambda: block.put_norm(site, "None", before)

@@ -18,35 +18,33 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from mambanorm.arms import SITES
 from mambanorm.basics.checks import check_lengths, shown
 from mambanorm.basics.errors import unknown
-from mambanorm.block import MambaBlock
-from mambanorm.mamba2 import Mamba2Block
-from mambanorm.sites import SITES, SitedBlock
+from mambanorm.block import Block
 from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 from mambanorm.norms import NormSelector
-from mambanorm.vision import VSSBlock
 
-Block = MambaBlock | Mamba2Block | VSSBlock | TransformerBlock
+BLOCKS = Block | TransformerBlock
 ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
 
 
-def blocks_of(model: nn.Module) -> list[tuple[str, Block]]:
+def blocks_of(model: nn.Module) -> list[tuple[str, BLOCKS]]:
     """Names and blocks in order of depth. ValueError for what is no torch module."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"a model is a torch.nn.Module, got {shown(model)}")
-    return [(name, module) for name, module in model.named_modules() if isinstance(module, Block)]
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, BLOCKS)]
 
 
-def _observed(name: str, block: Block) -> list[tuple[str, nn.Module]]:
+def _observed(name: str, block: BLOCKS) -> list[tuple[str, nn.Module]]:
     """A block and the NormSelectors in it, each with its name."""
     inside = [(f"{name}.{site}", getattr(block, site)) for site in ("n1", "n2")]
-    if isinstance(block, SitedBlock):
+    if isinstance(block, Block):
         inside += [(f"{name}.more.{site}", norm) for site, norm in block.more.items()]
     return [(name, block), *(pair for pair in inside if isinstance(pair[1], NormSelector))]
 
 
-def _sites_of(block: Block) -> tuple[str, ...]:
+def _sites_of(block: BLOCKS) -> tuple[str, ...]:
     return (*(TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES), "selector")
 
 
@@ -96,7 +94,7 @@ def without_padding(value: Tensor, lengths: Tensor | None) -> Tensor:
 
 @contextmanager
 def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> Iterator[Recorder]:
-    """Records the named site or sites of every block while open. Meanwhile the blocks run their readable twin.
+    """Records the named site or sites of every block while open. Nothing else changes.
 
     Works with every model of the kit, called as it always is; values are (B, L, …), of an image L = H·W positions.
     Raises ValueError if the model has no Mamba, Mamba-2, VSS or Transformer block, and for a site that is unknown or

@@ -21,7 +21,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 from mambanorm.arms import SYMBOLS, Arm
 from mambanorm.figures.style import GREY, INK, empty_axes, finish, ink_on, new_figure, norm_colour, styled
 from mambanorm.norms import NORMS, create_norm, norm_name
-from mambanorm.vision import DIRECTIONS, cross_scan
+from mambanorm.operations import cross_scan
+from mambanorm.operations.cross import DIRECTIONS
 
 SHAPE, GROUPS = (3, 5, 4), 2
 """B, L, D of the drawn box, and its groups of channels."""

@@ -1,13 +1,13 @@
 """The two passes over memory that every norm along L needs, fused on the CPU: moments of x, and y = (x − μ)·s + β.
 
-    moments(x, lengths)                              m, v (B, 1, D), as in norms/masked_moments.py, and x
-    centre_scale(x, mean, scale, shift, gate, fork)  (x − mean)·scale + shift, then · SiLU(gate) if there is one
+    moments(x, lengths)                    m, v (B, 1, D), as in norms/masked_moments.py, and x
+    centre_scale(x, mean, scale, shift)    (x − mean)·scale + shift
 
 Plain torch makes a temporary tensor for every operation, forward and backward; here each function is one loop that
 stays in the cache. What lies between the two, the pooling of (B, 1, D) numbers into a norm's statistics, is left to
-torch. Both also return x (`centre_scale` with `fork`). A branch that takes this x sends its gradient back through the
-same loop, which saves a pass to add the two gradients. The readable twins are the plain lines of `channel_moments` and
-`standardize` in norms/masked_moments.py. They run for other dtypes and devices, and the tests compare the two.
+torch. `moments` also returns x. What takes this x sends its gradient back through the same loop, which saves a pass to
+add the two gradients. The readable twins are the plain lines of `channel_moments` and `standardize` in
+norms/masked_moments.py. They run for other dtypes and devices, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ONE, ZERO, constant, empty, in_order, jit, memory, places, run, sigmoid
+from mambanorm.kernels.runtime import ZERO, constant, empty, in_order, jit, memory, places, run
 from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
@@ -30,20 +30,9 @@ def moments(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return _Moments.apply(x, lengths)
 
 
-def centre_scale(
-    x: Tensor,
-    mean: Tensor | None,
-    scale: Tensor,
-    shift: Tensor | None,
-    gate: Tensor | None = None,
-    fork: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """((x − mean)·scale + shift)·SiLU(gate); mean and scale broadcast to (B, 1, D), shift (D,), None = 0.
-
-    x and gate (B, L, D), gate None = no gate. With `fork` returns (y, x).
-    """
-    y, same = _CentreScale.apply(x, mean, scale, shift, gate, fork)
-    return (y, same) if fork else y
+def centre_scale(x: Tensor, mean: Tensor | None, scale: Tensor, shift: Tensor | None) -> Tensor:
+    """(x − mean)·scale + shift, (B, L, D); mean and scale broadcast to (B, 1, D), shift (D,), None = 0."""
+    return _CentreScale.apply(x, mean, scale, shift)
 
 
 # All arrays are flat memory, offsets unsigned: see norm_token. A row's (B, D) numbers start at `own`, a step at `at`.
@@ -98,29 +87,24 @@ def _moments_grad_worker(worker, workers, batch, length, channels, lengths, plac
 
 @jit()
 def _apply_worker(worker, workers, batch, length, channels, places):
-    """places: x, gate, mean, scale, shift, and the result y."""
-    x, z, mean = memory(places, 0), memory(places, 1), memory(places, 2)
-    scale, shift, y = memory(places, 3), memory(places, 4), memory(places, 5)
+    """places: x, mean, scale, shift, and the result y."""
+    x, mean, scale = memory(places, 0), memory(places, 1), memory(places, 2)
+    shift, y = memory(places, 3), memory(places, 4)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         own = _u(b * channels)
         for t in range(length):
             at = _u((b * length + t) * channels)
             for d in range(channels):
                 y[at + _u(d)] = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
-            if z.size:
-                for d in range(channels):
-                    gate = z[at + _u(d)]
-                    y[at + _u(d)] *= gate * sigmoid(gate)
 
 
 @jit()
 def _apply_grad_worker(worker, workers, batch, length, channels, places):
-    """places: x, gate, mean, scale, shift, grad, passed (may be empty), and the results dx = g·scale + passed, dgate,
-    and per row and channel Σ_l g and Σ_l g·(x − mean), where g is grad · SiLU(gate)."""
-    x, z, mean, scale = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    shift, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
-    dz, sum_g, sum_gx = memory(places, 8), memory(places, 9), memory(places, 10)
-    g, total, weighted = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
+    """places: x, mean, scale, grad g, and the results dx = g·scale and, per row and channel, Σ_l g and
+    Σ_l g·(x − mean)."""
+    x, mean, scale, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    dx, sum_g, sum_gx = memory(places, 4), memory(places, 5), memory(places, 6)
+    total, weighted = np.empty(channels, np.float32), np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
         own = _u(b * channels)
         total[:] = ZERO
@@ -128,20 +112,10 @@ def _apply_grad_worker(worker, workers, batch, length, channels, places):
         for t in range(length):
             at = _u((b * length + t) * channels)
             for d in range(channels):
-                g[d] = grad[at + _u(d)]
-            if z.size:
-                for d in range(channels):
-                    gate, p = z[at + _u(d)], sigmoid(z[at + _u(d)])
-                    y = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
-                    dz[at + _u(d)] = g[d] * y * p * (ONE + gate * (ONE - p))
-                    g[d] *= gate * p
-            for d in range(channels):
-                dx[at + _u(d)] = g[d] * scale[own + _u(d)]
-                total[d] += g[d]
-                weighted[d] += g[d] * (x[at + _u(d)] - mean[own + _u(d)])
-            if passed.size:
-                for d in range(channels):
-                    dx[at + _u(d)] += passed[at + _u(d)]
+                g = grad[at + _u(d)]
+                dx[at + _u(d)] = g * scale[own + _u(d)]
+                total[d] += g
+                weighted[d] += g * (x[at + _u(d)] - mean[own + _u(d)])
         for d in range(channels):
             sum_g[own + _u(d)] = total[d]
             sum_gx[own + _u(d)] = weighted[d]
@@ -198,27 +172,23 @@ class _Moments(torch.autograd.Function):
 
 class _CentreScale(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, mean, scale, shift, gate, fork):
-        rows, z, (B, _, D) = in_order(x), in_order(gate), x.shape
+    def forward(ctx, x, mean, scale, shift):
+        rows, (B, _, D) = in_order(x), x.shape
         mu, s = (t.expand(B, 1, D).contiguous() for t in (constant(D, 0.0) if mean is None else mean, scale))
         beta = constant(D, 0.0) if shift is None else in_order(shift)
         y = torch.empty_like(rows)
-        _start(_apply_forward, _apply_worker, x.shape, [rows, z, mu, s, beta, y])
-        ctx.save_for_backward(rows, z, mu, s, beta)
+        _start(_apply_forward, _apply_worker, x.shape, [rows, mu, s, beta, y])
+        ctx.save_for_backward(rows, mu, s)
         ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
-        ctx.set_materialize_grads(False)
-        return y, x.view_as(x) if fork else None
+        return y
 
     @staticmethod
     @backward_once
-    def backward(ctx, grad, passed):
-        if grad is None:
-            return passed, *[None] * 5
-        x, z, mu, s, beta = ctx.saved_tensors
-        dx, dz, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(z), torch.empty_like(mu), torch.empty_like(mu)
-        tensors = [x, z, mu, s, beta, in_order(grad), in_order(passed), dx, dz, sum_g, sum_gx]
-        _start(_apply_backward, _apply_grad_worker, x.shape, tensors)
+    def backward(ctx, grad):
+        x, mu, s = ctx.saved_tensors
+        dx, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(mu), torch.empty_like(mu)
+        _start(_apply_backward, _apply_grad_worker, x.shape, [x, mu, s, in_order(grad), dx, sum_g, sum_gx])
         of_mean, of_scale, of_shift = ctx.shapes  # each was broadcast to (B, 1, D): its gradient is the sum over that
         dmean = None if of_mean is None else (-sum_g * s).sum_to_size(of_mean)
         dshift = None if of_shift is None else sum_g.sum_to_size(of_shift)
-        return dx, dmean, sum_gx.sum_to_size(of_scale), dshift, dz if z.numel() else None, None
+        return dx, dmean, sum_gx.sum_to_size(of_scale), dshift

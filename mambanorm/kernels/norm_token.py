@@ -1,10 +1,9 @@
-"""Norms over the channels of one token, fused on the CPU: LN, RMSN and GN-token, with the gate after them.
+"""Norms over the channels of one token, fused on the CPU: LN, RMSN and GN-token.
 
-    y = γ·(x − μ)/√(σ² + ε) + β,   then · SiLU(z) where a gate z is given          (μ = 0 for RMSN)
+    y = γ·(x − μ)/√(σ² + ε) + β          (μ = 0 for RMSN)
 
-One pass over memory forward and one backward. With `fork` the input is returned as a second result, for the residual
-connection. The gradient of that result is then added in the same pass. The readable twin is `readable` of each norm in
-norms/classic.py. It runs for other dtypes and devices, and the tests compare the two.
+One pass over memory forward and one backward. The readable twin is `readable` of each norm in norms/classic.py. It runs
+for other dtypes and devices, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -14,34 +13,18 @@ import numpy as np
 import torch
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import (
-    ONE,
-    ZERO,
-    added_up,
-    constant,
-    empty,
-    in_order,
-    jit,
-    memory,
-    places,
-    run,
-    sigmoid,
-    zeros,
-)
+from mambanorm.kernels.runtime import ONE, ZERO, added_up, constant, empty, in_order, jit, memory, places, run, zeros
 from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
 
 
-def token_norm(x, weight, bias, eps, centred=True, groups=1, gate=None, fork=False):
-    """The norm of each token's channel groups, for float32 on the CPU; x and gate (B, L, D), weight and bias (D,).
-
-    Returns y (B, L, D); with `fork` (y, x). Differentiable once.
-    """
+def token_norm(x, weight, bias, eps, centred=True, groups=1):
+    """The norm of each token's channel groups, for float32 on the CPU; x (B, L, D) → (B, L, D), weight and bias (D,),
+    None = 1 and 0. Differentiable once."""
     D = x.shape[-1]
     weight, bias = (constant(D, 1.0) if weight is None else weight), (constant(D, 0.0) if bias is None else bias)
-    y, same = _TokenNorm.apply(x, weight, bias, gate, eps, centred, groups, fork)
-    return (y, same) if fork else y
+    return _TokenNorm.apply(x, weight, bias, eps, centred, groups)
 
 
 # Arrays are flat memory and offsets unsigned: for an index that could be negative the compiler would gather instead of
@@ -86,9 +69,9 @@ def _statistics(x, start, width, eps, centred):
 
 @jit()
 def _forward_worker(worker, workers, tokens, groups, width, eps, centred, places):
-    """places: x, gate, γ, β, y, and the statistics (tokens, groups, 2)."""
-    x, z, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    y, stats = memory(places, 4), memory(places, 5)
+    """places: x, γ, β, y, and the statistics (tokens, groups, 2)."""
+    x, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2)
+    y, stats = memory(places, 3), memory(places, 4)
     for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
         for k in range(groups):
             low, start, place = _u(k * width), _u((t * groups + k) * width), _u(2 * (t * groups + k))
@@ -96,29 +79,13 @@ def _forward_worker(worker, workers, tokens, groups, width, eps, centred, places
             stats[place], stats[place + _u(1)] = mean, scale
             for d in range(width):
                 y[start + _u(d)] = (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
-            if z.size:
-                for d in range(width):
-                    gate = z[start + _u(d)]
-                    y[start + _u(d)] *= gate * sigmoid(gate)
-
-
-@jit()
-def _ungate(x, z, gamma, beta, start, low, mean, scale, g, dz):
-    """g = g·SiLU(gate) in place, and dz = g·y·SiLU'(gate), y recomputed."""
-    for d in range(g.size):
-        gate, y = z[start + _u(d)], (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
-        s = sigmoid(gate)
-        dz[start + _u(d)] = g[d] * y * s * (ONE + gate * (ONE - s))
-        g[d] *= gate * s
 
 
 @jit()
 def _backward_worker(worker, workers, tokens, groups, width, centred, places):
-    """places: x, gate, γ, β, the statistics, grad, the gradient passed on with x if there is one, and the results dx,
-    dgate and per worker the sums of dγ and dβ."""
-    x, z, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
-    stats, grad, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
-    dz, sums = memory(places, 8), memory(places, 9)
+    """places: x, γ, β, the statistics, grad, and the results dx and per worker the sums of dγ and dβ."""
+    x, gamma, stats, grad = memory(places, 0), memory(places, 1), memory(places, 3), memory(places, 4)
+    dx, sums = memory(places, 5), memory(places, 6)
     g, dgamma = np.empty(width, np.float32), _u(worker * 2 * groups * width)
     dbeta = dgamma + _u(groups * width)
     for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
@@ -127,8 +94,6 @@ def _backward_worker(worker, workers, tokens, groups, width, centred, places):
             mean, scale = stats[place], stats[place + _u(1)]
             for d in range(width):
                 g[d] = grad[start + _u(d)]
-            if z.size:
-                _ungate(x, z, gamma, beta, start, low, mean, scale, g, dz)
             for d in range(width):
                 sums[dbeta + low + _u(d)] += g[d]
                 sums[dgamma + low + _u(d)] += g[d] * ((x[start + _u(d)] - mean) * scale)
@@ -137,9 +102,6 @@ def _backward_worker(worker, workers, tokens, groups, width, centred, places):
             total, weighted = (total / _f(width) if centred else ZERO), weighted / _f(width)
             for d in range(width):
                 dx[start + _u(d)] = scale * (g[d] - total - (x[start + _u(d)] - mean) * scale * weighted)
-            if passed.size:
-                for d in range(width):
-                    dx[start + _u(d)] += passed[start + _u(d)]
 
 
 @jit(parallel=True)
@@ -155,28 +117,24 @@ def _backward(workers, arguments):
 
 
 class _TokenNorm(torch.autograd.Function):
-    """x and z (B, L, D) or z None, weight and bias (D,), float32 on the CPU → y and, with `fork`, x."""
+    """x (B, L, D), weight and bias (D,), float32 on the CPU → y."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, z, eps, centred, groups, fork):
-        given = [in_order(t) for t in (x, z, weight, bias)]
+    def forward(ctx, x, weight, bias, eps, centred, groups):
+        given = [in_order(t) for t in (x, weight, bias)]
         tokens = x.shape[0] * x.shape[1]
         ctx.cut = tokens, groups, x.shape[2] // groups
         ctx.workers, ctx.centred = min(scan_threads(), tokens), bool(centred)
         y, stats = empty(x.shape), empty(tokens, groups, 2)
         run(_forward, _forward_worker, ctx.workers, (*ctx.cut, _f(eps), ctx.centred, places([*given, y, stats])))
         ctx.save_for_backward(*given, stats)
-        ctx.set_materialize_grads(False)
-        return y, x.view_as(x) if fork else None
+        return y
 
     @staticmethod
     @backward_once
-    def backward(ctx, grad, passed):
-        if grad is None:
-            return passed, *[None] * 7
-        given = ctx.saved_tensors
-        dx, dz, sums = empty(grad.shape), torch.empty_like(given[1]), zeros(ctx.workers, 2, grad.shape[2])
-        tensors = [*given, in_order(grad), in_order(passed), dx, dz, sums]
+    def backward(ctx, grad):
+        dx, sums = empty(grad.shape), zeros(ctx.workers, 2, grad.shape[2])
+        tensors = [*ctx.saved_tensors, in_order(grad), dx, sums]
         run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
         dweight, dbias = added_up(sums).unbind()
-        return dx, dweight, dbias, dz if dz.numel() else None, None, None, None, None
+        return dx, dweight, dbias, None, None, None

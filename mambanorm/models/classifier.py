@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
+from mambanorm.block import check_arm_options, common_options, options_of_blocks
 from mambanorm.models.blocks import make_blocks
 from mambanorm.models.drop_path import DropPath, drop_rates
 from mambanorm.models.positional import EMBEDDING_STD
 from mambanorm.models.positional import positional as encoding
-from mambanorm.sites import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
 

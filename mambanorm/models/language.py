@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
-from mambanorm.block import BlockCache
+from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
 from mambanorm.models.blocks import make_blocks
-from mambanorm.sites import check_arm_options, common_options, options_of_blocks
 from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"

@@ -23,15 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.basics.errors import unknown
+from mambanorm.kernels.backends import fused_on_cpu
 from mambanorm.norms.base import Norm, SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count
 from mambanorm.norms.masked_moments import (
     Moments,
     blank_padding,
     channel_moments,
-    finish,
     follow,
-    fusible,
     pool_batch,
     pool_channels,
 )
@@ -71,7 +70,7 @@ class StatisticsMixture(SequenceNorm):
         moments = channel_moments(x, lengths)
         if self.training:
             batch_count(x, lengths, type(self).__name__)
-        if fusible(x):
+        if fused_on_cpu(x):
             from mambanorm.kernels.norm_mixture import mixed_statistics  # here: importing Numba takes a moment
 
             mean, var = mixed_statistics(self, moments)
@@ -213,14 +212,14 @@ class NormVaryToken(Norm):
         """The softmax weights of the means and of the variances, (3,) each, in the order of `members`."""
         return self.mean_logits.softmax(0), self.var_logits.softmax(0)
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         grouped = blank_padding(x, lengths).unflatten(-1, (self.groups, -1))  # (B, L, G, D/G)
         gn_var, gn_mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
         ln_mean = gn_mean.mean(-2, keepdim=True)
         ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
         mean, var = mix(*self.mixture(), [gn_mean, ln_mean, None], [gn_var, ln_var, ln_var + ln_mean.square()])
         y = ((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2)
-        return finish(y if self.weight is None else y * self.weight + self.bias, x, gate, fork)
+        return y if self.weight is None else y * self.weight + self.bias
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, groups={self.groups}"

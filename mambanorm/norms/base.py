@@ -19,13 +19,13 @@ from mambanorm.basics.checks import (
     check_beside,
     check_flag,
     check_lengths,
-    check_like,
     check_real,
     check_shapes,
     check_size,
     shown,
 )
-from mambanorm.norms.masked_moments import blank_padding, finish, fusible, fusible_triton, standardize
+from mambanorm.kernels.backends import fused_on_cpu
+from mambanorm.norms.masked_moments import blank_padding, standardize
 
 
 @contextmanager
@@ -50,24 +50,17 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d)) if affine else None
         self.bias = nn.Parameter(torch.zeros(d)) if affine and bias else None
 
-    def forward(
-        self, x: Tensor, lengths: Tensor | None = None, *, gate: Tensor | None = None, fork: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """N(x), (B, L, d) → (B, L, d).
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """N(x), (B, L, d) → (B, L, d). ValueError for x or lengths that do not fit, see `check`."""
+        self.check(x, lengths)
+        return self.normalize(x, lengths)
 
-        A block can ask for more in the same pass over memory. With `gate` z (B, L, d) the result is N(x)·SiLU(z). With
-        `fork` it is (N(x), x): the block goes on with this x, so that its two gradients are added in one pass.
-        Raises ValueError for x, lengths or a gate that do not fit, see `check`.
-        """
-        self.check(x, lengths, gate)
-        return self.normalize(x, lengths, gate, fork)
-
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         raise NotImplementedError
 
-    def check(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None = None) -> None:
+    def check(self, x: Tensor, lengths: Tensor | None) -> None:
         """Raises ValueError unless x is a non-empty (B, L, d) of the norm's dtype and device. If given, lengths must be
-        a (B,) of whole numbers, and the gate must match x. Any strides will do."""
+        a (B,) of whole numbers. Any strides will do."""
         check_real("x", x, f"(B, L, {self.d})")
         if x.dim() != 3 or x.shape[-1] != self.d:
             raise ValueError(f"{type(self).__name__} expects (B, L, D) with D = {self.d}, got shape {tuple(x.shape)}")
@@ -81,8 +74,6 @@ class Norm(nn.Module):
             one = next(chain(self.parameters(), self.buffers()), None)
         if one is not None:  # one stands for all: they move together
             check_beside("x", x, one, type(self).__name__)
-        if gate is not None:
-            check_like("gate", gate, x)
 
     def scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
         """γ and β."""
@@ -97,25 +88,12 @@ class TokenNorm(Norm):
 
     centred, groups = True, 1
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
-        if fusible(x, self.weight, self.bias, gate):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        if fused_on_cpu(x, self.weight, self.bias):
             from mambanorm.kernels.norm_token import token_norm  # here: importing Numba takes a moment
 
-            return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups, gate, fork)
-        if fusible_triton(x, self.weight, self.bias, gate):
-            from mambanorm.kernels.norm_token_triton import token_norm_triton
-
-            options = self.eps, self.centred, self.groups, gate, fork, self._stored_in(x, gate, fork)
-            return token_norm_triton(x, self.weight, self.bias, *options)
-        return finish(self.readable(x), x, gate, fork)
-
-    def _stored_in(self, x: Tensor, gate: Tensor | None, fork: bool) -> torch.dtype:
-        """The dtype of Triton's result: x's, under autocast float32 as torch's norms have it. What a block asks for,
-        gated or forked, goes into a matrix product next: it is stored in the dtype to which autocast would cast it."""
-        kind = x.device.type
-        if not torch.is_autocast_enabled(kind):
-            return x.dtype
-        return torch.get_autocast_dtype(kind) if fork or gate is not None else torch.float32
+            return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups)
+        return self.readable(x)
 
     def readable(self, x: Tensor) -> Tensor:
         """The readable twin, in plain torch."""
@@ -125,12 +103,9 @@ class TokenNorm(Norm):
 class SequenceNorm(Norm):
     """A norm whose statistics are pooled from the moments along L; a subclass pools them in `pooled`."""
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
-        blank = blank_padding(x, lengths)
-        same, mean, var = self.pooled(blank, lengths)
-        one_pass = fork and lengths is None  # else the residual takes the original x, whose padding is not zero
-        y = standardize(same, mean, var, self.eps, *self.scale_and_shift(), gate, one_pass)
-        return (y, x) if fork and not one_pass else y
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        same, mean, var = self.pooled(blank_padding(x, lengths), lengths)
+        return standardize(same, mean, var, self.eps, *self.scale_and_shift())
 
     def pooled(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
         """x as the moments return it, μ (None = it is not subtracted) and σ², both broadcastable to (B, 1, D)."""

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_flag, shown, transformed
+from mambanorm.basics.checks import check_flag, shown
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
-from mambanorm.norms.masked_moments import blank_padding, channel_moments, finish, follow, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import blank_padding, channel_moments, follow, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -38,8 +38,8 @@ class NoNorm(Norm):
     def __init__(self, d: int):
         super().__init__(d, eps=0.0, affine=False)
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
-        return finish(x, x, gate, fork)
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return x
 
 
 @register_norm(
@@ -78,7 +78,7 @@ class BatchNorm(SequenceNorm):
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     """How many values a batch statistic is taken over. Raises ValueError for a single one, whose variance is 0."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
-    if not (isinstance(count, Tensor) and (count.is_cuda or transformed())) and count < 2:
+    if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
         raise ValueError(
             f"{name} in training needs more than one value per channel, got B·L = 1 (shape {tuple(x.shape)}): "
             "use a larger batch, a longer sequence, or a norm that takes its statistics over D"
@@ -262,11 +262,11 @@ class LpNorm(Norm):
         super().__init__(d, eps=eps, affine=affine, bias=bias)
         self.p = float(p)
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         same = blank_padding(x, lengths)
         y = same / torch.hypot(self.size(same), same.new_full((), math.sqrt(self.eps)))
         y = y if self.weight is None else y * self.weight
-        return finish(y if self.bias is None else y + self.bias, x, gate, fork)
+        return y if self.bias is None else y + self.bias
 
     def size(self, x: Tensor) -> Tensor:
         """(mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
@@ -315,9 +315,9 @@ class Scale(Norm):
         if self.weight is not None:
             nn.init.constant_(self.weight, start)
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         gain = self.weight if self.alpha is None else self.alpha
-        return finish(x if gain is None else blank_padding(x, lengths) * gain, x, gate, fork)
+        return x if gain is None else blank_padding(x, lengths) * gain
 
     def extra_repr(self) -> str:
         return f"{self.d}, affine={self.weight is not None or self.alpha is not None}, scalar={self.alpha is not None}"

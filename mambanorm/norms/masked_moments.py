@@ -16,10 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import transformed
+from mambanorm.kernels.backends import fused_on_cpu
 
 
 class Moments(NamedTuple):
@@ -39,23 +38,6 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
     return (torch.arange(L, device=lengths.device) < lengths[:, None])[..., None]
 
 
-def fusible(*tensors: Tensor | None) -> bool:
-    """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch; never inside
-    a transform of torch.func, whose tensors have no memory."""
-    if transformed():
-        return False
-    return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
-
-
-def fusible_triton(*tensors: Tensor | None) -> bool:
-    """True if the first is on CUDA and Triton's kernels can run and take them all."""
-    if not tensors[0].is_cuda or transformed():
-        return False
-    from mambanorm.kernels.scan_triton import usable
-
-    return usable(*tensors)
-
-
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """x (B, L, D) with zeros at the padding, so that not even a NaN there can reach a statistic or a gradient."""
     return x if lengths is None else x.masked_fill(~valid_positions(lengths, x.shape[1]), 0.0)
@@ -68,7 +50,7 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     """
     B, L, _ = x.shape
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
-    if fusible(x):
+    if fused_on_cpu(x):
         from mambanorm.kernels import norm_sequence  # here: importing Numba takes a moment
 
         m, v, x = norm_sequence.moments(x, lengths)
@@ -83,34 +65,21 @@ def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
 
 
 def standardize(
-    x: Tensor,
-    mean: Tensor | None,
-    var: Tensor,
-    eps: float,
-    gamma: Tensor | None,
-    beta: Tensor | None,
-    gate: Tensor | None = None,
-    fork: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14), then gated and forked as in `finish`.
+    x: Tensor, mean: Tensor | None, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
+) -> Tensor:
+    """γ·(x − μ)/√(σ² + ε) + β (Eq. 14).
 
     Centres before it scales: no digits are lost. x (B, L, D); mean and var broadcast to (B, 1, D), mean None = scaling
     only; gamma and beta (D,), None = 1 and 0.
     """
     scale = torch.rsqrt(var + eps)
     scale = scale if gamma is None else scale * gamma
-    if fusible(x, mean, scale, beta, gate):
+    if fused_on_cpu(x, mean, scale, beta):
         from mambanorm.kernels import norm_sequence
 
-        return norm_sequence.centre_scale(x, mean, scale, beta, gate, fork)
+        return norm_sequence.centre_scale(x, mean, scale, beta)
     y = (x if mean is None else x - mean) * scale
-    return finish(y if beta is None else y + beta, x, gate, fork)
-
-
-def finish(y: Tensor, x: Tensor, gate: Tensor | None, fork: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """y·SiLU(gate), or y where there is no gate; with `fork` (that, x)."""
-    y = y if gate is None else y * F.silu(gate)
-    return (y, x) if fork else y
+    return y if beta is None else y + beta
 
 
 def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
@@ -122,9 +91,8 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def follow(running: Tensor, new: Tensor, momentum: float) -> None:
-    """running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D). Not by lerp_, which vmap
-    does one slice after another."""
-    running.copy_(running.lerp(new.view(-1).to(running.dtype), momentum))
+    """running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D)."""
+    running.lerp_(new.view(-1).to(running.dtype), momentum)
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:

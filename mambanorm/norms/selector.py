@@ -22,7 +22,7 @@ from mambanorm.basics.checks import check_flag, check_size
 from mambanorm.basics.errors import unknown
 from mambanorm.norms.base import Norm, check_values, fresh_numbers
 from mambanorm.norms.classic import LayerNorm
-from mambanorm.norms.masked_moments import blank_padding, finish
+from mambanorm.norms.masked_moments import blank_padding
 from mambanorm.norms.registry import register_norm
 
 MODES = ("learned", "disable", "random", "fixed")
@@ -49,8 +49,8 @@ class DyT(Norm):
         self.linear = linear
         self.alpha = nn.Parameter(torch.full((d if linear else 1,), float(alpha)))
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
-        return finish(self.bounded(blank_padding(x, lengths)), x, gate, fork)
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.bounded(blank_padding(x, lengths))
 
     def bounded(self, x: Tensor) -> Tensor:
         y = x * self.alpha if self.linear else torch.tanh(self.alpha * x)
@@ -78,9 +78,9 @@ class Derf(Norm):
         self.alpha = nn.Parameter(torch.tensor([float(alpha)]))
         self.shift = nn.Parameter(torch.tensor([float(shift)]))
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         y = torch.erf(self.alpha * blank_padding(x, lengths) + self.shift)
-        return finish(y if self.weight is None else y * self.weight + self.bias, x, gate, fork)
+        return y if self.weight is None else y * self.weight + self.bias
 
     def extra_repr(self) -> str:
         return f"{self.d}"
@@ -136,15 +136,14 @@ class NormSelector(Norm):
             self.register_buffer("seed", torch.randint(2**62, ()))
             self.register_buffer("draws", torch.tensor(0))
 
-    def normalize(self, x: Tensor, lengths: Tensor | None, gate: Tensor | None, fork: bool):
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         blank = blank_padding(x, lengths)
         w = self.weights(blank)
         if self.observer is not None:
             self.observer("selector", w)
         if self.mode == "disable":
-            return self.ln.normalize(x, lengths, gate, fork)
-        y = torch.addcmul(self.ln.normalize(blank, None, None, False) * w[..., 1:], self.dyt.bounded(blank), w[..., :1])
-        return finish(y, x, gate, fork)
+            return self.ln.normalize(x, lengths)
+        return torch.addcmul(self.ln.normalize(blank, None) * w[..., 1:], self.dyt.bounded(blank), w[..., :1])
 
     def weights(self, x: Tensor) -> Tensor:
         """w₀ of DyT and w₁ of LN, (B, L, 2)."""

@@ -1,21 +1,35 @@
-"""The selective scan: one function with mamba-ssm's arguments, several back ends.
+"""The named operations of a block. Whatever is fused is fused inside one of them.
 
-    scan.py        selective_scan and the convolution before it: checks every argument once, hands it to a back end
-    backends.py    which back end: the one asked for, or the fastest that fits
-    reference.py   the equations as a loop to read: what every kernel is tested against
-    stacked.py     the scan under torch.func.vmap: S models side by side
-    chunked.py     Mamba-2's own form of the same scan, in plain torch: what Mamba2Block is tested against
+    scan.py        selective_scan, mamba-ssm's; low_rank_scan, which projects Δ itself
+    conv_gate.py   conv_silu, the convolution with its SiLU; gated, y·SiLU(z)
+    cross.py       cross_scan and cross_merge: an image in four directions, and back
+    reference.py   the scan's equations as a loop to read
+    chunked.py     Mamba-2's own form of the scan, in plain torch: what Mamba2Block is tested against
 
-The kernels themselves are in mambanorm/kernels.
+Each chooses its back end by device and dtype: loops of mambanorm/kernels for float32 on the CPU, Triton or mamba-ssm on
+CUDA, else plain torch, the readable twin that tests compare the others with. Arguments are checked here and nowhere
+below, because the kernels read plain memory.
 
-Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
-
+Glossary: B batch, L length, E channels (the scan's own D), N state size, R = dt_rank, G groups of channels that share
+B and C, K taps of the convolution; u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors,
+z gate, h state.
 Source: Gu & Dao 2023, "Mamba", section 3; state-spaces/mamba `ops/selective_scan_interface.py`.
 """
 
+from mambanorm.kernels.backends import BACKENDS, scan_backend
 from mambanorm.kernels.threads import set_threads
-from mambanorm.operations.backends import BACKENDS, scan_backend
-from mambanorm.operations.scan import conv_silu, selective_scan
+from mambanorm.operations.conv_gate import conv_silu, gated
+from mambanorm.operations.cross import cross_merge, cross_scan
+from mambanorm.operations.scan import low_rank_scan, selective_scan
 
-__all__ = ["BACKENDS", "conv_silu", "scan_backend", "selective_scan", "set_threads"]
+__all__ = [
+    "BACKENDS",
+    "conv_silu",
+    "cross_merge",
+    "cross_scan",
+    "gated",
+    "low_rank_scan",
+    "scan_backend",
+    "selective_scan",
+    "set_threads",
+]

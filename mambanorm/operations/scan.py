@@ -1,18 +1,20 @@
-"""`selective_scan`, and the convolution that stands before it: arguments are checked here, once, and nowhere below.
+"""`selective_scan`, mamba-ssm's, and `low_rank_scan`, which projects Δ itself and is what a Mamba block is made around.
 
-Glossary: see `mambanorm/operations/__init__.py`; E channels and K taps of the convolution.
+Glossary: see `mambanorm/operations/__init__.py`.
 """
 
 import torch
+import torch.nn.functional as F
 
-from mambanorm.basics.checks import check_real, check_shapes, transformed
-from mambanorm.operations.backends import choose, implementation
-from mambanorm.operations.stacked import StackedScan
+from mambanorm.basics.checks import check_real, check_shapes
+from mambanorm.kernels.backends import choose, fused_on_cpu, kernel
+from mambanorm.operations.reference import scan_reference
 
 
 def selective_scan(
-    u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False, *, backend="auto"
-):
+    u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False, *,
+    backend="auto", initial_state=None,
+):  # fmt: skip
     """The selective scan, a drop-in for mamba-ssm's `selective_scan_fn`.
 
     Δ = softplus(delta + delta_bias),  h_t = exp(Δ_t·A)·h_(t-1) + Δ_t·B_t·u_t,  out_t = (Σ_n C_t·h_t + D·u_t)·SiLU(z_t);
@@ -26,40 +28,51 @@ def selective_scan(
     after the last step in the dtype of the computation (float64 for float64 u in the reference, else float32).
     last_state carries no gradient, as upstream.
 
+    `initial_state` (B, D, N): h before the first step, for generation; no gradient goes through it. From a state other
+    than zero the reference goes on, step by step.
     Raises ValueError for wrong shapes, devices or dtypes, and for an unknown or unsuitable back end.
     Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is refused.
     """
     _check_arguments(u, delta, A, B, C, D, z, delta_bias)
-    if transformed():
-        out, last = StackedScan.apply(
-            selective_scan, backend, delta_softplus, return_last_state, u, delta, A, B, C, D, z, delta_bias
-        )
-        return (out, last) if return_last_state else out
+    tensors = u, delta, A, B, C, D, z, delta_bias, delta_softplus
     name = choose(backend, u, A.shape[1])
-    out, last = implementation(name)(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+    if initial_state is not None and (u.shape[2] == 1 or bool(initial_state.any())):
+        out, last = scan_reference(*tensors, state=initial_state)
+    else:
+        out, last = (scan_reference if name == "reference" else kernel(name))(*tensors, return_last_state)
     return (out, last) if return_last_state else out
 
 
-def conv_silu(u, weight, bias):
-    """SiLU of the causal depthwise convolution that stands before the scan: fused for float32 on the CPU, by torch's
-    kernel on CUDA, else in plain torch.
+def low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D, *, state=None, backend="auto"):
+    """The scan of a Mamba block, Δ = softplus(dt·dt_weightᵀ + dt_bias) and A = −exp(A_log): as `selective_scan`, but
+    for float32 on the CPU Δ is never stored.
 
-    u (B, L, E), weight (E, 1, K) as nn.Conv1d has it, bias (E,) → (B, L, E). Raises ValueError for other shapes, dtypes
-    that are not real, and tensors on several devices.
+    u (B, L, E); dt (B, L, R), B and C (B, L, N), or with groups of channels that each have their own, (B, L, G, ·);
+    dt_weight (E, R), dt_bias and D (E,), A_log (E, N). Returns y (B, L, E); with `state`, h before the first step
+    (B, E, N), (y, h after the last step), without gradient. Raises ValueError as `selective_scan`.
     """
-    _check_conv(u, weight, bias)
-    if u.device.type == "cuda":
-        from mambanorm.kernels.cuda import conv_silu_gpu
+    _check_low_rank(u, dt, B, C, dt_weight, dt_bias, A_log, D)
+    dt, B, C = (m if m.dim() == 4 else m.unsqueeze(2) for m in (dt, B, C))  # (B, L, G, ·)
+    tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
+    onward = state is not None and (u.shape[1] == 1 or bool(state.any()))
+    if backend in ("auto", "cpu") and fused_on_cpu(*tensors) and not onward:
+        from mambanorm.kernels.scan_low_rank import low_rank_scan_cpu  # here: importing Numba takes a moment
 
-        return conv_silu_gpu(u, weight, bias)
-    dtypes = {u.dtype, weight.dtype, bias.dtype}
-    if u.device.type == "cpu" and u.numel() and dtypes == {torch.float32} and not transformed():
-        from mambanorm.kernels.conv import conv_silu_cpu
+        y, last = low_rank_scan_cpu(*tensors, want_last=state is not None)
+        return y if state is None else (y, last)
+    y, last = selective_scan(
+        u.transpose(1, 2), project_delta(dt, dt_weight).transpose(1, 2), -torch.exp(A_log),
+        B.permute(0, 2, 3, 1), C.permute(0, 2, 3, 1), D, delta_bias=dt_bias, delta_softplus=True,
+        return_last_state=True, backend=backend, initial_state=state,
+    )  # fmt: skip
+    return y.transpose(1, 2) if state is None else (y.transpose(1, 2), last)
 
-        return conv_silu_cpu(u, weight, bias)
-    from mambanorm.operations.reference import causal_conv
 
-    return torch.nn.functional.silu(causal_conv(u, weight, bias))
+def project_delta(dt, dt_weight):
+    """Δ's R numbers a step, (B, L, R) or (B, L, G, R), to one a channel, (B, L, E)."""
+    if dt.dim() == 3:
+        return F.linear(dt, dt_weight)
+    return torch.einsum("blgr,ger->blge", dt, dt_weight.unflatten(0, (dt.shape[2], -1))).flatten(2)
 
 
 def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
@@ -85,19 +98,6 @@ def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
         _check_input_output(name, tuple(named[name].shape), batch, channels, A.shape[1], length)
 
 
-def _check_conv(u, weight, bias):
-    """Check what `conv_silu` takes, as `_check_arguments` does."""
-    for name, tensor, form in (("u", u, "(B, L, E)"), ("weight", weight, "(E, 1, K)"), ("bias", bias, "(E,)")):
-        check_real(name, tensor, form)
-        if tensor.device != u.device:
-            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
-    if u.dim() != 3 or 0 in u.shape:
-        raise ValueError(f"u has shape {tuple(u.shape)}; (B, L, E) is needed, each at least 1")
-    taps = weight.shape[-1] if weight.dim() == 3 else 0
-    shapes = (u.shape[2], 1, max(taps, 1)), (u.shape[2],)
-    check_shapes("conv_silu", ("weight", "bias"), (weight, bias), shapes)
-
-
 def _check_input_output(name, shape, batch, channels, state, length):
     """B or C: constant (D, N), (B, N, L), or (B, G, N, L) with G dividing D."""
     allowed = [(channels, state), (batch, state, length)]
@@ -106,3 +106,23 @@ def _check_input_output(name, shape, batch, channels, state, length):
         return
     text = f"({batch}, G, {state}, {length}) where G divides {channels}"
     raise ValueError(f"{name} has shape {shape}; allowed are {allowed[0]}, {allowed[1]} and {text}")
+
+
+def _check_low_rank(u, dt, B, C, dt_weight, dt_bias, A_log, D):
+    """Check what the loops rely on: the shapes, and one device and dtype for what varies along L."""
+    names = "u", "dt", "B", "C", "dt_weight", "dt_bias", "A_log", "D"
+    tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
+    for name, tensor in zip(names, tensors):
+        check_real(name, tensor)
+        if tensor.device != u.device:
+            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
+    if u.dim() != 3 or 0 in u.shape or A_log.dim() != 2 or dt_weight.dim() != 2 or dt.dim() not in (3, 4):
+        given = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in zip(names, tensors))
+        raise ValueError(f"low_rank_scan needs u (B, L, E), dt (B, L, R), dt_weight (E, R), A_log (E, N), got {given}")
+    (batch, length, channels), groups = u.shape, dt.shape[2:-1]
+    rank, size = dt_weight.shape[1], A_log.shape[1]
+    if groups and (not groups[0] or channels % groups[0]):
+        raise ValueError(f"{groups[0]} groups of dt, B and C do not divide the {channels} channels of u")
+    narrow, vector = (batch, length, *groups), (channels,)
+    shapes = (*narrow, rank), (*narrow, size), (*narrow, size), (channels, rank), vector, (channels, size), vector
+    check_shapes("low_rank_scan", names[1:], tensors[1:], shapes)

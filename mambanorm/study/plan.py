@@ -28,6 +28,7 @@ from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.loop import build_model
 from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.image import PatchMerging
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
@@ -35,7 +36,6 @@ from mambanorm.training import machine
 from mambanorm.training.evaluation import autocast
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.regimen import NOTHING_ELSE, loss_of
-from mambanorm.vision import PatchMerging
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 POSITIONS_TIMED = 8_192  # the most rows × positions of a timed step, so that the largest task takes seconds; then × B

@@ -1,19 +1,15 @@
-"""Which back end computes the selective scan: the one that is asked for, or the fastest that fits.
+"""Which back end computes an operation: the one that is asked for, or the fastest that takes device and dtype.
 
 ==============  ======================================  ===========================================================
 back end        file                                    where it works
 ==============  ======================================  ===========================================================
-``reference``   `mambanorm/operations/reference.py`            every device; float64 or float32; a loop to read
+``reference``   `mambanorm/operations/reference.py`     every device; float64 or float32; a loop to read
 ``cpu``         `mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
 ``mamba_ssm``   `mambanorm/kernels/cuda.py`             CUDA, if the package mamba-ssm is installed; N up to 256
 ``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is installed; the state in float32
 ==============  ======================================  ===========================================================
 
 "auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else `reference`.
-
-This is the scan alone. A MambaBlock with "auto" or "triton" runs on CUDA as a whole in Triton's fused step
-(`mambanorm/kernels/mixer_triton.py`), whether mamba-ssm is there or not: around mamba-ssm's scan Δ would be stored, and
-norm, gate and convolution be steps of their own. With `scan_backend="mamba_ssm"` the block takes mamba-ssm's scan.
 """
 
 import torch
@@ -36,23 +32,20 @@ def scan_backend(tensor):
     return _fastest(tensor)
 
 
-def implementation(name):
-    """The function of a back end. Imported on first use: Numba and mamba-ssm take seconds to import."""
+def fused_on_cpu(*tensors):
+    """Whether the fused loops take these tensors: float32 on the CPU, all of them; None is no tensor."""
+    return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
+
+
+def kernel(name):
+    """The scan of a back end but the reference. Imported on first use: Numba and mamba-ssm take seconds to import."""
     if name == "cpu":
-        from mambanorm.kernels.scan_cpu import scan_cpu
-
-        return scan_cpu
-    if name == "mamba_ssm":
-        from mambanorm.kernels.cuda import scan_mamba_ssm
-
-        return scan_mamba_ssm
-    if name == "triton":
-        from mambanorm.kernels.scan_triton import scan_triton
-
-        return scan_triton
-    from mambanorm.operations.reference import scan_reference
-
-    return scan_reference
+        from mambanorm.kernels.scan_cpu import scan_cpu as scan
+    elif name == "mamba_ssm":
+        from mambanorm.kernels.cuda import scan_mamba_ssm as scan
+    else:
+        from mambanorm.kernels.scan_triton import scan_triton as scan
+    return scan
 
 
 def _fastest(u, state=1):

@@ -1,0 +1,109 @@
+"""An image in the order of four directions and back, fused on the CPU: each is one pass over memory, and the other's
+backward pass. The readable twins are the last lines of `cross_scan` and `cross_merge` in operations/cross.py.
+
+Glossary: B rows of the batch, H and W of the image, L = H·W, E channels.
+"""
+
+import numba
+import numpy as np
+import torch
+
+from mambanorm.kernels.once_differentiable import backward_once
+from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, in_order, jit, load, memory, places, run, store
+from mambanorm.kernels.threads import scan_threads
+
+DIRECTIONS = 4
+
+
+def cross_scan_cpu(image):
+    """(B, H, W, E) → (B, L, 4, E), the image in the order of each direction; float32 on the CPU."""
+    return _CrossScan.apply(image)
+
+
+def cross_merge_cpu(four, size):
+    """(B, L, 4, E) → (B, H, W, E), the sum of the directions, each put back; size (H, W)."""
+    return _CrossMerge.apply(four, tuple(size))
+
+
+@jit(inline="always")
+def _place(b, g, y, x, height, width, channels):
+    """Offset of direction g's channels of pixel (y, x) in flat memory (B, L, 4, E)."""
+    t = x * height + y if g % 2 else y * width + x
+    t = height * width - 1 - t if g >= 2 else t
+    return ((b * height * width + t) * DIRECTIONS + g) * channels
+
+
+@jit(inline="always")
+def _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row):
+    """row += the sum of a pixel's values in the four directions."""
+    for g in range(DIRECTIONS):
+        load(part, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
+        add_product(row, 0, part, 0, one, 0)
+
+
+@jit()
+def _order_worker(worker, workers, batch, height, width, channels, merging, places):
+    """If merging, the image (B, L, E) is the sum of its four directions (B, L, 4, E); else it is copied to all four."""
+    image, four = memory(places, 0), memory(places, 1)
+    blocks = (channels + LANES - 1) // LANES
+    row, part, one = np.zeros((1, LANES), np.float32), np.zeros((1, LANES), np.float32), np.ones(LANES, np.float32)
+    for item in range(batch * blocks * worker // workers, batch * blocks * (worker + 1) // workers):
+        b, d0 = item // blocks, item % blocks * LANES
+        lanes = min(LANES, channels - d0)
+        for y in range(height):
+            for x in range(width):
+                start = ((b * height + y) * width + x) * channels + d0
+                if merging:
+                    row[0, :] = ZERO
+                    _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row)
+                    store(row, 0, 0, image, start, lanes)
+                else:
+                    load(row, 0, 0, image, start, lanes)
+                    for g in range(DIRECTIONS):
+                        store(row, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
+
+
+@jit(parallel=True)
+def _order(workers, arguments):
+    for worker in numba.prange(workers):
+        _order_worker(worker, workers, *arguments)
+
+
+def _spread(image):
+    (batch, height, width, channels), image = image.shape, in_order(image)
+    four = empty(batch, height * width, DIRECTIONS, channels)
+    run(_order, _order_worker, _workers(image), (*image.shape, False, places([image, four])))
+    return four
+
+
+def _merged(four, size):
+    four, image = in_order(four), empty(len(four), *size, four.shape[-1])
+    run(_order, _order_worker, _workers(image), (*image.shape, True, places([image, four])))
+    return image
+
+
+def _workers(image):
+    return min(scan_threads(), image.shape[0] * -(-image.shape[-1] // LANES))
+
+
+class _CrossScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, image):
+        ctx.size = image.shape[1:3]
+        return _spread(image)
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, grad):
+        return _merged(grad, ctx.size)
+
+
+class _CrossMerge(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, four, size):
+        return _merged(four, size)
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, grad):
+        return _spread(grad), None
