@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.basics.checks import check_shapes
 from mambanorm.block import BlockCache, CausalBlock, arm_of, check_sizes, init_dt_bias
 from mambanorm.norms import NORMS
 from mambanorm.norms.base import check_groups
@@ -125,7 +126,8 @@ class Mamba2Block(CausalBlock):
 
     def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: BlockCache | None) -> Tensor:
         """y (B, L, E): the selective scan, Δ, A and D the same for all channels of a head."""
-        state = None if context is None else context.state
+        state, heads = None if context is None else context.state, [(self.n_heads,)] * 3
+        check_shapes("Mamba2Block", ("dt_bias", "A_log", "D"), (self.dt_bias, self.A_log, self.D), heads)  # no widening
         delta = at("step_size", F.softplus(dt + self.dt_bias))
         u, delta, B, C = u.transpose(1, 2), self._widen(delta).transpose(1, 2), self._grouped(B), self._grouped(C)
         A = self._widen(-torch.exp(self.A_log))[:, None].expand(-1, self.d_state)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import mambanorm as mn
 from mambanorm.arms import PRESETS
-from mambanorm.block import SITES, can_fuse
+from mambanorm.arms import SITES
 from mambanorm.claims import comparisons
 from mambanorm.config import base_config
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
@@ -19,7 +19,7 @@ from mambanorm.kernels.cuda import conv_silu_gpu
 from mambanorm.loop import build_model
 from mambanorm.models.positional import waves
 from mambanorm.operations import conv_silu
-from mambanorm.operations.reference import causal_conv
+from mambanorm.operations.conv_gate import causal_conv
 from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
 
 D, L, B = 16, 11, 3
@@ -43,7 +43,7 @@ def sample(*shape, seed=0):
 
 @pytest.fixture
 def torch_norm():
-    """A norm of someone else's in the registry: no gate, no fork, a plain module."""
+    """A norm of someone else's in the registry: a plain module."""
 
     @mn.register_norm("Torch", equation="", source="this test", axes=("D",), causal=True, learnable="γ")
     class Torch(torch.nn.RMSNorm):
@@ -100,9 +100,9 @@ def test_recording_changes_no_output_and_shows_every_site(arm):
     plain = block(x)
     with mn.record(block) as seen:
         observed = block(x)
-    torch.testing.assert_close(observed, plain, rtol=1e-6, atol=1e-6)
+    assert torch.equal(observed, plain)
     assert [site for _, _, site, _ in seen.seen] == list(SITES)
-    torch.testing.assert_close(seen.tensors("residual")[0], plain, rtol=1e-6, atol=1e-6)
+    assert torch.equal(seen.tensors("residual")[0], plain)
     assert block.observer is None
 
 
@@ -135,7 +135,7 @@ def test_impossible_sizes_are_refused(sizes):
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 7)])
 def test_a_block_refuses_wrong_rank_and_channels(shape):
-    with pytest.raises(ValueError, match="MambaBlock expects"):
+    with pytest.raises(ValueError, match=r"expects \(B, L, D\) with D = 8"):
         mn.MambaBlock(8, "None")(torch.zeros(shape))
 
 
@@ -166,7 +166,6 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
         torch.manual_seed(0)
         block = mn.MambaBlock(shape[2], *mn.Arm.parse(arm), **sizes).to(dtype)
         x = sample(*shape).to(dtype).requires_grad_()
-        assert can_fuse(block, x, block._mixer_parameters()) == (dtype == torch.float32)
         y = block(x)
         loss = (y * sample(*shape, seed=1).to(dtype)).sum()
         leaves = [x, *(p for p in block.parameters() if p.requires_grad)]

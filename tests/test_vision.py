@@ -2,21 +2,24 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.func import functional_call
 
 import mambanorm as mn
-from mambanorm import tasks
-from mambanorm.block import SITES, can_fuse
+from mambanorm import tasks, vision
+from mambanorm.arms import SITES
 from mambanorm.config import SCALES, base_config
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
-from mambanorm.kernels import mixer_2d, scan_cpu
+from mambanorm.kernels import scan_low_rank
 from mambanorm.loop import build_model, positions, train
 from mambanorm.models.image import PatchMerging
 from mambanorm.norms import NORMS
+from mambanorm.operations import conv_silu
 from mambanorm.tasks import Split, TaskData, load_task
 from mambanorm.training.gradients import find_nonfinite
 from mambanorm.training.optimizer import build_optimizer
@@ -89,33 +92,45 @@ def test_flipping_or_transposing_the_image_permutes_the_directions():
 
 
 @pytest.mark.parametrize(("height", "width", "channels"), [(5, 7, 6), (1, 3, 65), (8, 8, 64), (4, 3, 130)])
-def test_fused_spread_and_merge_equal_their_twins(height, width, channels):
-    x, four = sample(2, height * width, channels), sample(2, height * width, 4, channels, seed=1)
-    image = x.transpose(1, 2).unflatten(2, (height, width))
-    assert torch.equal(mixer_2d.spread(x, (height, width)), mn.cross_scan(image).permute(0, 3, 1, 2))
-    merged = mn.cross_merge(four.permute(0, 2, 3, 1), height, width).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(mixer_2d.merge(four, (height, width)), merged)
+def test_fused_cross_scan_and_merge_equal_their_twins_forward_and_backward(height, width, channels):
+    image, four = sample(2, channels, height, width), sample(2, 4, channels, height * width, seed=1)
+    for function, given, size in ((mn.cross_scan, image, ()), (mn.cross_merge, four, (height, width))):
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            leaf = given.to(dtype).requires_grad_()
+            y = function(leaf, *size)
+            found.append((y, *torch.autograd.grad((y * sample(*y.shape, seed=2)).sum(), leaf)))
+        for fused, slow in zip(*found, strict=True):
+            torch.testing.assert_close(fused.double(), slow, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("height", "width", "channels", "taps"), [(5, 7, 6, 3), (1, 2, 65, 5), (8, 8, 64, 3)])
-def test_fused_convolution_equals_its_twin_forward_and_backward(height, width, channels, taps):
-    conv = torch.nn.Conv2d(channels, channels, taps, groups=channels, padding=taps // 2).double()
-    u, grad = sample(2, height * width, channels), sample(2, height * width, 4, channels, seed=1)
-    flat, bias = conv.weight.detach().float().flatten(1).t().contiguous(), conv.bias.detach().float()
-    image = u.double().transpose(1, 2).unflatten(2, (height, width)).requires_grad_()
-    slow = mn.cross_scan(F.silu(conv(image))).permute(0, 3, 1, 2)
-    du, dweight, dbias = torch.autograd.grad((slow * grad).sum(), [image, conv.weight, conv.bias])
-    fast = mixer_2d.conv_forward(u, (height, width), flat, bias)
-    found = fast, *mixer_2d.conv_backward(u, (height, width), flat, bias, grad)
-    expected = slow, du.flatten(2).transpose(1, 2), dweight.flatten(1).t(), dbias
-    for ours, theirs in zip(found, expected, strict=True):
-        assert (ours.double() - theirs).abs().max() <= 3e-6 * max(float(theirs.detach().abs().max()), 1.0)
+def test_fused_convolution_equals_torch_s_forward_and_backward(height, width, channels, taps):
+    conv = torch.nn.Conv2d(channels, channels, taps, groups=channels, padding=taps // 2)
+    inputs, found = [sample(2, height, width, channels), conv.weight.detach(), conv.bias.detach()], []
+    conv = conv.double()
+
+    def library(u, weight, bias):
+        y = functional_call(conv, dict(weight=weight, bias=bias), u.permute(0, 3, 1, 2))
+        return F.silu(y).permute(0, 2, 3, 1)
+
+    for function, dtype in ((conv_silu, torch.float32), (conv_silu, torch.float64), (library, torch.float64)):
+        leaves = [t.clone().to(dtype).requires_grad_() for t in inputs]
+        y = function(*leaves)
+        found.append([y, *torch.autograd.grad((y * sample(*y.shape, seed=1)).sum(), leaves)])
+    for fused, slow, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(slow, theirs, rtol=1e-10, atol=1e-10)
+        assert (fused.double() - slow).abs().max() <= 3e-6 * max(float(slow.detach().abs().max()), 1.0)
 
 
 def test_each_direction_is_the_selective_scan_of_the_image_flattened_in_that_order():
     block, u = mn.VSSBlock(D, d_state=3).double(), sample(2, 2 * D, H, W).double()
     e, n, r = block.d_inner, 3, block.dt_rank
-    found = block._scan(mn.cross_scan(u))
+    found = []
+    with patch.object(vision, "cross_merge", lambda y, *size: found.append(y) or mn.cross_merge(y, *size)):
+        parts = block.select(u.flatten(2).transpose(1, 2), None, lambda site, value: value, (H, W))
+        block.scan(*parts, lambda site, value: value, (H, W))
+    (found,) = found
     for g, path in enumerate(paths(H, W)):
         own = slice(g * e, (g + 1) * e)
         line = torch.stack([u[:, :, row, column] for row, column in path], -1)
@@ -156,7 +171,6 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
             torch.manual_seed(0)
             block = mn.VSSBlock(shape[3], *mn.Arm.parse(arm), **sizes, scan_backend=backend).to(dtype)
             x = sample(*shape).to(dtype).requires_grad_()
-            assert can_fuse(block, x, block._mixer_parameters()) == (dtype == torch.float32 and backend == "auto")
             y = block(x)
             loss = (y * sample(*shape, seed=1).to(dtype)).sum()
             found.append([t.detach().double() for t in (y, *torch.autograd.grad(loss, [x, *block.parameters()]))])
@@ -167,21 +181,11 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
         assert error <= max(2e-5 * max(1.0, exact.abs().max()), 1.5 * rounding), (arm, error, rounding)
 
 
-def test_the_plain_twin_in_float32_is_one_call_of_the_fused_scan(monkeypatch):
-    block, x, calls, real = mn.VSSBlock(D), sample(B, H, W, D), [], scan_cpu.scan_cpu
-    monkeypatch.setattr(scan_cpu, "scan_cpu", lambda u, *rest: calls.append(tuple(u.shape)) or real(u, *rest))
-    with mn.record(block):
-        observed = block(x)
-    assert calls == [(B, 4 * 2 * D, H * W)]
-    block.scan_backend = "reference"
-    torch.testing.assert_close(observed, block(x), rtol=1e-5, atol=1e-5)
-
-
-def test_the_block_makes_no_tensor_of_all_states(monkeypatch):
+def test_the_four_scans_are_one_call_that_makes_no_tensor_of_all_states(monkeypatch):
     """B·L·4E·N floats; what the kernels need besides inputs and results is what their plan says."""
-    block, plans, real = mn.VSSBlock(32, d_state=64), [], mixer_2d.scan_forward
+    block, plans, real = mn.VSSBlock(32, d_state=64), [], scan_low_rank.scan_forward
     monkeypatch.setattr(
-        mixer_2d, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
+        scan_low_rank, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
     )
     block(sample(4, 16, 16, 32)).sum().backward()
     (plan,) = plans
@@ -278,13 +282,14 @@ def test_recording_changes_no_output_and_shows_every_site(arm):
     plain = block(x)
     with mn.record(block) as seen:
         observed = block(x)
-    torch.testing.assert_close(observed, plain, rtol=1e-5, atol=1e-5)
+    assert torch.equal(observed, plain)
     assert [site for _, _, site, _ in seen.seen] == list(SITES)
-    assert all(value.shape[:2] == (B, H * W) for _, _, _, value in seen.seen)
-    torch.testing.assert_close(seen.tensors("residual")[0].view(x.shape), observed)
-    assert {site: seen.tensors(site)[0].shape[2] for site in ("B", "delta", "scan")} == dict(
-        B=64, delta=8 * D, scan=2 * D
-    )
+    by_direction = ("B", "C", "delta", "delta_after", "step_size")
+    for _, _, site, value in seen.seen:
+        assert value.shape[:2] == ((4 if site in by_direction else 1) * B, H * W)
+    assert torch.equal(seen.tensors("residual")[0].view(x.shape), observed)
+    widths = dict(B=16, delta=1, delta_after=2 * D, step_size=2 * D, scan=2 * D)
+    assert {site: seen.tensors(site)[0].shape[2] for site in widths} == widths
 
 
 # the model
