@@ -10,8 +10,8 @@ sites of MORE_SITES (arms.py); sites.py has what all blocks share of that.
 
 For generation: `prefill` runs the prompt and returns a BlockCache as well; `step` takes one more position.
 
-A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU and, with Triton, on
-CUDA. The readable one runs everywhere else and while diagnostics record, because there every site of SITES is a tensor.
+A block is implemented twice, with equal results. The fused version is fast, for float32 on the CPU. The readable
+one runs everywhere else and while diagnostics record, because there every site of SITES is a tensor.
 Parameter names and initial values are mamba-ssm's.
 """
 
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import PRESETS, Arm
-from mambanorm.basics.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown, transformed
+from mambanorm.basics.checks import check_beside, check_real, check_shapes, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
 from mambanorm.sites import SITES, SitedBlock, arm_of, site_widths
 from mambanorm.norms import check_causal
@@ -274,18 +274,6 @@ def can_fuse(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> boo
     )
 
 
-def can_fuse_triton(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> bool:
-    """The same for Triton: float32, bfloat16 or half on CUDA, with autocast or without, by the scan "auto" or
-    "triton"; on the CPU by "triton", in its interpreter. It comes before mamba-ssm's scan, which must be asked for."""
-    if block.observer is not None or block.scan_backend not in (("auto", "triton") if x.is_cuda else ("triton",)):
-        return False
-    if transformed():  # by vmap, as where runs are stacked
-        return False
-    from mambanorm.kernels.scan_triton import usable
-
-    return usable(x, *parameters)
-
-
 def fused_kernels(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Callable, ...] | None:
     """The mixer of a MambaBlock for x: at once, its first and its second part; None where nothing is fused."""
     if can_fuse(block, x, parameters):
@@ -293,10 +281,6 @@ def fused_kernels(block: nn.Module, x: Tensor, parameters: tuple[Tensor, ...]) -
         from mambanorm.kernels.mixer_parts import enter_mixer, leave_mixer
 
         return mixer_cpu, enter_mixer, leave_mixer
-    if can_fuse_triton(block, x, parameters):
-        from mambanorm.kernels.mixer_triton import enter_mixer_triton, leave_mixer_triton, mixer_triton
-
-        return mixer_triton, enter_mixer_triton, leave_mixer_triton
     return None
 
 

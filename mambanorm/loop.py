@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,18 +21,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog
-from mambanorm.diagnostics.recording import blocks_of
-from mambanorm.kernels.scan_triton import obstacle
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerClassifier
 from mambanorm.operations import scan_backend
 from mambanorm.tasks import Shape, TaskData, load_task
-from mambanorm.training import cuda_graph, machine
+from mambanorm.training import machine
 from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best, Checkpoint
 from mambanorm.training.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
@@ -64,7 +60,6 @@ def train(
     checkpoint_dir: str | Path | None = None,
     checkpoint_every_s: float = 300.0,
     runs_dir: str | Path | None = None,
-    graphs: bool = False,
 ) -> RunResult:
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
@@ -73,11 +68,9 @@ def train(
     It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
     be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
     divergence. `runs_dir`: where the runs lie that a config names as its teacher or start (None = the run store).
-    `graphs`: on CUDA each step is replayed as a CUDA graph (training/cuda_graph.py); where that cannot be, a warning
-    says why.
     """
     with exactly_threads(config.threads), machine.whole_float32():
-        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir, graphs)
+        return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
 
 
 def _train(
@@ -86,7 +79,6 @@ def _train(
     checkpoint_dir: str | Path | None,
     checkpoint_every_s: float,
     runs_dir: str | Path | None,
-    graphs: bool,
 ) -> RunResult:
     device = machine.pick_device(config.device)
     memory = machine.PeakMemory(device)
@@ -103,7 +95,7 @@ def _train(
     parts = dict(model=model, optimizer=optimizer, average=average, log=log, best=best, curve=curve)
     checkpoint = Checkpoint(checkpoint_dir, checkpoint_every_s, config, **parts)
     tokens, earlier_s = checkpoint.load()
-    gradients = gradients_of(model, optimizer, config, log, device, graphs)
+    gradients = Gradients(model, optimizer, config, log)
     start, done = time.perf_counter() - earlier_s, len(curve)
 
     if not done:
@@ -149,16 +141,8 @@ def _train(
         wall_s=wall_s,
         tokens_per_s=tokens / wall_s,
         peak_memory_mb=memory.sample(),
-        backend=backend_of(model, device),
+        backend=scan_backend(torch.empty(0, device=device)),
     )  # fmt: skip
-
-
-def backend_of(model: nn.Module, device: torch.device) -> str:
-    """What computes the scans of a model on a device. Mamba's own block goes before mamba-ssm: its step is fused."""
-    fused = [isinstance(block, MambaBlock) for _, block in blocks_of(model)]
-    if device.type == "cuda" and fused[0] and obstacle("cuda") is None:
-        return "triton"
-    return scan_backend(torch.empty(0, device=device))
 
 
 def result_of(
@@ -203,23 +187,6 @@ def result_of(
         checkpoint={name: value.detach().cpu().clone() for name, value in judged.state_dict().items()},
         **measured,
     )
-
-
-def gradients_of(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    config: RunConfig,
-    log: WeightLog,
-    device: torch.device,
-    graphs: bool,
-) -> Gradients:
-    """Forward and backward of each step: as CUDA graphs if asked for and possible."""
-    if not graphs:
-        return Gradients(model, optimizer, config, log)
-    if (reason := cuda_graph.obstacle(config, device)) is not None:
-        warnings.warn(f"no CUDA graph, the run goes on without: {reason}", stacklevel=4)
-        return Gradients(model, optimizer, config, log)
-    return cuda_graph.Graphed(model, optimizer, config, log)
 
 
 def check_data(config: RunConfig, data: TaskData) -> int:

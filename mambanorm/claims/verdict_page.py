@@ -133,10 +133,9 @@ def _line(task: str, scale: str, runs: pd.DataFrame) -> str:
     rows = config.train_rows or len(load_task(task, scale, 0).train)
     weights = " to ".join(_each({runs.parameters.min(), runs.parameters.max()}, ","))
     epochs = " and ".join(_each(runs.steps * config.batch_size / rows, ".2g"))
-    stacked = ", shares of stacks" if runs.backend.astype(str).str.contains("stacked of").any() else ""
     return (
-        f"{task}, scale {scale}: {len(runs)} runs of {runs.wall_s.median():.1f} s (median{stacked}), "
-        f"{weights} weights, {epochs} epochs of {rows:,} rows"
+        f"{task}, scale {scale}: {len(runs)} runs of {runs.wall_s.median():.1f} s (median), {weights} weights, "
+        f"{epochs} epochs of {rows:,} rows"
     )
 
 

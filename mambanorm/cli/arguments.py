@@ -196,10 +196,6 @@ def workers(text: str) -> int | str:
     return int(text)
 
 
-def stack(text: str) -> int | str:
-    return text if text == "auto" else positive(text)
-
-
 def positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
@@ -240,11 +236,6 @@ def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS
 
 
 WORKERS_HELP = "auto (one a core, or as many as fit on the GPUs), 0 (in this process) or N"
-
-
-def add_graphs(command: Parser) -> None:
-    graphs = "on CUDA: replay each step as a CUDA graph; where that cannot be, a warning says why"
-    command.add_argument("--graphs", action="store_true", help=graphs)
 
 
 def add_training(command: Parser) -> None:

@@ -25,7 +25,7 @@ from mambanorm.basics.checks import (
     check_size,
     shown,
 )
-from mambanorm.norms.masked_moments import blank_padding, finish, fusible, fusible_triton, standardize
+from mambanorm.norms.masked_moments import blank_padding, finish, fusible, standardize
 
 
 @contextmanager
@@ -102,20 +102,7 @@ class TokenNorm(Norm):
             from mambanorm.kernels.norm_token import token_norm  # here: importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups, gate, fork)
-        if fusible_triton(x, self.weight, self.bias, gate):
-            from mambanorm.kernels.norm_token_triton import token_norm_triton
-
-            options = self.eps, self.centred, self.groups, gate, fork, self._stored_in(x, gate, fork)
-            return token_norm_triton(x, self.weight, self.bias, *options)
         return finish(self.readable(x), x, gate, fork)
-
-    def _stored_in(self, x: Tensor, gate: Tensor | None, fork: bool) -> torch.dtype:
-        """The dtype of Triton's result: x's, under autocast float32 as torch's norms have it. What a block asks for,
-        gated or forked, goes into a matrix product next: it is stored in the dtype to which autocast would cast it."""
-        kind = x.device.type
-        if not torch.is_autocast_enabled(kind):
-            return x.dtype
-        return torch.get_autocast_dtype(kind) if fork or gate is not None else torch.float32
 
     def readable(self, x: Tensor) -> Tensor:
         """The readable twin, in plain torch."""

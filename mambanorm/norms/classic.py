@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.basics.checks import check_flag, shown, transformed
+from mambanorm.basics.checks import check_flag, shown
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
 from mambanorm.norms.masked_moments import blank_padding, channel_moments, finish, follow, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
@@ -78,7 +78,7 @@ class BatchNorm(SequenceNorm):
 def batch_count(x: Tensor, lengths: Tensor | None, name: str) -> int | Tensor:
     """How many values a batch statistic is taken over. Raises ValueError for a single one, whose variance is 0."""
     count = x.shape[0] * x.shape[1] if lengths is None else lengths.sum()
-    if not (isinstance(count, Tensor) and (count.is_cuda or transformed())) and count < 2:
+    if not (isinstance(count, Tensor) and count.is_cuda) and count < 2:
         raise ValueError(
             f"{name} in training needs more than one value per channel, got B·L = 1 (shape {tuple(x.shape)}): "
             "use a larger batch, a longer sequence, or a norm that takes its statistics over D"

@@ -19,8 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import transformed
-
 
 class Moments(NamedTuple):
     """Mean `m`, centred second moment `v`, both (B, 1, D), and the number of positions `count`, (B, 1, 1) or int.
@@ -40,20 +38,8 @@ def valid_positions(lengths: Tensor, L: int) -> Tensor:
 
 
 def fusible(*tensors: Tensor | None) -> bool:
-    """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch; never inside
-    a transform of torch.func, whose tensors have no memory."""
-    if transformed():
-        return False
+    """True if all are float32 on the CPU, where the fused loops of mambanorm/kernels replace plain torch."""
     return all([t is None or (t.is_cpu and t.dtype is torch.float32) for t in tensors])  # a list: several times as fast
-
-
-def fusible_triton(*tensors: Tensor | None) -> bool:
-    """True if the first is on CUDA and Triton's kernels can run and take them all."""
-    if not tensors[0].is_cuda or transformed():
-        return False
-    from mambanorm.kernels.scan_triton import usable
-
-    return usable(*tensors)
 
 
 def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -122,9 +108,8 @@ def pool_batch(moments: Moments) -> tuple[Tensor, Tensor]:
 
 
 def follow(running: Tensor, new: Tensor, momentum: float) -> None:
-    """running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D). Not by lerp_, which vmap
-    does one slice after another."""
-    running.copy_(running.lerp(new.view(-1).to(running.dtype), momentum))
+    """running ← (1 − momentum)·running + momentum·new, in place; running (D,), new (1, 1, D)."""
+    running.lerp_(new.view(-1).to(running.dtype), momentum)
 
 
 def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
     scan.py        selective_scan and the convolution before it: checks every argument once, hands it to a back end
     backends.py    which back end: the one asked for, or the fastest that fits
     reference.py   the equations as a loop to read: what every kernel is tested against
-    stacked.py     the scan under torch.func.vmap: S models side by side
     chunked.py     Mamba-2's own form of the same scan, in plain torch: what Mamba2Block is tested against
 
 The kernels themselves are in mambanorm/kernels.

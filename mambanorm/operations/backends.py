@@ -10,10 +10,6 @@ back end        file                                    where it works
 ==============  ======================================  ===========================================================
 
 "auto" takes the first that works: `cpu` on the CPU, `mamba_ssm` or `triton` on CUDA, and else `reference`.
-
-This is the scan alone. A MambaBlock with "auto" or "triton" runs on CUDA as a whole in Triton's fused step
-(`mambanorm/kernels/mixer_triton.py`), whether mamba-ssm is there or not: around mamba-ssm's scan Δ would be stored, and
-norm, gate and convolution be steps of their own. With `scan_backend="mamba_ssm"` the block takes mamba-ssm's scan.
 """
 
 import torch

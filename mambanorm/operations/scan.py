@@ -5,9 +5,8 @@ Glossary: see `mambanorm/operations/__init__.py`; E channels and K taps of the c
 
 import torch
 
-from mambanorm.basics.checks import check_real, check_shapes, transformed
+from mambanorm.basics.checks import check_real, check_shapes
 from mambanorm.operations.backends import choose, implementation
-from mambanorm.operations.stacked import StackedScan
 
 
 def selective_scan(
@@ -30,11 +29,6 @@ def selective_scan(
     Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is refused.
     """
     _check_arguments(u, delta, A, B, C, D, z, delta_bias)
-    if transformed():
-        out, last = StackedScan.apply(
-            selective_scan, backend, delta_softplus, return_last_state, u, delta, A, B, C, D, z, delta_bias
-        )
-        return (out, last) if return_last_state else out
     name = choose(backend, u, A.shape[1])
     out, last = implementation(name)(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
     return (out, last) if return_last_state else out
@@ -52,8 +46,7 @@ def conv_silu(u, weight, bias):
         from mambanorm.kernels.cuda import conv_silu_gpu
 
         return conv_silu_gpu(u, weight, bias)
-    dtypes = {u.dtype, weight.dtype, bias.dtype}
-    if u.device.type == "cpu" and u.numel() and dtypes == {torch.float32} and not transformed():
+    if u.device.type == "cpu" and u.numel() and {u.dtype, weight.dtype, bias.dtype} == {torch.float32}:
         from mambanorm.kernels.conv import conv_silu_cpu
 
         return conv_silu_cpu(u, weight, bias)

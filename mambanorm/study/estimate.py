@@ -72,7 +72,7 @@ def estimate(
 def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
     """Seconds per unit of `relative_cost`, the median over the stored runs of such a model with this task, scale and
     number of threads; and the number of these runs."""
-    like = frame[~frame["backend"].astype(str).str.contains("stacked of")]  # their time is a share of the stack's
+    like = frame
     for name in ("model", "task", "scale", "threads"):
         like = like[like[name] == getattr(config, name)]
     if not anywhere:

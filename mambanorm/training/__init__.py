@@ -5,7 +5,6 @@ loop.py         train: one run, from top to bottom
 optimizer.py, schedule.py, evaluation.py, checkpoint.py   what the loop is made of
 result.py       what a run gives
 store.py        the folder of all runs;   stored_run.py: one of them, read and checked;   index.py: what is known of all
-stacked.py      several runs of one arm as one model, stack.py: its step; stacked_sweep.py: the stacks of a sweep
 sweep.py        many runs;   worker.py, cluster.py, leases.py: where they train, one process each
 gpus.py         how many of them fit on a GPU, measured
 recorded_results.py   results that the repository carries

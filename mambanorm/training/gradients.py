@@ -1,6 +1,6 @@
 """The forward and backward pass of one step, and what is said of gradients that are not finite.
 
-Gradients          fills the gradients of a model, step by step; cuda_graph.py has one that replays a recorded step
+Gradients          fills the gradients of a model, step by step
 backward           the losses of a batch, micro-batch by micro-batch
 finite_gradients, find_nonfinite    is every gradient finite, and where does the first non-finite number stand
 """
@@ -17,7 +17,7 @@ from mambanorm.training.regimen import NOTHING_ELSE, Lesson, loss_of, step_rando
 
 
 class Gradients:
-    """Forward and backward of each step, the plain way."""
+    """Forward and backward of each step."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: RunConfig, log: WeightLog):
         self.model, self.optimizer, self.config, self.log = model, optimizer, config, log
