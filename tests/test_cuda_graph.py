@@ -12,11 +12,11 @@ import torch
 
 from mambanorm import loop
 from mambanorm.cli.main import main
-from mambanorm.config import base_config
 from mambanorm.loop import build_model, train
 from mambanorm.tasks import load_task
 from mambanorm.training import cuda_graph, stacked
 from mambanorm.training.cuda_graph import ROUND, Graphed, Recordings, obstacle
+from mambanorm.training.grid import base_config
 from mambanorm.training.stacked import open_stack, train_stacked
 from mambanorm.training.store import load_runs
 

@@ -21,13 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mambanorm.arms import PAPER_NORMS
 from mambanorm.cli.main import main
-from mambanorm.config import base_config, grid
 from mambanorm.loop import train
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms import NORMS
 from mambanorm.operations import selective_scan
 from mambanorm.study.estimate import _stored_rate
 from mambanorm.training import stacked_sweep
+from mambanorm.training.grid import base_config, grid
 from mambanorm.training.leases import Held, Holder
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.training.regimen import NOTHING_ELSE, loss_of

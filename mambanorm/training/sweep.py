@@ -27,9 +27,10 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import is_full
 from mambanorm.basics.text import spell
-from mambanorm.config import RunConfig, relative_cost, unique
+from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
+from mambanorm.training.grid import relative_cost, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
 from mambanorm.training.stacked_sweep import check_stack, train_stacks
