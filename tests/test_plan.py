@@ -14,10 +14,10 @@ from mambanorm.arms import MORE_SITES
 from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import prefixed
 from mambanorm.cli import main as cli
-from mambanorm.config import base_config
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import PAPER
 from mambanorm.vision import ImageClassifier
 

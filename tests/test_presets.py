@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from mambanorm.config import RunConfig, base_config, grid, run_id_of
+from mambanorm.config import EARLIER_BETAS, RunConfig, run_id_of
 from mambanorm.loop import train
 from mambanorm.tasks import TASKS
+from mambanorm.training.grid import base_config, grid
 from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
 
@@ -92,6 +93,11 @@ def test_betas_and_optimizer_are_part_of_a_run_where_they_are_not_the_presets():
         assert RunConfig.from_dict(before) == config
         assert (config.run_id, config.betas) == (run_id_of(before), betas)
         assert config.but(betas=[0.8, 0.9]).run_id != config.run_id
+
+
+def test_runs_that_were_stored_before_betas_was_a_field_have_those_of_the_presets():
+    """A preset that names others from now on is no entry of that table: its runs have them in their run_id."""
+    assert {(scale, task): DIFFERENCES[scale][task]["betas"] for scale, task in EARLIER_BETAS} == EARLIER_BETAS
 
 
 @pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, (0.9, "x"), (True, 0.9), (0.9, float("nan"))])

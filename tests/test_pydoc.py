@@ -18,12 +18,12 @@ from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
 from mambanorm.claims.verdict_html import command
 from mambanorm.claims.verdict_table import describe
 from mambanorm.cli.printing import print_run
-from mambanorm.config import base_config
 from mambanorm.loop import build_model, train
 from mambanorm.study.experiments import lr_grid, study
 from mambanorm.study.plan import plan, shape_of_data
 from mambanorm.tasks import TASKS, BadData, Split, TaskData, pydoc
 from mambanorm.training.evaluation import accuracy, predict
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.regimen import NOTHING_ELSE, Lesson, loss_of
 from mambanorm.training.store import load_runs, save_run, stored_run

@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
-from mambanorm.config import RunConfig, base_config
+from mambanorm.config import RunConfig
 from mambanorm.loop import build_model, train
 from mambanorm.tasks import load_task
 from mambanorm.training.averaging import Average
 from mambanorm.training.checkpoint import Best
 from mambanorm.training.evaluation import accuracy
+from mambanorm.training.grid import base_config
 from mambanorm.training.regimen import Lesson, loss_of, mixed
 from mambanorm.training.store import save_run, stored_run
 
@@ -326,12 +327,12 @@ def test_fields_of_the_regimen_enter_no_run_id_at_their_default():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (dict(mixup=-0.1), "mixup must be a number of at least 0, got -0.1"),
-        (dict(cutmix=float("nan")), "cutmix must be a number of at least 0"),
+        (dict(mixup=-0.1), "mixup must be a finite number of at least 0, got -0.1"),
+        (dict(cutmix=float("nan")), "cutmix must be a finite number of at least 0"),
         (dict(drop_path=1), "drop_path must be a number from 0 to below 1, got 1"),
         (dict(label_smoothing=1.0), "label_smoothing must be a number from 0 to below 1"),
         (dict(ema=True), "ema must be a number"),
-        (dict(temperature=0), "temperature must be a number above 0"),
+        (dict(temperature=0), "temperature must be a finite number above 0"),
         (dict(teacher_weight=1.1), "teacher_weight must be a number from 0 to 1"),
         (dict(patience=-1), "patience must be a whole number of at least 0"),
         (dict(teacher="best"), "teacher must be the run_id of a stored run"),

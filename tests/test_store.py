@@ -20,9 +20,10 @@ import mambanorm as mn
 from benchmarks import store as store_benchmark
 from mambanorm.basics import atomic as whole
 from mambanorm.cli.main import main
-from mambanorm.config import base_config, run_id_of
+from mambanorm.config import run_id_of
 from mambanorm.loop import train
 from mambanorm.study.experiments import deep_runs
+from mambanorm.training.grid import base_config
 from mambanorm.training.store import (
     check_runs,
     check_store,

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm import tasks
 from mambanorm.block import SITES, can_fuse
-from mambanorm.config import SCALES, base_config
+from mambanorm.config import SCALES
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.kernels import mixer_2d, scan_cpu
 from mambanorm.loop import build_model, positions, train
 from mambanorm.norms import NORMS
 from mambanorm.tasks import Split, TaskData, load_task
 from mambanorm.training.gradients import find_nonfinite
+from mambanorm.training.grid import base_config
 from mambanorm.training.optimizer import build_optimizer
 from mambanorm.vision import PatchMerging
 

@@ -19,7 +19,6 @@ from mambanorm import widgets
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm.cli.main import main
-from mambanorm.config import base_config
 from mambanorm.diagnostics.growth_map import growth_map
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.diagrams import moving_cells
@@ -31,6 +30,7 @@ from mambanorm.loop import train
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
 from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.training.grid import base_config
 from mambanorm.training.live import LiveRun, LiveRuns
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page

@@ -24,8 +24,9 @@ from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
-from mambanorm.config import base_config, check_seeds
 from mambanorm.training import recorded_results
+from mambanorm.training.grid import base_config
+from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import load_runs
 
 

@@ -102,7 +102,7 @@ def path(text: str):
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
-    from mambanorm.config import check_task
+    from mambanorm.training.grid import check_task
 
     return [check_task(name) for name in names]
 
@@ -136,7 +136,7 @@ def scale(text: str) -> str:
 
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
-    from mambanorm.config import check_seeds
+    from mambanorm.training.seeds import check_seeds
 
     if WHOLE.fullmatch(text):
         _said(check_seeds, int(text), "smoke")

@@ -34,8 +34,8 @@ def add(command: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.basics.errors import unknown
-    from mambanorm.config import grid
     from mambanorm.study import experiments
+    from mambanorm.training.grid import grid
 
     grids = {
         "type": experiments.TYPE_ARMS,

@@ -27,7 +27,7 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.config import base_config
+    from mambanorm.training.grid import base_config
     from mambanorm.training.store import find_run
 
     changes = arg.parse_changes(options.set)

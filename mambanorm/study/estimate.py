@@ -17,8 +17,9 @@ from pathlib import Path
 import pandas as pd
 
 from mambanorm.basics.text import plural, spell
-from mambanorm.config import RunConfig, base_config, relative_cost, unique
+from mambanorm.config import RunConfig
 from mambanorm.training import machine
+from mambanorm.training.grid import base_config, relative_cost, unique
 from mambanorm.training.store import load_runs, missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 

@@ -1,6 +1,6 @@
 """Training: from the config of one run to a store of many.
 
-config.py       RunConfig: what a run is;   presets.py: what every task's runs are at each scale;   seeds.py
+grid.py         configs from a task, a scale, arms and seeds;   presets.py: what a task's runs are at each scale;   seeds.py
 loop.py         train: one run, from top to bottom
 optimizer.py, schedule.py, evaluation.py, checkpoint.py   what the loop is made of
 result.py       what a run gives

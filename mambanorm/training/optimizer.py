@@ -33,7 +33,7 @@ def adamw(groups: Groups, config: Numbers) -> torch.optim.Optimizer:
 
 OPTIMIZERS: dict[str, Callable[[Groups, Numbers], torch.optim.Optimizer]] = {"adamw": adamw}
 """Name → a function of the parameter groups and the config. If it needs a new setting, add a field to
-RunConfig and its default to `LATER` (config.py), so that stored runs keep their ids."""
+RunConfig with `since` (config.py), so that stored runs keep their ids."""
 
 
 def build_optimizer(model: nn.Module, config: Numbers) -> torch.optim.Optimizer:

@@ -26,9 +26,10 @@ from dask.distributed import Client
 from tqdm.auto import tqdm
 
 from mambanorm.basics.text import spell
-from mambanorm.config import RunConfig, relative_cost, unique
+from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
+from mambanorm.training.grid import relative_cost, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
 from mambanorm.training.store import (
