@@ -44,7 +44,7 @@ PLACES = {
         "config": "RunConfig",
         "training.grid": "base_config grid",
         "training.language": "train_language_model",
-        "loop": "train",
+        "training.run": "train",
         "training.presets": "PAPER_SEED",
         "training.recorded_results": "check_source",
         "training.result": "RunResult",

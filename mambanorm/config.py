@@ -27,6 +27,12 @@ every run_id."""
 DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")
 
 
+def check_seed(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed!r}")
+    return seed
+
+
 def norm(default: str = "None", *, since: str = "") -> Any:
     return checked(default, keep=norm_name, table="norms.NORMS", since=since)
 
@@ -55,11 +61,11 @@ class RunConfig:
     final_norm: str = norm()
     lr: float = number(4e-3)
     weight_decay: float = number(0.01)
-    optimizer: str = choice("adamw", ("adamw",), table="training.optimizer.OPTIMIZERS", since="2026-11-22")
+    optimizer: str = choice("adamw", ("adamw",), table="loop.OPTIMIZERS", since="2026-11-22")
     betas: tuple[float, float] = several(  # AdamW's β₁ and β₂: PyTorch's
         (0.9, 0.999), number(0, below=1), "two numbers from 0 to below 1 such as [0.9, 0.95]", n=2, since="2026-11-22"
     )
-    schedule: str = choice("cosine_warmup", ("constant_warmup", "cosine_warmup"), table="training.schedule.SCHEDULES")
+    schedule: str = choice("cosine_warmup", ("constant_warmup", "cosine_warmup"), table="loop.SCHEDULES")
     warmup_steps: int = count(20, least=0)
     batch_size: int = count(64)
     train_rows: int = count(0, least=0)  # only the first rows of the training split, 0 = all; for §4.6 (H9…H11)
@@ -196,12 +202,6 @@ def _earlier_betas(values: dict[str, Any]) -> tuple[float, float]:
     """The betas of a config that names none. A test holds that the presets still have the same."""
     key = values.get("scale", RunConfig.scale), values.get("task", RunConfig.task)
     return EARLIER_BETAS.get(key, RunConfig.betas) if all(isinstance(one, str) for one in key) else RunConfig.betas
-
-
-def check_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed!r}")
-    return seed
 
 
 def run_id_of(values: dict[str, Any]) -> str:

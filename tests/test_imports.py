@@ -91,7 +91,7 @@ for order in {ORDERS}:
         try:
             exec(order + '''
 assert all(callable(f) and f.__name__ == n for f, n in ((mn.sweep, "sweep"), (mn.train, "train"), (mn.plan, "plan")))
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 assert mn.config.RunConfig is mn.RunConfig and mn.study.__name__ == "study" and mn.record is mn.record_sites
 ''', {{}})
         except BaseException as error:

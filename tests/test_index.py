@@ -21,7 +21,7 @@ import torch
 import mambanorm as mn
 from mambanorm.basics.settings import KIT_NORMS, KIT_TASKS
 from mambanorm.config import RunConfig, run_id_of
-from mambanorm.loop import train
+from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.positional import POSITIONAL
 from mambanorm.models.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS, register_norm
@@ -29,9 +29,8 @@ from mambanorm.tasks import TASKS
 from mambanorm.training import index as indexing
 from mambanorm.training.grid import base_config, grid
 from mambanorm.training.index import INDEX, Index, signature
-from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.result import MAY_BE_NONE
-from mambanorm.training.schedule import SCHEDULES
+from mambanorm.training.run import train
 from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import MANIFEST, config_row, read_run
 

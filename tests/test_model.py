@@ -15,7 +15,7 @@ from mambanorm.block import SITES, can_fuse
 from mambanorm.claims import comparisons
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.kernels.cuda import conv_silu_gpu
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 from mambanorm.models.positional import waves
 from mambanorm.operations import conv_silu
 from mambanorm.operations.reference import causal_conv

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from mambanorm.config import EARLIER_BETAS, RunConfig, run_id_of
-from mambanorm.loop import train
+from mambanorm.loop import OPTIMIZERS
 from mambanorm.tasks import TASKS
 from mambanorm.training.grid import base_config, grid
-from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
+from mambanorm.training.run import train
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -78,7 +78,7 @@ def test_pathfinder_has_the_papers_betas_and_no_other_task_or_scale_has():
 def test_the_optimizer_takes_the_betas_of_its_config():
     import torch
 
-    from mambanorm.training.optimizer import build_optimizer
+    from mambanorm.loop import build_optimizer
 
     optimizer = build_optimizer(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.95)}

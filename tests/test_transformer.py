@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mambanorm as mn
 from mambanorm.arms import AUTONORM, AttentionArm
 from mambanorm.diagnostics import SelectorLog, WeightLog, selector_weights
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 from mambanorm.models.drop_path import DropPath, drop_rates
 from mambanorm.models.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
 from mambanorm.study.plan import forward_flops, shape_of

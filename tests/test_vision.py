@@ -14,12 +14,12 @@ from mambanorm.block import SITES, can_fuse
 from mambanorm.config import SCALES
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.kernels import mixer_2d, scan_cpu
-from mambanorm.loop import build_model, positions, train
+from mambanorm.loop import build_optimizer
+from mambanorm.models.build import build_model
 from mambanorm.norms import NORMS
 from mambanorm.tasks import Split, TaskData, load_task
-from mambanorm.training.gradients import find_nonfinite
 from mambanorm.training.grid import base_config
-from mambanorm.training.optimizer import build_optimizer
+from mambanorm.training.run import find_nonfinite, positions, train
 from mambanorm.vision import PatchMerging
 
 B, D, H, W = 3, 8, 5, 7

@@ -26,12 +26,12 @@ from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
-from mambanorm.loop import train
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
 from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
 from mambanorm.training.grid import base_config
 from mambanorm.training.live import LiveRun, LiveRuns
+from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
 from mambanorm.widgets.block import NAMED, OWN

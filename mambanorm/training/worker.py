@@ -26,8 +26,8 @@ from mambanorm.basics.atomic import is_full
 from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
-from mambanorm.loop import train
 from mambanorm.training.leases import Held, Holder, Watch, lease
+from mambanorm.training.run import train
 from mambanorm.training.store import find_run, ready_store, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two looks at what others train, or at a full disk
