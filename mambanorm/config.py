@@ -27,6 +27,12 @@ every run_id."""
 DEVICES = ("auto", "cpu", "cuda", "mps", "cuda:1")
 
 
+def check_seed(seed: int) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed!r}")
+    return seed
+
+
 def norm(default: str = "None", *, since: str = "") -> Any:
     return checked(default, keep=norm_name, table="norms.NORMS", since=since)
 
@@ -185,7 +191,8 @@ class RunConfig:
 NAMES = [one.name for one in fields(RunConfig)]
 ADDABLE = [one.name for one in fields(RunConfig) if one.metadata["table"]]
 """Fields that name what a file of one's own may add. A stored run that names what is unknown here is not damaged."""
-LATER = {one.name: getattr(RunConfig(), one.name) for one in fields(RunConfig) if one.metadata["since"]}
+DEFAULTS = RunConfig()
+LATER = {one.name: getattr(DEFAULTS, one.name) for one in fields(DEFAULTS) if one.metadata["since"]}
 """Fields added after the first runs were recorded, with their defaults."""
 
 EARLIER_BETAS = {("paper", f"pathfinder{size}"): (0.9, 0.95) for size in (32, 64, 128)}
@@ -196,12 +203,6 @@ def _earlier_betas(values: dict[str, Any]) -> tuple[float, float]:
     """The betas of a config that names none. A test holds that the presets still have the same."""
     key = values.get("scale", RunConfig.scale), values.get("task", RunConfig.task)
     return EARLIER_BETAS.get(key, RunConfig.betas) if all(isinstance(one, str) for one in key) else RunConfig.betas
-
-
-def check_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed!r}")
-    return seed
 
 
 def run_id_of(values: dict[str, Any]) -> str:
