@@ -191,7 +191,8 @@ class RunConfig:
 NAMES = [one.name for one in fields(RunConfig)]
 ADDABLE = [one.name for one in fields(RunConfig) if one.metadata["table"]]
 """Fields that name what a file of one's own may add. A stored run that names what is unknown here is not damaged."""
-LATER = {one.name: getattr(RunConfig(), one.name) for one in fields(RunConfig) if one.metadata["since"]}
+DEFAULTS = RunConfig()
+LATER = {one.name: getattr(DEFAULTS, one.name) for one in fields(DEFAULTS) if one.metadata["since"]}
 """Fields added after the first runs were recorded, with their defaults."""
 
 EARLIER_BETAS = {("paper", f"pathfinder{size}"): (0.9, 0.95) for size in (32, 64, 128)}

@@ -95,8 +95,10 @@ def flag(default: bool, *, since: str = "") -> Any:
 def text(default: str, rule: str, pattern: str, *, choices: Sequence[str] = (), since: str = "") -> Any:
     """A text of a pattern; `choices` are then examples of it."""
 
+    fits = re.compile(pattern).fullmatch
+
     def allows(value: object) -> bool:
-        return isinstance(value, str) and re.fullmatch(pattern, value) is not None
+        return isinstance(value, str) and fits(value) is not None
 
     return checked(default, rule, allows, choices=choices, since=since)
 
@@ -115,12 +117,12 @@ def keep_checked(owner: object) -> None:
 
     Raises ValueError for a value that is not allowed, NotRegistered for a name that another file may add.
     """
+    values = vars(owner)  # a frozen object takes them nowhere else
     for name, rule, allows, keep in _rules(type(owner)):
-        value = getattr(owner, name)
-        if allows is not None and not allows(value):
-            raise _refused(name, value, rule)
+        if allows is not None and not allows(values[name]):
+            raise _refused(name, values[name], rule)
         if keep is not None:
-            object.__setattr__(owner, name, keep(value))
+            values[name] = keep(values[name])
 
 
 @cache
