@@ -20,8 +20,8 @@ from torch import nn
 from benchmarks.gpu_correctness import correctness
 from benchmarks.gpu_setting import Cases, Clock, Setting, bytes_moved, conv, conv_inputs, scan, scan_inputs, short
 from mambanorm import MambaBlock, base_config
-from mambanorm.loop import train
 from mambanorm.study.plan import measure, plan, shape_of
+from mambanorm.training.run import train
 
 TAPS = 4  # of the convolution, the study's d_conv
 
