@@ -108,7 +108,9 @@ def compare(earlier: Path, blocks: list[str], arms: list[str], rounds: int) -> p
                 before, after = (1000 * statistics.median(found) for found in seconds)
                 sign = "(" + ", ".join(map(str, size)) + ")"
                 rows.append(dict(block=block, size=sign, arm=arm, before=before, after=after, ratio=after / before))
-                print(f"{block:8} {sign:16} {arm:20} {before:8.2f} ms {after:8.2f} ms {after / before:6.3f}", flush=True)
+                print(
+                    f"{block:8} {sign:16} {arm:20} {before:8.2f} ms {after:8.2f} ms {after / before:6.3f}", flush=True
+                )
     for process in processes:
         process.stdin.close()
         process.wait()

@@ -3,12 +3,11 @@
 It needs no network and no installation: a checkout, and a Python with torch, triton, numpy, pandas, numba,
 scikit-learn, safetensors and tqdm. `mambanorm bench --device cuda` is the same.
 
-Five parts, in this order (benchmarks/gpu_parts.py); each case is a row, whether it worked or not:
+Four parts, in this order (benchmarks/gpu_parts.py); each case is a row, whether it worked or not:
 
-    correctness   every kernel, and blocks of every norm, against float64 on the CPU: results and gradients
-    scan          the scan alone, beside the bytes it must move, mamba-ssm, transformers and torch.compile
-    step          a training step at the paper's settings, plain and as a CUDA graph; hours of a paper run
-    stacked       an arm's seeds and rates as one model; minutes of a whole study of digits
+    correctness   scan, convolution and blocks of them against float64 on the CPU: results and gradients
+    scan          scan and convolution alone, beside the bytes they must move, mamba-ssm, transformers and torch
+    step          a training step at the paper's settings; hours of a paper run
     runs          digits and mnist1d at `evening` to the end, then ListOps at `paper` for the time that is left
 
 `gpu.partial.json` and `gpu.partial.md` are written anew, whole, after each row: what a machine that is taken away had
@@ -44,7 +43,7 @@ from mambanorm.training import machine
 
 RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 530  # of the nine minutes; Python takes some seconds to start
-SHARES = {"correctness": 0.2, "scan": 0.15, "step": 0.15, "stacked": 0.25, "runs": 1.0}
+SHARES = {"correctness": 0.2, "scan": 0.2, "step": 0.2, "runs": 1.0}
 """Of the time that is left when a part begins, the most that it may take."""
 
 
@@ -230,11 +229,8 @@ MEANING = {
     "their root mean square, beside that of the readable twin in bfloat16.",
     "scan": "ms: median of the device's time with an empty cache. share_of_copy: the time that the fewest bytes would "
     "take at the speed of the first row, by the time that it took.",
-    "step": "ms: median by the clock, with what Python does; hours_of_a_run: the run's steps times this, without "
-    "evaluations and data; peak_mb: what the allocator reserves, weights included.",
-    "stacked": "seconds: all of the runs of one arm, data and evaluations included, compiling not. "
-    "projected_minutes: that for every arm, alone also for every seed and rate one after the other: one "
-    "measurement, multiplied. test_accuracy_mean: over seeds and rates, none of them chosen.",
+    "step": "ms: median by the clock, with what Python does, as `mambanorm plan` times it; hours_of_a_run: all steps "
+    "and evaluations, without reading the data; peak_mb: what the allocator reserves, weights included.",
     "runs": "loss: means over the first and the last hundredth of the steps that were done.",
 }
 """What the numbers of each part mean, for the reader of the tables."""

@@ -1,7 +1,7 @@
-"""Part `correctness` of `benchmarks/gpu.py`: every kernel against float64 on the CPU, results and gradients.
+"""Part `correctness` of `benchmarks/gpu.py`: kernels and blocks against float64 on the CPU, results and gradients.
 
 In float32 the error is judged by itself. In bfloat16, whose inputs alone are off by a part in 256, it is judged by the
-readable twin's: the same block, or the reference scan, in bfloat16 on the same device.
+readable twin's: the same block, or the plain scan or convolution, in bfloat16 on the same device.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import copy
 import functools
 import math
 import statistics
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_setting import Cases, Clock, Setting, scan, scan_inputs, short
+from benchmarks.gpu_setting import Cases, Clock, Setting, conv, conv_inputs, scan, scan_inputs, short
 from mambanorm import Arm, MambaBlock
 from mambanorm.mamba2 import Mamba2Block
 
@@ -23,11 +24,14 @@ from mambanorm.mamba2 import Mamba2Block
 
 LIMIT = 1e-4  # of ‖ours − float64‖ / ‖float64‖, in float32
 SLACK = 2.0  # in bfloat16 the error may be so many times that of the readable twin in bfloat16,
-UNITS = 4  # or so many units in bfloat16's last place, 2⁻⁸: the fused step hands its parts on in bfloat16
+UNITS = 4  # or so many units in bfloat16's last place, 2⁻⁸: a block hands its parts on in bfloat16
+ARMS = (
+    "None>SSM>None", "RMSN>SSM>GN", "RMSN>SSM>RMSN+B:RMSN+C:RMSN+delta:RMSN", "RMSN>SSM>None+conv:LN+z:RMSN"
+)  # fmt: skip
 
 
 def correctness(setting: Setting, clock: Clock) -> Cases:
-    """The scan at odd sizes and in every form; blocks of every norm, at both places and at the sites inside."""
+    """Scan and convolution at odd sizes, the scan in each form; blocks, with norms at both places and inside."""
     for shape in setting.sizes.odd:
         yield f"scan {shape}, float32", functools.partial(_scan_error, setting, shape, True, torch.float32)
     shape = setting.sizes.odd[-1]  # each further form is two kernels to compile, of some seconds each
@@ -35,13 +39,11 @@ def correctness(setting: Setting, clock: Clock) -> Cases:
         form = "B and C by step" if by_step else "B and C constant"
         name = f"scan {shape}, {form}, {short(dtype)}"
         yield name, functools.partial(_scan_error, setting, shape, by_step, dtype)
-    arms = [
-        "None>SSM>None",
-        *(arm.format(name) for arm in ("{}>SSM>None", "None>SSM>{}") for name in setting.sizes.norms),
-    ]
-    arms += ["RMSN>SSM>RMSN+B:RMSN+C:RMSN+delta:RMSN", "RMSN>SSM>None+conv:LN+z:RMSN"]
+    for shape in setting.sizes.taps:
+        for dtype in (torch.float32, torch.bfloat16):
+            yield f"convolution {shape}, {short(dtype)}", functools.partial(_conv_error, setting, shape, dtype)
     for precision in (torch.float32, torch.bfloat16):
-        for arm in arms:
+        for arm in ARMS:
             yield f"block {arm}, {short(precision)}", functools.partial(_block_error, setting, arm, precision)
     other = functools.partial(_block_error, setting, "RMSN>SSM>None", torch.float32, Mamba2Block)
     yield "Mamba-2 block, float32", other
@@ -62,15 +64,22 @@ def errors_of(out: Tensor, leaves: list[Tensor], other: Tensor, others: list[Ten
 
 
 def _scan_error(setting: Setting, shape: tuple, by_step: bool, dtype: torch.dtype) -> dict:
-    leaves = scan_inputs(shape, setting.device, dtype, by_step)
-    twin = twin_of(leaves)
-    exact = scan(twin, "reference")
-    errors = errors_of(scan(leaves, "triton"), list(leaves.values()), exact, list(twin.values()))
-    if dtype == torch.float32:
-        return judged(errors)
-    plain = {name: value.detach().clone().requires_grad_() for name, value in leaves.items()}
-    again = scan(twin, "reference")
-    return judged(errors, errors_of(scan(plain, "reference"), list(plain.values()), again, list(twin.values())))
+    return _kernel_error(scan, scan_inputs(shape, setting.device, dtype, by_step), dtype)
+
+
+def _conv_error(setting: Setting, shape: tuple, dtype: torch.dtype) -> dict:
+    return _kernel_error(conv, conv_inputs(shape, setting.device, dtype), dtype)
+
+
+def _kernel_error(function: Callable[..., Tensor], leaves: dict[str, Tensor], dtype: torch.dtype) -> dict:
+    """`function(leaves, backend)` by "triton" against its "reference" in float64."""
+
+    def errors(backend: str) -> list[float]:
+        twin = twin_of(leaves)
+        exact = function(twin, "reference")
+        return errors_of(function(leaves, backend), list(leaves.values()), exact, list(twin.values()))
+
+    return judged(errors("triton"), None if dtype == torch.float32 else errors("reference"))
 
 
 def _block_error(setting: Setting, arm: str, precision: torch.dtype, kind: type[nn.Module] = MambaBlock) -> dict:

@@ -2,7 +2,7 @@
 
 `work()` measures one case and returns the columns of its row.
 
-Glossary: B rows, L positions, D channels, N state size; times in ms are medians of several runs.
+Glossary: B rows, L positions, D or E channels, N state size, K taps; times in ms are medians of several runs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ import torch
 from torch import nn
 
 from benchmarks.gpu_correctness import correctness
-from benchmarks.gpu_setting import TINY, Cases, Clock, Setting, bytes_moved, scan, scan_inputs, short
+from benchmarks.gpu_setting import Cases, Clock, Setting, bytes_moved, conv, conv_inputs, scan, scan_inputs, short
 from mambanorm import MambaBlock, base_config
-from mambanorm.config import RunConfig
-from mambanorm.diagnostics import WeightLog
-from mambanorm.loop import build_model, train
-from mambanorm.tasks import TASKS
-from mambanorm.training import cuda_graph
-from mambanorm.training.gradients import Gradients
-from mambanorm.training.optimizer import build_optimizer
+from mambanorm.study.plan import measure, plan, shape_of
+from mambanorm.training.run import train
+
+TAPS = 4  # of the convolution, the study's d_conv
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the scan beside its bytes
+# scan and convolution beside their bytes
 
 
 def scan_part(setting: Setting, clock: Clock) -> Cases:
@@ -51,6 +48,10 @@ def scan_part(setting: Setting, clock: Clock) -> Cases:
                     what = "forward + backward" if backward else "forward"
                     case = f"{name} {shape}, {short(dtype)}, {what}"
                     yield case, functools.partial(_scan_row, setting, shape, dtype, name, backward, speed)
+    for batch, length, channels, _ in setting.sizes.scan:
+        for name in ("triton", "torch"):
+            case = f"convolution by {name} {(batch, length, channels, TAPS)}, bfloat16, forward + backward"
+            yield case, functools.partial(_conv_row, setting, (batch, length, channels, TAPS), name, speed)
     yield "transformers' block", functools.partial(_transformers_row, setting)
     yield "our block of that size", functools.partial(_our_block_row, setting)
     for name in ("triton", "reference", "reference compiled"):
@@ -68,8 +69,22 @@ def _scan_row(setting: Setting, shape: tuple, dtype: torch.dtype, name: str, bac
         run = lambda: torch.autograd.grad(scan(leaves, name), inputs, direction)  # noqa: E731
     else:
         run = torch.no_grad()(lambda: scan(leaves, name))
-    found = setting.time(run) | {"peak_mb": setting.peak_mb(lambda: run)}
-    least = bytes_moved(shape, dtype.itemsize, backward)
+    return _beside_bytes(setting, run, bytes_moved(shape, dtype.itemsize, backward), speed)
+
+
+def _conv_row(setting: Setting, shape: tuple, name: str, speed: dict) -> dict:
+    """The fewest bytes: u is read and the result written; backward, u and its gradient are read and du written."""
+    leaves = conv_inputs(shape, setting.device, torch.bfloat16)
+    direction = torch.randn(shape[:3], device=setting.device).bfloat16()
+
+    def run() -> object:
+        return torch.autograd.grad(conv(leaves, name), list(leaves.values()), direction)
+
+    return _beside_bytes(setting, run, 5 * direction.nbytes, speed)
+
+
+def _beside_bytes(setting: Setting, run: Callable[[], object], least: int, speed: dict) -> dict:
+    found = setting.time(run) | {"peak_mb": setting.peak_mb(run)}
     share = least / found["ms"] / speed["bytes_per_ms"] if speed else ""
     return found | {"mb_moved": least / 1e6, "share_of_copy": share}
 
@@ -137,84 +152,27 @@ def _time_block(setting: Setting, block: nn.Module, batch: int, length: int, wid
 
 
 def step(setting: Setting, clock: Clock) -> Cases:
-    """A step of a training run, with everything that a run does in it but the loading of its batch."""
+    """A step of the paper's runs, on random data of their shape."""
     for task in setting.sizes.step:
         for precision in ("bf16", "float32"):
-            for graphs in (False, True):
-                case = f"{task} at {setting.sizes.scale}, {precision}{', CUDA graph' if graphs else ''}"
-                yield case, functools.partial(_step_row, setting, task, precision, graphs)
+            case = f"{task} at {setting.sizes.scale}, {precision}"
+            yield case, functools.partial(_step_row, setting, task, precision)
 
 
-def _step_row(setting: Setting, task: str, precision: str, graphs: bool) -> dict:
+def _step_row(setting: Setting, task: str, precision: str) -> dict:
     config = base_config(task, setting.sizes.scale, precision=precision, device=setting.device.type)
-    shape, rows = TASKS[task].shape(config.scale), config.batch_size
-    if graphs and (reason := cuda_graph.obstacle(config, setting.device)):
-        raise ImportError(reason)
-    inputs, labels = (part.to(setting.device) for part in (shape.batch(rows), shape.labels(rows)))
-
-    def make() -> Callable[[], Gradients]:
-        model = build_model(config, shape).to(setting.device)
-        optimizer, log = build_optimizer(model, config), WeightLog(model)
-        gradients = (cuda_graph.Graphed if graphs else Gradients)(model, optimizer, config, log)
-
-        def run() -> Gradients:
-            gradients.fill(1, inputs, None, labels)
-            optimizer.step()
-            log.turn(1)
-            return gradients
-
-        return run
-
-    memory = {"peak_mb": setting.peak_mb(make)}
-    run = make()
-    found, gradients = setting.time(run, seconds=2.0, host=True), run()
-    if graphs and gradients.recordings.failed:
-        raise RuntimeError("the step could not be recorded, see the warning above")
-    tokens = inputs.shape[0] * inputs.shape[1]
-    hours = {"tokens_per_s": 1e3 * tokens / found["ms"], "hours_of_a_run": config.steps * found["ms"] / 3.6e6}
-    return found | hours | {"steps": config.steps} | memory
+    found, shape = plan(config), shape_of(config)
+    return {
+        "ms": 1e3 * found["seconds_per_step"],
+        "tokens_per_s": config.batch_size * shape.length / found["seconds_per_step"],
+        "hours_of_a_run": found["hours"],
+        "steps": config.steps,
+        "peak_mb": setting.peak_mb(lambda: measure(config, shape)),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# many small runs, and whole ones
-
-
-def stacked(setting: Setting, clock: Clock) -> Cases:
-    """All seeds and rates of one arm of digits as one model; one run alone for comparison."""
-    scale = "smoke" if setting.sizes is TINY else "evening"
-    for arm in setting.sizes.stacked:
-        base = base_config("digits", scale, arm=arm, device=setting.device.type)
-        configs = [base.but(seed=s, lr=base.lr * f) for s in range(setting.sizes.seeds) for f in setting.sizes.rates]
-        yield f"{len(configs)} runs of {arm}", functools.partial(_stack_row, setting, configs)
-        yield f"one run of {arm} alone", functools.partial(_alone_row, setting, configs)
-
-
-def _stack_row(setting: Setting, configs: list[RunConfig]) -> dict:
-    from mambanorm.training.stacked import train_stacked
-
-    train_stacked([config.but(steps=3, eval_every=3, warmup_steps=1) for config in configs])  # compiles
-    start = time.perf_counter()
-    results = train_stacked(configs)
-    took = time.perf_counter() - start
-    return _runs_facts(results, took) | {"projected_minutes": setting.sizes.arms * took / 60}
-
-
-def _alone_row(setting: Setting, configs: list[RunConfig]) -> dict:
-    train(configs[0].but(steps=3, eval_every=3, warmup_steps=1))  # compiles
-    start = time.perf_counter()
-    results = [train(configs[0], graphs=setting.device.type == "cuda")]
-    took = time.perf_counter() - start
-    return _runs_facts(results, took) | {"projected_minutes": setting.sizes.arms * len(configs) * took / 60}
-
-
-def _runs_facts(results: list, took: float) -> dict:
-    scores = [result.test_accuracy for result in results]
-    return {
-        "seconds": took,
-        "runs": len(results),
-        "diverged": sum(result.status == "diverged" for result in results),
-        "test_accuracy_mean": statistics.fmean(scores),
-    }
+# whole runs
 
 
 class Enough(Exception):
@@ -222,7 +180,7 @@ class Enough(Exception):
 
 
 def runs(setting: Setting, clock: Clock) -> Cases:
-    """Whole runs with CUDA graphs where they can be had; the last one for as long as there is time."""
+    """Whole runs; the last one for as long as there is time."""
     for task, scale in setting.sizes.runs:
         yield f"{task} at {scale}", functools.partial(_run_row, setting, task, scale, clock)
 
@@ -243,7 +201,7 @@ def _run_row(setting: Setting, task: str, scale: str, clock: Clock) -> dict:
     start = time.perf_counter()
     facts = {"steps": config.steps, "done": 0, "test_accuracy": "", "chance": ""}
     try:
-        result = train(config, on_step=see, graphs=setting.device.type == "cuda")
+        result = train(config, on_step=see)
         facts |= {"test_accuracy": result.test_accuracy, "chance": result.chance, "backend": result.backend}
     except Enough:
         facts |= {"test_accuracy": "not reached: the time was over"}
@@ -257,6 +215,5 @@ PARTS: dict[str, Callable[[Setting, Clock], Cases]] = {
     "correctness": correctness,
     "scan": scan_part,
     "step": step,
-    "stacked": stacked,
     "runs": runs,
 }

@@ -1,4 +1,4 @@
-"""Where and at which sizes `benchmarks/gpu.py` measures, how it takes times, and the scan that two of its parts share.
+"""Where and at which sizes `benchmarks/gpu.py` measures, how it takes times, and the kernels of two of its parts.
 
 What is to be known of the machine torch is asked for; no number of a GPU is written here.
 """
@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm import NORMS, selective_scan
+from mambanorm import selective_scan
+from mambanorm.kernels.cuda import conv_silu_gpu
+from mambanorm.operations.conv_gate import causal_conv
 
 CACHE, AHEAD_CYCLES = 2**28, 2_000_000  # bytes that are more than a GPU's cache holds; about a millisecond
 Work = Callable[[], dict]
@@ -27,26 +30,21 @@ class Sizes:
     """What is measured at. The sizes of PAPER are what the targets are about."""
 
     odd: tuple = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N) of the correctness
+    taps: tuple = ((1, 1, 3, 4), (2, 37, 40, 4), (3, 301, 67, 3))  # (B, L, E, K) of the convolution's correctness
     scan: tuple = ((32, 2048, 256, 64), (64, 1024, 128, 16), (8, 8192, 256, 16))  # the first is ListOps's at paper
     unrolled: tuple = (8, 32, 128, 16)  # torch.compile writes a loop over positions out
     step: tuple = ("listops", "cifar10", "pathfinder64")
     scale: str = "paper"
-    norms: tuple = tuple(name for name in NORMS if name != "None")
-    width: int = 40  # of the blocks whose norms are tried
+    width: int = 40  # of the blocks that are checked
     block: tuple = (2, 37)  # their (B, L)
     copied: int = 2**30  # bytes of the copy that tells the memory's speed
-    seeds: int = 12
-    rates: tuple = (0.5, 1.0, 2.0)  # times the preset's
-    arms: int = 36
-    stacked: tuple = ("RMSN>SSM>GN", "None>SSM>NormVary")
     runs: tuple = (("digits", "evening"), ("mnist1d", "evening"), ("listops", "paper"))
 
 
 PAPER = Sizes()
 TINY = Sizes(
-    odd=((1, 1, 3, 4),), scan=((1, 8, 4, 4),), unrolled=(1, 4, 4, 4), step=("listops",), scale="smoke",
-    norms=("NormVary",), width=8, block=(2, 5), copied=2**16, seeds=2, rates=(1.0, 2.0), arms=2,
-    stacked=("RMSN>SSM>None",), runs=(("digits", "smoke"),),
+    odd=((1, 1, 3, 4),), taps=((1, 2, 3, 4),), scan=((1, 8, 4, 4),), unrolled=(1, 4, 4, 4), step=("listops",),
+    scale="smoke", width=8, block=(2, 5), copied=2**16, runs=(("digits", "smoke"),),
 )  # fmt: skip
 
 
@@ -108,21 +106,20 @@ class Setting:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def peak_mb(self, make: Callable[[], Callable[[], object]]) -> float | str:
-        """Memory that the allocator reserves for what is made here and run once: a graph keeps its own. On the CPU
-        nobody counts."""
+    def peak_mb(self, run: Callable[[], object]) -> float | str:
+        """Memory that the allocator reserves for what is run once. On the CPU nobody counts."""
         if self.device.type != "cuda":
             return ""
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
-        make()()
+        run()
         self.wait()
         return (torch.cuda.max_memory_reserved(self.device) - before) / 1e6
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the scan
+# the kernels
 
 
 def short(dtype: torch.dtype) -> str:
@@ -146,6 +143,28 @@ def scan(leaves: dict[str, Tensor], backend: str = "auto") -> Tensor:
     """(B, L, D), from and to channels last."""
     given = {k: v.transpose(1, 2) if v.dim() == 3 else v for k, v in leaves.items()}
     return selective_scan(**given, delta_softplus=True, backend=backend).transpose(1, 2)
+
+
+def conv_inputs(shape: tuple, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    """u (B, L, E) as a block hands it over, the first half of a wider tensor; weight (E, 1, K) and bias (E,)."""
+    batch, length, channels, taps = shape
+    torch.manual_seed(0)
+    both = torch.randn(batch, length, 2 * channels, device=device).to(dtype)
+    weight, bias = torch.randn(channels, 1, taps, device=device), torch.randn(channels, device=device)
+    leaves = {"u": both[..., :channels], "weight": weight, "bias": bias}
+    return {name: value.detach().requires_grad_() for name, value in leaves.items()}
+
+
+def conv(leaves: dict[str, Tensor], backend: str = "triton") -> Tensor:
+    """SiLU of the causal convolution, (B, L, E): by Triton, by torch's own convolution, or plain ("reference")."""
+    u, weight, bias = leaves["u"], leaves["weight"], leaves["bias"]
+    if backend == "triton":
+        from mambanorm.kernels.conv_triton import conv_silu_triton  # here: only where Triton is
+
+        return conv_silu_triton(u, weight, bias)
+    if backend == "torch":
+        return conv_silu_gpu(u, weight.to(u), bias.to(u))
+    return F.silu(causal_conv(u, weight, bias))
 
 
 def bytes_moved(shape: tuple, size: int, backward: bool) -> int:

@@ -41,11 +41,12 @@ from pathlib import Path
 from mambanorm.basics.atomic import writable_folder, write_text
 from mambanorm.basics.settings import ROOT
 from mambanorm.claims import verdict_runs
-from mambanorm.config import RunConfig, base_config, grid, unique
-from mambanorm.loop import train
+from mambanorm.config import RunConfig
 from mambanorm.study.experiments import GRID_ARMS, study
 from mambanorm.training import machine
+from mambanorm.training.grid import base_config, grid, unique
 from mambanorm.training.index import INDEX
+from mambanorm.training.run import train
 from mambanorm.training.store import load_runs, save_run
 from mambanorm.training.stored_run import MANIFEST
 

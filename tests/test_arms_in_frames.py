@@ -18,11 +18,11 @@ from mambanorm.answers.vision import by_n2, place_counts
 from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, Arm
 from mambanorm.cli.main import main
 from mambanorm.cli.printing import print_arms
-from mambanorm.config import base_config, grid
 from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.style import arm_styles, short
 from mambanorm.study import contrasts, plan, procedure, tables
 from mambanorm.study.estimate import measured_rate
+from mambanorm.training.grid import base_config, grid
 from mambanorm.training.recorded_results import recorded
 from mambanorm.training.stored_run import config_row
 

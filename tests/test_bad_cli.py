@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import mambanorm as mn
-from mambanorm import claims, config
+from mambanorm import claims
+from mambanorm.basics.settings import SCALES
 from mambanorm.cli.main import main
 from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.study import run_study
 from mambanorm.study import experiments
+from mambanorm.training.seeds import check_seeds
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -229,14 +231,14 @@ def test_a_single_name_stands_for_itself():
 
 
 def test_seeds_may_be_any_whole_numbers():
-    assert config.check_seeds(np.int64(2), "smoke") == [0, 1]
-    assert config.check_seeds(np.arange(3), "smoke") == [0, 1, 2]
-    assert config.check_seeds((seed for seed in (5, 2222)), "smoke") == [5, 2222]
-    assert config.check_seeds(100, "smoke")[-1] == 99
+    assert check_seeds(np.int64(2), "smoke") == [0, 1]
+    assert check_seeds(np.arange(3), "smoke") == [0, 1, 2]
+    assert check_seeds((seed for seed in (5, 2222)), "smoke") == [5, 2222]
+    assert check_seeds(100, "smoke")[-1] == 99
 
 
 def test_every_run_of_the_study_keeps_its_parts_within_their_whole():
-    for scale in config.SCALES:
+    for scale in SCALES:
         for one in [run for runs in mn.study(scale, seeds=1).values() for run in runs]:
             assert one.warmup_steps <= one.steps
             assert one.batch_size <= (one.train_rows or one.batch_size)

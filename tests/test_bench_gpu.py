@@ -1,5 +1,6 @@
 """The command for a GPU machine works before there is a GPU: Triton's kernels in their interpreter, at tiny sizes."""
 
+import functools
 import json
 import os
 import signal
@@ -69,17 +70,11 @@ def test_all_of_it_runs_with_little_beside_torch(tmp_path):
     assert {row["part"] for row in rows} == set(PARTS)
     assert not [row for row in rows if row["status"] == "failed"]
     missing = {row["note"] for row in rows if row["status"] == "missing"}
-    assert missing <= {
-        "No module named 'mamba_ssm'",
-        "No module named 'transformers'",
-        "CUDA graphs need CUDA, and this run is on cpu",
-    }
+    assert missing <= {"No module named 'mamba_ssm'", "No module named 'transformers'"}
     (table,) = tmp_path.glob("*.md")
     text = table.read_text()
     assert "- **complete**: yes" in text
     assert all(f"## {part}" in text for part in PARTS)
-    stacked = [row for row in rows if row["part"] == "stacked" and "runs of" in row["case"]]
-    assert all(row["status"] == "ok" and row["runs"] == TINY.seeds * len(TINY.rates) for row in stacked)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM") or os.name == "nt", reason="needs POSIX signals")
@@ -127,19 +122,16 @@ def test_a_case_that_fails_is_a_row_and_the_others_go_on(tmp_path, monkeypatch):
     assert (works["status"], works["ms"]) == ("ok", 1.0)
 
 
-def test_a_wrong_kernel_is_found(monkeypatch):
-    """In both precisions: the errors that are judged come from the kernels themselves."""
-    right = gpu_correctness.scan
-
-    def wrong(leaves, backend="auto"):
-        return right(leaves, backend) * (1.05 if backend == "triton" else 1.0)
-
-    for dtype in (torch.float32, torch.bfloat16):
-        assert gpu_correctness._scan_error(CPU, (2, 5, 3, 4), True, dtype)["error"] > 0
-        with monkeypatch.context() as patched:
-            patched.setattr(gpu_correctness, "scan", wrong)
-            with pytest.raises(AssertionError, match=r"the error is 0.0[45]\d*, allowed is"):
-                gpu_correctness._scan_error(CPU, (2, 5, 3, 4), True, dtype)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["scan", "conv"])
+def test_a_wrong_kernel_is_found(name, dtype, monkeypatch):
+    """The errors that are judged come from the kernels themselves."""
+    right, given = getattr(gpu_correctness, name), {"scan": (True, dtype), "conv": (dtype,)}[name]
+    error = functools.partial(getattr(gpu_correctness, f"_{name}_error"), CPU, (2, 5, 3, 4), *given)
+    assert error()["error"] > 0
+    monkeypatch.setattr(gpu_correctness, name, lambda leaves, by: right(leaves, by) * (1.05 if by == "triton" else 1.0))
+    with pytest.raises(AssertionError, match=r"the error is 0.0[45]\d*, allowed is"):
+        error()
 
 
 def test_rows_are_drawn_beside_the_rest_and_are_those_of_the_task(monkeypatch):

@@ -16,9 +16,9 @@ from mambanorm.claims.beyond import AFTER_GATE, JAMBA, MAMBA
 from mambanorm.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm.claims.needed import needed
 from mambanorm.claims.tuning import TRAINS, reach
-from mambanorm.config import base_config
 from mambanorm.study import robustness
 from mambanorm.study.experiments import LADDER, ladder
+from mambanorm.training.grid import base_config
 from mambanorm.training.stored_run import config_row
 
 SCALE, NONE, AFTER = "smoke", "None>SSM>None", "None>SSM>LN"

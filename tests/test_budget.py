@@ -9,8 +9,8 @@ from mambanorm import claims, figures
 from mambanorm.claims import calibrate, needed, recording
 from mambanorm.claims.budget import in_words
 from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
-from mambanorm.config import base_config
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget, lr_grid
+from mambanorm.training.grid import base_config
 
 SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"
 NAMES = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role")

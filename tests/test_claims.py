@@ -21,9 +21,9 @@ from mambanorm.claims.parts import spread
 from mambanorm.claims.protocol import levels
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.verdict import decide
-from mambanorm.config import base_config
 from mambanorm.study import intervals
 from mambanorm.study.experiments import lr_grid
+from mambanorm.training.grid import base_config
 from mambanorm.training.stored_run import config_row
 
 SCALE = "smoke"

@@ -12,8 +12,7 @@ from matplotlib.colors import same_color, to_rgba
 from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F401
 
 from mambanorm import NORMS, figures
-from mambanorm.arms import PAPER_NORMS
-from mambanorm.arms import SITES
+from mambanorm.arms import PAPER_NORMS, SITES
 from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
 from mambanorm.report.page import TEMPLATES
 

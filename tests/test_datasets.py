@@ -25,12 +25,12 @@ from PIL import Image
 from scipy import ndimage
 
 from mambanorm import tasks, train
-from mambanorm.config import base_config
 from mambanorm.study.plan import shape_of_data
 from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels, registry
 from mambanorm.tasks.files import Remote, fetch
 from mambanorm.tasks.images import Lazy, decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
+from mambanorm.training.grid import base_config
 
 CACHES = [registry._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from dask.distributed import LocalCluster
 
-from mambanorm.config import base_config, grid
 from mambanorm.training import cluster, gpus
 from mambanorm.training.cluster import count_workers, local_cluster, open_engine
 from mambanorm.training.gpus import Peak, fits, gpus_for, largest, runs_a_gpu
+from mambanorm.training.grid import base_config, grid
 from mambanorm.training.sweep import sweep
 
 GB = 10**9

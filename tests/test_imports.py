@@ -91,8 +91,8 @@ for order in {ORDERS}:
         try:
             exec(order + '''
 assert all(callable(f) and f.__name__ == n for f, n in ((mn.sweep, "sweep"), (mn.train, "train"), (mn.plan, "plan")))
-from mambanorm.loop import build_model
-assert mn.config.grid is mn.grid and mn.study.__name__ == "study" and mn.record is mn.record_sites
+from mambanorm.models.build import build_model
+assert mn.config.RunConfig is mn.RunConfig and mn.study.__name__ == "study" and mn.record is mn.record_sites
 ''', {{}})
         except BaseException as error:
             print(order, repr(error), flush=True)
@@ -126,7 +126,7 @@ def test_importing_kernels_starts_no_thread_and_leaves_torch_its_number():
 import numba, psutil, torch
 torch.set_num_threads(3)
 before = psutil.Process().num_threads()
-import mambanorm.vision, mambanorm.kernels.mixer_2d, mambanorm.kernels.norm_mixture
+import mambanorm.vision, mambanorm.kernels.conv_2d, mambanorm.kernels.norm_mixture
 print(torch.get_num_threads(), psutil.Process().num_threads() - before, end=" ")
 from mambanorm import MambaBlock
 MambaBlock(4)(torch.ones(2, 3, 4)).sum().backward()

@@ -2,11 +2,15 @@
 
 import hashlib
 import json
+import operator
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import warnings
+from copy import deepcopy
+from dataclasses import asdict, fields
 from importlib import import_module
 
 import numpy as np
@@ -16,17 +20,17 @@ import torch
 
 import mambanorm as mn
 from mambanorm.basics.settings import KIT_NORMS, KIT_TASKS
-from mambanorm.config import KNOWN, RunConfig, base_config, grid, run_id_of
-from mambanorm.loop import train
+from mambanorm.config import RunConfig, run_id_of
+from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.positional import POSITIONAL
 from mambanorm.models.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS, register_norm
 from mambanorm.tasks import TASKS
 from mambanorm.training import index as indexing
+from mambanorm.training.grid import base_config, grid
 from mambanorm.training.index import INDEX, Index, signature
-from mambanorm.training.optimizer import OPTIMIZERS
 from mambanorm.training.result import MAY_BE_NONE
-from mambanorm.training.schedule import SCHEDULES
+from mambanorm.training.run import train
 from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import MANIFEST, config_row, read_run
 
@@ -503,9 +507,11 @@ def _module(load):
 def test_the_names_that_are_known_without_torch_are_those_of_the_registries():
     assert {name for name, entry in NORMS.items() if entry.factory.__module__.startswith("mambanorm.")} == {*KIT_NORMS}
     assert {name for name, entry in TASKS.items() if _module(entry.load).startswith("mambanorm.")} == {*KIT_TASKS}
-    assert KNOWN["positional"] == POSITIONAL
-    assert KNOWN["norm_position"] == NORM_POSITIONS
-    assert set(KNOWN["optimizer"]) <= set(OPTIMIZERS)
+    known = {field.name: field.metadata["choices"] for field in fields(RunConfig)}
+    assert known["positional"] == POSITIONAL
+    assert known["norm_position"] == NORM_POSITIONS
+    assert set(known["optimizer"]) <= set(OPTIMIZERS)
+    assert set(known["schedule"]) <= set(SCHEDULES)
 
 
 @pytest.mark.parametrize("options", [{}, {"groups": 2, "site": {"eps": 1e-3}}], ids=str)
@@ -516,9 +522,50 @@ def test_a_config_with_another_seed_is_the_one_made_with_it(options):
         other, made = first.with_seed(seed), first.but(seed=seed)
         assert other == made
         assert other.run_id == made.run_id == run_id_of(json.loads(made.to_json()))
-    assert other.norm_options is not first.norm_options
-    with pytest.raises(ValueError, match="a seed is a whole number"):
-        first.with_seed(2**32)
+    for seed in (2**32, -1, 1.0, True, "1"):
+        with pytest.raises(ValueError, match="a seed is a whole number"):
+            first.with_seed(seed)
+
+
+OPTIONS = {"groups": 2, "n1": {"eps": 1e-3, "of": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda options: options.update(eps=5.0),
+        lambda options: options.pop("groups"),
+        lambda options: options.setdefault("eps", 5.0),
+        lambda options: options.clear(),
+        lambda options: operator.setitem(options, "eps", 5.0),
+        lambda options: operator.delitem(options, "groups"),
+        lambda options: operator.ior(options, {"eps": 5.0}),
+        lambda options: operator.setitem(options["n1"], "eps", 5.0),
+        lambda options: operator.setitem(options["n1"]["of"], 0, 5),
+    ],
+)
+def test_the_options_of_a_config_cannot_be_changed_behind_its_run_id(change):
+    given = deepcopy(OPTIONS)
+    config = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=given)
+    for one in (config, config.with_seed(3)):
+        with pytest.raises(TypeError):
+            change(one.norm_options)
+    given["n1"]["eps"] = given["n1"]["of"][0] = 5.0  # what the caller still holds is another dict
+    made = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=deepcopy(OPTIONS))
+    assert (config, config.run_id) == (made, made.run_id)
+
+
+def test_options_that_cannot_be_changed_are_a_dict_for_all_else():
+    given = {"groups": 2, "n1": {"eps": 1e-3}}
+    config = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=given)
+    assert config.norm_options == given
+    assert asdict(config)["norm_options"] == given
+    assert json.loads(json.dumps(config.norm_options)) == given
+    for again in (pickle.loads(pickle.dumps(config)), deepcopy(config), RunConfig.from_json(config.to_json())):
+        assert (again, again.run_id) == (config, config.run_id)
+        with pytest.raises(TypeError, match="cannot be changed: make another one"):
+            again.norm_options["n1"]["eps"] = 5.0
+    assert RunConfig(norm_options=config.norm_options | {"eps": 5.0}).norm_options == given | {"eps": 5.0}
 
 
 WITHOUT_TORCH = """

@@ -15,14 +15,16 @@ from benchmarks.peers import ChunkedMamba2
 from mambanorm import answers, figures
 from mambanorm.arms import SITES
 from mambanorm.cli.main import main
-from mambanorm.config import base_config, run_id_of
-from mambanorm.loop import build_model, train
+from mambanorm.config import run_id_of
 from mambanorm.mamba2 import GroupedRMSNorm, Mamba2Block
+from mambanorm.models.build import build_model
 from mambanorm.operations.chunked import scan_chunked
 from mambanorm.study import procedure
 from mambanorm.study.more_seeds import more_seeds
 from mambanorm.study.plan import forward_flops, shape_of
+from mambanorm.training.grid import base_config
 from mambanorm.training.recorded_results import recorded_seeds
+from mambanorm.training.run import train
 
 D, L, B = 24, 13, 3
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]

@@ -10,17 +10,16 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
-from mambanorm.arms import PRESETS
-from mambanorm.arms import SITES
+from mambanorm.arms import PRESETS, SITES
 from mambanorm.claims import comparisons
-from mambanorm.config import base_config
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.kernels.cuda import conv_silu_gpu
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 from mambanorm.models.positional import waves
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
+from mambanorm.training.grid import base_config
 
 D, L, B = 16, 11, 3
 ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")

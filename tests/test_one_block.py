@@ -4,17 +4,12 @@ dtype; each operation of the block equals its readable twin; and the thin part i
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
 import pytest
-import torch
 
-import mambanorm as mn
 from mambanorm.basics.settings import ROOT
-from mambanorm.operations import BACKENDS
-from mambanorm.operations.scan import project_delta
 
 PACKAGE = ROOT / "mambanorm"
 EDITS = {

@@ -14,11 +14,11 @@ from mambanorm.arms import MORE_SITES
 from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import prefixed
 from mambanorm.cli import main as cli
-from mambanorm.config import base_config
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.image import ImageClassifier
 from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import PAPER
 
 plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function

@@ -19,10 +19,10 @@ import pytest
 
 from mambanorm.basics import atomic
 from mambanorm.basics.atomic import to_disk
-from mambanorm.config import base_config
-from mambanorm.loop import train
 from mambanorm.training import index
 from mambanorm.training.checkpoint import Checkpoint
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 from mambanorm.training.store import check_runs, load_runs, resume_dir, save_run
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")

@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from mambanorm.config import RunConfig, base_config, grid, run_id_of
-from mambanorm.loop import train
+from mambanorm.config import EARLIER_BETAS, RunConfig, run_id_of
+from mambanorm.loop import OPTIMIZERS
 from mambanorm.tasks import TASKS
-from mambanorm.training.optimizer import OPTIMIZERS
+from mambanorm.training.grid import base_config, grid
 from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
+from mambanorm.training.run import train
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -77,7 +78,7 @@ def test_pathfinder_has_the_papers_betas_and_no_other_task_or_scale_has():
 def test_the_optimizer_takes_the_betas_of_its_config():
     import torch
 
-    from mambanorm.training.optimizer import build_optimizer
+    from mambanorm.loop import build_optimizer
 
     optimizer = build_optimizer(torch.nn.Linear(2, 2), base_config("pathfinder64", "paper"))
     assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.95)}
@@ -92,6 +93,11 @@ def test_betas_and_optimizer_are_part_of_a_run_where_they_are_not_the_presets():
         assert RunConfig.from_dict(before) == config
         assert (config.run_id, config.betas) == (run_id_of(before), betas)
         assert config.but(betas=[0.8, 0.9]).run_id != config.run_id
+
+
+def test_runs_that_were_stored_before_betas_was_a_field_have_those_of_the_presets():
+    """A preset that names others from now on is no entry of that table: its runs have them in their run_id."""
+    assert {(scale, task): DIFFERENCES[scale][task]["betas"] for scale, task in EARLIER_BETAS} == EARLIER_BETAS
 
 
 @pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, (0.9, "x"), (True, 0.9), (0.9, float("nan"))])

@@ -18,14 +18,15 @@ from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
 from mambanorm.claims.verdict_html import command
 from mambanorm.claims.verdict_table import describe
 from mambanorm.cli.printing import print_run
-from mambanorm.config import base_config
-from mambanorm.loop import build_model, train
+from mambanorm.models.build import build_model
 from mambanorm.study.experiments import lr_grid, study
 from mambanorm.study.plan import plan, shape_of_data
 from mambanorm.tasks import TASKS, BadData, Split, TaskData, pydoc
 from mambanorm.training.evaluation import accuracy, predict
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import LANGUAGE_TASKS
-from mambanorm.training.regimen import NOTHING_ELSE, Lesson, loss_of
+from mambanorm.training.regimen import Lesson, loss_of
+from mambanorm.training.run import train
 from mambanorm.training.store import load_runs, save_run, stored_run
 from mambanorm.training.stored_run import config_row
 
@@ -144,7 +145,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_the_positions():
     split, config = counting(), base_config("pydoc", "smoke")
     expected = -(14 * math.log(0.7) + math.log(0.1)) / 15
     inputs, _, labels = split.batch([0, 1, 2])
-    assert loss_of(Sure()(inputs), labels, config, NOTHING_ELSE).item() == pytest.approx(expected, abs=1e-5)
+    assert loss_of(Sure()(inputs), Lesson(labels), config).item() == pytest.approx(expected, abs=1e-5)
     found = predict(Sure(), split, config, torch.device("cpu"))
     assert found["loss"].mean() == pytest.approx(expected, abs=1e-5)
     assert found["loss"][1] == pytest.approx(-math.log(0.7), abs=1e-5)
@@ -157,8 +158,8 @@ def test_a_teacher_and_smoothed_labels_count_every_position_as_a_row():
     inputs, _, labels = counting().batch([0, 1, 2])
     config = base_config("pydoc", "smoke", label_smoothing=0.2, teacher="0" * 16)
     logits, soft = Sure()(inputs, p=0.5), Sure()(inputs)
-    flat = loss_of(logits.flatten(0, 1), labels.flatten(), config, Lesson(soft=soft.flatten(0, 1)))
-    assert torch.equal(loss_of(logits, labels, config, Lesson(soft=soft)), flat)
+    flat = loss_of(logits.flatten(0, 1), Lesson(labels.flatten(), soft=soft.flatten(0, 1)), config)
+    assert torch.equal(loss_of(logits, Lesson(labels, soft=soft), config), flat)
 
 
 def test_chance_is_guessing_by_the_frequency_of_the_training_characters():

@@ -17,9 +17,9 @@ from mambanorm.claims import protocol
 from mambanorm.claims.protocol import VERSION
 from mambanorm.cli.main import main
 from mambanorm.config import RunConfig
-from mambanorm.loop import train
 from mambanorm.study.experiments import growth_runs
 from mambanorm.training import recorded_results as recorded
+from mambanorm.training.run import train
 from mambanorm.training.sweep import sweep
 
 ELSEWHERE = 0.05

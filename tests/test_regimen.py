@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
-from mambanorm.config import RunConfig, base_config
-from mambanorm.loop import build_model, train
+from mambanorm.config import RunConfig
+from mambanorm.models.build import build_model
 from mambanorm.tasks import load_task
-from mambanorm.training.averaging import Average
-from mambanorm.training.checkpoint import Best
 from mambanorm.training.evaluation import accuracy
+from mambanorm.training.grid import base_config
+from mambanorm.training.observers import Average, Best
 from mambanorm.training.regimen import Lesson, loss_of, mixed
+from mambanorm.training.run import train
 from mambanorm.training.store import save_run, stored_run
 
 DIGITS = base_config("digits", "smoke", arm="LN>SSM>None")
@@ -96,21 +97,21 @@ def test_the_loss_is_that_of_smoothed_and_mixed_labels():
     smooth = {t: F.one_hot(t_, 5).double() * 0.9 + 0.1 / 5 for t, t_ in (("a", labels), ("b", other))}
     target = 0.7 * smooth["a"] + 0.3 * smooth["b"]
     expected = -(target * logits.log_softmax(-1)).sum(-1).mean()
-    found = loss_of(logits, labels, DIGITS.but(label_smoothing=0.1), Lesson(other, 0.7))
+    found = loss_of(logits, Lesson(labels, other, 0.7), DIGITS.but(label_smoothing=0.1))
     torch.testing.assert_close(found, expected)
-    assert loss_of(logits, labels, DIGITS, Lesson()) == F.cross_entropy(logits, labels)
+    assert loss_of(logits, Lesson(labels), DIGITS) == F.cross_entropy(logits, labels)
 
 
 def test_the_gradient_of_distillation_is_the_difference_of_the_softened_outputs():
     student = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
     teacher = torch.randn(6, 5, generator=torch.Generator().manual_seed(2))
     config = DIGITS.but(teacher_weight=1.0, temperature=3.0)
-    loss_of(student, torch.zeros(6, dtype=torch.long), config, Lesson(soft=teacher)).backward()
+    lesson = Lesson(torch.zeros(6, dtype=torch.long), soft=teacher)
+    loss_of(student, lesson, config).backward()
     expected = 3.0 * ((student / 3).softmax(-1) - (teacher / 3).softmax(-1)) / 6
     torch.testing.assert_close(student.grad, expected.detach())
-    half = loss_of(student, torch.zeros(6, dtype=torch.long), DIGITS, Lesson(soft=teacher))
-    whole = loss_of(student, torch.zeros(6, dtype=torch.long), DIGITS.but(teacher_weight=1.0), Lesson(soft=teacher))
-    plain = F.cross_entropy(student, torch.zeros(6, dtype=torch.long))
+    half, whole = (loss_of(student, lesson, c) for c in (DIGITS, DIGITS.but(teacher_weight=1.0)))
+    plain = F.cross_entropy(student, lesson.labels)
     torch.testing.assert_close(half, (plain + whole) / 2)
 
 
@@ -120,10 +121,10 @@ def test_the_gradient_of_distillation_is_the_difference_of_the_softened_outputs(
 def test_the_average_follows_its_recursion():
     model = torch.nn.Linear(3, 2)
     average, expected, rng = Average(model, 0.9), None, np.random.default_rng(0)
-    for _ in range(5):
+    for step in range(1, 6):
         with torch.no_grad():
             model.weight.copy_(torch.as_tensor(rng.standard_normal((2, 3))))
-        average.update()
+        average(step)
         now = model.weight.detach().double()
         expected = now.clone() if expected is None else 0.9 * expected + 0.1 * now
         torch.testing.assert_close(average.judged.weight.double(), expected, rtol=1e-5, atol=1e-6)
@@ -326,12 +327,12 @@ def test_fields_of_the_regimen_enter_no_run_id_at_their_default():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (dict(mixup=-0.1), "mixup must be a number of at least 0, got -0.1"),
-        (dict(cutmix=float("nan")), "cutmix must be a number of at least 0"),
+        (dict(mixup=-0.1), "mixup must be a finite number of at least 0, got -0.1"),
+        (dict(cutmix=float("nan")), "cutmix must be a finite number of at least 0"),
         (dict(drop_path=1), "drop_path must be a number from 0 to below 1, got 1"),
         (dict(label_smoothing=1.0), "label_smoothing must be a number from 0 to below 1"),
         (dict(ema=True), "ema must be a number"),
-        (dict(temperature=0), "temperature must be a number above 0"),
+        (dict(temperature=0), "temperature must be a finite number above 0"),
         (dict(teacher_weight=1.1), "teacher_weight must be a number from 0 to 1"),
         (dict(patience=-1), "patience must be a whole number of at least 0"),
         (dict(teacher="best"), "teacher must be the run_id of a stored run"),

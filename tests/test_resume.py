@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.config import base_config
-from mambanorm.loop import train
+from mambanorm.loop import OPTIMIZERS
 from mambanorm.training.checkpoint import Checkpoint
-from mambanorm.training.optimizer import OPTIMIZERS
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 from mambanorm.training.store import find_run, load_runs, resume_dir, save_run
 
 

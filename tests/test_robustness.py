@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from mambanorm.config import base_config
-from mambanorm.loop import train
 from mambanorm.study.robustness import corrupted, held, kinds_of, latency_table, robustness_table, rotated
 from mambanorm.tasks import Split, load_task
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 
 

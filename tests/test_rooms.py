@@ -21,10 +21,10 @@ answers figures
 lessons
 study
 training
-loop
 diagnostics
-config
+loop
 models
+config
 block mamba2 vision
 sites
 arms

@@ -20,9 +20,10 @@ import mambanorm as mn
 from benchmarks import store as store_benchmark
 from mambanorm.basics import atomic as whole
 from mambanorm.cli.main import main
-from mambanorm.config import base_config, run_id_of
-from mambanorm.loop import train
+from mambanorm.config import run_id_of
 from mambanorm.study.experiments import deep_runs
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 from mambanorm.training.store import (
     check_runs,
     check_store,
@@ -336,7 +337,7 @@ def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, cap
     def no_step(*_, **__):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(import_module("mambanorm.loop"), "build_model", no_step)
+    monkeypatch.setattr(import_module("mambanorm.training.run"), "build_model", no_step)
     (tmp_path / "file").write_text("mine")
     assert main([*command, str(tmp_path / "file" / "below")]) in (1, 2)
     said = capsys.readouterr().err

@@ -13,10 +13,10 @@ import pytest
 import mambanorm as mn
 from mambanorm.claims import summaries
 from mambanorm.claims.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
-from mambanorm.config import base_config
 from mambanorm.diagnostics import WeightLog, growth
 from mambanorm.study import experiments
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
+from mambanorm.training.grid import base_config
 from mambanorm.training.store import find_run, save_run
 from mambanorm.training.sweep import sweep
 

@@ -21,11 +21,11 @@ from dask.distributed import Client
 import mambanorm as mn
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli import main as cli
-from mambanorm.config import base_config
 from mambanorm.study import estimate
 from mambanorm.training import cluster, leases
 from mambanorm.training import worker as worker_module
 from mambanorm.training.cluster import count_workers, local_cluster
+from mambanorm.training.grid import base_config
 from mambanorm.training.leases import LEASE, Held, Watch, lease, remove_dead
 from mambanorm.training.store import find_run, load_runs
 from mambanorm.training.sweep import sweep

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
-from mambanorm.config import base_config
-from mambanorm.loop import build_model, train
+from mambanorm.models.build import build_model
 from mambanorm.tasks import BadData, Split, TaskData, load_task
 from mambanorm.tasks.tabular import SLOTS, table_splits
 from mambanorm.training.evaluation import accuracy, errors
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 from mambanorm.training.store import load_runs, save_run, stored_run
 
 TARGETS = ("load, kWh/m²", "price, $")

@@ -1,4 +1,4 @@
-"""Claims about the Triton scan: its kernels equal the reference, whatever the shapes, layouts and options.
+"""Claims about the Triton scan and convolution: kernels equal the reference, whatever the shapes, layouts and options.
 
 Without a GPU the kernels run in Triton's interpreter (conftest.py asks for it), one operation at a time in NumPy: the
 sizes here are small. With a GPU the same tests run there.
@@ -15,17 +15,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mambanorm.operations.backends import choose
+import torch.nn.functional as F
 from test_scan import FLOATS, error, example, leaves
 
 import mambanorm as mn
 from mambanorm import block as block_module
 from mambanorm.kernels import cuda, scan_triton
+from mambanorm.kernels.backends import choose
 from mambanorm.kernels.scan_triton import Plan, obstacle
 from mambanorm.operations import scan_backend, selective_scan
+from mambanorm.operations.conv_gate import causal_conv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(obstacle(DEVICE) is not None, reason=f"backend 'triton' {obstacle(DEVICE)}")
+
+if obstacle(DEVICE) is None:
+    from mambanorm.kernels.conv_triton import conv_silu_triton
 
 
 def on_device(arguments):
@@ -353,10 +358,148 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
             y = block(x)
         found.append([y - x, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
     low = {"u", "delta", "B", "C", "z"}
+    assert low < seen.keys()
     assert seen == {name: torch.bfloat16 if name in low else torch.float32 for name in seen}
     for full, half in zip(*found, strict=True):
         assert half.dtype == torch.float32
         assert error(half.detach(), full.detach().double()) < 0.05
+
+
+# ---------------------------------------------------------------------------------------- the scan from Δ's low rank
+BFLOAT_ULP = 2**-7
+"""The last place of bfloat16. A cast is off by half of it, in Triton's interpreter, which cuts off, by all of it."""
+
+
+def sample(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def strided(x):
+    """The same values, (B, L, E), cut out of a wider tensor whose other half is NaN."""
+    wide = torch.full((*x.shape[:-1], 2 * x.shape[-1]), math.nan, dtype=x.dtype, device=x.device)
+    wide[..., x.shape[-1] :] = x
+    return wide[..., x.shape[-1] :]
+
+
+def run(function, inputs, dtype, device, place):
+    """Result and gradients, in float64; the inputs, by name, in `dtype`; None stays None. `place` puts rows "x"."""
+    given = {name: None if v is None else v.to(device, dtype) for name, v in inputs.items()}
+    given |= {name: place(given[name]) for name in given if name == "x"}
+    given = {name: None if v is None else v.detach().requires_grad_() for name, v in given.items()}
+    y = function(**given)
+    there = [name for name, v in given.items() if v is not None]
+    grads = torch.autograd.grad((y * sample(*y.shape, seed=90).to(y)).sum(), [given[name] for name in there])
+    found = {"y": y} | dict(zip(there, grads, strict=True))
+    return {name: value.detach().cpu().double() for name, value in found.items()}
+
+
+def assert_equals_twin(kernel, twin, inputs, dtype, bound, place=lambda x: x):
+    """The kernel in `dtype` against the twin in float64, on the very numbers that `dtype` holds. Errors are relative to
+    the largest number of each result."""
+    held = {name: None if v is None else v.to(dtype).double() for name, v in inputs.items()}
+    ours, theirs = run(kernel, held, dtype, DEVICE, place), run(twin, held, torch.float64, "cpu", lambda x: x)
+    errors = {name: float((ours[name] - value).abs().max() / value.abs().max().clamp(min=1e-3))
+              for name, value in theirs.items()}  # fmt: skip
+    assert max(errors.values()) <= bound, errors
+
+
+def low_twin(u, dt, W, A, B, C, D, bias, z):
+    """u, z (B, L, E), dt (B, G, L, R), W (E, R), B and C (B, G, L, N): Δ is made first, in float64."""
+    groups = dt.shape[1]
+    delta = torch.einsum("bglr,ger->blge", dt, W.unflatten(0, (groups, -1))).flatten(2)
+    rows = [None if x is None else x.transpose(1, 2) for x in (u, delta, z)]
+    B, C = (m.transpose(2, 3) for m in (B, C))
+    y = selective_scan(*rows[:2], A, B, C, D, rows[2], bias, True, backend="reference")
+    return y.transpose(1, 2)
+
+
+class LowScan(torch.autograd.Function):
+    """The kernels with Δ's two factors and groups, as a block that scans in several directions has them."""
+
+    @staticmethod
+    def given(u, dt, W, A, B, C, D, bias, z):
+        u, z = (None if x is None else x.transpose(1, 2) for x in (u, z))
+        dt, B, C = (m.transpose(2, 3) for m in (dt, B, C))
+        return scan_triton.Given(u, dt, B, C, z, W, A, D, bias, True, False)
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        given = LowScan.given(*tensors)
+        y, states, _ = scan_triton.forward_pass(given, given.plan(), True, False)
+        ctx.save_for_backward(states, *tensors)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        states, *tensors = ctx.saved_tensors
+        given = LowScan.given(*tensors)
+        plan, groups = given.plan(), given.delta.shape[1]
+        grads = scan_triton.backward_pass(given, plan, grad.transpose(1, 2), states)
+        narrow = grads.partial.unflatten(1, (groups, -1)).sum(2)
+        ddt, dB, dC = narrow.split([plan.rank, plan.size, plan.size], -1)
+        return grads.u, ddt, grads.low, grads.A, dB, dC, grads.D, grads.bias, grads.z
+
+
+def low_scan(**named):
+    return LowScan.apply(*named.values())
+
+
+def low_inputs(batch, length, channels, size, rank, groups=1, gate=True):
+    shapes = dict(u=(batch, length, channels), dt=(batch, groups, length, rank), W=(channels, rank), A=(channels, size),
+                  B=(batch, groups, length, size), C=(batch, groups, length, size), D=(channels,), bias=(channels,),
+                  z=(batch, length, channels))  # fmt: skip
+    inputs = {name: sample(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    return inputs | {"A": -inputs["A"].exp(), "z": inputs["z"] if gate else None}
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "channels", "size", "rank", "groups"),
+    [(1, 1, 1, 1, 1, 1), (2, 7, 5, 3, 3, 1), (1, 8, 16, 4, 4, 1), (1, 37, 18, 2, 5, 1), (2, 9, 12, 4, 2, 3)],
+)
+def test_the_scan_makes_delta_from_its_low_rank(batch, length, channels, size, rank, groups):
+    inputs = low_inputs(batch, length, channels, size, rank, groups)
+    assert_equals_twin(low_scan, low_twin, inputs, torch.float32, 1e-5)
+
+
+def test_the_scan_from_its_low_rank_without_a_gate():
+    assert_equals_twin(low_scan, low_twin, low_inputs(1, 11, 6, 3, 2, gate=False), torch.float32, 1e-5)
+
+
+def test_the_scan_from_its_low_rank_gives_the_same_bits_twice():
+    inputs = {name: v.float().to(DEVICE) for name, v in low_inputs(2, 9, 36, 2, 2).items()}
+    found = []
+    for _ in range(2):
+        leaves = {name: v.clone().requires_grad_() for name, v in inputs.items()}
+        y = low_scan(**leaves)
+        found.append([y, *torch.autograd.grad(y.square().sum(), list(leaves.values()))])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+# --------------------------------------------------------------------------------------------------------- convolution
+def conv_twin(x, weight, bias):
+    return F.silu(causal_conv(x, weight, bias))
+
+
+def conv_inputs(batch, length, channels, taps):
+    return {"x": sample(batch, length, channels), "weight": sample(channels, 1, taps, seed=1),
+            "bias": sample(channels, seed=2)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "channels", "taps"),
+    [(1, 1, 1, 1), (2, 1, 3, 4), (2, 2, 5, 3), (1, 17, 64, 4), (2, 31, 67, 2), (1, 300, 3, 4), (2, 16, 8, 5)],
+)
+def test_the_convolution_equals_its_twin_at_every_size(batch, length, channels, taps):
+    assert_equals_twin(conv_silu_triton, conv_twin, conv_inputs(batch, length, channels, taps), torch.float32, 2e-6)
+
+
+def test_the_convolution_reads_any_strides():
+    assert_equals_twin(conv_silu_triton, conv_twin, conv_inputs(2, 9, 6, 4), torch.float32, 2e-6, strided)
+
+
+def test_the_convolution_in_bfloat16_is_off_by_one_cast():
+    """Computed in float32 from what bfloat16 holds; the result and each gradient are cast once."""
+    assert_equals_twin(conv_silu_triton, conv_twin, conv_inputs(2, 19, 6, 4), torch.bfloat16, BFLOAT_ULP)
 
 
 # ------------------------------------------------------------------------------------------------- back ends and errors
@@ -402,30 +545,29 @@ def test_a_missing_package_is_named(monkeypatch, fresh):
 
 
 # ------------------------------------------------------------------------------------------------ the compiler, no GPU
-COMPILE = """
+DRIVER = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
-from mambanorm.kernels import scan_triton
-from test_scan import example, leaves
 
 class Driver:  # all that compiling asks a driver for; a device of its own for each capability
     def get_current_device(self): return capability
     def get_current_stream(self, device): return 0
     def get_current_target(self): return GPUTarget("cuda", capability, 32)
 
-def compile_only(kernel, plan, given, cells, *arguments):
-    launch(Recorder(kernel), plan, given, cells, *arguments)
-
 class Recorder:
     def __init__(self, kernel): self.kernel = kernel
     def __getitem__(self, grid):
-        def warm_up(*arguments, **options):
-            made.append(self.kernel.warmup(*arguments, grid=grid, **options))
-        return warm_up
+        return lambda *arguments, **options: made.append(self.kernel.warmup(*arguments, grid=grid, **options))
 
 triton.runtime.driver.set_active(Driver())
-made, launch = [], scan_triton._launch
-scan_triton._launch = compile_only
+made = []
+from mambanorm.kernels import conv_triton, scan_triton, scan_triton_loops
+for module in (scan_triton_loops, conv_triton):
+    module.forward_kernel, module.backward_kernel = Recorder(module.forward_kernel), Recorder(module.backward_kernel)
+"""
+
+EVERY_FORM = """
+from test_scan import example, leaves
 forms = [dict(b=2, c=1, channels=64, size=16), dict(b="constant", c=0, size=1, channels=1, length=1)]
 forms += [dict(skip=False, gate=False, bias=False, softplus=False), dict(c="constant", batch=40, channels=256, size=64)]
 for capability in (80, 90):
@@ -435,13 +577,52 @@ for capability in (80, 90):
 print(*(f"sm_{kernel.metadata.target.arch} {len(kernel.asm['cubin']) > 1000}" for kernel in made), sep=chr(10))
 """
 
+AS_A_BLOCK = """
+import re, subprocess, tempfile
+from pathlib import Path
+from triton.backends import nvidia
+from test_triton import conv_inputs, low_inputs, low_scan
+
+def spilled(kernel):  # bytes of registers
+    tool = Path(nvidia.__file__).with_name("bin") / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"]), file.flush()
+        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True).stdout
+    return int(re.search("STACK:(\\d+)", said)[1])
+
+whole, odd = (40, 24, 128, 16, 4), (40, 7, 24, 3, 5)  # rows, steps, channels, states, rank
+for capability, shape, dtype in ((80, whole, torch.bfloat16), (90, whole, torch.bfloat16), (90, odd, torch.float32)):
+    rows = dict.fromkeys(("u", "dt", "B", "C", "z", "x"), dtype)  # the parameters stay in float32
+    scan, conv = low_inputs(*shape, gate=shape is whole), conv_inputs(*shape[:3], 4)
+    for function, inputs in ((low_scan, scan), (conv_triton.conv_silu_triton, conv)):
+        given = {k: v if v is None else v.to(rows.get(k, torch.float32)).requires_grad_() for k, v in inputs.items()}
+        function(**given).sum().backward()
+for kernel in made:
+    print(f"sm_{kernel.metadata.target.arch}", spilled(kernel), kernel.metadata.shared < 48000,
+          "mma" in kernel.asm["ptx"])
+"""
+
+
+def compiled(program, folder):
+    """The lines that a program prints in a process of its own, in which kernels are compiled and never started."""
+    keep = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = keep | {"TRITON_CACHE_DIR": str(folder), "PYTHONPATH": path}
+    command = [sys.executable, "-c", DRIVER + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
 
 def test_the_kernels_compile_for_nvidia_gpus(tmp_path):
     """The interpreter forgives what the compiler does not; the compiler needs no GPU. From source to machine code."""
-    keep = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    environment = keep | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
-    command = [sys.executable, "-c", COMPILE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:-1] == ["sm_80 True"] * 8 + ["sm_90 True"] * 8
+    assert compiled(EVERY_FORM, tmp_path) == ["sm_80 True"] * 8 + ["sm_90 True"] * 8
+
+
+def test_low_rank_scan_and_convolution_compile_for_nvidia_gpus_without_spills(tmp_path):
+    """At the sizes of a block. Nothing becomes a matrix product, which would be in TF32."""
+    lines = compiled(AS_A_BLOCK, tmp_path)
+    kernels = [line.split() for line in lines]
+    assert [arch for arch, *_ in kernels] == ["sm_80"] * 4 + ["sm_90"] * 8  # scan and convolution, forward and backward
+    assert all(int(spilled) <= 16 for _, spilled, *_ in kernels), lines  # bytes; 3.6 spills 8, 3.7 none
+    assert all(rest == ["True", "False"] for _, _, *rest in kernels), lines

@@ -20,11 +20,11 @@ from mambanorm.claims.effects import STATES
 from mambanorm.claims.protocol import VERSION, VERSIONS
 from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
-from mambanorm.config import base_config
 from mambanorm.figures.verdicts import STATES as STATE_LOOKS
 from mambanorm.figures.verdicts import WORDS
 from mambanorm.study.experiments import lr_grid
 from mambanorm.training import recorded_results as recorded
+from mambanorm.training.grid import base_config
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)
 TOLD = "".join(cell.source for cell in NOTEBOOK.cells)

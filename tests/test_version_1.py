@@ -21,9 +21,9 @@ from mambanorm.claims.version_1.hypotheses import (
     failure_settings,
     learning_rates,
 )
-from mambanorm.config import base_config
 from mambanorm.study.intervals import t_interval
 from mambanorm.training import recorded_results
+from mambanorm.training.grid import base_config
 
 THEN = """
 claim | verdict | effect, low, high

@@ -13,16 +13,17 @@ from torch.func import functional_call
 import mambanorm as mn
 from mambanorm import tasks, vision
 from mambanorm.arms import SITES
-from mambanorm.config import SCALES, base_config
+from mambanorm.config import SCALES
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.kernels import scan_low_rank
-from mambanorm.loop import build_model, positions, train
+from mambanorm.loop import build_optimizer
+from mambanorm.models.build import build_model
 from mambanorm.models.image import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.operations import conv_silu
 from mambanorm.tasks import Split, TaskData, load_task
-from mambanorm.training.gradients import find_nonfinite
-from mambanorm.training.optimizer import build_optimizer
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import find_nonfinite, positions, train
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")

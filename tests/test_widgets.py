@@ -19,7 +19,6 @@ from mambanorm import widgets
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm.cli.main import main
-from mambanorm.config import base_config
 from mambanorm.diagnostics.growth_map import growth_map
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.diagrams import moving_cells
@@ -27,11 +26,12 @@ from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
-from mambanorm.loop import train
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
 from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.training.grid import base_config
 from mambanorm.training.live import LiveRun, LiveRuns
+from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
 from mambanorm.widgets.block import NAMED, OWN

@@ -33,7 +33,7 @@ from mambanorm.advice.experiments_gan import gan
 from mambanorm.advice.fitting import accuracy, cached, digits, fit, shuffled
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.config import check_seeds
+from mambanorm.training.seeds import check_seeds
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 8, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)

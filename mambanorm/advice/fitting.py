@@ -1,7 +1,7 @@
-"""Small trainings for the experiments: one loop, one thread, everything by seed; and a cache of what they measured.
+"""Small trainings for the experiments: one thread, everything by seed; and a cache of what they measured.
 
     digits        the handwritten digits as images (B, 1, 8, 8), from the kit's task
-    fit           trains a model on batches, and returns its losses
+    fit           trains a model on batches by the kit's loop, and returns its losses
     accuracy      of a classifier, in eval mode, in per cent
     cached        rows of an experiment by seed, from the run store or measured now
     stored        the same, of those that are there already
@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from mambanorm import loop
 from mambanorm.basics.atomic import replacing
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import default_scale
@@ -63,27 +64,25 @@ def fit(
     optimizer: str = "adam",
     watch: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """Trains the model, one step a batch, and returns the loss of each step. A loss that is not finite ends it.
+    """Trains the model, one step a batch, and returns the loss of each step. A loss or gradient that is not finite
+    ends it.
 
     The rate falls linearly to 0 over `steps`, so that running statistics catch up with the weights at the end.
     loss_of(model, batch) is a scalar; watch(step) is called after each step. ValueError for another optimizer.
     """
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
-    descent, losses = OPTIMIZERS[optimizer](model.parameters(), lr), []
-    for step, batch in enumerate(batches, 1):
-        descent.param_groups[0]["lr"] = lr * (1 - (step - 1) / steps)
-        model.train()
-        loss = loss_of(model, batch)
-        losses.append(loss.item())
-        if not torch.isfinite(loss):
-            break
-        descent.zero_grad()
-        loss.backward()
-        descent.step()
-        if watch is not None:
-            watch(step)
-    return losses
+    curve: list[dict] = []
+    loop.fit(
+        model,
+        OPTIMIZERS[optimizer](model.parameters(), lr),
+        batches,
+        lambda model, batch, step: [loss_of(model, batch)],
+        rate=lambda step: lr * (1 - (step - 1) / steps),
+        curve=curve,
+        observers=[] if watch is None else [watch],
+    )
+    return [row["train_loss"] for row in curve]
 
 
 @torch.no_grad()

@@ -49,14 +49,8 @@ def check_real(name: str, value: object, form: str = "") -> None:
         raise ValueError(f"{name} has layout {value.layout}; a dense one is needed: use {name}.to_dense()")
     if value.is_neg():  # a view whose numbers differ from its memory by their sign
         raise ValueError(f"{name} is a negated view; numbers of its own are needed: use {name}.resolve_neg()")
-    if value.is_cpu and value.numel() and not transformed() and not _has_memory(value):
+    if value.is_cpu and value.numel() and not _has_memory(value):
         raise ValueError(f"{name} has no memory behind it (freed, fake or symbolic): a tensor of numbers is needed")
-
-
-def transformed() -> bool:
-    """Whether a transform of torch.func, such as vmap, is at work. What runs inside sees tensors without memory and
-    without values: no fused loop can read them, and no check can look at their numbers."""
-    return torch._C._are_functorch_transforms_active()
 
 
 def _has_memory(value: Tensor) -> bool:
@@ -97,7 +91,7 @@ def check_ids(ids: object, n: int, axes: str = "(B, L)") -> None:
     if ids.dim() != len(re.findall(r"\w", axes)) or ids.dtype not in WHOLE[:2] or not ids.numel():
         found = f"{ids.dtype} {tuple(ids.shape)}"
         raise ValueError(f"expected token ids {axes}, at least one, as int64 or int32, got {found}")
-    if ids.device.type == "cpu" and not transformed() and not 0 <= int(ids.min()) <= int(ids.max()) < n:
+    if ids.device.type == "cpu" and not 0 <= int(ids.min()) <= int(ids.max()) < n:
         raise ValueError(f"token ids must lie in 0..{n - 1}, got {int(ids.min())}..{int(ids.max())}")
 
 
@@ -116,7 +110,7 @@ def check_lengths(lengths: object, x: Tensor) -> None:
         raise ValueError(f"lengths must be {B} whole numbers, one a row, got {given}")
     if lengths.device != x.device:
         raise ValueError(f"lengths must be on the device of x, {x.device}, got {lengths.device}")
-    if lengths.device.type == "cpu" and not transformed() and not bool(((lengths >= 1) & (lengths <= L)).all()):
+    if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= L)).all()):
         found = f"{int(lengths.min())}..{int(lengths.max())}"
         raise ValueError(f"lengths must lie in 1..{L} (the sequence length), got {found}")
 

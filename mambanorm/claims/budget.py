@@ -24,8 +24,8 @@ from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.judged_on import kind_of, tasks_of
 from mambanorm.claims.protocol import RISING
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
-from mambanorm.config import base_config
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
+from mambanorm.training.grid import base_config
 
 COLUMNS = (
     "claim", "task", "setting", "share", "steps", "verdict", "comparison", "state", "effect", "low", "high", "n",

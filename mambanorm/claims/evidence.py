@@ -25,9 +25,9 @@ from mambanorm.claims.comparisons import CHANGES, MEASURED, NONE, TEXT_PARTS
 from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
 from mambanorm.claims.hypotheses import Claim, find_claim
 from mambanorm.claims.judged_on import fixed_runs, kind_of
-from mambanorm.config import base_config
 from mambanorm.study.experiments import all_rates, inside_task, ladder, lr_grid, model_of, scaled_lr
 from mambanorm.study.tables import check_frame
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 Setting = tuple[tuple[str, Any], ...]

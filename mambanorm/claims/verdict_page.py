@@ -24,8 +24,9 @@ from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
-from mambanorm.config import base_config, check_seeds
 from mambanorm.training import recorded_results
+from mambanorm.training.grid import base_config
+from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import load_runs
 
 
@@ -133,10 +134,9 @@ def _line(task: str, scale: str, runs: pd.DataFrame) -> str:
     rows = config.train_rows or len(load_task(task, scale, 0).train)
     weights = " to ".join(_each({runs.parameters.min(), runs.parameters.max()}, ","))
     epochs = " and ".join(_each(runs.steps * config.batch_size / rows, ".2g"))
-    stacked = ", shares of stacks" if runs.backend.astype(str).str.contains("stacked of").any() else ""
     return (
-        f"{task}, scale {scale}: {len(runs)} runs of {runs.wall_s.median():.1f} s (median{stacked}), "
-        f"{weights} weights, {epochs} epochs of {rows:,} rows"
+        f"{task}, scale {scale}: {len(runs)} runs of {runs.wall_s.median():.1f} s (median), {weights} weights, "
+        f"{epochs} epochs of {rows:,} rows"
     )
 
 

@@ -102,7 +102,7 @@ def path(text: str):
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
-    from mambanorm.config import check_task
+    from mambanorm.training.grid import check_task
 
     return [check_task(name) for name in names]
 
@@ -136,7 +136,7 @@ def scale(text: str) -> str:
 
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
-    from mambanorm.config import check_seeds
+    from mambanorm.training.seeds import check_seeds
 
     if WHOLE.fullmatch(text):
         _said(check_seeds, int(text), "smoke")
@@ -196,10 +196,6 @@ def workers(text: str) -> int | str:
     return int(text)
 
 
-def stack(text: str) -> int | str:
-    return text if text == "auto" else positive(text)
-
-
 def positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
@@ -240,11 +236,6 @@ def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS
 
 
 WORKERS_HELP = "auto (one a core, or as many as fit on the GPUs), 0 (in this process) or N"
-
-
-def add_graphs(command: Parser) -> None:
-    graphs = "on CUDA: replay each step as a CUDA graph; where that cannot be, a warning says why"
-    command.add_argument("--graphs", action="store_true", help=graphs)
 
 
 def add_training(command: Parser) -> None:

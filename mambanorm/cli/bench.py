@@ -22,7 +22,7 @@ EXAMPLES = [
 def add(command: Parser) -> None:
     sections = (
         "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
-        "with --device cuda: correctness, scan, step, stacked, runs"
+        "with --device cuda: correctness, scan, step, runs"
     )
     command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
     repeats = "times each case is timed (default: 11)"
@@ -36,7 +36,7 @@ def add(command: Parser) -> None:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="cuda: correctness, scan, step, stacked and whole runs on a GPU, within nine minutes (benchmarks/gpu.py)",
+        help="cuda: correctness, scan, step and whole runs on a GPU, within nine minutes (benchmarks/gpu.py)",
     )
     command.add_argument(
         "--out", type=arg.folder, metavar="DIR", help="where the results go (default: benchmarks/results)"

@@ -27,7 +27,8 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.config import base_config, check_seeds
+    from mambanorm.training.grid import base_config
+    from mambanorm.training.seeds import check_seeds
 
     changes = arg.parse_changes(options.set)
     scale = arg.chosen_scale(options)

@@ -32,7 +32,7 @@ def add(command: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.basics.text import plural
-    from mambanorm.config import check_seeds
+    from mambanorm.training.seeds import check_seeds
     from mambanorm.training.store import load_runs, runs_dir
 
     if options.check:

@@ -30,21 +30,12 @@ def add(command: Parser) -> None:
     arg.add_common(command)
     arg.add_set(command)
     arg.add_training(command)
-    command.add_argument(
-        "--stack",
-        type=arg.stack,
-        metavar="N",
-        help="train up to N runs that differ in seed and lr alone as one model, in this process and without "
-        "checkpoints; auto: as many as fit onto the GPU",
-    )
-
-    arg.add_graphs(command)
 
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.basics.errors import unknown
-    from mambanorm.config import grid
     from mambanorm.study import experiments
+    from mambanorm.training.grid import grid
 
     grids = {
         "type": experiments.TYPE_ARMS,
@@ -68,8 +59,6 @@ def run(options: argparse.Namespace) -> int:
 def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     if options.dry_run:
         print_dry_run(configs, options)
-        if options.stack:
-            print("The time is without --stack: how much it saves, only a GPU can tell.")
         return 0
     from mambanorm.training.store import load_runs, tidy
 
@@ -77,8 +66,7 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     if len(frame) < len(configs):
         from mambanorm.training.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
 
-        where = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
-        frame = sweep(configs, **where, stack=options.stack, graphs=options.graphs)
+        frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     else:
         tidy(options.runs_dir)
     print_arms(frame)

@@ -22,8 +22,8 @@ def add(command: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm.basics.settings import SCALES
-    from mambanorm.config import base_config
     from mambanorm.tasks import TASKS, prepare_task
+    from mambanorm.training.grid import base_config
 
     if options.prepare:
         scale = arg.chosen_scale(options)

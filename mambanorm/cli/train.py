@@ -24,11 +24,10 @@ def add(command: Parser) -> None:
     arg.add_common(command, several=False)
     arg.add_set(command)
     arg.add_training(command)
-    arg.add_graphs(command)
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.config import base_config
+    from mambanorm.training.grid import base_config
     from mambanorm.training.store import find_run
 
     changes = arg.parse_changes(options.set)
@@ -56,7 +55,7 @@ def _train(config, options: argparse.Namespace) -> str | None:
     from mambanorm.training.worker import train_one
 
     if options.scheduler:
-        frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir, graphs=options.graphs)
+        frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
         return None if frame["status"].iloc[0] != "failed" else frame["error"].iloc[0]
     named = f"{config.arm} on {config.task}, seed {config.seed}"
     with tqdm(total=config.steps, desc=named, unit="step", delay=0.1) as bar:  # none before the first step
@@ -66,7 +65,7 @@ def _train(config, options: argparse.Namespace) -> str | None:
             bar.update(step - bar.n)  # a run that continues does not begin at step 1
 
         try:
-            train_one(config, options.runs_dir, on_step=show, graphs=options.graphs)
+            train_one(config, options.runs_dir, on_step=show)
         except (RuntimeError, MemoryError) as error:
             return f"{type(error).__name__}: {error}"
     return None

@@ -4,8 +4,7 @@
     once_differentiable.py   backward passes without a second derivative: asking for one is an error
     scan_cpu.py              the selective scan on the CPU, its interface to torch;   scan_cpu_loops.py: its loops
     scan_triton.py           the selective scan on a GPU, in Triton;   scan_triton_plan.py, _parts.py, _loops.py: of it
-    conv_triton.py, norm_token_triton.py, mixer_triton.py   in Triton what conv.py, norm_token.py and mixer.py are
-    conv.py                  the causal convolution with its SiLU
+    conv.py                  the causal convolution with its SiLU;   conv_triton.py: the same on a GPU, in Triton
     mixer.py, mixer_2d.py    all of a block between its two norms; the same for images, in four directions
     norm_token.py            LN, RMSN, GN-token: norms of one position;   norm_sequence.py: norms along the sequence
     norm_mixture.py          NormVary's and SwitchNorm's mixture of statistics: the one kernel that is given its module

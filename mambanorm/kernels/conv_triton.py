@@ -113,13 +113,13 @@ def conv_forward(x, weight, bias):
     return out
 
 
-def conv_backward(x, weight, bias, grad, dx=None):
-    """The gradients of x (B, L, E), in `dx` (of any strides) if given; of weight (E, 1, K) and bias (E,) in float32."""
+def conv_backward(x, weight, bias, grad):
+    """The gradients of x (B, L, E), contiguous, and of weight (E, 1, K) and bias (E,) in float32."""
     (batch, length, channels), taps = x.shape, weight.shape[-1]
     width, steps = _cut(x)
     tiles = min(SPAN // steps, power_of_two(-(-length // steps)))
     spans = -(-length // (steps * tiles))
-    dx = x.new_empty(x.shape) if dx is None else dx
+    dx = x.new_empty(x.shape)
     sums = x.new_empty(batch * spans, channels * (taps + 1), dtype=torch.float32)
     x_rows, grad_rows, dx_rows = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
     with torch.cuda.device_of(x):

@@ -2,8 +2,8 @@
 
 Map of the file
 ---------------
-1. `obstacle`, `usable`   why the kernels cannot run on a device, or None; whether they take these tensors
-2. `Given`, `Gradients`, `forward_pass`, `backward_pass`   what the scan and the fused block (mixer_triton.py) share
+1. `obstacle`   why the kernels cannot run on a device, or None
+2. `Given`, `Gradients`, `forward_pass`, `backward_pass`   the two passes, from a whole Δ or from its two factors
 3. `_Scan`, `scan_triton`   the autograd function and the conversion from mamba-ssm's layout to the kernels'
 
 The kernels are in `mambanorm/kernels/scan_triton_loops.py`; how the work is cut, in `scan_triton_plan.py`. The readable
@@ -35,7 +35,7 @@ where to tune on a GPU.
 Δ in two factors. With `low` (D, R), Δ = low·dt is made in registers from the R numbers of each step, and never stored.
 It takes R products for each step and channel, against 5·N for the scan: cheap while R is small (`MOST_RANKS`). Stored,
 Δ would be written and read in the forward pass, and read, its gradient written, and that read twice in the backward
-pass: 6·B·L·D numbers, where the rest of the scan moves 8. Above MOST_RANKS a matrix product makes Δ.
+pass: 6·B·L·D numbers, where the rest of the scan moves 8. Above MOST_RANKS a matrix product is the better way to Δ.
 
 Glossary: B batch, L length, D channels, N state size, R rank of Δ's projection, G groups of channels that share B and C
 (and dt); u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
@@ -83,13 +83,6 @@ def _interpreted():
     from mambanorm.kernels import scan_triton_loops
 
     return scan_triton_loops.INTERPRETED
-
-
-def usable(*tensors):
-    """Whether the kernels can run on the device of the first tensor, and take the dtype of each; None is no tensor."""
-    if obstacle(tensors[0].device.type) is not None:
-        return False
-    return all([t is None or t.dtype in (torch.float32, torch.bfloat16, torch.float16) for t in tensors])
 
 
 # ----------------------------------------------------------------------------------------------------------- torch side
@@ -182,16 +175,15 @@ def forward_pass(given, plan, keep, want_last):
     return out, states, last
 
 
-def backward_pass(given, plan, grad, states, dz=None):
-    """`Gradients` from that of out, (B, D, L) of any strides. `dz` (B, L, D), of any strides, is where z's goes."""
+def backward_pass(given, plan, grad, states):
+    """`Gradients` from that of out, (B, D, L) of any strides."""
     from mambanorm.kernels.scan_triton_loops import backward_kernel
 
     u, low = given.u, given.low
     constants = [m.dim() == 2 for m in (given.B, given.C)]
     like_rows = plan.batch, plan.length, plan.channels
     du, ddelta = u.new_empty(like_rows), None if low is not None else given.delta.new_empty(like_rows)
-    if given.z is not None and dz is None:
-        dz = given.z.new_empty(like_rows)
+    dz = None if given.z is None else given.z.new_empty(like_rows)
 
     scratch = states.new_empty(plan.scratch_shape)
     partial = states.new_empty(plan.partial_shape(2 - sum(constants)))

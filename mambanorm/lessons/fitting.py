@@ -1,4 +1,4 @@
-"""A training loop to be read in one go, for the lessons' small experiments; the study's own is loop.py."""
+"""A loop of a few lines for the lessons' small experiments; it goes by epochs, the kit's (loop.py) by steps."""
 
 from __future__ import annotations
 

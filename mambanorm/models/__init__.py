@@ -7,4 +7,5 @@ classifier.py   SequenceClassifier: stem → blocks → mean → head
 vision.py       VSSBlock and ImageClassifier: four scans over an image
 language.py     LanguageModel;   pretrained.py: checkpoints of mamba-ssm and transformers
 positional.py   positional encoding, off unless asked for
+build.py        build_model: the model of a config
 """

@@ -151,8 +151,7 @@ class NormSelector(Norm):
             return self.selector(x).softmax(-1)
         first = {"disable": 0.0, "fixed": 0.5}.get(self.mode)
         first = (self._draw() if self.training else 0.5) if first is None else first
-        both = torch.stack([x.new_full((), share) for share in (first, 1 - first)])  # nothing is copied from the host
-        return both.expand(*x.shape[:2], 2)
+        return x.new_tensor([first, 1 - first]).expand(*x.shape[:2], 2)
 
     def _draw(self) -> float:
         """The next of the draws, from a generator of its own: nothing else's random numbers move."""

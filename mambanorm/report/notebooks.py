@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import ROOT
-from mambanorm.config import check_names, check_task
 from mambanorm.study.experiments import study
+from mambanorm.training.grid import check_names, check_task
 
 NOTEBOOKS = ROOT / "notebooks"
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import ROOT, check_scale, default_scale
 from mambanorm.basics.text import spell
-from mambanorm.config import check_names, check_seeds
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
@@ -26,7 +25,9 @@ from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.study.experiments import study
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
+from mambanorm.training.grid import check_names
 from mambanorm.training.recorded_results import check_source, recorded
+from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 from mambanorm.training.sweep import sweep

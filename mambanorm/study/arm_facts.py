@@ -11,9 +11,9 @@ import torch
 
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
-from mambanorm.config import base_config
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.training.grid import base_config
 
 ROWS, LENGTH = 16, 64
 CLASSES = 10

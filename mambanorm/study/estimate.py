@@ -17,8 +17,9 @@ from pathlib import Path
 import pandas as pd
 
 from mambanorm.basics.text import plural, spell
-from mambanorm.config import RunConfig, base_config, relative_cost, unique
+from mambanorm.config import RunConfig
 from mambanorm.training import machine
+from mambanorm.training.grid import base_config, relative_cost, unique
 from mambanorm.training.store import load_runs, missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 
@@ -72,7 +73,7 @@ def estimate(
 def _stored_rate(frame: pd.DataFrame, config: RunConfig, *, anywhere: bool) -> tuple[float | None, int]:
     """Seconds per unit of `relative_cost`, the median over the stored runs of such a model with this task, scale and
     number of threads; and the number of these runs."""
-    like = frame[~frame["backend"].astype(str).str.contains("stacked of")]  # their time is a share of the stack's
+    like = frame
     for name in ("model", "task", "scale", "threads"):
         like = like[like[name] == getattr(config, name)]
     if not anywhere:

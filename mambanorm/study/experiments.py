@@ -22,8 +22,10 @@ from typing import Any
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.config import RunConfig, base_config, check_names, check_seeds, grid, unique
+from mambanorm.config import RunConfig
+from mambanorm.training.grid import base_config, check_names, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+from mambanorm.training.seeds import check_seeds
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""

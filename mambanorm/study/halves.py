@@ -18,9 +18,10 @@ from collections.abc import Iterable
 import pandas as pd
 import torch
 
-from mambanorm.config import RunConfig, grid
+from mambanorm.config import RunConfig
 from mambanorm.study.tables import mean_sd, percent, summarize
 from mambanorm.tasks import load_task
+from mambanorm.training.grid import grid
 
 HALVES: dict[str, tuple[str, dict[str, bool]]] = {
     "no norm": ("None>SSM>None", {}),

@@ -20,7 +20,7 @@ from torch import nn
 from mambanorm import diagnostics
 from mambanorm.arms import Arm
 from mambanorm.config import RunConfig
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.tables import percent
 from mambanorm.tasks import load_task

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from mambanorm.config import RunConfig
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 from mambanorm.tasks import load_task
 from mambanorm.training.store import find_run
 

@@ -26,16 +26,16 @@ from mambanorm.basics.text import digits, prefixed
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.loop import build_model
+from mambanorm.loop import build_optimizer
 from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.build import build_model
 from mambanorm.models.image import PatchMerging
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.training import machine
 from mambanorm.training.evaluation import autocast
-from mambanorm.training.optimizer import build_optimizer
-from mambanorm.training.regimen import NOTHING_ELSE, loss_of
+from mambanorm.training.regimen import Lesson, loss_of
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 POSITIONS_TIMED = 8_192  # the most rows × positions of a timed step, so that the largest task takes seconds; then × B
@@ -235,7 +235,7 @@ def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
 
     def step() -> None:
         with autocast(config, device):
-            loss = loss_of(model(inputs, None), labels, config, NOTHING_ELSE)
+            loss = loss_of(model(inputs, None), Lesson(labels), config)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

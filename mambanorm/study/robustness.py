@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.loop import build_model
+from mambanorm.models.build import build_model
 from mambanorm.tasks import Split, load_task
 from mambanorm.tasks.base import Units
 from mambanorm.training import machine

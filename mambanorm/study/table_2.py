@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from mambanorm.basics.text import prefixed, spell
-from mambanorm.config import base_config
 from mambanorm.study.experiments import VALIDATION_ARMS
 from mambanorm.study.paper import TABLE_2_ARMS, paper_values
 from mambanorm.study.plan import plan_table
 from mambanorm.study.tables import SAME_TASK, points
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import SEEDS_PER_ARM
 
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"

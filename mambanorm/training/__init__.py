@@ -1,11 +1,10 @@
-"""Training: from the config of one run to a store of many.
+"""Training: from the config of one run to a store of many. The loop itself is mambanorm/loop.py.
 
-config.py       RunConfig: what a run is;   presets.py: what every task's runs are at each scale;   seeds.py
-loop.py         train: one run, from top to bottom
-optimizer.py, schedule.py, evaluation.py, checkpoint.py   what the loop is made of
+grid.py         configs from a task, a scale, arms and seeds;   presets.py: a task's runs at each scale;   seeds.py
+run.py          train: one run. To the loop it hands a loss (regimen.py) and observers (observers.py, checkpoint.py,
+                evaluation.py)
 result.py       what a run gives
 store.py        the folder of all runs;   stored_run.py: one of them, read and checked;   index.py: what is known of all
-stacked.py      several runs of one arm as one model, stack.py: its step; stacked_sweep.py: the stacks of a sweep
 sweep.py        many runs;   worker.py, cluster.py, leases.py: where they train, one process each
 gpus.py         how many of them fit on a GPU, measured
 recorded_results.py   results that the repository carries

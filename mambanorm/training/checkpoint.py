@@ -10,16 +10,13 @@ deleted when the new one has reached the disk, so that a power cut leaves one of
 order needs no file: it follows from the seed and the step. On the same machine, a run that continues gives the same
 result bit for bit as one that was never stopped.
 
-Map
-    Best            the weights with the best validation accuracy so far
-    Checkpoint      of one run: `load` once before the first step, `offer` after each
+`Checkpoint` is of one run: `load` once before the first step, and an observer of the steps.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import time
@@ -38,7 +35,7 @@ from mambanorm.basics.atomic import folder_to_disk, free_name, make_folder, save
 from mambanorm.basics.later import Later
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics.weights import WeightLog
-from mambanorm.training.averaging import Average
+from mambanorm.training.observers import Average, Best, Progress
 
 pyarrow = Later("pyarrow")
 DAMAGE = (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError)
@@ -47,34 +44,6 @@ NUMBERS = ("step", "tokens", "seconds", "best_accuracy", "best_step")
 PROGRESS = ("run_id", *NUMBERS, "sha256")
 OWN = "own_sha256"  # the checksum of all other fields of progress.json
 FILES = ("state.safetensors", "curve.parquet")
-
-
-class Best:
-    """The weights with the best validation accuracy so far, `by_loss`: with the smallest loss; of equal ones, the
-    first. A regression goes by its loss, because all models worse than the training mean have the accuracy 0."""
-
-    def __init__(self, by_loss: bool = False) -> None:
-        self.accuracy, self.step, self.state, self.by_loss = math.nan, 0, None, by_loss
-
-    def offer(self, curve: list[dict], model: nn.Module) -> None:
-        """The model as it is after the last step of the curve, which was just evaluated."""
-        if not self.step or self._score(curve[-1]) > self._score(curve[self.step - 1]):
-            self.accuracy, self.step = curve[-1]["val_accuracy"], len(curve)
-            self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-    def _score(self, row: dict) -> float:
-        if not self.by_loss:
-            return row["val_accuracy"]
-        return -row["val_loss"] if math.isfinite(row["val_loss"]) else -math.inf
-
-    def is_old(self, curve: list[dict], patience: int) -> bool:
-        """Whether the last `patience` evaluations were no better; never with 0."""
-        later = (row for row in curve[self.step :] if not math.isnan(row.get("val_accuracy", math.nan)))
-        return patience > 0 and sum(1 for _ in later) >= patience
-
-    def restore(self, model: nn.Module) -> None:
-        if self.state is not None:
-            model.load_state_dict(self.state)
 
 
 class Checkpoint:
@@ -96,24 +65,25 @@ class Checkpoint:
         log: WeightLog,
         best: Best,
         curve: list[dict],
+        progress: Progress,
     ):
         if not every_s >= 0:
             raise ValueError(f"checkpoint_every_s must be a number of seconds from 0 up, got {every_s!r}")
         self.folder = None if folder is None else Path(folder)
         self.every_s, self.config = every_s, config
         self.model, self.optimizer, self.average = model, optimizer, average
-        self.log, self.best, self.curve = log, best, curve
+        self.log, self.best, self.curve, self.progress = log, best, curve, progress
         self.saved_at = time.monotonic()
 
-    def load(self) -> tuple[int, float]:
-        """Fills the parts from the checkpoint and returns the tokens and seconds so far; (0, 0.0) if there is none.
+    def load(self) -> None:
+        """Fills the parts from the checkpoint, if there is one.
 
         A checkpoint that is damaged or belongs to another run is set aside with a warning. The run then starts
         anew, as where a checkpoint is another user's and cannot be read: that one stays where it is.
         """
         newest = max([] if self.folder is None else self.folder.glob("step-*"), key=_step, default=None)
         if newest is None:
-            return 0, 0.0
+            return
         try:
             progress, curve, state = self._read(newest)
         except FileNotFoundError as error:
@@ -122,31 +92,29 @@ class Checkpoint:
             return self.load()  # another process that trains this run has replaced it just now
         except PermissionError as error:  # another user's: not damaged, and not ours to move
             warnings.warn(f"cannot go on from {newest}, the run starts anew: {error.strerror}", stacklevel=3)
-            return 0, 0.0
+            return
         except (*DAMAGE, pyarrow.ArrowException) as error:
             return self._set_aside(newest, error)
         self.curve[:] = curve
         self._put(state, progress)
-        return progress["tokens"], progress["seconds"]
 
-    def _set_aside(self, newest: Path, error: BaseException) -> tuple[int, float]:
+    def _set_aside(self, newest: Path, error: BaseException) -> None:
         aside = free_name(self.folder)
         self.folder.rename(aside)
         warnings.warn(f"cannot go on from {newest}: {error}; set aside as {aside.name}", stacklevel=4)
-        return 0, 0.0
 
-    def offer(self, tokens: int, seconds: float) -> None:
+    def __call__(self, step: int) -> None:
         """Saves a checkpoint if `every_s` seconds have passed. If it cannot be written, warns; the run goes on."""
         if self.folder is None or time.monotonic() - self.saved_at < self.every_s:
             return
         try:
-            self._save(tokens, seconds)
+            self._save(step)
         except OSError as error:  # a full disk, say
-            warnings.warn(f"no checkpoint at step {len(self.curve)}: {error}", stacklevel=3)
+            warnings.warn(f"no checkpoint at step {step}: {error}", stacklevel=3)
         self.saved_at = time.monotonic()
 
-    def _save(self, tokens: int, seconds: float) -> None:
-        step, best = len(self.curve), self.best
+    def _save(self, step: int) -> None:
+        now, best = self.progress, self.best
         make_folder(self.folder)
         final, new = self.folder / f"step-{step}", self.folder / f"{UNFINISHED}{uuid.uuid4().hex}"
         new.mkdir()
@@ -155,7 +123,7 @@ class Checkpoint:
             tensors = {name: value.detach().cpu().contiguous().clone() for name, value in self._take().items()}
             save_tensors(new / "state.safetensors", tensors)
             pd.DataFrame(self.curve).to_parquet(new / "curve.parquet", index=False)
-            progress = (self.config.run_id, step, tokens, seconds, best.accuracy, best.step, _digests(new))
+            progress = (self.config.run_id, step, now.tokens, now.seconds, best.accuracy, best.step, _digests(new))
             numbers = dict(zip(PROGRESS, progress, strict=True))
             (new / "progress.json").write_text(json.dumps({**numbers, OWN: _digest_of(numbers)}))
             folder_to_disk(new)
@@ -203,7 +171,7 @@ class Checkpoint:
         return progress, curve, {"model": state["model"], "optimizer": state.get("optimizer", {}), **state}
 
     def _put(self, state: dict, progress: dict) -> None:
-        """Fills model, optimizer, best and log in place."""
+        """Fills the parts in place."""
         device = next(self.model.parameters()).device
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state.get("average", {}))
@@ -219,6 +187,7 @@ class Checkpoint:
         for _, kept in _inner(state.get("ring", {})):
             step, outputs = int(kept.pop("step")), kept.pop("outputs", self.log.outputs)  # NaN in an earlier version
             self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)], outputs.to(device)))
+        self.progress.go_on(progress["tokens"], progress["seconds"])
 
 
 def _delete(checkpoint: Path) -> None:

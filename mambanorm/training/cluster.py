@@ -56,8 +56,8 @@ def _lost_task(error: BaseException) -> str:
 class Here:
     """Runs in this process, one after another."""
 
-    def __init__(self, store: Path, *, graphs: bool = False):
-        self.store, self.graphs = store, graphs
+    def __init__(self, store: Path):
+        self.store = store
         self.queue: deque[tuple[RunConfig, str]] = deque()
 
     def submit(self, config: RunConfig, stale: str = "") -> None:
@@ -69,7 +69,7 @@ class Here:
             time.sleep(timeout)
             return None
         config, stale = self.queue.popleft()
-        return config, run_one(config.to_json(), str(self.store), stale, load_imports(), self.graphs)
+        return config, run_one(config.to_json(), str(self.store), stale, load_imports())
 
     def describe(self, outcome: Outcome) -> str:
         return outcome.error
@@ -82,8 +82,8 @@ class OnDask:
     it is tried again, after all others, so that a run that does kill its workers takes no other with it.
     """
 
-    def __init__(self, client: Client, store: Path, *, local: bool = False, graphs: bool = False):
-        self.client, self.store, self.local, self.graphs = client, store, local, graphs
+    def __init__(self, client: Client, store: Path, *, local: bool = False):
+        self.client, self.store, self.local = client, store, local
         self.address = client.scheduler.address
         self.submitted: dict[str, tuple[Future, RunConfig]] = {}
         self.asked: dict[str, RunConfig] = {}
@@ -96,7 +96,7 @@ class OnDask:
         if self.client.status != "running":
             raise self._gone()
         key = f"run-{config.run_id}-{uuid.uuid4().hex}"  # another sweep may ask this scheduler for the same run
-        sent = config.to_json(), str(self.store), stale, load_imports(), self.graphs
+        sent = config.to_json(), str(self.store), stale, load_imports()
         future = self.client.submit(run_one, *sent, key=key, pure=False, priority=-self.given_up[config.run_id])
         self.submitted[key] = future, config
         future.add_done_callback(self.done.put)
@@ -204,30 +204,24 @@ def check_workers(workers: int | str) -> None:
 
 @contextmanager
 def open_engine(
-    client: Client | None,
-    scheduler: str | None,
-    workers: int | str,
-    todo: list[RunConfig],
-    store: Path,
-    graphs: bool = False,
+    client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig], store: Path
 ) -> Iterator[Here | OnDask]:
-    """Where the runs go; `graphs`: see `train`. OSError if no scheduler answers, RuntimeError if local workers do not
-    start."""
+    """Where the runs go. OSError if no scheduler answers, RuntimeError if local workers do not start."""
     check_workers(workers)
     if client is not None:
         with _quiet_dask():
-            yield OnDask(client, store, graphs=graphs)
+            yield OnDask(client, store)
     elif scheduler is not None:
         with connect(scheduler) as connected:
-            yield OnDask(connected, store, graphs=graphs)
+            yield OnDask(connected, store)
     elif (places := _places(todo, workers))[0] == 0:
-        yield Here(store, graphs=graphs)
+        yield Here(store)
     else:
         count, gpus = places
         if not gpus:
             warm_up()  # compile once here, not once in every worker
         with local_cluster(count, most_threads(todo), gpus) as local:
-            yield OnDask(local, store, local=True, graphs=graphs)
+            yield OnDask(local, store, local=True)
 
 
 @contextmanager

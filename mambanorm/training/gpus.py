@@ -31,7 +31,7 @@ from dask.distributed import Client, LocalCluster
 
 from mambanorm.basics.extensions import load_imports
 from mambanorm.config import RunConfig
-from mambanorm.loop import train
+from mambanorm.training.run import train
 
 USED = 0.9
 """The share of a GPU's free memory that is given to runs. The rest is for what a few steps do not show: blocks that the

@@ -36,6 +36,7 @@ from pyarrow import parquet
 
 from mambanorm.arms import __file__ as arms_file
 from mambanorm.basics.atomic import replacing
+from mambanorm.basics.fields import __file__ as fields_file
 from mambanorm.config import ADDABLE, SCHEMA, RunConfig
 from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
 
@@ -44,14 +45,14 @@ LEAST = 64  # so many new runs, or one in a hundred, before the index is written
 SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
 ABANDONED_S = 24 * 3600.0
 
-NAMES = ("model", "arm", "stem_norm", "down_norm", "final_norm", *ADDABLE)  # fields that name what may be unknown here
+NAMES = ("model", *ADDABLE)  # fields that name what may be unknown here
 
 EXACT = 2**53  # up to here a float is every whole number
 
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
 ABSENT = (-1, 0, 0)
-SOURCES = [Path(arms_file), Path(arms_file).with_name("config.py")]
-SOURCES += [Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in ("presets", "result", "stored_run"))]
+SOURCES = [Path(arms_file), Path(arms_file).with_name("config.py"), Path(fields_file)]
+SOURCES += [Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in ("result", "stored_run"))]
 """The code that decides what the row of a run is, and which runs are whole."""
 
 

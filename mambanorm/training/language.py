@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mambanorm.basics.checks import check_ids, check_size, shown
+from mambanorm.loop import fit
 from mambanorm.models.language import LanguageModel
 from mambanorm.tasks.pydoc import batches, windows
 
@@ -40,8 +41,8 @@ def train_language_model(
     """Trains the model on one text of ids (n,) and tests it on another; returns the curve, one row a step.
 
     Columns: step; train_bits, on the step's batch before the update; val_bits, on all of val_ids after it (NaN between
-    evaluations). Both are bits a token, here a character. The seed decides the batches. ValueError for too short a
-    text and for impossible sizes.
+    evaluations). Both are bits a token, here a character. The seed decides the batches. A loss or gradient that is not
+    finite ends the training. ValueError for too short a text and for impossible sizes.
     """
     for name, size in dict(steps=steps, batch_size=batch_size, length=length, eval_every=eval_every).items():
         check_size(name, size)
@@ -52,19 +53,22 @@ def train_language_model(
     device, curve = model.lm_head.weight.device, []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)  # A_log and D must not decay
     order = batches(train_ids, steps=steps, batch_size=batch_size, length=length, seed=seed)
+
+    def loss_of(model: nn.Module, batch: Tensor, step: int) -> list[Tensor]:
+        return [bits(model, batch.to(device))]
+
     with tqdm(order, total=steps, desc="language model", unit="step", disable=not progress) as bar:
-        for step, batch in enumerate(bar, start=1):
-            model.train()
-            loss = bits(model, batch.to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # the first steps at this rate would overshoot
-            optimizer.step()
-            curve.append({"step": step, "train_bits": loss.item(), "val_bits": math.nan})
+
+        def look(step: int) -> None:
             if step % eval_every == 0 or step == steps:
                 curve[-1]["val_bits"] = evaluate_bits(model, val_ids, batch_size=batch_size, length=length)
                 bar.set_postfix(bits=f"{curve[-1]['val_bits']:.2f}")
-    return pd.DataFrame(curve)
+
+        model.train()
+        # clipped, because the first steps at this rate would overshoot
+        fit(model, optimizer, bar, loss_of, rate=lambda step: lr, curve=curve, observers=[look], clip=1.0)
+    frame = pd.DataFrame(curve).rename(columns={"train_loss": "train_bits"})
+    return frame.reindex(columns=["step", "train_bits", "val_bits"])
 
 
 def bits(model: nn.Module, batch: Tensor) -> Tensor:

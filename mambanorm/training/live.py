@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from mambanorm.config import RunConfig, base_config
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of, left_as_found, mixtures_of, token_norms
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.loop import train
 from mambanorm.tasks import load_task
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 
 LOOK_EVERY = 5  # steps
 ROWS = 128

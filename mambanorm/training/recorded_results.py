@@ -24,7 +24,8 @@ from pyarrow import ArrowInvalid
 from mambanorm.basics.atomic import replacing, sha256, write_text
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import ROOT, SCALES, check_scale, default_scale
-from mambanorm.config import RunConfig, unique
+from mambanorm.config import RunConfig
+from mambanorm.training.grid import unique
 
 SOURCES = ("trained", "recorded")
 RESULTS = ROOT / "data" / "results"

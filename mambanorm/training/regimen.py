@@ -1,22 +1,22 @@
-"""The regimen of S2 (§IV.C.3), each part a field of RunConfig and off by default.
+"""The loss that a run goes down, with the regimen of S2 (§IV.C.3): each part a field of RunConfig and off by default.
 
+    Loss               the losses of a run's batches, as `fit` takes them (loop.py)
     mixed              MixUp and CutMix: rows mixed with other rows of the batch, and how much of the labels is theirs
-    Lesson             what a batch teaches besides its labels
-    loss_of            the loss of a batch: smoothed labels, mixed ones, a teacher's outputs
+    loss_of            the loss of outputs: smoothed labels, mixed ones, a teacher's outputs
     take_over          fine-tuning: the weights of a stored run;   HeadFirst: the phase in which the body stays as it is
     teacher_of         distillation: the model of a stored run
-    step_randomness    the random numbers of one step
+    StepDraws          the random numbers of one step
 
 What is random depends on the seed and the step alone, so a run that continues from a checkpoint is the same run.
 
 Sources: Zhang et al. 2018 (MixUp); Yun et al. 2019 (CutMix); Szegedy et al. 2016 (label smoothing); Hinton et al. 2015
-(distillation). Averaged weights are in averaging.py.
+(distillation). Averaged weights are in observers.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.config import RunConfig
+from mambanorm.loop import micro_batches
 from mambanorm.tasks import TASKS
+from mambanorm.tasks.base import Units
 from mambanorm.training.evaluation import autocast
 
 if TYPE_CHECKING:
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
 
 
 class Lesson(NamedTuple):
-    """What a batch teaches besides its labels. other: the labels of the rows mixed in, `share` of the loss is the own
-    labels'. soft: the teacher's outputs."""
+    """What the outputs of a batch are compared with. other: the labels of the rows mixed in, `share` of the loss is the
+    own labels'. soft: the teacher's outputs."""
 
+    labels: Tensor
     other: Tensor | None = None
     share: float = 1.0
     soft: Tensor | None = None
@@ -45,18 +48,40 @@ class Lesson(NamedTuple):
         return Lesson(*(part[rows] if isinstance(part, Tensor) else part for part in self))
 
 
-NOTHING_ELSE = Lesson()
+class Loss:
+    """The loss of a batch of a run, in parts, one for each micro-batch; a norm sees one at a time.
 
+    units: the scale of a regression's targets. watching: opened around every forward pass of the model that learns.
+    """
 
-@torch.no_grad()
-def taught(
-    lesson: Lesson, teacher: nn.Module | None, inputs: Tensor, lengths: Tensor | None, config: RunConfig
-) -> Lesson:
-    """The lesson with the teacher's outputs on these inputs."""
-    if teacher is None:
-        return lesson
-    with autocast(config, inputs.device):
-        return lesson._replace(soft=teacher(inputs, lengths).float())
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        *,
+        teacher: nn.Module | None = None,
+        units: Units | None = None,
+        watching: Callable[[], AbstractContextManager] = nullcontext,
+    ):
+        self.config, self.teacher, self.units, self.watching = config, teacher, units, watching
+        self.head_first = HeadFirst(model, config)
+
+    def __call__(self, model: nn.Module, batch: tuple[Tensor, Tensor | None, Tensor], step: int) -> Iterator[Tensor]:
+        inputs, lengths, labels = batch
+        labels = labels if self.units is None else self.units.scaled(labels)
+        inputs, lesson = mixed(inputs, lengths, labels, self.config, step)
+        lowered = autocast(self.config, inputs.device)
+        if self.teacher is not None:
+            with torch.no_grad(), lowered:
+                lesson = lesson._replace(soft=self.teacher(inputs, lengths).float())
+        self.head_first.at(step)
+        draws = StepDraws(self.config, step) if self.config.drop_path else nullcontext()
+        for part in micro_batches(len(labels), self.config.micro_batch):
+            taught = lesson.of(part)
+            with self.watching(), draws, lowered:  # all closed before the backward pass, which may fail
+                outputs = model(inputs[part], None if lengths is None else lengths[part])
+                loss = loss_of(outputs, taught, self.config) * (len(taught.labels) / len(labels))
+            yield loss
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -70,7 +95,7 @@ def mixed(
     them by a coin. ValueError for token ids, which are no numbers, and for rows with padding, which is no part of a
     row."""
     if not (config.mixup or config.cutmix):
-        return inputs, NOTHING_ELSE
+        return inputs, Lesson(labels)
     if not inputs.is_floating_point():
         raise ValueError(f"mixup and cutmix mix numbers, and {config.task} has token ids: set both to 0")
     if lengths is not None:
@@ -83,7 +108,7 @@ def mixed(
         inputs, share = _cut(inputs, inputs[other], share, rng)
     else:
         inputs = share * inputs + (1 - share) * inputs[other]
-    return inputs, Lesson(labels[other], share)
+    return inputs, Lesson(labels, labels[other], share)
 
 
 def _cut(inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator) -> tuple[Tensor, float]:
@@ -103,12 +128,13 @@ def _cut(inputs: Tensor, others: Tensor, share: float, rng: np.random.Generator)
 # the loss
 
 
-def loss_of(outputs: Tensor, labels: Tensor, config: RunConfig, lesson: Lesson) -> Tensor:
+def loss_of(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
     """The mean loss: cross-entropy of logits with classes, squared error of values with targets (float labels). Where
     each position has a class, (B, L), every position counts as a row."""
+    labels = lesson.labels
     if labels.dim() == 2 and not labels.is_floating_point():
         soft = None if lesson.soft is None else lesson.soft.flatten(0, 1)
-        return loss_of(outputs.flatten(0, 1), labels.flatten(), config, lesson._replace(soft=soft))
+        return loss_of(outputs.flatten(0, 1), lesson._replace(labels=labels.flatten(), soft=soft), config)
 
     def hard(wanted: Tensor) -> Tensor:
         if wanted.is_floating_point():
@@ -120,14 +146,14 @@ def loss_of(outputs: Tensor, labels: Tensor, config: RunConfig, lesson: Lesson) 
         loss = lesson.share * loss + (1 - lesson.share) * hard(lesson.other)
     if lesson.soft is None:
         return loss
-    return (1 - config.teacher_weight) * loss + config.teacher_weight * distance(outputs, lesson.soft, labels, config)
+    return (1 - config.teacher_weight) * loss + config.teacher_weight * distance(outputs, lesson, config)
 
 
-def distance(outputs: Tensor, soft: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
+def distance(outputs: Tensor, lesson: Lesson, config: RunConfig) -> Tensor:
     """T²·KL(teacher/T ‖ student/T), mean over the rows (Hinton et al. 2015); of values their squared error."""
-    if labels.is_floating_point():
-        return F.mse_loss(outputs.float(), soft.float())
-    student, teacher = ((logits.float() / config.temperature).log_softmax(-1) for logits in (outputs, soft))
+    if lesson.labels.is_floating_point():
+        return F.mse_loss(outputs.float(), lesson.soft.float())
+    student, teacher = ((logits.float() / config.temperature).log_softmax(-1) for logits in (outputs, lesson.soft))
     return config.temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
 
@@ -231,10 +257,21 @@ class HeadFirst:
             parameter.requires_grad_(not frozen)
 
 
-@contextmanager
-def step_randomness(config: RunConfig, step: int) -> Iterator[None]:
-    """torch's random numbers of this step, where the model draws any; the caller's are left alone."""
-    with torch.random.fork_rng(devices=[]) if config.drop_path else nullcontext():
-        if config.drop_path:
-            torch.manual_seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0] >> 1))
-        yield
+class StepDraws:
+    """torch's random numbers of a step; the caller's are left alone. Opened again, for the next micro-batch, it goes on
+    where it was closed."""
+
+    def __init__(self, config: RunConfig, step: int):
+        seed = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)[0]
+        self.seed, self.state = int(seed >> 1), None
+
+    def __enter__(self) -> None:
+        self.callers = torch.get_rng_state()
+        if self.state is None:
+            torch.manual_seed(self.seed)
+        else:
+            torch.set_rng_state(self.state)
+
+    def __exit__(self, *_: object) -> None:
+        self.state = torch.get_rng_state()
+        torch.set_rng_state(self.callers)

@@ -1,7 +1,6 @@
 """Seeds: how a number of them, or a list, is read and checked.
 
 check_seeds     a number of seeds, or a list of them → the list
-check_seed      one seed
 check_once      nothing is given twice
 """
 
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from mambanorm.basics.settings import check_scale
+from mambanorm.config import check_seed
 from mambanorm.training.presets import SEEDS_PER_ARM
 
 MOST_SEEDS = 1_000
@@ -60,12 +60,6 @@ def _check_count(count: int, hint: str) -> int:
         most = TUNE_SEEDS[0]
         raise ValueError(f"{count:,} seeds are too many: at most {most}, because those from {most} on tune and select")
     return count
-
-
-def check_seed(seed: int) -> int:
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"a seed is a whole number from 0 to 2³² − 1, got {seed}")
-    return seed
 
 
 def check_once(what: str, given: Sequence[object]) -> None:

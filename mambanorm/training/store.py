@@ -45,7 +45,8 @@ from mambanorm.basics.atomic import (
 )
 from mambanorm.basics.errors import NotRegistered, unknown
 from mambanorm.basics.settings import ROOT
-from mambanorm.config import RunConfig, unique
+from mambanorm.config import RunConfig
+from mambanorm.training.grid import unique
 from mambanorm.training.index import Index, is_one_of
 from mambanorm.training.leases import remove_dead
 from mambanorm.training.result import RunResult, check_facts

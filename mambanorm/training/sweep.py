@@ -5,7 +5,6 @@ for debugging. A run trains on as many threads as its config says, on any machin
 each run is claimed before it is trained (training/leases.py). A sweep waits last for the runs that others train.
 
     sweep           configs → run frame, a row each
-    stack=          runs of one arm as one model (training/stacked.py)
     waves           runs that learn from other runs come after them
     relative_cost   a run's share of the work: the longest run goes first, and the time left follows from it
 
@@ -19,20 +18,20 @@ import socket
 import time
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 from dask.distributed import Client
 from tqdm.auto import tqdm
 
-from mambanorm.basics.atomic import is_full
 from mambanorm.basics.text import spell
-from mambanorm.config import RunConfig, relative_cost, unique
+from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
+from mambanorm.training.grid import relative_cost, unique
 from mambanorm.training.leases import Watch
 from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
-from mambanorm.training.stacked_sweep import check_stack, train_stacks
 from mambanorm.training.store import (
     COLUMNS,
     find_run,
@@ -56,14 +55,9 @@ def sweep(
     runs_dir: str | Path | None = None,
     progress: bool = True,
     source: str | None = "trained",
-    stack: int | str | None = None,
-    graphs: bool = False,
 ) -> pd.DataFrame:
     """Trains the runs that the store lacks and returns the run frame of all the configs, a row each, in their order.
 
-    `stack=n` trains runs that differ in seed and learning rate alone, up to n of them, as one model in this process
-    (training/stacked.py), "auto" as many as fit onto the GPU; the other runs train as without it, afterwards.
-    `graphs`: on CUDA each step is replayed as a CUDA graph, see `train`; a stack does so anyway.
     `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
     A run that could not be trained, or that is not in the store after its training, has status "failed" and its
     reason in `error`; it is not stored, so the next sweep tries it again.
@@ -76,11 +70,6 @@ def sweep(
     for config in configs:
         check_task(config.task)
     check_workers(workers)
-    check_stack(stack, configs)
-    if stack and (client or scheduler):
-        raise ValueError(
-            f"stack={stack!r} trains in this process, and a scheduler's workers elsewhere: leave one of them out"
-        )
     if check_source(source) == "recorded":
         frame = recorded_runs(configs)
         print(describe_recorded(frame))
@@ -92,28 +81,14 @@ def sweep(
         tidy(runs_dir)  # a sweep that was killed at its end
     else:
         store = ready_store(runs_dir)
-        with open_engine(client, scheduler, workers, todo, store, graphs) as engine:
-            for config, error in _progress(_run_stacks_and_all(todo, stack, engine, store), todo, progress):
+        with open_engine(client, scheduler, workers, todo, store) as engine:
+            done = chain.from_iterable(_run_all(wave, engine, store) for wave in waves(todo))
+            for config, error in _progress(done, todo, progress):
                 if error is not None:
                     failed[config.run_id] = _failed(config, error)
     for row in failed.values():
         warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
     return _frame(configs, failed, runs_dir)
-
-
-def _run_stacks_and_all(
-    todo: list[RunConfig], stack: int | str | None, engine: Here | OnDask, store: Path
-) -> Iterator[tuple[RunConfig | None, str | None, int]]:
-    """As `_run_all`, the stacks first, then wave after wave."""
-    done = set()
-    try:
-        for found in train_stacks(todo, stack, store) if stack else ():
-            done.add(found[0])
-            yield found
-    except OSError as error:
-        raise (_full(todo, store) if is_full(error) else error) from None
-    for wave in waves([config for config in todo if config not in done]):
-        yield from _run_all(wave, engine, store)
 
 
 def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:

@@ -2,7 +2,6 @@
 
 run_one         for workers: never raises an Exception, returns an Outcome
 train_one       in this process, for the command line; waits for another process that trains the same run
-with_space      writes what must not be lost because the disk is full just now
 
 A trained run is not thrown away because the disk is full just then: it is kept in memory for up to FULL_S seconds and
 stored when there is space again.
@@ -27,8 +26,8 @@ from mambanorm.basics.atomic import is_full
 from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
-from mambanorm.loop import train
 from mambanorm.training.leases import Held, Holder, Watch, lease
+from mambanorm.training.run import train
 from mambanorm.training.store import find_run, ready_store, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two looks at what others train, or at a full disk
@@ -47,19 +46,17 @@ class Outcome(NamedTuple):
     full: bool = False  # the error is a disk that stayed full
 
 
-def run_one(
-    config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None, graphs: bool = False
-) -> Outcome:
+def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None) -> Outcome:
     """Trains and stores one run in this process, unless another one trains it; never raises an Exception.
 
     A long run that a killed process left behind continues from its last checkpoint. `stale`: see `lease`. `imports`:
-    what `load_imports` returned in the process that began the sweep. `graphs`: see `train`.
+    what `load_imports` returned in the process that began the sweep.
     """
     where = dict(host=socket.gethostname(), worker=_worker_address())
     try:
         load_imports(imports)
         config = RunConfig.from_json(config_json)
-        return Outcome(str(_train_and_store(config, Path(directory), stale, graphs=graphs)), **where)
+        return Outcome(str(_train_and_store(config, Path(directory), stale)), **where)
     except Held as held:
         return Outcome(holder=held.holder, **where)
     except Exception as error:  # a run that cannot be trained must not take the others with it
@@ -95,15 +92,15 @@ def _train_and_store(config: RunConfig, store: Path, stale: str, **options: Any)
     if not store.is_dir():
         raise FileNotFoundError(f"there is no folder {store} here, and every worker must see the run store")
     with ExitStack() as held:
-        with_space(lambda: held.enter_context(lease(config.run_id, store, stale)), store)
+        _with_space(lambda: held.enter_context(lease(config.run_id, store, stale)), store)
         stored = find_run(config, store)
         if stored is not None:
             return stored.path
         result = train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options)
-        return with_space(lambda: save_run(result, store), store)
+        return _with_space(lambda: save_run(result, store), store)
 
 
-def with_space(write: Callable[[], Returned], store: Path) -> Returned:
+def _with_space(write: Callable[[], Returned], store: Path) -> Returned:
     """What `write` returns. While the disk is full it is tried again, for up to FULL_S seconds; then raises OSError."""
     started, told = time.monotonic(), False
     while True:

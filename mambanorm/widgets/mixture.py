@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mambanorm.config import RunConfig, base_config
+from mambanorm.config import RunConfig
 from mambanorm.diagnostics.weights import MIXTURES
 from mambanorm.figures.mixture_view import fig_mixture_view
 from mambanorm.figures.style import StudyFigure
+from mambanorm.training.grid import base_config
 from mambanorm.training.live import LiveRuns, warm_up
 from mambanorm.training.store import find_run
 from mambanorm.widgets.explorer import Explorer, begin_and_end, buttons, choice, slider

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mambanorm.arms import PAPER_NORMS, Arm
 from mambanorm.claims.evidence import Evidence, Paired
-from mambanorm.config import base_config
+from mambanorm.training.grid import base_config
 from mambanorm.training.recorded_results import recorded, recorded_path
 
 TASKS = {

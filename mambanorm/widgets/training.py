@@ -7,10 +7,11 @@ from html import escape
 import ipywidgets as w
 
 from mambanorm.arms import PRESETS, Arm
-from mambanorm.config import RunConfig, base_config
+from mambanorm.config import RunConfig
 from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
+from mambanorm.training.grid import base_config
 from mambanorm.training.live import GRADIENT_BINS, ROWS, LiveRuns, warm_up
 from mambanorm.widgets.explorer import Explorer, begin_and_end, choice
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mambanorm.config import base_config
+from mambanorm.training.grid import base_config
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE = "None>SSM>None"

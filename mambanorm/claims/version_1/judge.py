@@ -38,9 +38,9 @@ from mambanorm.claims.version_1.hypotheses import (
     failure_settings,
     learning_rates,
 )
-from mambanorm.config import base_config
 from mambanorm.study.intervals import clopper_pearson, deviations, simultaneous, t_interval
 from mambanorm.study.tables import check_frame
+from mambanorm.training.grid import base_config
 from mambanorm.training.presets import VISION_TASKS
 
 VERDICTS = ("reproduced", "contradicted", "inconclusive")

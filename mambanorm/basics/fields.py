@@ -1,0 +1,165 @@
+"""Fields of a frozen dataclass that say once, where they are declared, what they may be.
+
+    count, number, flag, text, choice   a field of a common kind; several: a tuple of them
+    checked                             a field of any kind
+    keep_checked                        the one check of all fields of an object
+    Frozen                              a dict that stays as it is
+
+The metadata of a field:
+
+    allows   whether a value may be given
+    rule     the same in words: a field must be …
+    keep     a function to the form in which a value is kept, None = as it is given
+    choices  the names that the kit has, known without importing what they stand for
+    table    where these names and others stand, such as "norms.NORMS"; a file of one's own may add to it
+    since    the day on which the field came, "" = it was there from the first recorded run on
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, field, fields
+from functools import cache
+from importlib import import_module
+from math import inf, nextafter
+from typing import Any
+
+from mambanorm.basics.errors import NotRegistered, unknown
+
+
+def checked(
+    default: Any,
+    rule: str = "",
+    allows: Callable[[Any], bool] | None = None,
+    keep: Callable[[Any], Any] | None = None,
+    *,
+    choices: Sequence[str] = (),
+    table: str = "",
+    since: str = "",
+) -> Any:
+    """A field by its rule. Without `allows` whatever is given goes to `keep`, which may refuse it."""
+    metadata = dict(rule=rule, allows=allows, keep=keep, choices=choices, table=table, since=since)
+    kept = dict(default_factory=default.copy) if isinstance(default, dict) else dict(default=default)
+    return field(**kept, metadata=metadata)
+
+
+def count(default: int, *, least: int = 1, since: str = "") -> Any:
+    """A whole number."""
+
+    def allows(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return checked(default, f"a whole number of at least {least}", allows, since=since)
+
+
+def number(
+    default: float,
+    *,
+    least: float = 0.0,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    since: str = "",
+) -> Any:
+    """A finite number in a range, kept as a float. `above` and `below` leave their bound out."""
+    low = least if above is None else nextafter(above, inf)
+    high = next((end for end in (most, below and nextafter(below, -inf)) if end is not None), sys.float_info.max)
+
+    def allows(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+    if most is below is None:
+        rule = "a finite number " + (f"of at least {least:g}" if above is None else f"above {above:g}")
+    else:
+        rule = f"a number from {least:g} to " + (f"below {below:g}" if most is None else f"{most:g}")
+    return checked(default, rule, allows, float, since=since)
+
+
+def several(default: tuple, each: Field, rule: str, *, n: int | None = None, since: str = "") -> Any:
+    """A tuple, which JSON has as a list, of n values (None: any number) that are allowed in the field `each`."""
+    allowed, keep = each.metadata["allows"], each.metadata["keep"]
+
+    def allows(value: object) -> bool:
+        return isinstance(value, list | tuple) and n in (None, len(value)) and all(map(allowed, value))
+
+    return checked(default, rule, allows, lambda value: tuple(map(keep, value) if keep else value), since=since)
+
+
+def flag(default: bool, *, since: str = "") -> Any:
+    """True or False: a text such as "no" would count as True."""
+    return checked(default, "True or False", lambda value: isinstance(value, bool), since=since)
+
+
+def text(default: str, rule: str, pattern: str, *, choices: Sequence[str] = (), since: str = "") -> Any:
+    """A text of a pattern; `choices` are then examples of it."""
+
+    fits = re.compile(pattern).fullmatch
+
+    def allows(value: object) -> bool:
+        return isinstance(value, str) and fits(value) is not None
+
+    return checked(default, rule, allows, choices=choices, since=since)
+
+
+def choice(default: str, choices: Sequence[str], *, table: str = "", since: str = "") -> Any:
+    """One of some names. The table is looked at only for a name that is not among the kit's."""
+
+    def allows(value: object) -> bool:
+        return value in choices or (table != "" and value in _names_in(table))
+
+    return checked(default, "", allows, choices=choices, table=table, since=since)
+
+
+def keep_checked(owner: object) -> None:
+    """Checks every field of an object, and keeps its value in the form that the field says.
+
+    Raises ValueError for a value that is not allowed, NotRegistered for a name that another file may add.
+    """
+    values = vars(owner)  # a frozen object takes them nowhere else
+    for name, rule, allows, keep in _rules(type(owner)):
+        if allows is not None and not allows(values[name]):
+            raise _refused(name, values[name], rule)
+        if keep is not None:
+            values[name] = keep(values[name])
+
+
+@cache
+def _rules(owner: type) -> list[tuple]:
+    return [(one.name, one.metadata, one.metadata["allows"], one.metadata["keep"]) for one in fields(owner)]
+
+
+def _refused(name: str, value: object, rule: Mapping[str, Any]) -> Exception:
+    if not rule["choices"]:
+        return ValueError(f"{name} must be {rule['rule']}, got {value!r}")
+    valid = _names_in(rule["table"]) if rule["table"] else rule["choices"]
+    return (NotRegistered if rule["table"] and isinstance(value, str) else unknown)(name, value, valid)
+
+
+def _names_in(table: str) -> list[str]:
+    """The names in a table of the package, whose module is imported only now: most configs need not wait for torch."""
+    module, _, name = table.rpartition(".")
+    return list(getattr(import_module(f"mambanorm.{module}"), name))
+
+
+class Frozen(dict):
+    """A dict that nobody can change, nor the dicts in it, so that a hash of it stays true; lists are kept as tuples.
+    It equals a plain dict of the same content."""
+
+    def __init__(self, values: Any = ()):
+        super().__init__({name: _frozen(value) for name, value in dict(values).items()})
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise TypeError("the options of a config cannot be changed: make another one, config.but(norm_options={…})")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple:
+        return Frozen, (dict(self),)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    return Frozen(value) if isinstance(value, dict) else value
