@@ -5,7 +5,9 @@
     scan_cpu.py              the selective scan on the CPU, its interface to torch;   scan_cpu_loops.py: its loops
     scan_triton.py           the selective scan on a GPU, in Triton;   scan_triton_plan.py, _parts.py, _loops.py: of it
     conv.py                  the causal convolution with its SiLU;   conv_triton.py: the same on a GPU, in Triton
-    mixer.py, mixer_2d.py    all of a block between its two norms; the same for images, in four directions
+    scan_low_rank.py         the scan that projects Δ itself;   backends.py: which back end computes an operation
+    conv_2d.py, cross.py     of images: the convolution with its SiLU; the four directions and back
+    gate.py                  y·SiLU(z)
     norm_token.py            LN, RMSN, GN-token: norms of one position;   norm_sequence.py: norms along the sequence
     norm_mixture.py          NormVary's and SwitchNorm's mixture of statistics: the one kernel that is given its module
     cuda.py                  the kernels of the packages mamba-ssm and torch

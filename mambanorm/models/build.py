@@ -11,10 +11,10 @@ import torch
 
 from mambanorm.config import RunConfig
 from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.models.image import ImageClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerClassifier
 from mambanorm.tasks import Shape, TaskData
-from mambanorm.vision import ImageClassifier
 
 COMMON_FIELDS = (
     "d_model", "n_layers", "arm", "stem_norm", "final_norm", "expand", "norm_options", "positional", "drop_path",
