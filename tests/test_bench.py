@@ -40,7 +40,7 @@ QUICK = Limits(repeats=1, budget=1e6, weigh=False)
 def same_threads():
     before = torch.get_num_threads()
     yield
-    mn.ssm.set_threads(before)
+    mn.operations.set_threads(before)
 
 
 @pytest.fixture
