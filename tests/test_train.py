@@ -25,7 +25,7 @@ from mambanorm.basics.text import spell
 from mambanorm.config import SCALES, SCHEMA, RunConfig
 from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import set_threads
-from mambanorm.loop import batch_order, build_optimizer, learning_rate, micro_batches
+from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
 from mambanorm.study.experiments import (
     EDGE_LRS,
@@ -206,6 +206,56 @@ def test_a_scale_is_a_set_of_differences_that_every_task_has():
     for scale in SCALES:
         for task in ("digits", "listops"):
             assert base_config(task, scale).scale == scale
+
+
+# the loop
+
+
+def line_fit(targets, **options):
+    """A line fitted to targets, one a step: the weight after it, the curve and what the loop returned."""
+    model, curve = torch.nn.Linear(1, 1, bias=False), []
+    torch.nn.init.zeros_(model.weight)
+    options = dict(rate=lambda step: 0.1 * step, curve=curve) | options
+    loss_of = lambda model, target, step: [((model(torch.ones(1, 1)) - target) ** 2).sum()]  # noqa: E731
+    lost = fit(model, torch.optim.SGD(model.parameters(), 1.0), targets, loss_of, **options)
+    return model.weight.item(), options["curve"], lost
+
+
+def test_the_loop_is_the_optimizers_steps_at_the_rates_of_the_steps():
+    weight, curve, lost = line_fit([1.0, 2.0])
+    assert weight == pytest.approx(0.2 + 0.2 * 2 * 1.8)  # w ← w + 2·rate·(target − w)
+    assert [row["train_loss"] for row in curve] == pytest.approx([1.0, 1.8**2])
+    assert [row["grad_norm"] for row in curve] == pytest.approx([2.0, 3.6])
+    assert [(row["step"], row["lr"]) for row in curve] == [(1, 0.1), (2, 0.2)]
+    assert lost is None
+    assert line_fit([1.0], clip=1.0)[0] == pytest.approx(0.1)
+    assert line_fit([1.0], curve=[{"step": 1}])[1][1]["lr"] == 0.2  # it goes on from a curve
+
+
+@pytest.mark.parametrize("target", [float("nan"), 1e30])  # a loss that is not finite
+def test_the_loop_returns_the_batch_that_it_diverged_on_and_makes_no_step_on_it(target):
+    seen = []
+    weight, curve, lost = line_fit([1.0, target, 1.0], observers=[seen.append])
+    assert (weight, len(curve), seen) == (pytest.approx(0.2), 2, [1])
+    assert lost is target
+
+
+def test_an_observer_ends_the_loop_after_the_others_have_seen_the_step():
+    seen = []
+    _, curve, lost = line_fit([1.0] * 5, observers=[lambda step: step == 3, seen.append])
+    assert (len(curve), seen, lost) == (3, [1, 2, 3], None)
+
+
+def test_between_two_parts_of_a_loss_nothing_of_the_step_is_open():
+    """So a backward pass that fails leaves no hook, and the caller's random numbers as they were."""
+    config = base_config("digits", "smoke", drop_path=0.5, micro_batch=3)
+    data = load_task("digits", "smoke", 0)
+    model, before = build_model(config, data), torch.get_rng_state()
+    log = WeightLog(model)
+    for loss in Loss(config, model, watching=log.watching)(model, data.train.batch(range(8)), 1):
+        assert loss.isfinite()
+        assert not any(module._forward_hooks for module in model.modules())
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 # one run
