@@ -62,6 +62,17 @@ def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
     return None
 
 
+def gpu_convolution(u):
+    """The causal convolution with its SiLU on CUDA: Triton's if it can run and takes u, else torch's."""
+    from mambanorm.kernels import scan_triton
+
+    if u.dtype in _KERNEL_DTYPES and scan_triton.obstacle("cuda") is None:
+        from mambanorm.kernels.conv_triton import conv_silu_triton as convolution
+    else:
+        from mambanorm.kernels.cuda import conv_silu_gpu as convolution
+    return convolution
+
+
 def _fastest(u, state=1):
     """The fastest back end that takes u and N = `state`."""
     if u.dtype not in _KERNEL_DTYPES or u.device.type not in ("cpu", "cuda"):
