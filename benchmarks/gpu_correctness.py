@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu_setting import Cases, Clock, Setting, conv, conv_inputs, scan, scan_inputs, short
 from mambanorm import Arm, MambaBlock
-from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.mamba2 import Mamba2Block
 
 # ---------------------------------------------------------------------------------------------------------------------
 # correctness

@@ -15,10 +15,10 @@ This file holds only names. The registry of norms, and torch with it, is importe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from mambanorm.basics.errors import nearest, unknown
+from mambanorm.basics.published import PUBLISHED
 from mambanorm.basics.settings import KIT_NORMS
 
 PAPER_NORMS = ("None", "BN", "IN", "LN", "RMSN", "GN")
@@ -213,67 +213,14 @@ AUTONORM: dict[str, Variant] = {
 """S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business of its config."""
 
 
-class Preset(NamedTuple):
-    """A published variant: its norms, what it works on, where the paper says so ("" = it does not), and the norm
-    options that belong to it, by site (`norm_options` of the models)."""
-
-    arm: Arm
-    domain: str
-    section: str
-    note: str = ""
-    options: Mapping[str, Mapping[str, object]] = MappingProxyType({})
-
-
-def arms(*pairs: str) -> list[Arm]:
+def arms(*texts: str) -> list[Arm]:
     """Arms from their notation. They are not looked up in the registry; a test parses them all."""
-    return [Arm(*pair.split(">SSM>")) for pair in pairs]
+    parts = ([*text.split("+")] for text in texts)
+    return [Arm(*main.split(">SSM>"), tuple(tuple(site.split(":")) for site in more)) for main, *more in parts]
 
 
-def _inside(*sites: str) -> Arm:
-    """RMSN before the SSM and at these sites."""
-    return Arm("RMSN", "None", tuple((site, "RMSN") for site in sites))
-
-
-def _rows(arm: str, domain: str, section: str, *names: str) -> dict[str, Preset]:
-    return {name: Preset(arms(arm)[0], domain, section) for name in names}
-
-
-PRESETS: dict[str, Preset] = {
-    # the two defaults that the paper calls "original" (§4.5)
-    "Mamba": Preset(Arm("RMSN", "None"), "sequence", "4.5", "the paper's original for sequences"),
-    "VMamba": Preset(Arm("LN", "LN"), "vision", "4.5", "the paper's original for vision"),
-    # §2.3, before the SSM
-    **_rows("LN>SSM>None", "sequence", "2.3", "FMamba", "MLSA4Rec", "Zamba"),
-    **_rows("RMSN>SSM>None", "sequence", "2.3, 3.2", "DiMSUM", "Quamba", "bi-CrossMamba", "Mamba-PTQ", "CMAMBA"),
-    "SSM-fewshot": Preset(Arm("BN", "None"), "sequence", "2.3", "Liang et al. 2024, named 'self-supervised'"),
-    "MC-SEMamba": Preset(Arm("IN", "None"), "sequence", "2.3"),
-    **_rows("LN>SSM>None", "vision", "2.3", "RetinexMamba", "CU-Mamba", "RSMamba"),
-    "FST-Mamba": Preset(Arm("RMSN", "None"), "vision", "2.3, 3.2"),
-    # §2.3, after the SSM
-    "DIFFIMP": Preset(Arm("None", "RMSN"), "sequence", "2.3, 3.2"),
-    "Bi-Mamba-IN": Preset(Arm("None", "IN"), "sequence", "2.3", "Tang et al. 2024 as §2.3 has it (I4f)"),
-    "Mamba2": Preset(Arm("None", "GN"), "sequence", "2.3", "cited there as Bai et al. 2024a"),
-    "IRSRMamba": Preset(Arm("None", "LN"), "vision", "2.3"),
-    "MambaHSI": Preset(Arm("None", "GN"), "vision", "2.3"),
-    # §3.2, the same norm on both sides
-    "MambaDC": Preset(Arm("LN", "LN"), "sequence", "3.2"),
-    "Bi-Mamba": Preset(Arm("LN", "LN"), "sequence", "3.2", "Zhou et al. 2024 as §3.2 has it; §2.3 says IN (I4f)"),
-    "TiM4Rec": Preset(Arm("LN", "LN"), "sequence", "3.2"),
-    **_rows("LN>SSM>LN", "vision", "3.2", "ChangeMamba", "MiM-ISTD", "Fusion-Mamba"),
-    "BMAMBA2": Preset(Arm("GN", "GN"), "sequence", "3.2"),
-    # what the paper proposes (§4.5)
-    "proposed-sequence": Preset(Arm("NormVary", "GN"), "sequence", "4.5", "the paper's proposal for sequences"),
-    "proposed-vision": Preset(Arm("NormVary", "LN"), "vision", "4.5", "the paper's proposal for vision"),
-    # beyond the paper: what today's models do
-    "Mamba-2-norms": Preset(_inside("gated"), "sequence", "", "Dao & Gu 2024: a norm after the gate"),
-    "Jamba": Preset(_inside("B", "C", "delta"), "sequence", "", "Lieber et al. 2024: B, C and Δ, against loss spikes"),
-    "Falcon-Mamba": Preset(
-        _inside("B", "C", "delta"), "sequence", "", "Zuo et al. 2024: as Jamba, without weights",
-        {site: {"affine": False} for site in ("B", "C", "delta")},
-    ),
-    "Mamba-3-norms": Preset(_inside("B", "C"), "sequence", "", "Lahoti et al. 2026: B and C, as attention's QK-norm"),
-    "Peri-LN": Preset(Arm("LN", "None", (("branch", "LN"),)), "sequence", "", "Kim et al. 2025: before and after"),
-}  # fmt: skip
+PRESETS = {name: variant._replace(arm=arms(variant.arm)[0]) for name, variant in PUBLISHED.items()}
+"""Published variants by name, see basics/published.py; `arm` is an Arm."""
 
 
 def preset(name: str) -> Arm:

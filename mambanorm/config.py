@@ -83,7 +83,7 @@ class RunConfig:
     down_norm: str = norm(since="2026-11-20")
     # §2.1's encoding of positions, after the stem; off by default: the scan knows the order
     positional: str = choice(
-        "none", ("none", "learned", "sinusoidal"), table="models.positional.POSITIONAL", since="2026-11-21"
+        "none", ("none", "learned", "sinusoidal"), table="models.parts.POSITIONAL", since="2026-11-21"
     )
     # a Transformer's arm is N1>MHA>N2, and its d_state and d_conv do nothing
     model: str = choice("mamba", ("mamba", "mamba2", "transformer"), since="2026-11-22")
@@ -125,7 +125,7 @@ class RunConfig:
     def _check_together(self) -> None:
         """Values that are possible alone, but not with one another."""
         if self.model == "mamba2":
-            from mambanorm.mamba2 import heads_of
+            from mambanorm.models.mamba2 import heads_of
 
             heads_of(self.expand * self.d_model, self.head_dim, self.n_groups)
         if self.model == "transformer" and self.d_model % self.n_heads:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.pretrained import _mamba_ssm_name
 
 B, L, V = 3, 13, 40

@@ -22,7 +22,7 @@ import mambanorm as mn
 from mambanorm.basics.settings import KIT_NORMS, KIT_TASKS
 from mambanorm.config import RunConfig, run_id_of
 from mambanorm.loop import OPTIMIZERS, SCHEDULES
-from mambanorm.models.positional import POSITIONAL
+from mambanorm.models.parts import POSITIONAL
 from mambanorm.models.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS, register_norm
 from mambanorm.tasks import TASKS

@@ -16,8 +16,8 @@ from mambanorm import answers, figures
 from mambanorm.arms import SITES
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
-from mambanorm.mamba2 import GroupedRMSNorm, Mamba2Block
 from mambanorm.models.build import build_model
+from mambanorm.models.mamba2 import GroupedRMSNorm, Mamba2Block
 from mambanorm.operations.chunked import scan_chunked
 from mambanorm.study import procedure
 from mambanorm.study.more_seeds import more_seeds

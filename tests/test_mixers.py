@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from mambanorm.arms import PRESETS, Arm
 from mambanorm.block import MambaBlock
-from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.mamba2 import Mamba2Block
 
 B, L, D = 3, 13, 20  # D divides into no power of two beyond 4, L into no chunk
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}

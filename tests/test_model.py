@@ -15,7 +15,7 @@ from mambanorm.claims import comparisons
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.kernels.cuda import conv_silu_gpu
 from mambanorm.models.build import build_model
-from mambanorm.models.positional import waves
+from mambanorm.models.parts import waves
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
 from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS

@@ -25,8 +25,7 @@ diagnostics
 loop
 models
 config
-block mamba2 vision
-sites
+block
 arms
 norms operations tasks
 kernels

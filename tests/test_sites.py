@@ -13,9 +13,9 @@ from mambanorm.arms import MORE_SITES, PRESETS, SITES, Arm, further_norms
 from mambanorm.block import MambaBlock
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
+from mambanorm.models.vision import VSSBlock
 from mambanorm.norms import NORMS
 from mambanorm.training.grid import base_config
-from mambanorm.vision import VSSBlock
 
 D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24, 48, 8 and 4
 ALL = [(site, norm) for site in MORE_SITES for norm in NORMS if norm != "None"]

@@ -12,7 +12,7 @@ import mambanorm as mn
 from mambanorm.arms import AUTONORM, AttentionArm
 from mambanorm.diagnostics import SelectorLog, WeightLog, selector_weights
 from mambanorm.models.build import build_model
-from mambanorm.models.drop_path import DropPath, drop_rates
+from mambanorm.models.parts import DropPath, drop_rates
 from mambanorm.models.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
 from mambanorm.study.plan import forward_flops, shape_of
 from mambanorm.tasks import Split

@@ -23,7 +23,7 @@ from mambanorm import block as block_module
 from mambanorm.kernels import cuda, scan_triton
 from mambanorm.kernels.backends import choose
 from mambanorm.kernels.scan_triton import Plan, obstacle
-from mambanorm.operations import scan_backend, selective_scan
+from mambanorm.operations import low_rank_scan, scan_backend, selective_scan
 from mambanorm.operations.conv_gate import causal_conv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -403,53 +403,20 @@ def assert_equals_twin(kernel, twin, inputs, dtype, bound, place=lambda x: x):
     assert max(errors.values()) <= bound, errors
 
 
-def low_twin(u, dt, W, A, B, C, D, bias, z):
-    """u, z (B, L, E), dt (B, G, L, R), W (E, R), B and C (B, G, L, N): Δ is made first, in float64."""
-    groups = dt.shape[1]
-    delta = torch.einsum("bglr,ger->blge", dt, W.unflatten(0, (groups, -1))).flatten(2)
-    rows = [None if x is None else x.transpose(1, 2) for x in (u, delta, z)]
-    B, C = (m.transpose(2, 3) for m in (B, C))
-    y = selective_scan(*rows[:2], A, B, C, D, rows[2], bias, True, backend="reference")
-    return y.transpose(1, 2)
-
-
-class LowScan(torch.autograd.Function):
-    """The kernels with Δ's two factors and groups, as a block that scans in several directions has them."""
-
-    @staticmethod
-    def given(u, dt, W, A, B, C, D, bias, z):
-        u, z = (None if x is None else x.transpose(1, 2) for x in (u, z))
-        dt, B, C = (m.transpose(2, 3) for m in (dt, B, C))
-        return scan_triton.Given(u, dt, B, C, z, W, A, D, bias, True, False)
-
-    @staticmethod
-    def forward(ctx, *tensors):
-        given = LowScan.given(*tensors)
-        y, states, _ = scan_triton.forward_pass(given, given.plan(), True, False)
-        ctx.save_for_backward(states, *tensors)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        states, *tensors = ctx.saved_tensors
-        given = LowScan.given(*tensors)
-        plan, groups = given.plan(), given.delta.shape[1]
-        grads = scan_triton.backward_pass(given, plan, grad.transpose(1, 2), states)
-        narrow = grads.partial.unflatten(1, (groups, -1)).sum(2)
-        ddt, dB, dC = narrow.split([plan.rank, plan.size, plan.size], -1)
-        return grads.u, ddt, grads.low, grads.A, dB, dC, grads.D, grads.bias, grads.z
-
-
 def low_scan(**named):
-    return LowScan.apply(*named.values())
+    return low_rank_scan(**named, backend="triton")
 
 
-def low_inputs(batch, length, channels, size, rank, groups=1, gate=True):
-    shapes = dict(u=(batch, length, channels), dt=(batch, groups, length, rank), W=(channels, rank), A=(channels, size),
-                  B=(batch, groups, length, size), C=(batch, groups, length, size), D=(channels,), bias=(channels,),
-                  z=(batch, length, channels))  # fmt: skip
-    inputs = {name: sample(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
-    return inputs | {"A": -inputs["A"].exp(), "z": inputs["z"] if gate else None}
+def low_twin(**named):
+    """Δ is made first, in float64."""
+    return low_rank_scan(**named, backend="reference")
+
+
+def low_inputs(batch, length, channels, size, rank, groups=1):
+    shapes = dict(u=(batch, length, channels), dt=(batch, length, groups, rank), B=(batch, length, groups, size),
+                  C=(batch, length, groups, size), dt_weight=(channels, rank), dt_bias=(channels,),
+                  A_log=(channels, size), D=(channels,))  # fmt: skip
+    return {name: sample(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
 
 
 @pytest.mark.parametrize(
@@ -459,10 +426,6 @@ def low_inputs(batch, length, channels, size, rank, groups=1, gate=True):
 def test_the_scan_makes_delta_from_its_low_rank(batch, length, channels, size, rank, groups):
     inputs = low_inputs(batch, length, channels, size, rank, groups)
     assert_equals_twin(low_scan, low_twin, inputs, torch.float32, 1e-5)
-
-
-def test_the_scan_from_its_low_rank_without_a_gate():
-    assert_equals_twin(low_scan, low_twin, low_inputs(1, 11, 6, 3, 2, gate=False), torch.float32, 1e-5)
 
 
 def test_the_scan_from_its_low_rank_gives_the_same_bits_twice():
@@ -581,7 +544,8 @@ AS_A_BLOCK = """
 import re, subprocess, tempfile
 from pathlib import Path
 from triton.backends import nvidia
-from test_triton import conv_inputs, low_inputs, low_scan
+from test_triton import conv_inputs, low_inputs
+from mambanorm.kernels.scan_triton import low_rank_scan_triton
 
 def spilled(kernel):  # bytes of registers
     tool = Path(nvidia.__file__).with_name("bin") / "cuobjdump"
@@ -592,10 +556,10 @@ def spilled(kernel):  # bytes of registers
 
 whole, odd = (40, 24, 128, 16, 4), (40, 7, 24, 3, 5)  # rows, steps, channels, states, rank
 for capability, shape, dtype in ((80, whole, torch.bfloat16), (90, whole, torch.bfloat16), (90, odd, torch.float32)):
-    rows = dict.fromkeys(("u", "dt", "B", "C", "z", "x"), dtype)  # the parameters stay in float32
-    scan, conv = low_inputs(*shape, gate=shape is whole), conv_inputs(*shape[:3], 4)
-    for function, inputs in ((low_scan, scan), (conv_triton.conv_silu_triton, conv)):
-        given = {k: v if v is None else v.to(rows.get(k, torch.float32)).requires_grad_() for k, v in inputs.items()}
+    rows = dict.fromkeys(("u", "dt", "B", "C", "x"), dtype)  # the parameters stay in float32
+    scan, conv = low_inputs(*shape), conv_inputs(*shape[:3], 4)
+    for function, inputs in ((lambda **k: low_rank_scan_triton(**k)[0], scan), (conv_triton.conv_silu_triton, conv)):
+        given = {k: v.to(rows.get(k, torch.float32)).requires_grad_() for k, v in inputs.items()}
         function(**given).sum().backward()
 for kernel in made:
     print(f"sm_{kernel.metadata.target.arch}", spilled(kernel), kernel.metadata.shared < 48000,

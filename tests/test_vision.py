@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 import mambanorm as mn
-from mambanorm import tasks, vision
+from mambanorm import tasks
 from mambanorm.arms import SITES
 from mambanorm.config import SCALES
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
 from mambanorm.kernels import scan_low_rank
 from mambanorm.loop import build_optimizer
+from mambanorm.models import vision
 from mambanorm.models.build import build_model
 from mambanorm.models.image import PatchMerging
 from mambanorm.norms import NORMS

@@ -68,14 +68,6 @@ def check_beside(name: str, x: Tensor, weight: Tensor, owner: str) -> None:
         raise ValueError(f"{name} is {x.dtype} and {owner} {weight.dtype}: use {name}.to({weight.dtype})")
 
 
-def check_like(name: str, value: object, x: Tensor) -> None:
-    """Raises ValueError unless value is a tensor with the shape, dtype and device of x; any strides will do."""
-    check_real(name, value, str(tuple(x.shape)))
-    if value.shape != x.shape or value.dtype != x.dtype or value.device != x.device:
-        given, needed = (f"{t.dtype} {tuple(t.shape)} on {t.device}" for t in (value, x))
-        raise ValueError(f"{name} must be as x, {needed}, got {given}")
-
-
 def check_shapes(owner: str, names: Sequence[str], tensors: Sequence[Tensor | None], shapes: Sequence[tuple]) -> None:
     """Raises ValueError for the first tensor whose shape is not the given one; None is skipped."""
     for name, tensor, shape in zip(names, tensors, shapes, strict=True):

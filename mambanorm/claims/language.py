@@ -2,7 +2,7 @@
 
 The paper trains no language model, and most of its norms see later positions. This is our extension: what its claims
 say where the next character is predicted. Of its five norms LN and RMSN are causal, and so is GN within a token
-(GN-token); BN and IN have no such form. NormVary-token mixes these three (norms/adaptive.py).
+(GN-token); BN and IN have no such form. NormVary-token mixes these three (norms/normvary.py).
 
 Every comparison is in bits a character, signed so that above 0 the paper is right.
 """

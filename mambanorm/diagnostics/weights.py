@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.diagnostics.recording import Block, blocks_of
-from mambanorm.mamba2 import Mamba2Block
+from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
-from mambanorm.norms.adaptive import NormVary, NormVaryToken, SwitchNorm
-from mambanorm.vision import VSSBlock
+from mambanorm.models.vision import VSSBlock
+from mambanorm.norms.more import NormVaryToken, SwitchNorm
+from mambanorm.norms.normvary import NormVary
 
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),

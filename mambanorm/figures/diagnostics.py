@@ -35,7 +35,8 @@ from mambanorm.figures.style import (
     styled,
     whole_ticks,
 )
-from mambanorm.norms.adaptive import NormVary, SwitchNorm
+from mambanorm.norms.more import SwitchNorm
+from mambanorm.norms.normvary import NormVary
 from mambanorm.study.tables import seeds_text
 
 ONE_RUN = seeds_text([1])

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from mambanorm.figures.diagnostics import registered
 from mambanorm.figures.style import GREY, INK, finish, norm_colour, quick_figure, short, styled
-from mambanorm.norms.adaptive import NormVary, SwitchNorm
+from mambanorm.norms.more import SwitchNorm
+from mambanorm.norms.normvary import NormVary
 
 MARGINS = dict(left=0.06, right=0.985, top=0.84, bottom=0.3, wspace=0.28)
 

@@ -48,6 +48,31 @@ def kernel(name):
     return scan
 
 
+def low_rank_kernel(backend, u, dt, B, C, dt_weight, dt_bias, A_log, D):
+    """The kernel of a scan that projects Δ itself, None where Δ is projected before it; `backend` as in `choose`."""
+    name = choose(backend, u, A_log.shape[1])
+    if name == "cpu" and fused_on_cpu(u, dt, B, C, dt_weight, dt_bias, A_log, D):
+        from mambanorm.kernels.scan_low_rank import low_rank_scan_cpu
+
+        return low_rank_scan_cpu
+    if name == "triton":
+        from mambanorm.kernels.scan_triton import MOST_RANKS, low_rank_scan_triton
+
+        return low_rank_scan_triton if dt_weight.shape[1] <= MOST_RANKS else None
+    return None
+
+
+def gpu_convolution(u):
+    """The causal convolution with its SiLU on CUDA: Triton's if it can run and takes u, else torch's."""
+    from mambanorm.kernels import scan_triton
+
+    if u.dtype in _KERNEL_DTYPES and scan_triton.obstacle("cuda") is None:
+        from mambanorm.kernels.conv_triton import conv_silu_triton as convolution
+    else:
+        from mambanorm.kernels.cuda import conv_silu_gpu as convolution
+    return convolution
+
+
 def _fastest(u, state=1):
     """The fastest back end that takes u and N = `state`."""
     if u.dtype not in _KERNEL_DTYPES or u.device.type not in ("cpu", "cuda"):

@@ -1,7 +1,7 @@
 """The causal depthwise convolution with its bias and SiLU, the step before the scan; fused on the CPU.
 
 It takes one pass over memory forward and one backward, where plain torch takes a dozen. The readable twin is
-`causal_conv` in operations/reference.py. Only u is kept for the backward pass, the rest is recomputed. As in the scan,
+`causal_conv` in operations/conv_gate.py. Only u is kept for the backward pass, the rest is recomputed. As in the scan,
 a worker walks through the steps of a block of LANES channels. A ring buffer of K rows holds the last K inputs, or
 gradients.
 

@@ -6,7 +6,7 @@ A program has one batch row, a block of channels and a span of steps. Forward it
 shifted reads come from the cache. Backward it needs da of K − 1 later steps and computes those again: K times the
 arithmetic of a kernel that would be bound by its bytes otherwise, and no tensor da is written and read. The sums for
 weight and bias are written once per program and added up in a fixed order: the same inputs give the same bits. On the
-CPU the loops of conv.py compute the same. The readable twin is `causal_conv` in operations/reference.py.
+CPU the loops of conv.py compute the same. The readable twin is `causal_conv` in operations/conv_gate.py.
 
 Bytes, in bfloat16: forward reads x and writes u, 4·B·L·E; backward reads x and du, writes dx, 6·B·L·E.
 

@@ -3,7 +3,7 @@
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
 size, A decay rate, z gate; E = d_inner channels of the convolution, K its taps.
 
-The readable twin of both is `mambanorm/operations/reference.py`.
+The readable twins are in operations/reference.py and conv_gate.py.
 
 Source: state-spaces/mamba `ops/selective_scan_interface.py`. Its kernel needs N ≤ 256; A, D and delta_bias in float32;
 delta, z, and B and C that vary in time, in u's dtype; and the same number of groups for B and C.

@@ -2,7 +2,7 @@
 derivative in a short loop each.
 
 The moments are a few thousand numbers, (B, D). Torch would need about a hundred tiny operations. Each takes longer to
-launch than to run. The readable twins are their `member_statistics` with `mix` in norms/adaptive.py. They run for other
+launch than to run. The readable twins are their `member_statistics` with `mix` in norms/normvary.py. They run for other
 dtypes and devices, and the tests compare them with this.
 
 The loops know NormVary's five members. SwitchNorm has three of them: the others have the weight 0 there.

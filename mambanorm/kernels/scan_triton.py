@@ -5,6 +5,7 @@ Map of the file
 1. `obstacle`   why the kernels cannot run on a device, or None
 2. `Given`, `Gradients`, `forward_pass`, `backward_pass`   the two passes, from a whole Δ or from its two factors
 3. `_Scan`, `scan_triton`   the autograd function and the conversion from mamba-ssm's layout to the kernels'
+4. `_LowRankScan`, `low_rank_scan_triton`   the same with Δ in two factors
 
 The kernels are in `mambanorm/kernels/scan_triton_loops.py`; how the work is cut, in `scan_triton_plan.py`. The readable
 twin is `mambanorm/operations/reference.py`.
@@ -268,3 +269,45 @@ def scan_triton(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softpl
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
     return out.transpose(1, 2), last
+
+
+def low_rank_scan_triton(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
+    """As `low_rank_scan`, already checked, for at most MOST_RANKS numbers of Δ a step: Δ is made in registers.
+
+    u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N) → y (B, L, E) in u's dtype and, if wanted, the last state
+    (B, E, N) in float32 or None. Differentiable once; the last state carries no gradient.
+    """
+    A, D, bias, low = (v.float().contiguous() for v in (-torch.exp(A_log), D, dt_bias, dt_weight))
+    tensors = u.transpose(1, 2), *(m.permute(0, 2, 3, 1) for m in (dt, B, C)), low, A, D, bias
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return _LowRankScan.apply(keep, want_last, *tensors)
+
+
+class _LowRankScan(torch.autograd.Function):
+    """u (B, E, L), dt (B, G, R, L), B and C (B, G, N, L) of any strides; low (E, R), A (E, N), D and bias (E,)."""
+
+    @staticmethod
+    def _given(u, dt, B, C, low, A, D, bias):
+        return Given(u, dt, B, C, None, low, A, D, bias)
+
+    @staticmethod
+    def forward(ctx, keep, want_last, *tensors):
+        given = _LowRankScan._given(*tensors)
+        y, states, last = forward_pass(given, given.plan(), keep, want_last)
+        if keep:
+            ctx.save_for_backward(*tensors, states)
+        if want_last:
+            ctx.mark_non_differentiable(last)
+        return y, last
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, grad, _):
+        *tensors, states = ctx.saved_tensors
+        given = _LowRankScan._given(*tensors)
+        plan = given.plan()
+        grads = backward_pass(given, plan, grad.transpose(1, 2), states)
+        joint = grads.partial.unflatten(1, (given.delta.shape[1], -1)).sum(2).transpose(2, 3)  # (B, G, R + 2·N, L)
+        narrow = joint.split([plan.rank, plan.size, plan.size], 2)
+        ddt, dB, dC = (d.to(m.dtype) for d, m in zip(narrow, (given.delta, given.B, given.C), strict=True))
+        return None, None, grads.u.transpose(1, 2), ddt, dB, dC, grads.low, grads.A, grads.D, grads.bias

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
-from mambanorm.models.blocks import make_blocks
-from mambanorm.models.drop_path import DropPath, drop_rates
-from mambanorm.models.positional import EMBEDDING_STD
-from mambanorm.models.positional import positional as encoding
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates, make_blocks
+from mambanorm.models.parts import positional as encoding
 from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
 
@@ -27,11 +25,11 @@ class SequenceClassifier(nn.Module):
     """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
-    `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to
-    the first, head_dim and n_groups to the second. `stem_norm` and `final_norm` are "None" by default, so that the arm
-    names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem (positional.py);
-    a learned table needs to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is
-    left out in training (drop_path.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
+    `forward(x, lengths=None)` → logits (B, n_classes). `model`: whose blocks, "mamba" or "mamba2"; `block_options`
+    are theirs (d_conv, expand, dt_rank or head_dim and n_groups, scan_backend). `stem_norm` and `final_norm` are "None"
+    by default, so that the arm names all norms. `positional` adds "sinusoidal" or "learned" positions after the stem; a
+    learned table needs to know the longest sequence, `positions=(L,)`. `drop_path`: how often the deepest block is left
+    out in training (both in parts.py). Raises ValueError for an unknown norm or arm and for inputs of another kind.
     """
 
     def __init__(
@@ -45,18 +43,13 @@ class SequenceClassifier(nn.Module):
         arm: str | Arm = "RMSN>SSM>None",
         stem_norm: str | None = "None",
         final_norm: str | None = "None",
-        d_state: int = 16,
-        d_conv: int = 4,
-        expand: int = 2,
-        dt_rank: int | None = None,
         model: str = "mamba",
-        head_dim: int | None = None,
-        n_groups: int | None = None,
+        d_state: int = 16,
         norm_options: dict[str, Any] | None = None,
-        scan_backend: str = "auto",
         positional: str = "none",
         positions: tuple[int] | None = None,
         drop_path: float = 0.0,
+        **block_options: Any,
     ):
         super().__init__()
         if (vocab_size is None) == (in_features is None):
@@ -72,10 +65,9 @@ class SequenceClassifier(nn.Module):
         self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
         check_arm_options(self.arm, norm_options, (stem_norm, final_norm))
         inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        sizes = dict(d_state=d_state, d_conv=d_conv, expand=expand)
-        own = dict(dt_rank=dt_rank, head_dim=head_dim, n_groups=n_groups)
-        options = dict(norm_options=inside, scan_backend=scan_backend)
-        self.blocks = make_blocks(model, n_layers, d_model, self.arm, **sizes, **own, **options)
+        self.blocks = make_blocks(
+            model, n_layers, d_model, self.arm, d_state=d_state, norm_options=inside, **block_options
+        )
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         self.head = nn.Linear(d_model, n_classes)
         with torch.random.fork_rng(devices=[]):

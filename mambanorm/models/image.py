@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import REAL, check_beside, check_size, check_tensor
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
-from mambanorm.models.drop_path import DropPath, drop_rates
-from mambanorm.models.positional import positional as encoding
+from mambanorm.models.parts import DropPath, drop_rates
+from mambanorm.models.parts import positional as encoding
+from mambanorm.models.vision import VSSBlock
 from mambanorm.norms import create_norm, known_options
-from mambanorm.vision import VSSBlock
 
 
 class PatchMerging(nn.Module):
@@ -47,9 +47,9 @@ class ImageClassifier(nn.Module):
     A patch of p×p pixels becomes one position by a strided convolution. `down_sample` names the blocks, counted from 1,
     after which the image is halved and the width doubled (`PatchMerging`); () = nowhere. `stem_norm` (after the
     patches), `down_norm` and `final_norm` are "None" by default, so that the arm names all norms; VMamba has LN
-    at all three. `positional` adds "sinusoidal" or "learned" positions after the patches (positional.py); a learned
+    at all three. `positional` adds "sinusoidal" or "learned" positions after the patches (parts.py); a learned
     table needs to know the largest image in patches, `positions=(H, W)`. `drop_path`: how often the deepest block is
-    left out in training (drop_path.py). Raises ValueError for an unknown norm or arm, and for images that do not divide
+    left out in training (parts.py). Raises ValueError for an unknown norm or arm, and for images that do not divide
     into patches.
     """
 
@@ -66,15 +66,11 @@ class ImageClassifier(nn.Module):
         stem_norm: str | None = "None",
         down_norm: str | None = "None",
         final_norm: str | None = "None",
-        d_state: int = 16,
-        d_conv: int = 3,
-        expand: int = 2,
-        dt_rank: int | None = None,
         norm_options: dict[str, Any] | None = None,
-        scan_backend: str = "auto",
         positional: str = "none",
         positions: tuple[int, int] | None = None,
         drop_path: float = 0.0,
+        **block_options: Any,
     ):
         super().__init__()
         sizes = dict(n_classes=n_classes, in_channels=in_channels, d_model=d_model, n_layers=n_layers, patch=patch)
@@ -87,7 +83,6 @@ class ImageClassifier(nn.Module):
         self.in_channels, self.patch, self.down_sample = in_channels, patch, tuple(down_sample)
         check_arm_options(self.arm, norm_options, (stem_norm, down_norm, final_norm))
         own, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        block_options = dict(d_state=d_state, d_conv=d_conv, expand=expand, dt_rank=dt_rank, scan_backend=scan_backend)
         self.stem = nn.Conv2d(in_channels, d_model, patch, stride=patch)
         self.blocks, self.merging, width = nn.ModuleList(), nn.ModuleDict(), d_model
         for depth in range(1, n_layers + 1):

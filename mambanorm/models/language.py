@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
-from mambanorm.models.blocks import make_blocks
+from mambanorm.models.parts import make_blocks
 from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"
@@ -33,7 +33,7 @@ TO_PREDICT = "which a language model is to predict"
 class LanguageModel(nn.Module):
     """Embedding, n_layers blocks, a final norm and a linear head: ids (B, L) → logits (B, L, V) of the next one.
 
-    `model`: whose blocks, "mamba" or "mamba2"; dt_rank belongs to the first, head_dim and n_groups to the second. With
+    `model`: whose blocks, "mamba" or "mamba2"; `block_options` are theirs, as SequenceClassifier's. With
     `tie` the head's weight is the embedding's. There is a final norm, as in mamba-ssm. `norm_options` go to whichever
     norm knows them. Raises ValueError for an unknown arm, size or norm, and for a norm that is not causal.
     """
@@ -47,15 +47,10 @@ class LanguageModel(nn.Module):
         arm: str | Arm = "RMSN>SSM>None",
         final_norm: str | None = "RMSN",
         tie: bool = True,
-        d_state: int = 16,
-        d_conv: int = 4,
-        expand: int = 2,
-        dt_rank: int | None = None,
         model: str = "mamba",
-        head_dim: int | None = None,
-        n_groups: int | None = None,
+        d_state: int = 16,
         norm_options: dict[str, Any] | None = None,
-        scan_backend: str = "auto",
+        **block_options: Any,
     ):
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model), ("n_layers", n_layers)):
@@ -65,10 +60,7 @@ class LanguageModel(nn.Module):
         check_causal((*self.arm.norms, final_norm), TO_PREDICT)
         check_arm_options(self.arm, norm_options, (final_norm,))
         inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        sizes = dict(d_state=d_state, d_conv=d_conv, expand=expand)
-        own = dict(dt_rank=dt_rank, head_dim=head_dim, n_groups=n_groups)
-        options = dict(norm_options=inside, scan_backend=scan_backend)
-        blocks = make_blocks(model, n_layers, d_model, self.arm, **sizes, **own, **options)
+        blocks = make_blocks(model, n_layers, d_model, self.arm, d_state=d_state, norm_options=inside, **block_options)
         self.backbone = nn.ModuleDict({"embedding": nn.Embedding(vocab_size, d_model), "layers": blocks})
         with torch.random.fork_rng(devices=[]):
             norm_f = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))

@@ -26,9 +26,8 @@ from mambanorm.arms import Arm, AttentionArm
 from mambanorm.basics.checks import REAL, check_beside, check_flag, check_ids, check_lengths, check_size, check_tensor
 from mambanorm.basics.errors import unknown
 from mambanorm.models.classifier import mean_pool
-from mambanorm.models.drop_path import DropPath, drop_rates
-from mambanorm.models.positional import EMBEDDING_STD
-from mambanorm.models.positional import positional as encoding
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates
+from mambanorm.models.parts import positional as encoding
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.base import fresh_numbers
 from mambanorm.norms.masked_moments import blank_padding, valid_positions

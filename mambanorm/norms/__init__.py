@@ -3,21 +3,22 @@
     registry.py         NORMS, create_norm: names, equations, axes, causality, sources
     masked_moments.py   per-channel moments and their pooling: the readable reduction over L, the only mask
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
-    classic.py          None, BN, IN, GN, LN, RMSN, the other scopes LN-DL, RMSN-DL, GN-token, Lp and Scale
-    adaptive.py         NormVary (Appendix D), what is left of it within a token, and SwitchNorm
+    classic.py          None, BN, IN, GN, LN, RMSN, and the other scopes LN-DL, RMSN-DL, GN-token
+    normvary.py         NormVary (Appendix D)
+    more.py             beyond the paper: Lp, Scale, NormVary-token, SwitchNorm
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
     conditional.py      adaLN and adaLN-zero, whose scale and shift come from a condition: not in the registry
     weight.py           weight standardization: the weights of a layer are normalized, not its activations
 
-The same norms as fused loops on the CPU are kernels/norm_token.py, norm_sequence.py and norm_mixture.py. The registry
-as tables is study/norm_catalog.py.
+A norm is called `norm(x, lengths)` and nothing else. The same norms as fused loops on the CPU are in kernels/:
+norm_token.py, norm_sequence.py and norm_mixture.py. The registry as tables is study/norm_catalog.py.
 
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """
 
-from mambanorm.norms import classic  # noqa: F401  (importing them fills the registry, in this order)
-from mambanorm.norms.adaptive import NormVary
-from mambanorm.norms.conditional import AdaLN
+from mambanorm.basics.settings import KIT_NORMS
+from mambanorm.norms import more  # noqa: F401  (importing them fills the registry)
+from mambanorm.norms.normvary import NormVary
 from mambanorm.norms.registry import (
     NORMS,
     NormEntry,
@@ -29,11 +30,12 @@ from mambanorm.norms.registry import (
     register_norm,
 )
 from mambanorm.norms.selector import NormSelector
-from mambanorm.norms.weight import standardize_weights
+
+for name in KIT_NORMS:  # in the order of all tables
+    NORMS[name] = NORMS.pop(name)
 
 __all__ = [
     "NORMS",
-    "AdaLN",
     "NormEntry",
     "NormSelector",
     "NormVary",
@@ -43,5 +45,4 @@ __all__ = [
     "known_options",
     "norm_name",
     "register_norm",
-    "standardize_weights",
 ]

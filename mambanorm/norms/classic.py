@@ -1,5 +1,4 @@
-"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token; Lp, of
-which RMSN is the case p = 2; and Scale, a gain and nothing else.
+"""The norms of the paper's Table 3 and their other scopes: None, BN, IN, GN, LN, RMSN, LN-DL, RMSN-DL, GN-token.
 
 Two families, by the axes a statistic is taken over (Fig. 2): `TokenNorm` and `SequenceNorm`, in base.py.
 
@@ -9,15 +8,13 @@ RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2 us
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from mambanorm.basics.checks import check_flag, shown
+from mambanorm.basics.checks import check_flag
 from mambanorm.norms.base import Norm, SequenceNorm, TokenNorm, check_groups, check_values
-from mambanorm.norms.masked_moments import blank_padding, channel_moments, follow, pool_batch, pool_channels
+from mambanorm.norms.masked_moments import channel_moments, follow, pool_batch, pool_channels
 from mambanorm.norms.registry import register_norm
 
 TABLE_3 = "Table 3"
@@ -233,91 +230,3 @@ class GroupNormToken(TokenNorm):
         # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a group
         y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
         return y if self.weight is None else y * self.weight + self.bias
-
-
-@register_norm(
-    "Lp",
-    equation=r"y = \gamma_c \frac{x}{\sqrt{\|x\|_p^2 + \epsilon}},\quad \|x\|_p = (\mathrm{mean}_c\,|x|^p)^{1/p}",
-    source="Wikipedia, Normalization (machine learning): Lp normalization; p = 2 is RMSN",
-    axes=("D",),
-    causal=True,
-    learnable="γ",
-    use="as RMSN; p says how much large channels count: 1 the least, ∞ alone",
-)
-class LpNorm(Norm):
-    """Divides each token by the p-mean of its channels, 1 ≤ p ≤ ∞: p = 1 by the mean of |x|, p = 2 by the root mean
-    square (RMSN), p = ∞ by the largest |x|.
-
-    ε is added to the square of that size for every p, so that p = 2 is RMSN to the digit; the source has none. The
-    source allows p > 0; below 1 the gradient at zero is infinite, and p is refused with a ValueError. `bias=True` adds
-    β, which the source prints.
-    """
-
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, p: float = 1.0, bias: bool = False):
-        if isinstance(p, bool) or not isinstance(p, int | float) or not p >= 1:
-            raise ValueError(
-                f"p of the Lp norm must be a number from 1 to infinity, such as 1, 2 or inf, got {shown(p)}"
-            )
-        check_flag("bias", bias)
-        super().__init__(d, eps=eps, affine=affine, bias=bias)
-        self.p = float(p)
-
-    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        same = blank_padding(x, lengths)
-        y = same / torch.hypot(self.size(same), same.new_full((), math.sqrt(self.eps)))
-        y = y if self.weight is None else y * self.weight
-        return y if self.bias is None else y + self.bias
-
-    def size(self, x: Tensor) -> Tensor:
-        """(mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
-        if self.p == 1:
-            return x.abs().mean(-1, keepdim=True)
-        largest = x.abs().amax(-1, keepdim=True)
-        if math.isinf(self.p):
-            return largest
-        tiny = torch.finfo(x.dtype).tiny  # for a token of zeros: its gradient is then 0, not 0/0
-        unit = largest.detach().clamp(min=tiny)  # the p-mean of x is that of x/unit times unit: no power can overflow
-        return unit * (x / unit).abs().pow(self.p).mean(-1, keepdim=True).clamp(min=tiny).pow(1 / self.p)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, p={self.p:g}"
-
-
-@register_norm(
-    "Scale",
-    equation=r"y = \gamma_c\,x",
-    source="LayerScale, Touvron et al. 2021; ReZero, Bachlechner et al. 2021, is `scalar=True`",
-    axes=(),
-    causal=True,
-    learnable="γ",
-    use="the control: does it take a statistic, or only a gain that is learned?",
-)
-class Scale(Norm):
-    """A norm's learned gain without the norm, x (B, L, D) → (B, L, D): it tells normalizing from scaling.
-
-    γ is one number a channel (LayerScale, Touvron et al. 2021); with `scalar=True` it is one number, `alpha`
-    (ReZero, Bachlechner et al. 2021). `init`: where it starts. None = 1, as the γ of every norm, so that it
-    begins as None does; and 0 with `scalar`, as ReZero has it. LayerScale starts at 0.1 up to 18 blocks, at 1e-5 up to
-    24 and at 1e-6 beyond. Both papers put it at the end of a residual branch; here it stands where the arm has it.
-
-    With `affine=False` nothing is left to learn: it is the identity, as `None` is. ValueError if `init` is given then,
-    or is not finite.
-    """
-
-    def __init__(self, d: int, *, affine: bool = True, scalar: bool = False, init: float | None = None):
-        check_flag("scalar", scalar)
-        start = (0.0 if scalar else 1.0) if init is None else init
-        check_values(affine=affine, init=start)
-        if init is not None and not affine:
-            raise ValueError(f"init={init!r} is where the gain of Scale starts: with affine=False there is none")
-        super().__init__(d, eps=0.0, affine=affine and not scalar, bias=False)
-        self.alpha = nn.Parameter(torch.tensor([float(start)])) if affine and scalar else None
-        if self.weight is not None:
-            nn.init.constant_(self.weight, start)
-
-    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        gain = self.weight if self.alpha is None else self.alpha
-        return x if gain is None else blank_padding(x, lengths) * gain
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, affine={self.weight is not None or self.alpha is not None}, scalar={self.alpha is not None}"

@@ -3,14 +3,18 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import check_like, check_real, check_shapes
-from mambanorm.kernels.backends import fused_on_cpu
+from mambanorm.basics.checks import check_real, check_shapes
+from mambanorm.kernels.backends import fused_on_cpu, gpu_convolution
 
 
 def gated(y: Tensor, z: Tensor) -> Tensor:
-    """y·SiLU(z), what the gate z lets through of y (Eq. 2 and 3); both of one shape. ValueError for others."""
+    """y·SiLU(z), what the gate z lets through of y (Eq. 2 and 3); both of one shape and on one device. ValueError for
+    others. Under autocast their dtypes may differ."""
     check_real("y", y)
-    check_like("z", z, y)
+    check_real("z", z, str(tuple(y.shape)))
+    if z.shape != y.shape or z.device != y.device:
+        given, needed = (f"{tuple(t.shape)} on {t.device}" for t in (z, y))
+        raise ValueError(f"z must be as y, {needed}, got {given}")
     if fused_on_cpu(y, z):
         from mambanorm.kernels.gate import gated_cpu  # here: importing Numba takes a moment
 
@@ -31,9 +35,7 @@ def conv_silu(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
         return (conv_silu_cpu if u.dim() == 3 else conv_silu_2d_cpu)(u, weight, bias)
     if u.is_cuda and u.dim() == 3:
-        from mambanorm.kernels.cuda import conv_silu_gpu
-
-        return conv_silu_gpu(u, weight, bias)
+        return gpu_convolution(u)(u, weight, bias)
     return F.silu((causal_conv if u.dim() == 3 else centred_conv)(u, weight, bias))
 
 

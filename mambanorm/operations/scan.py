@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mambanorm.basics.checks import check_real, check_shapes
-from mambanorm.kernels.backends import choose, fused_on_cpu, kernel
+from mambanorm.kernels.backends import choose, kernel, low_rank_kernel
 from mambanorm.operations.reference import scan_reference
 
 
@@ -45,7 +45,7 @@ def selective_scan(
 
 def low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D, *, state=None, backend="auto"):
     """The scan of a Mamba block, Δ = softplus(dt·dt_weightᵀ + dt_bias) and A = −exp(A_log): as `selective_scan`, but
-    for float32 on the CPU Δ is never stored.
+    for float32 on the CPU, and with Triton, Δ is never stored.
 
     u (B, L, E); dt (B, L, R), B and C (B, L, N), or with groups of channels that each have their own, (B, L, G, ·);
     dt_weight (E, R), dt_bias and D (E,), A_log (E, N). Returns y (B, L, E); with `state`, h before the first step
@@ -55,10 +55,8 @@ def low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D, *, state=None, back
     dt, B, C = (m if m.dim() == 4 else m.unsqueeze(2) for m in (dt, B, C))  # (B, L, G, ·)
     tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
     onward = state is not None and (u.shape[1] == 1 or bool(state.any()))
-    if backend in ("auto", "cpu") and fused_on_cpu(*tensors) and not onward:
-        from mambanorm.kernels.scan_low_rank import low_rank_scan_cpu  # here: importing Numba takes a moment
-
-        y, last = low_rank_scan_cpu(*tensors, want_last=state is not None)
+    if not onward and (scan := low_rank_kernel(backend, *tensors)) is not None:
+        y, last = scan(*tensors, want_last=state is not None)
         return y if state is None else (y, last)
     y, last = selective_scan(
         u.transpose(1, 2), project_delta(dt, dt_weight).transpose(1, 2), -torch.exp(A_log),

@@ -27,10 +27,10 @@ from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.loop import build_optimizer
-from mambanorm.mamba2 import Mamba2Block
 from mambanorm.models.build import build_model
 from mambanorm.models.image import PatchMerging
 from mambanorm.models.language import LanguageModel
+from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.training import machine

@@ -34,11 +34,11 @@ from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.text import plural
 from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
+from mambanorm.models.vision import VSSBlock
 from mambanorm.training.gpus import gpus_for, runs_a_gpu, spread
 from mambanorm.training.machine import cores
 from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
-from mambanorm.vision import VSSBlock
 
 REMIND_S = 30.0  # seconds between two reminders that there are no workers
 RESULT_S = 5.0  # a result that takes longer waits its turn: its worker may be paused, and others have theirs

@@ -1,11 +1,9 @@
-"""Learned mixtures of norms' statistics: NormVary, the paper's adaptive norm (Appendix D, Eq. 8–16), and SwitchNorm
-(Luo et al. 2019), from which it descends.
+"""NormVary, the paper's adaptive norm: a learned mixture of norms' statistics (Appendix D, Eq. 8–16).
 
-    μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13; Luo et al. 2019, Eq. 3 and 5)
+    μ  = Σ_i w^μ_i μ_i,   σ² = Σ_i w^σ_i σ²_i,   w = softmax(z)            (Eq. 13)
     y  = γ·(x − μ)/√(σ² + ε) + β                                           (Eq. 14)
 
-All members are pooled from one set of per-channel moments; no member is ever applied on its own. NormVary has the
-members BN, GN, IN, LN and RMSN, SwitchNorm IN, LN and BN.
+All members are pooled from one set of per-channel moments; no member is ever applied on its own.
 
 What the paper leaves open, and what is done here:
 - Eq. 13 writes one w_i. It needs one softmax for the means and one for the variances.
@@ -13,8 +11,8 @@ What the paper leaves open, and what is done here:
   variance; `"literal"` computes what is printed.
 - z starts at zero; G = 4, ε = 1e-5, α = 0.9. In eval the BN member takes its running statistics.
 
-NormVary's statistics see later positions. NormVary-token is what is left for a language model: the mixture of those
-members that a single token has. It is ours.
+NormVary's statistics see later positions. NormVary-token, for language models, and SwitchNorm, its forerunner, are in
+more.py.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from torch import Tensor, nn
 
 from mambanorm.basics.errors import unknown
 from mambanorm.kernels.backends import fused_on_cpu
-from mambanorm.norms.base import Norm, SequenceNorm, check_groups, check_values
+from mambanorm.norms.base import SequenceNorm, check_groups, check_values
 from mambanorm.norms.classic import batch_count
 from mambanorm.norms.masked_moments import (
     Moments,
-    blank_padding,
     channel_moments,
     follow,
     pool_batch,
@@ -182,78 +179,3 @@ def fixed_normvary(
     return NormVary(
         d, eps=eps, affine=affine, groups=groups, momentum=momentum, statistics=statistics, learn_weights=False
     )
-
-
-@register_norm(
-    "NormVary-token",
-    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
-    r",\quad i \in \{\mathrm{GN\text{-}token}, \mathrm{LN}, \mathrm{RMSN}\}",
-    source="ours: NormVary within one token, so that it is causal",
-    axes=("D",),
-    causal=True,
-    learnable="γ, β, 3 + 3 mixture logits",
-    use="a learned mixture where the future must not be seen",
-)
-class NormVaryToken(Norm):
-    """Learned mixture of GN-token, LN and RMSN, x (B, L, D) → (B, L, D): NormVary's members but BN and IN, whose
-    statistics a single token does not have. LN has the total variance. ValueError unless the groups divide d."""
-
-    members = ("GN-token", "LN", "RMSN")
-
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, groups: int = 4):
-        check_values(eps=eps, affine=affine)
-        check_groups(d, groups)
-        super().__init__(d, eps=eps, affine=affine)
-        self.groups = groups
-        self.mean_logits = nn.Parameter(torch.zeros(3))
-        self.var_logits = nn.Parameter(torch.zeros(3))
-
-    def mixture(self) -> tuple[Tensor, Tensor]:
-        """The softmax weights of the means and of the variances, (3,) each, in the order of `members`."""
-        return self.mean_logits.softmax(0), self.var_logits.softmax(0)
-
-    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        grouped = blank_padding(x, lengths).unflatten(-1, (self.groups, -1))  # (B, L, G, D/G)
-        gn_var, gn_mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
-        ln_mean = gn_mean.mean(-2, keepdim=True)
-        ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
-        mean, var = mix(*self.mixture(), [gn_mean, ln_mean, None], [gn_var, ln_var, ln_var + ln_mean.square()])
-        y = ((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2)
-        return y if self.weight is None else y * self.weight + self.bias
-
-    def extra_repr(self) -> str:
-        return f"{self.d}, eps={self.eps}, groups={self.groups}"
-
-
-@register_norm(
-    "SwitchNorm",
-    equation=r"y = \gamma_c \frac{x - \sum_i w^\mu_i \mu_i}{\sqrt{\sum_i w^\sigma_i \sigma_i^2 + \epsilon}} + \beta_c"
-    r",\quad i \in \{\mathrm{IN}, \mathrm{LN}, \mathrm{BN}\}",
-    source="Luo et al. 2019, Eq. 2–5; NormVary descends from it",
-    axes=("B", "L", "D"),
-    causal=False,
-    learnable="γ, β, 3 + 3 mixture logits",
-    use="images, where no norm is known to be best; NormVary's forerunner",
-)
-class SwitchNorm(StatisticsMixture):
-    """Learned mixture of IN, LN-DL and BN, x (B, L, D) → (B, L, D) (Luo et al. 2019, Eq. 2–5).
-
-    LN's and BN's statistics are computed from IN's (Eq. 4), by the law of total variance. Parameters `mean_logits`,
-    `var_logits` (3 each, zero at start), `gamma`, `beta`; buffers `running_mean`, `running_var` of the BN member. In
-    training it raises ValueError for B·L = 1.
-
-    Deviations from the authors' code: IN's variance is the biased one; nothing is computed as E[x²] − μ²; the weight of
-    the new statistic is `momentum`, theirs the old one's; the running variance starts at 1, theirs at 0, by which an
-    early evaluation would divide. The text evaluates with statistics averaged over batches; here they are running ones.
-    """
-
-    members = ("IN", "LN", "BN")
-
-    def __init__(self, d: int, *, eps: float = 1e-5, affine: bool = True, momentum: float = 0.1):
-        super().__init__(d, eps=eps, affine=affine, momentum=momentum)
-
-    def member_statistics(self, moments: Moments) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Means and variances of IN, LN and BN, each broadcastable to (B, 1, D): Eq. 4."""
-        bn_mean, bn_var = self.batch_statistics(moments)
-        ln_mean, ln_var = pool_channels(moments, 1)
-        return [moments.m, ln_mean, bn_mean], [moments.v, ln_var, bn_var]

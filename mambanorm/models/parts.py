@@ -1,4 +1,6 @@
-"""Positional encoding: what tells the positions of a sequence or an image apart (§2.1), off unless it is asked for.
+"""What the models are made of besides norms: which block, positional encoding, stochastic depth.
+
+Positional encoding (§2.1), off unless it is asked for: what tells the positions of a sequence or an image apart.
 
     x ← x + P        after the stem, before its norm; x (B, L, D) or (B, H, W, D)
 
@@ -11,19 +13,46 @@ A Mamba scans in order, so it can do without. The paper names the step but not t
 A position is counted from the start of its row, or from the upper left pixel, whatever comes after it: neither padding
 nor the size of the image changes it.
 
+In stochastic depth a residual branch is left out at random, row by row.
+
 Glossary: B rows, L positions, H and W rows and columns of an image, D channels, s `scale`.
-Source: Vaswani et al. 2017, section 3.5 (sinusoidal); Devlin et al. 2019 and Dosovitskiy et al. 2021 (learned).
+Source: Vaswani et al. 2017, section 3.5 (sinusoidal); Devlin et al. 2019 and Dosovitskiy et al. 2021 (learned);
+Huang et al. 2016 (stochastic depth).
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.errors import unknown
+from mambanorm.block import MambaBlock
+from mambanorm.models.mamba2 import Mamba2Block
+
+BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock, "mamba2": Mamba2Block}
+ONLY_IN = {"dt_rank": "mamba", "head_dim": "mamba2", "n_groups": "mamba2"}
+"""Options that one of the blocks has alone."""
+
+
+def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> nn.ModuleList:
+    """n blocks of a model. An option that is None has the block's default. ValueError for an unknown model, and for an
+    option that its block does not have."""
+    if model not in BLOCKS:
+        raise unknown("model", model, BLOCKS)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, owner in ONLY_IN.items():
+        if name in given and owner != model:
+            raise ValueError(f"{name}={given[name]!r} belongs to model={owner!r}, this is a {model!r}: leave it out")
+    return nn.ModuleList(BLOCKS[model](d_model, *arm, **given) for _ in range(n))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# positional encoding
 
 POSITIONAL = ("none", "learned", "sinusoidal")
 EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of learned positions
@@ -93,3 +122,42 @@ def waves(positions: tuple[int, ...], d: int) -> Tensor:
 
 def _times(sizes: tuple[int, ...]) -> str:
     return "×".join(map(str, sizes))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# stochastic depth
+
+
+def check_drop_path(rate: object) -> None:
+    """ValueError unless it is a rate from 0 to below 1."""
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ValueError(f"drop_path must be a number from 0 to below 1, got {rate!r}")
+
+
+def drop_rates(rate: float, n_layers: int) -> list[float]:
+    """Of each block: from 0 at the first to the whole rate at the last. A single block has all of it."""
+    check_drop_path(rate)
+    return [rate * (i / (n_layers - 1) if n_layers > 1 else 1.0) for i in range(n_layers)]
+
+
+class DropPath(nn.Module):
+    """In training a branch (B, …) is zero for a share `rate` of the rows, and larger by 1/(1 − rate) for the others, so
+    that its expectation is the branch. The draws are torch's."""
+
+    def __init__(self, rate: float = 0.0):
+        super().__init__()
+        check_drop_path(rate)
+        self.rate = float(rate)
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return branch
+        kept = branch.new_empty(len(branch), *[1] * (branch.dim() - 1)).bernoulli_(1 - self.rate)
+        return branch * (kept / (1 - self.rate))
+
+    def around(self, y: Tensor, x: Tensor) -> Tensor:
+        """The same for a block that adds its residual itself, y = x + branch."""
+        return x + self(y - x) if self.training and self.rate else y
+
+    def extra_repr(self) -> str:
+        return f"{self.rate}"
