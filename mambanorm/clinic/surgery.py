@@ -35,8 +35,6 @@ from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
-from mambanorm.models.language import LanguageModel
-from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
 
 OWN_BLOCKS = (MambaBlock, Mamba2Block)
