@@ -180,7 +180,7 @@ def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
 
 @pytest.mark.parametrize(("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")])
 def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site):
-    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "delta")
+    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
 
     def told(*seats):
         return sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan, (), seats)[0].try_this
@@ -191,6 +191,24 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
     assert "one behind it comes too late for this value" in said
     assert "'B'" not in told("n1", "delta", "gated")  # Mamba-2 of transformers
     assert "mn.insert_norm(model, 'gated', 'RMSN', batch)" in told("gated")
+
+
+def test_on_this_kits_model_the_last_site_before_the_scan_is_the_step_size():
+    torch.manual_seed(0)
+    model = mn.SequenceClassifier(3, in_features=4, d_model=16, n_layers=2)
+    with torch.no_grad():
+        model.blocks[0].x_proj.weight *= 1e15
+    found = mn.diagnose(model, torch.randn(2, 8, 4))
+    assert (found.first.site, found.first.before_site) == ("scan", "step_size")
+    for inside in ("delta", "B", "C"):
+        assert f"mn.insert_norm(model, {inside!r}, 'RMSN', batch)" in found.findings[0].try_this
+
+
+@pytest.mark.parametrize(("site", "on"), [("delta", "it"), ("step_size", "what becomes Δ")])
+def test_a_step_size_that_overflows_is_told_to_have_a_norm_before_its_projection(site, on):
+    first = passing.First(f"blocks.0.{site}", site, 1, "blocks.0.C", 3.0, "x")
+    found = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan, (), ("delta", "n2"))
+    assert f"a norm on {on}, as Jamba has: mn.insert_norm(model, 'delta', 'RMSN', batch)" in found[0].try_this
 
 
 def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_path):
