@@ -62,6 +62,18 @@ def test_files_that_the_readme_links_to_exist():
         assert (ROOT / target).exists(), target
 
 
+def test_every_name_of_the_package_on_a_page_or_in_a_notebook_exists():
+    """Whatever stands as `mn.name` in the README, in docs/ or in notebooks/, in text and in code."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.md")]
+    texts = {str(page.relative_to(ROOT)): page.read_text() for page in pages}
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        texts[str(path.relative_to(ROOT))] = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+    used = {(page, name) for page, text in texts.items() for name in re.findall(r"\bmn\.([A-Za-z_]\w*)", text)}
+    assert ("README.md", "TransformerClassifier") in used
+    assert len({page for page, _ in used}) > 10
+    assert not [(page, name) for page, name in sorted(used) if not hasattr(mn, name)]
+
+
 def test_files_that_contributors_are_led_to_exist():
     named = re.findall(r"`([\w/]+(?:\.(?:py|md|json)|/))`", (ROOT / "CONTRIBUTING.md").read_text())
     assert len(named) > 30

@@ -16,7 +16,7 @@ output of a module. What a mixer computes between its modules shows as far as a 
     scan                    of Mamba-2: what its gated norm takes in
     gated                   out_proj's input
 
-This kit's own blocks show all of SITES (block.py) by themselves; they need no place here.
+This kit's own blocks show all of SITES (arms.py) by themselves; they need no place here.
 """
 
 from __future__ import annotations

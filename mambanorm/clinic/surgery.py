@@ -32,7 +32,7 @@ from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
 from mambanorm.clinic.passing import check_device, run, tensors_in
 from mambanorm.clinic.sites import mixers_of, version_of
-from mambanorm.diagnostics import left_as_found, record_sites
+from mambanorm.diagnostics import left_as_found
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
@@ -126,17 +126,15 @@ def _into_blocks(model: nn.Module, site: str, name: str, batch: object, options:
         standing = taken[1].arm.sites[site]
         raise ValueError(f"{site} of {taken[0]} has a norm already, {standing}: choose another of {', '.join(known)}")
     norms = [block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype) for _, block in blocks]
-    with record_sites(model, "x"):  # the readable twin, whose norms do not gate as well
-        before, targets = _unnormed(model, batch, site, [block for _, block in blocks])
-        undo = [_set_norm(block, site, name, norm) for (_, block), norm in zip(blocks, norms, strict=True)]
-        place = site if site in ("n1", "n2") else f"more.{site}"
-        paths = [f"{path}.{place}".lstrip(".") for path, _ in blocks]
-        return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
+    before, targets = _unnormed(model, batch, site, [block for _, block in blocks])
+    undo = [_set_norm(block, site, name, norm) for (_, block), norm in zip(blocks, norms, strict=True)]
+    place = site if site in ("n1", "n2") else f"more.{site}"
+    paths = [f"{path}.{place}".lstrip(".") for path, _ in blocks]
+    return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
 
 
 class Keeping(nn.Module):
-    """Stands in a norm's place and keeps what comes there first, of a block that runs twice. Diagnostics see Δ only
-    behind its softplus."""
+    """Stands in a norm's place and keeps what comes there first, of a block that runs twice."""
 
     kept: Tensor | None = None
 

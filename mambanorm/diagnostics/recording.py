@@ -4,7 +4,7 @@
     left_as_found(model)    restores a model's mode and buffers
     blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
 
-The sites are those of SITES (block.py), of a Transformer those of TRANSFORMER_SITES (models/transformer.py); a
+The sites are those of SITES (arms.py), of a Transformer those of TRANSFORMER_SITES (models/transformer.py); a
 NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
 """
 

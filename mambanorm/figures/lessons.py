@@ -77,13 +77,13 @@ def fig_memory(delta: Tensor, A: Tensor) -> Figure:
 @styled
 def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     """RMS at each recorded site of a block, one line an arm; `frames`: arm → Recorder.frame() of one block."""
-    fig, ((ax,),) = new_figure(height=3.4)
+    fig, ((ax,),) = new_figure(height=3.7)
     styles = arm_styles(list(frames))
     for arm, frame in frames.items():
         rms = frame.set_index("site").rms.reindex(SITES)
         ax.plot(range(len(SITES)), rms, markersize=4.5, label=Arm.parse(arm).label, **styles[arm])
     ax.set_yscale("log")
-    ax.set_xticks(range(len(SITES)), SITES)
+    ax.set_xticks(range(len(SITES)), SITES, rotation=30, ha="right", rotation_mode="anchor")
     ax.set_xlabel("site, in the order of computation")
     ax.set_ylabel("RMS (log scale)")
     fig.legend(loc="outside right center")

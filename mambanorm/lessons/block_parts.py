@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
-from mambanorm.block import MambaBlock
+from mambanorm.block import BlockCache, MambaBlock
 from mambanorm.lessons.fitting import accuracy, first, fit
 from mambanorm.tasks import load_task
 from mambanorm.tasks.base import Split
@@ -40,14 +40,16 @@ class BlockWithout(MambaBlock):
         super().__init__(d_model, n1, n2, **options)
         self.part = part
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if self.part != "gate":
-            return self._forward_readable(x, lengths)
-        u = self._convolve(F.linear(self.n1(x, lengths), self.in_proj.weight[: self.d_inner]))
-        return x + self.out_proj(self.n2(self._scan(u, *self._select(u)), lengths))
+    def convolve(self, u: Tensor, context: BlockCache | None) -> Tensor:
+        return F.silu(u) if self.part == "conv" else super().convolve(u, context)
 
-    def _convolve(self, u: Tensor) -> Tensor:
-        return F.silu(u) if self.part == "conv" else super()._convolve(u)
+    def forward(self, x: Tensor, lengths: Tensor | None = None, context: BlockCache | None = None) -> Tensor:
+        if self.part != "gate":
+            return super().forward(x, lengths, context)
+        at = self._sites(lengths)
+        u, _, dt = self.project(at("n1", x))
+        u, dt, B, C = self.select(self.convolve(u, context), dt, at, context)
+        return x + self.out_proj(at("n2", self.scan(u, dt, B, C, at, context)))
 
 
 class Reader(nn.Module):

@@ -179,13 +179,13 @@ def _weights(module: nn.Module) -> int:
 
 
 def activation_floats(model: nn.Module, rows: int, length: int) -> int:
-    """Numbers kept for the backward pass, estimated for the fused block on the CPU.
+    """Numbers kept for the backward pass, estimated for float32 on the CPU, where the operations are fused.
 
     For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
     Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), the output of a
     norm at a further site, and a state of the scan now and then (about E). A VSS block also keeps u and y of every
     direction; a halving, its input and its result.
-    A Mamba-2 block is not fused: it keeps what in_proj gave before and after the convolution, Δ widened, y before and
+    A Mamba-2 block keeps what in_proj gave before and after the convolution, Δ widened, y before and
     after its norm, and Δ and u in the scan's layout.
     A Transformer block keeps the input, both sums, both norms, q, k, v, what attention and feed-forward gave (11·D) and
     the hidden layer before and after its GELU.
