@@ -200,7 +200,8 @@ def scan_cases():
         lambda: convolved(u=torch.ones(B, L, D, dtype=torch.int64)),
         "u has dtype torch.int64",
     )
-    yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
+    flat = "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
+    yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), flat
     yield "conv_silu, empty u", lambda: convolved(u=torch.ones(B, 0, D)), "each at least 1"
     yield "conv_silu, a list", lambda: convolved(u=[[[1.0]]]), "u is a list; a tensor (B, L, E) is needed"
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
