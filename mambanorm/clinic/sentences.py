@@ -20,7 +20,7 @@ from mambanorm.diagnostics import growth
 
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
-SCANNED = ("dt", "B", "C", "delta")
+SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
 """Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
 GROWS = 1.0
@@ -129,10 +129,11 @@ def _norm_for(site: str, seats: Sequence[str]) -> str:
     if site in BEHIND_SCAN and seat:
         norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
         return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
-    if site in ("dt", "B", "C", "delta"):
-        name = "delta" if site == "dt" else site
+    if site in SCANNED:
+        name = site if site in ("B", "C") else "delta"
         how = f": mn.insert_norm(model, {name!r}, 'RMSN', batch)" if name in seats else ""
-        return f"a norm on it, as Jamba has{how}, or a lower rate"
+        on = "what becomes Δ" if site in ("delta_after", "step_size") else "it"
+        return f"a norm on {on}, as Jamba has{how}, or a lower rate"
     return "a norm before it, a lower rate, or clip_grad_norm_"
 
 
