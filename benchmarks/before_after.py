@@ -5,7 +5,8 @@
 
 Each of the two has a process of its own. They take turns, a step each, so that a busy moment of the machine meets both.
 What counts is the processor's time of a whole step (forward, backward, AdamW) on one thread, and its median; the table
-says this checkout's by the earlier one's. The earlier commit is unpacked into a temporary folder.
+says this checkout's by the earlier one's. `floors` are the three sizes of cpu.md's targets, on two threads, by the
+clock. The earlier commit is unpacked into a temporary folder. Results go to benchmarks/results/before_after.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +29,7 @@ SIZES = {
     "mamba": ((32, 40, 32), (64, 64, 32), (32, 256, 64)),
     "mamba2": ((64, 64, 32), (32, 256, 64)),
     "vision": ((32, 64, 32), (32, 256, 64)),  # images of 8×8 and 16×16 positions
+    "floors": ((64, 64, 32), (32, 256, 64), (16, 512, 128)),
 }
 """(B, L, D) of a step, by what the blocks are."""
 LAYERS = 4
@@ -40,13 +43,14 @@ def step_of(block: str, arm: str, batch: int, length: int, width: int):
 
     import mambanorm as mn
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(2 if block == "floors" else 1)
     torch.manual_seed(0)
     if block == "vision":
         side = int(length**0.5)
         model, x = mn.ImageClassifier(10, in_channels=1, d_model=width, n_layers=LAYERS, arm=arm), (side, side, 1)
     else:
-        model = mn.SequenceClassifier(10, in_features=1, d_model=width, n_layers=LAYERS, arm=arm, model=block)
+        model = "mamba" if block == "floors" else block
+        model = mn.SequenceClassifier(10, in_features=1, d_model=width, n_layers=LAYERS, arm=arm, model=model)
         x = length, 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x, labels = torch.randn(batch, *x), torch.randint(10, (batch,))
@@ -72,11 +76,11 @@ def serve() -> None:
             ready[key] = step_of(*key)
             for _ in range(3):
                 ready[key]()
-        seconds = []
+        seconds, clock = [], time.perf_counter if key[0] == "floors" else time.process_time
         for _ in range(steps):
-            start = time.process_time()
+            start = clock()
             ready[key]()
-            seconds.append(time.process_time() - start)
+            seconds.append(clock() - start)
         print(min(seconds), flush=True)
 
 
@@ -100,7 +104,7 @@ def compare(earlier: Path, blocks: list[str], arms: list[str], rounds: int) -> p
     processes, rows = [started(earlier), started(ROOT)], []
     for block in blocks:
         for size in SIZES[block]:
-            for arm in arms:
+            for arm in arms[:1] if block == "floors" else arms:
                 seconds = [], []
                 for _ in range(rounds):
                     for process, found in zip(processes, seconds, strict=True):
@@ -124,14 +128,44 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
+    earlier = options.earlier
     with tempfile.TemporaryDirectory() as folder:
-        if not Path(options.earlier).is_dir():
-            archive = subprocess.run(["git", "archive", options.earlier], cwd=ROOT, check=True, capture_output=True)
+        checkout = Path(earlier)
+        if not checkout.is_dir():
+            archive = subprocess.run(["git", "archive", earlier], cwd=ROOT, check=True, capture_output=True)
             subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-            options.earlier = folder
-        table = compare(Path(options.earlier).resolve(), options.blocks, options.arms, options.rounds)
+            checkout = Path(folder)
+        else:
+            said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True)
+            earlier = said.stdout.strip()
+        table = compare(checkout.resolve(), options.blocks, options.arms, options.rounds)
+    text = report(table, earlier, options.rounds)
+    (ROOT / "benchmarks" / "results" / "before_after.md").write_text(text)
+    print(text)
+
+
+def report(table: pd.DataFrame, earlier: str, rounds: int) -> str:
+    """The page: what ran where, the medians, then every case."""
+    from mambanorm.training import machine
+
+    facts = {
+        "command": f"python -m benchmarks.before_after {earlier} --rounds {rounds}",
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "machine": machine.machine(),
+        "commit": machine.git_commit() or "unknown",
+        "versions": machine.versions(),
+    }
+    lines = ["# A training step, beside that of an earlier commit", ""]
+    lines += [f"- {name}: {fact}" for name, fact in facts.items()]
+    lines += ["", "| blocks | median | largest | cases |", "| --- | ---: | ---: | ---: |"]
     for block, rows in table.groupby("block", sort=False):
-        print(f"{block}: median {rows.ratio.median():.3f}, largest {rows.ratio.max():.3f} of {len(rows)}")
+        lines.append(f"| {block} | {rows.ratio.median():.3f}× | {rows.ratio.max():.3f}× | {len(rows)} |")
+    lines += ["", "| blocks | (B, L, D) | arm | before, ms | after, ms | after ÷ before |", "|" + " --- |" * 6]
+    for row in table.itertuples():
+        lines.append(
+            f"| {row.block} | {row.size} | {row.arm} | {row.before:.2f} | {row.after:.2f} | {row.ratio:.3f}× |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 
 `Block.forward` is the one forward pass: it trains, evaluates, records and generates, on every device and in every
 dtype. What is fast about it is inside the named operations (operations/). Change a line, and that is what is trained.
-MambaBlock, Mamba2Block (mamba2.py) and VSSBlock (vision.py) differ in what they project, convolve and scan.
+MambaBlock, Mamba2Block and VSSBlock (models/mamba2.py, vision.py) differ in what they project, convolve and scan.
 
 Glossary: B rows, L positions, D = d_model, E = d_inner = expand·D, N = d_state, R = dt_rank, K = d_conv,
 `delta` Δ, `A_log` log(−A). N2's input includes D·u, as mamba-ssm's scan returns it. Parameter names and initial values
@@ -24,14 +24,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.arms import MORE_SITES, PRESETS, SITES, Arm, further_norms
+from mambanorm.arms import MORE_SITES, SITES, Arm, further_norms
 from mambanorm.basics.checks import check_beside, check_shapes, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
 from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
 from mambanorm.operations import BACKENDS, conv_silu, gated, low_rank_scan, selective_scan
 from mambanorm.operations.scan import project_delta
-
-__all__ = ["PRESETS", "SITES", "Arm", "Block", "BlockCache", "MambaBlock"]
 
 NOT_YET = "which a block that goes step by step does not have yet"
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4  # mamba-ssm's range of the initial Δ

@@ -200,7 +200,8 @@ def scan_cases():
         lambda: convolved(u=torch.ones(B, L, D, dtype=torch.int64)),
         "u has dtype torch.int64",
     )
-    yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), "u has shape (5, 8); (B, L, E) is needed"
+    flat = "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
+    yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), flat
     yield "conv_silu, empty u", lambda: convolved(u=torch.ones(B, 0, D)), "each at least 1"
     yield "conv_silu, a list", lambda: convolved(u=[[[1.0]]]), "u is a list; a tensor (B, L, E) is needed"
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
@@ -518,16 +519,17 @@ def assert_same_in_any_layout(call, *tensors):
 
 
 @pytest.mark.parametrize("name", mn.NORMS)
-def test_a_norm_gives_the_same_values_whatever_the_strides_of_x_and_gate(name):
+def test_a_norm_gives_the_same_values_whatever_the_strides_of_x(name):
     norm = mn.create_norm(name, D).eval()
-    assert_same_in_any_layout(lambda x, z: norm(x, gate=z), numbers(B, L, D), numbers(B, L, D) ** 2)
+    assert_same_in_any_layout(norm, numbers(B, L, D))
     wide = numbers(B, 1, D).expand(B, L, D)
-    torch.testing.assert_close(norm(wide, gate=wide), norm(wide.contiguous(), gate=wide.contiguous()))
+    torch.testing.assert_close(norm(wide), norm(wide.contiguous()))
 
 
-def test_scan_convolution_and_blocks_give_the_same_values_whatever_the_strides():
+def test_scan_gate_convolution_and_blocks_give_the_same_values_whatever_the_strides():
     weight, bias = numbers(D, 1, 4), numbers(D)
     assert_same_in_any_layout(conv_silu, numbers(B, L, D), weight, bias)
+    assert_same_in_any_layout(mn.gated, numbers(B, L, D), numbers(B, L, D) ** 2)
     assert_same_in_any_layout(lambda u, a, d: scanned(u=u, A=a, D=d), numbers(B, D, L), -torch.ones(D, 3), numbers(D))
     for block, x in ((mn.MambaBlock(D), numbers(B, L, D)), (mn.VSSBlock(D), numbers(B, 3, 4, D))):
         assert_same_in_any_layout(block, x)

@@ -3,15 +3,26 @@ dtype; each operation of the block equals its readable twin; and the thin part i
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+import mambanorm as mn
 from mambanorm.basics.settings import ROOT
 
 PACKAGE = ROOT / "mambanorm"
+THIN = [
+    *("arms", "block", "config", "loop", "models/classifier", "models/language"),
+    *(f"norms/{name}" for name in ("__init__", "base", "masked_moments", "registry", "classic", "normvary")),
+    *(f"operations/{name}" for name in ("__init__", "scan", "conv_gate", "cross", "reference")),
+]
+"""What a user reads and changes: arms, the block, the paper's norms, the models of sequences, the loop, the config, and
+the operations with their readable twins. CONTRIBUTING.md names the same."""
 EDITS = {
     "a sigmoid in SiLU's place": ("gated(f, at(\"z\", z))", "f * torch.sigmoid(at(\"z\", z))"),
     "no residual": ("x + at(\"branch\", self.out_proj(f))", "at(\"branch\", self.out_proj(f))"),
@@ -30,8 +41,6 @@ if old:  # a copy of the block's file, in which one line is another
     text = Path(block.__file__).read_text()
     assert text.count(old) == 1, old
     exec(compile(text.replace(old, new), block.__file__, "exec"), block.__dict__)
-    for name, kinds in (("mamba2", ["Mamba2Block"]), ("vision", ["VSSBlock"])):
-        module = sys.modules.pop(f"mambanorm.{name}", None)
 
 found = {}
 for kind in ("MambaBlock", "Mamba2Block", "VSSBlock"):
@@ -73,3 +82,119 @@ def test_an_edited_line_of_the_block_is_what_trains_in_every_block_dtype_and_rec
     for case, (weights, recorded) in as_written.items():
         assert abs(edited[case][0] - weights) > 1e-5 * abs(weights), case
         assert abs(edited[case][1] - recorded) > 1e-5 * abs(recorded), case
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the operations and their readable twins
+
+
+def numbers(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def results(function, inputs, dtype):
+    leaves = [value.to(dtype).requires_grad_() for value in inputs]
+    y = function(*leaves)
+    return [y.detach(), *torch.autograd.grad((y * numbers(*y.shape, seed=9).to(dtype)).sum(), leaves)]
+
+
+def assert_equal_to_twin(operation, twin, inputs):
+    """float32 by the operation, float64 by the twin: the result and every gradient."""
+    pairs = zip(results(operation, inputs, torch.float32), results(twin, inputs, torch.float64), strict=True)
+    errors = [float((ours.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1)) for ours, theirs in pairs]
+    assert max(errors) < 2e-5, errors
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 5), (2, 65, 130), (5, 300, 64)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gated_equals_its_twin(shape, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        inputs = [numbers(*shape), 3 * numbers(*shape, seed=1)]
+        assert_equal_to_twin(mn.gated, lambda y, z: y * F.silu(z), inputs)
+        assert_equal_to_twin(lambda y, z: mn.gated(y.mT, z.mT).mT, lambda y, z: y * F.silu(z), inputs)  # any strides
+    finally:
+        torch.set_num_threads(before)
+
+
+def low_rank_inputs(batch, length, channels, size, rank, groups=()):
+    shapes = [(batch, length, channels), *((batch, length, *groups, width) for width in (rank, size, size))]
+    shapes += [(channels, rank), (channels,), (channels, size), (channels,)]
+    return [0.5 * numbers(*shape, seed=i) for i, shape in enumerate(shapes)]
+
+
+def scan_by_its_parts(u, dt, B, C, dt_weight, dt_bias, A_log, D):
+    """Δ first, for each group its own; then mamba-ssm's scan, as the loop over time."""
+    groups = dt.shape[2] if dt.dim() == 4 else 1
+    dt, B, C = (m.reshape(*u.shape[:2], groups, -1) for m in (dt, B, C))
+    weights = dt_weight.chunk(groups)
+    delta = torch.cat([dt[:, :, g] @ weights[g].T for g in range(groups)], -1)
+    B, C = (m.permute(0, 2, 3, 1) for m in (B, C))
+    rows = u.mT, delta.mT, -torch.exp(A_log), B, C, D, None, dt_bias, True
+    return mn.selective_scan(*rows, backend="reference").mT
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [((1, 1, 1, 1, 1), ()), ((2, 45, 70, 3, 5), ()), ((3, 90, 12, 4, 2), (3,)), ((2, 9, 8, 2, 1), (4,))],
+)
+def test_the_scan_that_projects_delta_equals_the_projection_and_the_scan(sizes, groups):
+    assert_equal_to_twin(mn.low_rank_scan, scan_by_its_parts, low_rank_inputs(*sizes, groups))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("cut", [1, 7, 12])
+def test_a_scan_goes_on_from_its_last_state(dtype, cut):
+    inputs = [value.to(dtype) for value in low_rank_inputs(2, 13, 6, 3, 2)]
+    whole, (varying, fixed) = mn.low_rank_scan(*inputs), (inputs[:4], inputs[4:])
+    first, state = mn.low_rank_scan(*(v[:, :cut] for v in varying), *fixed, state=torch.zeros(2, 6, 3, dtype=dtype))
+    rest, _ = mn.low_rank_scan(*(v[:, cut:] for v in varying), *fixed, state=state)
+    torch.testing.assert_close(torch.cat([first, rest], 1), whole, rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the thin part
+
+
+def imported_at_the_top(path):
+    """The modules of this package that a file imports when it is imported."""
+    nodes = list(ast.parse(path.read_text()).body)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            nodes += [] if typing_only else list(ast.iter_child_nodes(node))
+
+
+def reached(*modules):
+    """Module → lines, of all that these import, and the packages around them; kernels and tasks are left out."""
+    found, waiting = {}, list(modules)
+    while waiting:
+        parts = waiting.pop().split(".")
+        if parts[0] != "mambanorm" or {"kernels", "tasks"} & {*parts}:
+            continue
+        for name in (".".join(parts[: i + 1]) for i in range(len(parts))):
+            path = ROOT.joinpath(*name.split("."))
+            path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            if name not in found and path.is_file():
+                found[name] = len(path.read_text().splitlines())
+                waiting += imported_at_the_top(path)
+    return found
+
+
+def test_the_thin_part_has_at_most_2400_lines():
+    lines = {name: len((PACKAGE / f"{name}.py").read_text().splitlines()) for name in THIN}
+    assert sum(lines.values()) <= 2400, lines
+
+
+@pytest.mark.parametrize("root", ["loop", "block"])
+def test_the_loop_and_the_block_reach_at_most_3500_lines_in_30_modules(root):
+    for roots in ([f"mambanorm.{root}"], ["mambanorm.loop", "mambanorm.block", "mambanorm.operations"]):
+        found = reached(*roots)
+        assert sum(found.values()) <= 3500, found
+        assert len(found) <= 30, found

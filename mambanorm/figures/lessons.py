@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mambanorm.arms import Arm
-from mambanorm.block import SITES
+from mambanorm.arms import SITES, Arm
 from mambanorm.figures.style import GREY, INK, PALETTE, arm_styles, finish, new_figure, styled
 from mambanorm.norms import create_norm
 from mambanorm.tasks.base import Split

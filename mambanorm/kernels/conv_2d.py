@@ -147,10 +147,10 @@ class _ConvSiLU2d(torch.autograd.Function):
     @staticmethod
     @backward_once
     def backward(ctx, grad):
-        u, taps, bias = ctx.saved_tensors
+        (u, taps, bias), grad = ctx.saved_tensors, in_order(grad)  # held by a name until the kernel has read its memory
         workers, du = _workers(u), empty(u.shape)
         sums = zeros(workers, len(taps) + 1, u.shape[-1])
-        run(_backward, _conv_backward_worker, workers, (*ctx.cut, places([u, taps, bias, in_order(grad), du, sums])))
+        run(_backward, _conv_backward_worker, workers, (*ctx.cut, places([u, taps, bias, grad, du, sums])))
         sums = added_up(sums)
         return du, sums[1:].t().unflatten(1, (1, ctx.across, ctx.across)), sums[0]
 

@@ -68,7 +68,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     @backward_once
     def backward(ctx, grad):
-        y, z = ctx.saved_tensors
+        (y, z), grad = ctx.saved_tensors, in_order(grad)  # held by a name until the kernel has read its memory
         size, dy, dz = y.numel(), empty(y.shape), empty(y.shape)
-        run(_backward, _backward_worker, _workers(size), (size, places([y, z, in_order(grad), dy, dz])))
+        run(_backward, _backward_worker, _workers(size), (size, places([y, z, grad, dy, dz])))
         return dy, dz
