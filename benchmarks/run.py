@@ -72,14 +72,19 @@ def head(sections: list[str], limits: Limits, threads: int, wall_s: float) -> di
     command = ["mambanorm bench", *(["--only", ",".join(sections)] if sections != list(SECTIONS) else [])]
     command += ["--repeats", limits.repeats, "--budget", f"{limits.budget:g}", "--threads", threads]
     command += ["--full"] * limits.full
+    facts = made(" ".join(map(str, command)))
+    facts["versions"] = ", ".join([facts["versions"], *map(peer_version, PEER_PACKAGES)])
+    return facts | {"threads": threads, "took": spell(wall_s)}
+
+
+def made(command: str) -> dict:
+    """By which command, when, on what machine, of which code numbers were made."""
     return {
-        "command": " ".join(map(str, command)),
+        "command": command,
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "machine": machine.machine(),
-        "threads": threads,
         "commit": machine.git_commit() or "unknown",
-        "versions": ", ".join([machine.versions(), *map(peer_version, PEER_PACKAGES)]),
-        "took": spell(wall_s),
+        "versions": machine.versions(),
     }
 
 

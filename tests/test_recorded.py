@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 import mambanorm as mn
+from benchmarks import replay
+from benchmarks.replay import ELSEWHERE
 from mambanorm import claims
 from mambanorm.basics.settings import ROOT
 from mambanorm.claims import protocol
@@ -20,12 +22,8 @@ from mambanorm.config import RunConfig
 from mambanorm.study.experiments import growth_runs
 from mambanorm.training import recorded_results as recorded
 from mambanorm.training.run import train
+from mambanorm.training.store import load_runs
 from mambanorm.training.sweep import sweep
-
-ELSEWHERE = 0.05
-"""On another machine rounding differs in the last bit and training amplifies it. With two threads instead of one, 14
-runs of digits differed by at most 0.003. Between an Intel and an AMD processor 3 of 436 runs of scale quick differed by
-more than this, all of digits, by up to 0.49: there rounding decides a run. Another may, if it shows the same here."""
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +74,8 @@ def test_each_hypothesis_about_sequences_has_a_verdict_in_the_recorded_results(f
 def rounding_decides(config: str, accuracy: float) -> bool:
     """Whether some millionths of its learning rate, a change as small as one of rounding, move a run beyond ELSEWHERE,
     on this machine alone."""
-    config = RunConfig.from_json(config)
-    nearby = (
-        train(config.but(lr=config.lr * (1 + k * 1e-6))).facts()["test_accuracy"] for k in (1, -1, 2, -2, 3, -3, 5, -5)
-    )
-    return any(abs(other - accuracy) > ELSEWHERE for other in nearby)
+    runs = (train(other).facts()["test_accuracy"] for other in replay.nearby(RunConfig.from_json(config)))
+    return any(abs(other - accuracy) > ELSEWHERE for other in runs)
 
 
 @pytest.mark.parametrize("scale", ["quick", "evening"])
@@ -103,6 +98,25 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
     gaps = (again.test_accuracy - sample.test_accuracy)[~same & (again.status == sample.status)].abs()
     assert all(rounding_decides(sample.config[i], again.test_accuracy[i]) for i in gaps.index[gaps > ELSEWHERE]), told
     assert np.median(gaps) <= ELSEWHERE / 3 if len(gaps) else True, told
+
+
+def test_the_sample_that_is_trained_anew_has_every_task_of_every_scale_and_is_the_same_every_time():
+    sample, all_rows = replay.draw(16), pd.concat([recorded.recorded("quick"), recorded.recorded("evening")])
+    assert (sample.groupby(replay.GROUP).size() == 2).all()
+    assert sample.groupby(replay.GROUP).ngroups == all_rows.groupby(replay.GROUP).ngroups == 8
+    pd.testing.assert_frame_equal(replay.draw(8), sample[:8])
+
+
+def test_a_row_that_trains_to_something_else_is_found_and_trained_again_with_its_rate_moved_by_millionths(store):
+    configs = mn.grid(["RMSN>SSM>None", "None>SSM>BN"], scale="smoke", seeds=1)
+    frame = sweep(configs, workers=0, progress=False).assign(config=[config.to_json() for config in configs])
+    frame.loc[0, "test_accuracy"] += 0.1
+    found = replay.replay(frame, workers=0, progress=False)
+    assert found.equal.tolist() == [False, True]
+    np.testing.assert_allclose(found.points, [-10, 0], atol=1e-9)
+    assert found.moved.map(len, na_action="ignore").tolist()[0] == 8
+    assert found.moved.isna().tolist() == [False, True]
+    assert len(load_runs()) == 2 + 8
 
 
 def test_a_lesson_reads_recorded_results_and_says_so(results, store, capsys, monkeypatch):
