@@ -17,7 +17,7 @@ from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, norm_name
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.fields import Frozen, checked, choice, count, flag, keep_checked, number, several, text
+from mambanorm.basics.fields import Frozen, checked, choice, count, flag, heads_of, keep_checked, number, several, text
 from mambanorm.basics.settings import SCALES
 
 SCHEMA = 1
@@ -125,8 +125,6 @@ class RunConfig:
     def _check_together(self) -> None:
         """Values that are possible alone, but not with one another."""
         if self.model == "mamba2":
-            from mambanorm.models.mamba2 import heads_of
-
             heads_of(self.expand * self.d_model, self.head_dim, self.n_groups)
         if self.model == "transformer" and self.d_model % self.n_heads:
             raise ValueError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}: every head has as many")

@@ -295,11 +295,11 @@ def test_a_prompt_is_read_by_one_parallel_scan_a_block(monkeypatch):
     lengths = []
 
     def counted(u, *rest, **options):
-        lengths.append(u.shape[-1])
+        lengths.append(u.shape[1])
         return scan(u, *rest, **options)
 
-    scan = block_module.selective_scan
-    monkeypatch.setattr(block_module, "selective_scan", counted)
+    scan = block_module.low_rank_scan
+    monkeypatch.setattr(block_module, "low_rank_scan", counted)
     monkeypatch.setattr(mn.MambaBlock, "step", lambda *_: pytest.fail("read token by token"))
     language_model().prefill(tokens(B, L))
     assert lengths == [L, L]

@@ -80,8 +80,9 @@ def rounding_decides(config: str, accuracy: float) -> bool:
 
 @pytest.mark.parametrize("scale", ["quick", "evening"])
 def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
-    """Bit for bit on the same machine with the same versions, else within ELSEWHERE, and closer on the whole. Of quick
-    every task and three more; of evening five of the cheapest tenth."""
+    """Within ELSEWHERE, and closer on the whole: all rows were recorded before the block had one forward pass, which
+    adds in another order, so that even on the same machine last digits differ (120 rows: benchmarks/results/replay.md).
+    Of quick every task and three more; of evening five of the cheapest tenth."""
     frame = recorded.recorded(scale)
     if scale == "quick":
         one_each = frame.groupby("task").sample(1)
@@ -90,12 +91,8 @@ def test_a_random_sample_of_rows_trains_to_the_same_result(scale):
         sample = frame.nsmallest(max(5, len(frame) // 10), "wall_s").sample(5)
     found = [train(RunConfig.from_json(text)).facts() for text in sample.config]
     again = pd.DataFrame(found, index=sample.index)
-    same = (again.machine == sample.machine) & (again.versions == sample.versions)
-    facts = ["status", "steps", "test_accuracy", "best_val_accuracy", "first_nonfinite_step"]
     told = sample[["run_id", "arm", "task", "seed", "lr"]].to_string()
-    exact, expected = again.loc[same, facts], sample.loc[same, facts]
-    pd.testing.assert_frame_equal(exact, expected, check_dtype=False, check_exact=True, obj=told)
-    gaps = (again.test_accuracy - sample.test_accuracy)[~same & (again.status == sample.status)].abs()
+    gaps = (again.test_accuracy - sample.test_accuracy)[again.status == sample.status].abs()
     assert all(rounding_decides(sample.config[i], again.test_accuracy[i]) for i in gaps.index[gaps > ELSEWHERE]), told
     assert np.median(gaps) <= ELSEWHERE / 3 if len(gaps) else True, told
 

@@ -340,15 +340,15 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
     Forward and backward, a dozen results in a row are rounded to the 8 bits of bfloat16, by up to 2^-8 each, as
     Triton's interpreter cuts off where a GPU rounds: 5 % in all.
     """
-    seen, ours = {}, scan_triton.scan_triton
+    seen, ours = {}, scan_triton.low_rank_scan_triton
 
-    def spy(u, delta, A, B, C, D, z, bias, *rest):
-        named = dict(u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, bias=bias)
+    def spy(u, dt, B, C, dt_weight, dt_bias, A_log, D, **options):
+        named = dict(u=u, dt=dt, B=B, C=C, dt_weight=dt_weight, dt_bias=dt_bias, A_log=A_log, D=D)
         seen.update({name: value.dtype for name, value in named.items()})
-        return ours(u, delta, A, B, C, D, z, bias, *rest)
+        return ours(u, dt, B, C, dt_weight, dt_bias, A_log, D, **options)
 
     monkeypatch.setattr(block_module, "conv_silu", cuda.conv_silu_gpu)
-    monkeypatch.setattr(scan_triton, "scan_triton", spy)
+    monkeypatch.setattr(scan_triton, "low_rank_scan_triton", spy)
     torch.manual_seed(0)
     block = mn.MambaBlock(8, d_state=4, scan_backend="triton").to(DEVICE)
     x = torch.randn(2, 5, 8, device=DEVICE)
@@ -357,7 +357,7 @@ def test_autocast_reaches_the_scan_in_bfloat16_and_the_parameters_in_float32(mon
         with torch.autocast(DEVICE, torch.bfloat16, enabled=enabled):
             y = block(x)
         found.append([y - x, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
-    low = {"u", "delta", "B", "C", "z"}
+    low = {"u", "dt", "B", "C"}
     assert low < seen.keys()
     assert seen == {name: torch.bfloat16 if name in low else torch.float32 for name in seen}
     for full, half in zip(*found, strict=True):

@@ -4,6 +4,7 @@
     checked                             a field of any kind
     keep_checked                        the one check of all fields of an object
     Frozen                              a dict that stays as it is
+    heads_of                            the number of heads of a Mamba-2: three fields that must fit together
 
 The metadata of a field:
 
@@ -163,3 +164,15 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     return Frozen(value) if isinstance(value, dict) else value
+
+
+def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
+    """The number of heads. ValueError unless head_dim divides d_inner and n_groups the heads."""
+    if d_inner % head_dim:
+        fits = [p for p in range(1, d_inner + 1) if d_inner % p == 0]
+        raise ValueError(f"head_dim={head_dim} does not divide d_inner={d_inner}: it may be one of {fits}")
+    heads = d_inner // head_dim
+    if heads % n_groups:
+        fits = [g for g in range(1, heads + 1) if heads % g == 0]
+        raise ValueError(f"n_groups={n_groups} does not divide the {heads} heads: it may be one of {fits}")
+    return heads

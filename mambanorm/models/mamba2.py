@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.basics.checks import check_shapes
+from mambanorm.basics.fields import heads_of
 from mambanorm.block import BlockCache, CausalBlock, arm_of, check_sizes, init_dt_bias
 from mambanorm.norms import NORMS
 from mambanorm.norms.base import check_groups
@@ -145,18 +146,6 @@ class Mamba2Block(CausalBlock):
     def _grouped(self, m: Tensor) -> Tensor:
         """B or C as the scan takes it: (B, L, G·N) → (B, G, N, L)."""
         return m.unflatten(-1, (self.n_groups, self.d_state)).permute(0, 2, 3, 1)
-
-
-def heads_of(d_inner: int, head_dim: int, n_groups: int = 1) -> int:
-    """The number of heads. ValueError unless head_dim divides d_inner and n_groups the heads."""
-    if d_inner % head_dim:
-        fits = [p for p in range(1, d_inner + 1) if d_inner % p == 0]
-        raise ValueError(f"head_dim={head_dim} does not divide d_inner={d_inner}: it may be one of {fits}")
-    heads = d_inner // head_dim
-    if heads % n_groups:
-        fits = [g for g in range(1, heads + 1) if heads % g == 0]
-        raise ValueError(f"n_groups={n_groups} does not divide the {heads} heads: it may be one of {fits}")
-    return heads
 
 
 def _rename_from_mamba_ssm(block: Mamba2Block, state: dict[str, Tensor], prefix: str, *_) -> None:

@@ -68,8 +68,8 @@ def low_rank_scan(u, dt, B, C, dt_weight, dt_bias, A_log, D, *, state=None, back
 
 def project_delta(dt, dt_weight):
     """Δ's R numbers a step, (B, L, R) or (B, L, G, R), to one a channel, (B, L, E)."""
-    if dt.dim() == 3:
-        return F.linear(dt, dt_weight)
+    if dt.dim() == 3 or dt.shape[2] == 1:
+        return F.linear(dt.flatten(2), dt_weight)
     return torch.einsum("blgr,ger->blge", dt, dt_weight.unflatten(0, (dt.shape[2], -1))).flatten(2)
 
 
