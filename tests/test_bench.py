@@ -386,7 +386,7 @@ def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
     assert code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"cpu.json", "cpu.md", "cpu-speed.png", "cpu-scaling.png"}
     result = json.loads((tmp_path / "cpu.json").read_text())
-    assert list(result["head"]) == ["command", "date", "machine", "threads", "commit", "versions", "took"]
+    assert set(result["head"]) == {"command", "date", "machine", "threads", "commit", "versions", "took"}
     assert f"torch {torch.__version__.split('+')[0]}" in result["head"]["versions"]
     assert "mambapy" in result["head"]["versions"]
     frame = pd.DataFrame(result["rows"])
