@@ -1,4 +1,4 @@
-"""Claims about the bibliography: every source that the kit names is in it, whole, and its table is the README's."""
+"""Claims about the bibliography: every source that the kit names is in it, whole, and docs/sources.md has its table."""
 
 from __future__ import annotations
 
@@ -121,4 +121,4 @@ def test_the_table_has_a_row_a_source_and_the_markdown_a_link():
 
 
 def test_the_readme_has_the_table():
-    assert references_markdown() in (ROOT / "README.md").read_text()
+    assert references_markdown() in (ROOT / "docs" / "sources.md").read_text()

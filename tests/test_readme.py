@@ -1,4 +1,4 @@
-"""Every command and every code block of the README works, and its table of norms is the registry's."""
+"""Every command and every code block of the README and of docs/ works, and what they say was found is computed."""
 
 import base64
 import os
@@ -12,15 +12,24 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.basics.settings import ROOT
+from mambanorm.claims.findings import findings
 from mambanorm.cli import main as cli
 from mambanorm.study.norm_catalog import readme_table
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+PAGES = {page: page.read_text() for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))}
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", "\n".join(PAGES.values()), re.DOTALL)
+
+
+def test_the_first_page_is_short_and_says_what_was_found():
+    assert len(README.splitlines()) <= 150
+    found = findings()
+    assert 5 <= len(found) <= 6
+    assert "\n".join(f"- {sentence}" for sentence in found) in README
 
 
 def test_table_of_norms_is_made_from_the_registry():
-    assert readme_table() in README
+    assert readme_table() in (ROOT / "docs" / "norms.md").read_text()
 
 
 @pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "python"])
@@ -40,7 +49,7 @@ def test_commands_are_understood(line):
 
 
 def test_the_norm_and_the_task_of_ones_own_train_from_the_command_line(store):
-    (line,) = re.findall(r"^mambanorm (--import [^\n]*my_task.py [^\n]*)", README, re.MULTILINE)
+    (line,) = re.findall(r"^mambanorm (--import [^\n]*my_task.py [^\n]*)", "\n".join(PAGES.values()), re.MULTILINE)
     for kind in ("norm", "task"):
         (code,) = [code for _, code in BLOCKS if f"@mn.register_{kind}" in code]
         (store.parent / f"my_{kind}.py").write_text(code)
@@ -58,8 +67,9 @@ def test_make_targets_exist():
 
 
 def test_files_that_the_readme_links_to_exist():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (page.parent / target).exists(), (page.name, target)
 
 
 def test_every_name_of_the_package_on_a_page_or_in_a_notebook_exists():
@@ -69,7 +79,7 @@ def test_every_name_of_the_package_on_a_page_or_in_a_notebook_exists():
     for path in ROOT.glob("notebooks/*.ipynb"):
         texts[str(path.relative_to(ROOT))] = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
     used = {(page, name) for page, text in texts.items() for name in re.findall(r"\bmn\.([A-Za-z_]\w*)", text)}
-    assert ("README.md", "TransformerClassifier") in used
+    assert ("docs/training.md", "TransformerClassifier") in used
     assert len({page for page, _ in used}) > 10
     assert not [(page, name) for page, name in sorted(used) if not hasattr(mn, name)]
 

@@ -17,6 +17,7 @@ from mambanorm.basics.settings import ROOT
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, calibration, judge, version_1
 from mambanorm.claims.changes import WHY, first_brief
 from mambanorm.claims.effects import STATES
+from mambanorm.claims.findings import findings
 from mambanorm.claims.protocol import VERSION, VERSIONS
 from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
@@ -460,3 +461,17 @@ def test_the_table_of_errors_has_the_worst_claim_of_each_scenario():
     assert worst.loc["plain", ["falsely reproduced", "falsely contradicted"]].tolist() == [2.0, 0.3]
     assert worst.loc["plain", "what the rule takes for granted"] == "given"
     assert calibration.worst(frame.iloc[3:]).empty  # nothing at the boundary
+
+
+def test_a_finding_follows_its_runs():
+    """Other runs turn its first words over; without runs there is none."""
+    frame = recorded.recorded("evening")
+    worse = frame.arm.eq("NormVary>SSM>GN") & frame.task.eq("mnist1d")
+    for amount, said in (
+        (0.0, "The paper's proposal beats the original"),
+        (0.2, "proposal does not beat the original"),
+    ):
+        told = findings(frame.assign(test_accuracy=frame.test_accuracy.where(~worse, frame.test_accuracy - amount)))
+        assert sum(said in sentence for sentence in told) == 1
+    assert "two kinds of seeds" in told[0]
+    assert findings(frame.iloc[:0]) == []

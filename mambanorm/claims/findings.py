@@ -101,7 +101,9 @@ def _sentence(one: Finding, verdict) -> str:
     if row is None or row.n < 2:
         return ""
     lead = {"holds": one.holds, "fails": one.fails}.get(row.state, one.open)
-    hides = f" ({told.uneven})" if told.uneven and told.turns_on["comparison"] == one.comparison else ""
+    hides = (
+        f" ({told.uneven.replace(' pp', '')})" if told.uneven and told.turns_on["comparison"] == one.comparison else ""
+    )
     said = f"**{lead}** {one.compared}: {points(row.effect, row.low, row.high)}{hides}."
     return said + (_at_odds(row.state, _row(verdict(one.claim, one.early, EARLY), one), one) if one.early else "")
 

@@ -1,8 +1,8 @@
 """The registry of norms: one entry each, from which tables, tests and figures are made.
 
 `NORMS` maps a name to its entry: how to make it, its equation, where it comes from, over which axes it takes its
-statistics, whether it is causal and what it learns. The README table, the notebook table, the axes cube, the test
-parametrisation and the plot legends are all made from it.
+statistics, whether it is causal and what it learns. The table of docs/norms.md, the notebook table, the cube of axes,
+the tests and the plot legends are all made from it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     bibliography     key → Reference, in the file's order
     find_reference   one of them, by its key, by how a text names it ("Wu & He 2018") or as "S1" to "S5"
     cited            text → the names of sources in it
-    references       a table for a notebook;   references_markdown: the same for the README, with links
+    references       a table for a notebook;   references_markdown: the same for docs/sources.md, with links
 
 S1…S5 are the five sources of the study: the paper, AutoNorm, an encyclopaedia's article, a guide and a poster.
 """

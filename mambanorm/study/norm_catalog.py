@@ -65,7 +65,7 @@ def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
 
 
 def readme_table() -> str:
-    """The registry as the README's Markdown table; a test checks that the README has this one."""
+    """The registry as the Markdown table of docs/norms.md; a test checks that it is this one."""
     lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
     for name, entry in NORMS.items():
         cells = (
