@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from mambanorm.basics.errors import check_kind
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import exactly_threads, plain_torch
@@ -48,9 +49,10 @@ def train(
     saves one every `checkpoint_every_s` seconds (training/checkpoint.py). `wall_s` leaves out work that a kill lost.
     It trains on `config.threads` threads and with torch as it comes, whatever the caller has set. Raises ValueError for
     a config that cannot be run (unknown task, norm that does not fit, a batch larger than the data, more threads than
-    there are); never for divergence. `runs_dir`: where the runs lie that a config names as its teacher or start (None =
-    the run store).
+    there are), TypeError for what is no config; never for divergence. `runs_dir`: where the runs lie that a config
+    names as its teacher or start (None = the run store).
     """
+    check_kind("config", config, RunConfig, "base_config")
     with exactly_threads(config.threads), plain_torch():
         return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
 
