@@ -22,8 +22,9 @@ from benchmarks.table import as_text, groups_of, report, table, target_table, ve
 from benchmarks.timing import Limits, measure
 from mambanorm import figures
 from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.errors import shown
 from mambanorm.basics.settings import ROOT
-from mambanorm.basics.text import spell
+from mambanorm.basics.text import plural, spell
 from mambanorm.kernels.threads import set_threads
 from mambanorm.report.index import write_bytes, write_text
 from mambanorm.training import machine
@@ -44,11 +45,13 @@ def bench(
 ) -> int:
     """Measures the sections (None = all) and writes the results; 0, or 1 if a peer failed.
 
-    A peer that is missing or skipped is shown as that and is no failure. `threads` is at most the machine's cores.
-    Raises ValueError for an unknown section.
+    A peer that is missing or skipped is shown as that and is no failure. `threads`: None = THREADS, or one core.
+    Raises ValueError for an unknown section, and for more threads than there are cores.
     """
-    limits, start = limits or Limits(), time.monotonic()
-    threads, before = min(threads or THREADS, machine.cores()), torch.get_num_threads()
+    limits, start, cores = limits or Limits(), time.monotonic(), machine.cores()
+    if threads is not None and threads > cores:
+        raise ValueError(f"--threads {shown(threads)}: this machine has {plural(cores, 'core')}, give at most as many")
+    threads, before = threads or min(THREADS, cores), torch.get_num_threads()
     asked = groups(only, sizes or Sizes(), threads)
     sections = list(dict.fromkeys(group.section for group in asked))
     rows, out_dir = [], writable_folder(out_dir or RESULTS, "the results")

@@ -56,24 +56,21 @@ MORE_SITES = {name: site.what for name, site in SITES.items() if site.width and 
 SYMBOLS = {"delta": "Δ", "delta_after": "Δ′"}
 
 
-class Arm(NamedTuple):
+class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str, str], ...])])):
     """The norm before the SSM (Eq. 1: N1, feeding both branches) and the one after it (N2, before the gate).
 
-    more: (site, norm) pairs of MORE_SITES, in their order, none of them "None".
+    more: (site, norm) pairs of MORE_SITES, or a dict; kept in their order, without "None". ValueError for what is none.
     """
 
-    n1: str
-    n2: str
-    more: tuple[tuple[str, str], ...] = ()
+    def __new__(cls, n1: str, n2: str, more: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Arm:
+        return super().__new__(cls, norm_name(n1), norm_name(n2), further_norms(more))
 
     @classmethod
     def parse(cls, text: str | Arm) -> Arm:
         """`"RMSN>SSM>GN"`, `"RMSN→SSM→GN"`, `"RMSN>SSM>None+B:RMSN"` or `"preset:VMamba"` → Arm; `"LN>MHA>LN"` or
         `"AutoNorm"` → AttentionArm. ValueError for anything else, and for a site that stands there twice."""
-        if isinstance(text, AttentionArm):
+        if isinstance(text, Arm):
             return text
-        if isinstance(text, Arm):  # made by hand: sites in any order, or as a dict
-            return Arm(norm_name(text.n1), norm_name(text.n2), further_norms(text.more))
         if not isinstance(text, str):
             raise ValueError(f"an arm is text such as 'RMSN>SSM>GN', got {text!r}")
         if text.startswith("preset:"):
@@ -96,7 +93,7 @@ class Arm(NamedTuple):
             extra = "+".join(["", *further])
             raise ValueError(f"arm {text!r}: a Transformer's block has no further sites, leave out {extra}")
         kind = AttentionArm if parts[1] == "MHA" else Arm
-        return kind(norm_name(parts[0]), norm_name(parts[2]), further_norms(map(_site_and_norm, further)))
+        return kind(parts[0], parts[2], map(_site_and_norm, further))
 
     def __str__(self) -> str:
         return f"{self.n1}>SSM>{self.n2}{self.further}"
@@ -214,7 +211,7 @@ AUTONORM: dict[str, Variant] = {
 
 
 def arms(*texts: str) -> list[Arm]:
-    """Arms from their notation. They are not looked up in the registry; a test parses them all."""
+    """Arms from their notation, those with SSM."""
     parts = ([*text.split("+")] for text in texts)
     return [Arm(*main.split(">SSM>"), tuple(tuple(site.split(":")) for site in more)) for main, *more in parts]
 

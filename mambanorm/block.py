@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from mambanorm.arms import MORE_SITES, SITES, Arm, further_norms
 from mambanorm.basics.checks import check_beside, check_shapes, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
-from mambanorm.norms import check_causal, check_options, create_norm, known_options, norm_name
+from mambanorm.norms import check_causal, check_options, create_norm, known_options
 from mambanorm.operations import BACKENDS, conv_silu, gated, low_rank_scan, selective_scan
 from mambanorm.operations.scan import project_delta
 
@@ -234,7 +234,7 @@ class MambaBlock(CausalBlock):
         self.D = nn.Parameter(torch.ones(d_inner))
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         init_dt(self.dt_proj.weight, self.dt_proj.bias)
-        self._make_norms(arm_of(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=self.dt_rank)
+        self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=self.dt_rank)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
 
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -314,11 +314,6 @@ def options_of_blocks(arm: Arm, norm_options: Mapping[str, Any] | None) -> dict[
     """Of a model's norm options those that its blocks need."""
     own = {site: options for site, options in (norm_options or {}).items() if site in OWN_OPTIONS}
     return known_options(arm.norms, common_options(norm_options)) | own
-
-
-def arm_of(n1: str | None, n2: str | None, more: Mapping[str, str] | Iterable[tuple[str, str]]) -> Arm:
-    """The arm of a block's arguments. ValueError for a norm or site that is not known."""
-    return Arm(norm_name(n1), norm_name(n2), further_norms(more))
 
 
 def _rename_from_mamba_ssm(block: MambaBlock, state: dict[str, Tensor], prefix: str, *_) -> None:

@@ -49,11 +49,11 @@ class RunConfig:
     arm: str = checked("RMSN>SSM>None", table="norms.NORMS")  # the original Mamba (§4.5)
     scale: str = choice("quick", SCALES)
     seed: int = count(0, least=0)  # initial weights, batch order and, on the small tasks, the split
-    d_model: int = count(32)
-    n_layers: int = count(4)  # App. C: 4 layers on ListOps, IMDB and CIFAR
-    d_state: int = count(16)  # mamba-ssm's default
-    expand: int = count(2)  # App. C
-    d_conv: int = count(4)  # App. C
+    d_model: int = count(32, most=65_536)
+    n_layers: int = count(4, most=1_000)  # App. C: 4 layers on ListOps, IMDB and CIFAR
+    d_state: int = count(16, most=512)  # mamba-ssm's default
+    expand: int = count(2, most=16)  # App. C
+    d_conv: int = count(4, most=1_024)  # App. C
     norm_options: Mapping[str, Any] = checked(  # groups, eps, statistics, …; under the name of a site its own
         {}, "a dict such as {'groups': 8}", lambda value: isinstance(value, dict), Frozen
     )
@@ -73,7 +73,7 @@ class RunConfig:
     eval_every: int = count(25)
     precision: str = choice("float32", ("float32", "bf16"))
     device: str = text("auto", "", "auto|cpu|mps|cuda(:[0-9]+)?", choices=DEVICES)  # CUDA if there is one, else the CPU
-    threads: int = count(1, since="2026-11-21")  # on the CPU; sums over several threads differ in the last digits
+    threads: int = count(1, most=4_096, since="2026-11-21")  # on the CPU; each number rounds otherwise
     # rows of one forward pass, all that BN sees; gradients are summed. 0 = the whole batch
     micro_batch: int = count(0, least=0, since="2026-11-20")
     # images: the blocks, from 1, after which they are halved and the width doubled; the norm of a halving

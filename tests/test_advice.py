@@ -171,7 +171,7 @@ def test_a_recommendation_reads_well_as_text_markdown_and_html(store):
     ("question", "words"),
     [
         (dict(architecture="transformr"), "did you mean 'transformer'"),
-        (dict(architecture="cnn", task="styletransfer"), "did you mean 'style_transfer'"),
+        (dict(architecture="cnn", task="styletransfr"), "did you mean 'style_transfer'"),
         (dict(architecture="cnn", task="digits"), "unknown task 'digits'"),
         (dict(architecture="gan"), "component is needed, valid are generator, discriminator"),
         (dict(architecture="gan", component="critic"), "valid are generator, discriminator"),
@@ -186,6 +186,20 @@ def test_a_recommendation_reads_well_as_text_markdown_and_html(store):
 def test_bad_values_are_answered_with_the_valid_ones(question, words):
     with pytest.raises(ValueError, match=words):
         mn.recommend(**question)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("Transformers", "language model"), ("transformer", "language_model")),
+        (("GPT", "Language-Modelling"), ("transformer", "language_model")),
+        (("C.N.N.", " STYLE transfers "), ("cnn", "style_transfer")),
+        (("Mamba-2", "Digits"), ("mamba", "digits")),
+        (("MLP", "RL"), ("mlp", "reinforcement_learning")),
+    ],
+)
+def test_names_may_be_spelt_as_people_type_them(typed, meant, store):
+    assert mn.recommend(typed[0], task=typed[1]).question == mn.recommend(meant[0], task=meant[1]).question
 
 
 @pytest.mark.parametrize(("size", "number"), [("7B", 7e9), ("350m", 3.5e8), (1e9, 1e9), ("12k", 12e3), (None, None)])

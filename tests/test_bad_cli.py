@@ -72,6 +72,15 @@ COMMANDS = [
     (setting("steps=٣"), "steps must be a whole number"),
     (setting("steps=0"), "at least 1"),
     (setting("steps=-1"), "at least 1"),
+    (setting("d_model=1000000000"), "d_model must be a whole number of at least 1 and at most 65,536, got 1000000000"),
+    ([*setting("n_layers=1000000"), "--dry-run"], "n_layers must be a whole number of at least 1 and at most 1,000"),
+    ([*setting("threads=100000"), "--dry-run"], "threads must be a whole number of at least 1 and at most 4,096"),
+    (
+        ["plan", "--no-measure", "--set", "n_layers=1000000"],
+        "n_layers must be a whole number of at least 1 and at most",
+    ),
+    (["plan", "--scale", "smoke", "--set", "d_model=65536", "--set", "n_layers=50"], "no step can be timed here"),
+    (["bench", "--threads", "1000"], "--threads 1000: this machine has"),
     (setting("lr=1_0"), "lr must be a number, got '1_0'"),
     (setting("lr=nan"), "lr must be a number, got 'nan'"),
     (setting("lr=inf"), "lr must be a number, got 'inf'"),
@@ -199,6 +208,21 @@ CALLS = {
     "run_study(tasks='digt')": (lambda: run_study("smoke", tasks="digt"), "did you mean 'digits'"),
     "find_notebooks([])": (lambda: find_notebooks([]), "notebooks must be a list of names"),
     "find_notebooks('')": (lambda: find_notebooks(""), "notebooks must be a list of names"),
+    "train({})": (lambda: mn.train({}), "config must be a RunConfig, as base_config makes it, got a dict"),
+    "find_run('x')": (lambda: mn.find_run("x"), "config must be a RunConfig, as base_config makes it, got 'x'"),
+    "save_run(None)": (lambda: mn.save_run(None), "result must be a RunResult, as train makes it, got None"),
+    "load_runs(configs)": (lambda: mn.load_runs(configs=["a"]), "each of configs must be a RunConfig, as grid makes"),
+    "sweep('abc')": (lambda: mn.sweep("abc"), "each of configs must be a RunConfig, as grid makes it, got 'abc'"),
+    "sweep(None)": (lambda: mn.sweep(None), "each of configs must be a RunConfig, as grid makes it, got None"),
+    "sweep([])": (lambda: mn.sweep([]), "there is nothing to train"),
+    "plan(None)": (lambda: mn.plan(None), "config must be a RunConfig, as base_config makes it, got None"),
+    "plan_table(3)": (lambda: mn.plan_table(3), "each of configs must be a RunConfig, as grid makes it, got 3"),
+    "verdict_table(3)": (lambda: mn.verdict_table(3), "frame must be a DataFrame, as load_runs makes it, got 3"),
+    "summarize(3)": (lambda: mn.tables.summarize(3), "frame must be a DataFrame"),
+    "grid([])": (lambda: mn.grid([]), "arms must be a list of arms such as ['RMSN>SSM>GN'], got []"),
+    "grid(3)": (lambda: mn.grid(3), "arms must be a list of arms such as ['RMSN>SSM>GN'], got 3"),
+    "Arm('LN', 'x')": (lambda: mn.Arm("LN", "x"), "unknown norm 'x'"),
+    "Arm at no site": (lambda: mn.Arm("LN", "LN", {"q": "LN"}), "unknown site 'q'"),
     "load_runs('')": (lambda: mn.load_runs(""), "the run store '' names no folder"),
     "load_runs(a file)": (lambda: mn.load_runs(__file__), "is a file: needed is a folder"),
 }
@@ -207,7 +231,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_nonsense_in_python_says_what_is_wrong(call):
     ask, said = CALLS[call]
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises((ValueError, TypeError), match=re.escape(said)):
         ask()
 
 

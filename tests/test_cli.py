@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from mambanorm import base_config
+from mambanorm import base_config, claims
 from mambanorm.cli import train as train_command
 from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
+from mambanorm.report import study as report
+from mambanorm.study import estimate
 from mambanorm.tasks import TASKS
 from mambanorm.training import worker
 from mambanorm.training.store import load_runs
 
+sweep_module = import_module("mambanorm.training.sweep")  # mambanorm.sweep is the function
 pytestmark = pytest.mark.usefixtures("store")
 
 
@@ -158,6 +164,46 @@ def test_a_dry_run_times_the_model_that_is_asked_for(capsys):
     for arms in ("AutoNorm,RMSN>MHA>None", "AutoNorm,RMSN>SSM>None"):
         assert main(["sweep", "--arms", arms, "--seeds", "1", "--dry-run"]) == 0
         assert "2 missing" in capsys.readouterr().out
+
+
+HOURS = ["--scale", "smoke", "--workers", "0", "--set", "steps=100000000"]
+LONG = {
+    "train": ["train", "--arm", "RMSN>SSM>None", *HOURS],
+    "sweep": ["sweep", "--grid", "type", *HOURS],
+    "verdicts": ["verdicts", "--scale", "quick", "--seeds", "8"],
+    "record": ["record", "--scale", "quick", "--seeds", "1"],
+    "study": ["study", "--scale", "quick", "--seeds", "8"],
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_training_of_hours_is_told_first_and_at_a_terminal_asked_about(name, capsys, monkeypatch, tmp_path):
+    class Begun(Exception):
+        pass
+
+    def begin(*_, **__):
+        raise Begun
+
+    monkeypatch.setattr(estimate, "estimate", lambda *_, **__: (7300.0, "a test"))
+    places = {train_command: "_train", sweep_module: "sweep", report: "run_study"}
+    for module, trains in [*places.items(), (claims, "train_verdicts"), (claims, "record_results")]:
+        monkeypatch.setattr(module, trains, begin)
+    argv = LONG[name] + (["--out", str(tmp_path / "out.parquet")] if name == "record" else [])
+    code, out, err = call(capsys, *argv)
+    assert "Training takes about 2 h 2 min" in err
+    assert (code, "Go on?" in out) == (1, False)  # a script goes on
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for answer, expected in (("n", 130), ("", 130), ("yes", 1)):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=lambda said=answer: said))
+        code, out, err = call(capsys, *argv)
+        assert (code, "Go on?" in out, "nothing was trained" in err) == (expected, True, expected == 130)
+    code, out, _ = call(capsys, *argv, "--yes")
+    assert (code, "Go on?" in out) == (1, False)
+
+
+def test_of_a_training_of_minutes_nothing_is_asked(capsys, monkeypatch):
+    monkeypatch.setattr(estimate, "estimate", lambda *_, **__: pytest.fail("too short to be estimated"))
+    assert call(capsys, "train", "--arm", "RMSN>SSM>None", "--scale", "smoke")[0] == 0
 
 
 def test_a_regression_is_told_in_the_units_of_its_target(capsys, store):

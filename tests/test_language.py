@@ -6,6 +6,8 @@ import math
 import os
 import pickle
 import re
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -504,6 +506,18 @@ def test_a_few_steps_lower_the_loss_on_unseen_text_below_a_guess_by_frequency():
     short = dict(steps=3, eval_every=3)
     assert run(**short).equals(run(**short))
     assert not run(**short).equals(run(**short, seed=1))
+
+
+@pytest.mark.parametrize("caller", [torch.no_grad, partial(torch.device, "meta"), partial(torch.autocast, "cpu")])
+def test_a_training_does_not_depend_on_what_the_caller_has_set(caller):
+    ids, models = tokens(95), []
+    for around in (nullcontext, caller):
+        torch.manual_seed(0)
+        models.append(language_model())
+        with around():
+            mn.train_language_model(models[-1], ids, ids, steps=2, length=9, progress=False)
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_training_shows_the_time_left_only_if_asked(capsys):

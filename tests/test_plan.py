@@ -71,6 +71,11 @@ def test_parameters_are_those_of_the_model_that_is_trained():
     assert found["weights_bytes"] == 4 * found["parameters"]
 
 
+def test_a_model_that_no_memory_holds_is_counted_and_not_built():
+    found = plan(base_config("digits", "smoke", d_model=65_536), measured=False)
+    assert found["weights_bytes"] > 10**11
+
+
 @pytest.mark.parametrize(
     "arm",
     [

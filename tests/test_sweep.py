@@ -24,7 +24,7 @@ from mambanorm.cli import main as cli
 from mambanorm.study import estimate
 from mambanorm.training import cluster, leases
 from mambanorm.training import worker as worker_module
-from mambanorm.training.cluster import count_workers, local_cluster
+from mambanorm.training.cluster import count_workers, local_cluster, warm_up
 from mambanorm.training.grid import base_config
 from mambanorm.training.leases import LEASE, Held, Watch, lease, remove_dead
 from mambanorm.training.store import find_run, load_runs
@@ -101,6 +101,12 @@ def test_the_last_missing_run_has_the_result_it_has_among_others(store, tmp_path
         assert here.curves.equals(there.curves)
         assert all(torch.equal(value, there.checkpoint[name]) for name, value in here.checkpoint.items())
     assert torch.get_num_threads() == before
+
+
+def test_kernels_are_compiled_and_runs_timed_whatever_the_caller_has_set():
+    with torch.no_grad(), torch.device("meta"):
+        warm_up()
+        assert mn.plan(smoke())["hours"] > 0
 
 
 def test_a_worker_has_the_threads_that_the_widest_run_asks_for(store):

@@ -1,5 +1,6 @@
 """A run is paired, repeatable and honest about divergence; the store holds whole runs only; a sweep resumes."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
 from functools import partial
@@ -40,7 +42,7 @@ from mambanorm.study.experiments import (
     inside_task,
     study,
 )
-from mambanorm.tasks import load_task
+from mambanorm.tasks import load_task, registry
 from mambanorm.training import store as store_module
 from mambanorm.training.grid import base_config
 from mambanorm.training.regimen import Loss
@@ -781,6 +783,77 @@ def test_a_run_that_wants_more_threads_says_so_and_is_another_run():
     two = config.but(threads=2)
     assert two.run_id != config.run_id
     assert train(two).threads == 2
+
+
+@pytest.mark.parametrize(("setting", "value"), [("dynamic", 1), ("max_active_levels", 0)])
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
+def test_threads_that_openmp_may_not_grant_are_refused(setting, value):
+    openmp = ctypes.CDLL(None)
+    change, before = getattr(openmp, f"omp_set_{setting}"), getattr(openmp, f"omp_get_{setting}")()
+    change(value)
+    try:
+        with pytest.raises(ValueError, match=f"threads=2, but OpenMP may grant fewer: unset OMP_{setting.upper()}"):
+            train(base_config("digits", "smoke", threads=2))
+        assert train(base_config("digits", "smoke")).threads == 1
+    finally:
+        change(before)
+
+
+def test_a_limit_of_openmps_threads_is_named():
+    code = "from mambanorm.kernels.threads import exactly_threads\nwith exactly_threads(2): pass"
+    limited = os.environ | {"OMP_THREAD_LIMIT": "1", "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=limited)
+    assert "ValueError: threads=2, but OpenMP may grant fewer: unset OMP_THREAD_LIMIT" in done.stderr
+
+
+@contextmanager
+def default(change, value, before):
+    change(value)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+CALLERS = {
+    "float64": partial(default, torch.set_default_dtype, torch.float64, torch.float32),
+    "bfloat16": partial(default, torch.set_default_dtype, torch.bfloat16, torch.float32),
+    "meta": partial(default, torch.set_default_device, "meta", None),
+    "on meta": partial(torch.device, "meta"),
+    "no gradients": partial(torch.set_grad_enabled, False),
+    "inference": torch.inference_mode,
+    "autocast": partial(torch.autocast, "cpu", torch.bfloat16),
+    "autocast switched off": partial(torch.autocast, "cpu", enabled=False),  # within it, casts of weights are kept
+    "no oneDNN": partial(default, partial(setattr, torch.backends.mkldnn, "enabled"), False, True),
+}
+
+
+def of_the_caller():
+    backends = torch.backends.mkldnn.enabled, torch.backends.cudnn.allow_tf32
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    depth = torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()
+    return *backends, *modes, *depth, torch.get_default_dtype(), torch.get_default_device()
+
+
+def trained_anew(task, **changes):
+    registry._load.cache_clear()
+    return train(base_config(task, "smoke", **changes))
+
+
+@pytest.fixture(scope="module")
+def plainly():
+    return [trained_anew("digits_images"), trained_anew("digits", precision="bf16")]
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_result_does_not_depend_on_what_the_caller_has_set(caller, plainly):
+    with CALLERS[caller]():
+        before = of_the_caller()
+        found = [trained_anew("digits_images"), trained_anew("digits", precision="bf16")]
+        assert of_the_caller() == before
+    for one, other in zip(plainly, found, strict=True):
+        assert one.curves.equals(other.curves)
+        assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
 
 
 def test_more_threads_than_there_are_is_refused_with_what_to_do():

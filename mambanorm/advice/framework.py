@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from mambanorm.advice.mamba import mamba
-from mambanorm.advice.recommendation import Question, Recommendation, check, parameters, whole
+from mambanorm.advice.recommendation import (
+    ARCHITECTURES,
+    COMPONENTS,
+    Question,
+    Recommendation,
+    check,
+    meant,
+    parameters,
+    tasks_of,
+    whole,
+)
 from mambanorm.advice.rules import RULES, never
 from mambanorm.basics.settings import check_scale, default_scale
 
@@ -27,8 +37,11 @@ def recommend(
     the last layer. depth: layers. For "mamba", task may also name a task of this kit, such as "digits", and the reasons
     are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None = the
     environment's) are named where they speak to the question.
-    ValueError for an unknown value, with the valid ones.
+    Names may be spelt in other ways: "Transformers", "language model". ValueError for an unknown value, with the valid
+    ones.
     """
+    architecture, component = meant(architecture, ARCHITECTURES), meant(component, COMPONENTS)
+    task = meant(task, tasks_of(architecture))
     question = Question(architecture, whole(batch_size), task, causal, parameters(size), component, whole(depth))
     check(question)
     store = dict(scale=default_scale() if scale is None else check_scale(scale), runs_dir=runs_dir)

@@ -8,6 +8,8 @@ Recommendation    norm, place, the line of code, reasons, what is at odds with t
 from __future__ import annotations
 
 import html
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +29,23 @@ COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
+SAID = {
+    "cnn": "convnet, convolutional network, resnet",
+    "transformer": "attention, bert, gpt, llm, vit",
+    "gan": "generative adversarial network",
+    "mamba": "mamba 2, ssm, state space model",
+    "mlp": "dense, feed forward, multilayer perceptron",
+    "classification": "classifier, image classification, sequence classification, text classification",
+    "detection": "object detection",
+    "segmentation": "image segmentation, semantic segmentation",
+    "image_translation": "image to image",
+    "generation": "image generation",
+    "language_model": "causal lm, language modeling, language modelling, llm, lm, text generation",
+    "reinforcement_learning": "rl",
+    "debugging": "debug",
+    "output": "head, last layer, output layer",
+}
+"""Name → other words for it. Capitals, hyphens and a plural's s are no difference."""
 UNDECIDED = "Not decided by this kit's runs"
 """Title of the list of what was measured here and tells nothing apart, or was not measured."""
 UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
@@ -115,13 +134,30 @@ class Recommendation:
         return [(title, list(entries)) for title, entries in lists if entries]
 
 
+def meant(given: object, names: Iterable[str]) -> object:
+    """The one of the names that a text stands for, however it is spelt; anything else as it is."""
+    if not isinstance(given, str) or given in (names := tuple(names)):
+        return given
+    words = {_plain(name): name for name in names}
+    words |= {_plain(word): name for name in names for word in SAID.get(name, "").split(",")}
+    return words.get(_plain(given) or None, given)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]", "", text).lower().removesuffix("s")
+
+
+def tasks_of(architecture: object) -> tuple[str, ...]:
+    """The tasks that may be asked about: of a Mamba also those of this kit."""
+    return (*TASKS, *KIT) if architecture == "mamba" else TASKS
+
+
 def check(question: Question) -> None:
     """ValueError for an unknown value, for a size below 1, and for a component that the architecture does not have."""
     q = question
     if q.architecture not in ARCHITECTURES:
         raise unknown("architecture", q.architecture, ARCHITECTURES)
-    tasks = (*TASKS, *KIT) if q.architecture == "mamba" else TASKS
-    if q.task is not None and q.task not in tasks:
+    if q.task is not None and q.task not in (tasks := tasks_of(q.architecture)):
         raise unknown("task", q.task, tasks)
     if q.component is not None and q.component not in COMPONENTS:
         raise unknown("component", q.component, COMPONENTS)

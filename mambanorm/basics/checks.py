@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mambanorm.basics.errors import shown
+
 REAL = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 HALF = (torch.bfloat16, torch.float16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -105,10 +107,3 @@ def check_lengths(lengths: object, x: Tensor) -> None:
     if lengths.device.type == "cpu" and not bool(((lengths >= 1) & (lengths <= L)).all()):
         found = f"{int(lengths.min())}..{int(lengths.max())}"
         raise ValueError(f"lengths must lie in 1..{L} (the sequence length), got {found}")
-
-
-def shown(value: object) -> str:
-    """A value as text for an error message; of a list or an array only its type."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
-    return f"a {type(value).__name__}"

@@ -24,6 +24,19 @@ def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exceptio
     return error(text + (f"; did you mean {guess!r}?" if guess else ""))
 
 
+def shown(value: object) -> str:
+    """A value as text for an error message; of a list or an array only its type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
+    return f"a {type(value).__name__}"
+
+
+def check_kind(name: str, value: object, kind: type, made_by: str) -> None:
+    """Raises TypeError unless a value is of its kind; `made_by` names what makes one."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, as {made_by} makes it, got {shown(value)}")
+
+
 class ImportFailed(ValueError):
     """A file or a module that --import or the environment names cannot be imported. No run is damaged by that."""
 

@@ -46,13 +46,14 @@ def checked(
     return field(**kept, metadata=metadata)
 
 
-def count(default: int, *, least: int = 1, since: str = "") -> Any:
-    """A whole number."""
+def count(default: int, *, least: int = 1, most: float = inf, since: str = "") -> Any:
+    """A whole number. `most`: where more would keep a machine busy before it could say that it is too much."""
 
     def allows(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
-    return checked(default, f"a whole number of at least {least}", allows, since=since)
+    rule = f"a whole number of at least {least}" + (f" and at most {most:,}" if most < inf else "")
+    return checked(default, rule, allows, since=since)
 
 
 def number(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import gaps, tuning
 from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT
@@ -139,7 +140,9 @@ class Evidence:
         variant: int = 0,
         changes: Mapping[str, Any] | None = None,
     ):
-        frame = pd.DataFrame(columns=LOOKED_AT) if frame is None or frame.empty else frame
+        frame = pd.DataFrame() if frame is None else frame
+        check_kind("frame", frame, pd.DataFrame, "load_runs")
+        frame = pd.DataFrame(columns=LOOKED_AT) if frame.empty else frame
         if len(frame):
             check_frame(frame, LOOKED_AT)
         self.scale, self.variant = self._scale(frame, scale), variant

@@ -244,6 +244,7 @@ def add_training(command: Parser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="only say how many runs there are and how long they take"
     )
+    command.add_argument("--yes", action="store_true", help="do not ask before a training of more than an hour")
 
 
 def add_set(command: Parser) -> None:

@@ -31,7 +31,7 @@ def add(command: Parser) -> None:
     command.add_argument("--budget", type=arg.seconds, default=25.0, metavar="S", help=budget)
     command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
     threads = "threads, at most the cores (default: 2)"
-    command.add_argument("--threads", type=arg.positive, default=2, metavar="N", help=threads)
+    command.add_argument("--threads", type=arg.positive, metavar="N", help=threads)
     command.add_argument(
         "--device",
         choices=("cpu", "cuda"),

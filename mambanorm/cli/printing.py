@@ -45,6 +45,39 @@ def print_dry_run(configs: list, options: argparse.Namespace) -> None:
     print(dry_run(configs, runs_dir=options.runs_dir, workers=options.workers, scheduler=options.scheduler))
 
 
+HOUR_S = 3600.0
+SHORT = 5e6
+"""Of `relative_cost`: so much is trained within the hour, whatever the task, and nobody waits for an estimate."""
+
+
+def confirm(configs: list, options: argparse.Namespace) -> None:
+    """Says how long the missing runs take if that is more than an hour, and at a terminal asks whether to go on.
+    Scripts go on, and so does --yes. SystemExit for a no."""
+    from mambanorm.training.grid import relative_cost
+    from mambanorm.training.store import missing_runs
+
+    if sum(map(relative_cost, configs)) > SHORT:  # else nobody waits for a look into the store
+        configs = missing_runs(configs, options.runs_dir)
+    if sum(map(relative_cost, configs)) <= SHORT:
+        return
+    from mambanorm.study.estimate import how_long
+    from mambanorm.training.gpus import gpus_for
+
+    # on GPUs "auto" would try for a minute how many runs fit on one
+    workers = (len(gpus_for(configs)) or "auto") if options.workers == "auto" else options.workers
+    given = dict(runs_dir=options.runs_dir, workers=workers, scheduler=options.scheduler)
+    seconds, sentence = how_long(configs, **given)
+    if seconds <= HOUR_S:
+        return
+    say(f"{sentence}. It can be stopped at any time: finished runs are kept, the same command goes on from there")
+    if options.yes or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return
+    print("Go on? [y/N] ", end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        say("nothing was trained")
+        raise SystemExit(130)
+
+
 REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the target's units"
 
 

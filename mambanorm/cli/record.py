@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import print_dry_run, say
+from mambanorm.cli.printing import confirm, print_dry_run, say
 
 SUMMARY = "train all that the study and the verdicts need and record the run frame"
 EXAMPLES = [
@@ -30,15 +31,17 @@ def run(options: argparse.Namespace) -> int:
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks) if options.tasks else None
     asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
+    before = claims.recorded_before(scale, options.out and Path(options.out))
+    known = claims.known_runs(scale, options.runs_dir, before)
+    there = set() if before is None else set(before.run_id)
+    configs = claims.recorded_configs(scale, **asked, frame=known)
+    to_train = [config for config in configs if config.run_id not in there]
     if options.dry_run:
-        before = claims.recorded_before(scale, options.out)
-        known = claims.known_runs(scale, options.runs_dir, before)
         print(claims.manifest(known, scale, options.seeds, tasks).drop(columns="claims").to_string(index=False))
-        there = set() if before is None else set(before.run_id)
-        configs = claims.recorded_configs(scale, **asked, frame=known)
-        print(f"{sum(config.run_id in there for config in configs)} of them are recorded already")
-        print_dry_run([config for config in configs if config.run_id not in there], options)
+        print(f"{len(configs) - len(to_train)} of them are recorded already")
+        print_dry_run(to_train, options)
         return 0
+    confirm(to_train, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers)
     try:
         path = claims.record_results(scale, **asked, path=options.out, **engine)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import print_dry_run
+from mambanorm.cli.printing import confirm, print_dry_run
 
 SUMMARY = "train what is missing, execute the notebooks and write the report"
 EXAMPLES = [
@@ -28,21 +29,18 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.dry_run:
-        return _dry_run(options)
-    from mambanorm.report import study as report
-
-    asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
-    return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
-
-
-def _dry_run(options: argparse.Namespace) -> int:
-    from mambanorm.basics.text import plural
     from mambanorm.report.notebooks import find_notebooks, study_runs
 
     paths = find_notebooks(options.notebooks)
     names = [path.stem for path in paths] if options.notebooks else None
     plan = study_runs(options.scale, options.tasks, options.seeds, names)
-    print_dry_run([config for configs in plan.values() for config in configs], options)
-    print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
-    return 0
+    configs = [config for configs in plan.values() for config in configs]
+    if options.dry_run:
+        print_dry_run(configs, options)
+        print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
+        return 0
+    from mambanorm.report import study as report
+
+    confirm(report.to_train(configs, options.runs_dir), options)
+    asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
+    return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import print_arms, print_dry_run, report_failed
+from mambanorm.cli.printing import confirm, print_arms, print_dry_run, report_failed
 
 if TYPE_CHECKING:
     from mambanorm.config import RunConfig
@@ -64,6 +64,7 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
 
     frame = load_runs(options.runs_dir, configs=configs)
     if len(frame) < len(configs):
+        confirm(configs, options)
         from mambanorm.training.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
 
         frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)

@@ -6,7 +6,7 @@ import argparse
 
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import print_dry_run, print_run, say
+from mambanorm.cli.printing import confirm, print_dry_run, print_run, say
 
 SUMMARY = "train one run, or show it if the store has it"
 EXAMPLES = [
@@ -40,9 +40,11 @@ def run(options: argparse.Namespace) -> int:
     stored = find_run(asked, options.runs_dir)
     if stored is not None:
         print("In the store already, nothing to train:")
-    elif (error := _train(asked, options)) is not None:
-        say(f"this run could not be trained: {error}")
-        return 1
+    else:
+        confirm([asked], options)
+        if (error := _train(asked, options)) is not None:
+            say(f"this run could not be trained: {error}")
+            return 1
     print_run(stored or find_run(asked, options.runs_dir))
     return 0
 

@@ -6,7 +6,7 @@ import argparse
 
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import print_dry_run, report_failed
+from mambanorm.cli.printing import confirm, print_dry_run, report_failed
 
 SUMMARY = "train what the claims of the paper lack and print a verdict for each"
 EXAMPLES = [
@@ -30,9 +30,11 @@ def run(options: argparse.Namespace) -> int:
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
     asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks) if options.tasks else None, scale=scale)
+    configs = claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir)
     if options.dry_run:
-        print_dry_run(claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir), options)
+        print_dry_run(configs, options)
         return 0
+    confirm(configs, options)
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     frame = claims.train_verdicts(ids, **asked, **engine)
     verdicts = [claims.judge(name, frame, scale=scale) for name in ids]

@@ -1,13 +1,17 @@
-"""How many threads the CPU kernels use, and torch with them.
+"""How many threads the CPU kernels use, and torch with them; and torch's other settings while a run is trained.
+
+    set_threads, scan_threads       the threads of this process
+    exactly_threads, plain_torch    for the time of a run: so many threads, and torch as it comes
 
 Numba starts its threads when it is first asked about them. It then sets OpenMP's thread count for the whole process,
 torch included. Importing this module does not do so. `_start` does it once, and restores torch's count.
 """
 
+import ctypes
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Integral
 
 import numba
@@ -59,7 +63,7 @@ def exactly_threads(n: int) -> Iterator[None]:
     """While open, torch and the CPU kernels of this thread use exactly n threads: the last digits of a sum depend on
     how many threads compute it.
 
-    ValueError if Numba was started with fewer than n; the message says what to do.
+    ValueError if Numba was started with fewer than n, or OpenMP may grant fewer; the message says what to do.
     """
     _start()
     most = numba.config.NUMBA_NUM_THREADS
@@ -68,6 +72,7 @@ def exactly_threads(n: int) -> Iterator[None]:
             f"threads={n}, but the CPU kernels of this process were started with at most {most}: "
             f"set NUMBA_NUM_THREADS={n} in the environment before Python starts"
         )
+    _check_openmp(n)
     before = torch.get_num_threads(), numba.get_num_threads()
     set_threads(n)
     try:
@@ -75,3 +80,49 @@ def exactly_threads(n: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
+
+
+def _check_openmp(n: int) -> None:
+    """ValueError if OpenMP may grant fewer than n threads: torch would compute with those, and still say it has n."""
+    if n == 1:
+        return
+    try:
+        openmp = ctypes.CDLL(None)  # that of torch, whose symbols are global
+        fewer = {
+            "OMP_THREAD_LIMIT": openmp.omp_get_thread_limit() < n,
+            "OMP_DYNAMIC": openmp.omp_get_dynamic() != 0,
+            "OMP_MAX_ACTIVE_LEVELS": openmp.omp_get_max_active_levels() < 1,
+        }
+    except (AttributeError, OSError, TypeError):  # a system where it cannot be asked
+        return
+    if any(fewer.values()):
+        names = " and ".join(name for name, true in fewer.items() if true)
+        raise ValueError(
+            f"threads={n}, but OpenMP may grant fewer: unset {names} in the environment before Python starts"
+        )
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """While open, torch is as it comes, whatever the caller has set: new tensors are float32 on the CPU, gradients are
+    kept, nothing is autocast, oneDNN computes, and float32 is not rounded to TensorFloat-32, as cuDNN else does."""
+    with ExitStack() as after:
+        backends = torch.backends
+        for owner, name, value in ((backends.cudnn, "allow_tf32", False), (backends.mkldnn, "enabled", True)):
+            after.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        after.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        for kind in ("cpu", "cuda", "mps"):
+            after.callback(torch.set_autocast_enabled, kind, torch.is_autocast_enabled(kind))
+            torch.set_autocast_enabled(kind, False)
+        depth = torch.autocast_increment_nesting()  # within another, a run's autocast keeps casts of old weights
+        for _ in range(depth):
+            torch.autocast_decrement_nesting()
+        for _ in range(depth - 1):
+            after.callback(torch.autocast_increment_nesting)
+        after.enter_context(torch.inference_mode(False))
+        after.enter_context(torch.enable_grad())
+        if torch.get_default_device().type != "cpu":  # else not, for it makes every call of torch slower
+            after.enter_context(torch.device("cpu"))
+        yield

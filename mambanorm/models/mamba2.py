@@ -28,9 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_shapes
 from mambanorm.basics.fields import heads_of
-from mambanorm.block import BlockCache, CausalBlock, arm_of, check_sizes, init_dt_bias
+from mambanorm.block import BlockCache, CausalBlock, check_sizes, init_dt_bias
 from mambanorm.norms import NORMS
 from mambanorm.norms.base import check_groups
 from mambanorm.norms.classic import RMSNorm
@@ -99,7 +100,7 @@ class Mamba2Block(CausalBlock):
         self.D = nn.Parameter(torch.ones(self.n_heads))
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=False)
         widths = dict(D=d_model, E=self.d_inner, N=n_groups * d_state, R=self.n_heads)
-        self._make_norms(arm_of(n1, n2, more), norm_options, **widths)
+        self._make_norms(Arm(n1, n2, more), norm_options, **widths)
         self.register_load_state_dict_pre_hook(_rename_from_mamba_ssm)
 
     def new_norm(self, site: str, name: str, options: Mapping[str, Any]) -> nn.Module:

@@ -22,8 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_tensor
-from mambanorm.block import Block, arm_of, check_sizes, init_dt, initial_A_log
+from mambanorm.block import Block, check_sizes, init_dt, initial_A_log
 from mambanorm.operations import conv_silu, cross_merge, cross_scan
 from mambanorm.operations.cross import DIRECTIONS
 
@@ -71,7 +72,7 @@ class VSSBlock(Block):
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         nn.init.uniform_(self.x_proj_weight, -(d_inner**-0.5), d_inner**-0.5)  # as nn.Linear starts each direction's
         init_dt(self.dt_projs_weight, self.dt_projs_bias)
-        self._make_norms(arm_of(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=rank)
+        self._make_norms(Arm(n1, n2, more), norm_options, D=d_model, E=d_inner, N=d_state, R=rank)
         self.register_load_state_dict_pre_hook(_rename_from_vmamba)
 
     def extra_repr(self) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import ROOT, check_scale, default_scale
 from mambanorm.basics.text import spell
+from mambanorm.config import RunConfig
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
@@ -84,12 +85,18 @@ def run_study(
     return outcomes
 
 
-def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:
-    """How many runs were missing, and the ids of those that could not be trained."""
-    missing = missing_runs((config for configs in plan.values() for config in configs), runs_dir)
-    if missing and check_source() == "recorded":  # the notebooks then read those, and train the few they need besides
+def to_train(configs: Iterable[RunConfig], runs_dir: str | Path | None) -> list[RunConfig]:
+    """What the store lacks; where recorded results are the source, which the notebooks then read, the few besides."""
+    missing = missing_runs(configs, runs_dir)
+    if missing and check_source() == "recorded":
         held = set(recorded(missing[0].scale).run_id)
         missing = [config for config in missing if config.run_id not in held]
+    return missing
+
+
+def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:
+    """How many runs were missing, and the ids of those that could not be trained."""
+    missing = to_train((config for configs in plan.values() for config in configs), runs_dir)
     if not missing:
         return 0, set()
     frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)

@@ -5,6 +5,7 @@ needs no data.
 
 Map
     dry_run         the two lines that the command line prints
+    how_long        the missing runs → seconds, and a sentence that says so
     estimate        the missing runs → seconds, and what the estimate is based on
     measured_rate   a few steps of one run → seconds per unit of `relative_cost` (training/sweep.py)
 """
@@ -41,11 +42,18 @@ def dry_run(
     text = f"{plural(len(configs), 'run')} asked for, {stored}, {len(missing)} missing"
     if not missing:
         return text
+    return f"{text}\n{how_long(missing, runs_dir=runs_dir, workers=workers, scheduler=scheduler)[1]}"
+
+
+def how_long(
+    missing: list[RunConfig], *, runs_dir: str | Path | None, workers: int | str, scheduler: str | None
+) -> tuple[float, str]:
+    """About how many seconds the runs take, and a sentence that says so."""
     from mambanorm.training.cluster import count_workers  # here: where nothing is missing, nothing waits for Dask
 
     count = max(1, count_workers(missing, workers, scheduler))
     seconds, source = estimate(missing, count, runs_dir=runs_dir, anywhere=scheduler is not None)
-    return f"{text}\nTraining takes about {spell(seconds)} with {plural(count, 'worker')} ({source})"
+    return seconds, f"Training takes about {spell(seconds)} with {plural(count, 'worker')} ({source})"
 
 
 def estimate(

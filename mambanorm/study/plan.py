@@ -15,6 +15,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -22,10 +23,11 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from mambanorm.basics.errors import check_kind
 from mambanorm.basics.text import digits, prefixed
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of
-from mambanorm.kernels.threads import exactly_threads
+from mambanorm.kernels.threads import exactly_threads, plain_torch
 from mambanorm.loop import build_optimizer
 from mambanorm.models.build import build_model
 from mambanorm.models.image import PatchMerging
@@ -35,11 +37,15 @@ from mambanorm.models.transformer import TransformerBlock
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.training import machine
 from mambanorm.training.evaluation import autocast
+from mambanorm.training.grid import config_list
 from mambanorm.training.regimen import Lesson, loss_of
 
 STEPS_WARM, STEPS_TIMED = 2, 3
-POSITIONS_TIMED = 8_192  # the most rows × positions of a timed step, so that the largest task takes seconds; then × B
+LONG_S = 2.0  # seconds after which, the first step aside, no further one is timed
+# the most rows × positions and FLOPs of a timed step, so that the largest task or model takes seconds; then × B
+POSITIONS_TIMED, FLOPS_TIMED = 8_192, 2 * 10**11
 FLOAT = 4  # bytes
+LARGE = 10**7  # layers × width × inner width: weights, up to a small factor
 
 
 def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = None) -> dict[str, Any]:
@@ -48,11 +54,15 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
     FLOPs (a multiply-add is two) of a step are 3 × those of the forward pass, `forward_flops`. Bytes are float32:
     weights P, gradients P, AdamW's two moments 2P, the best weights so far P, and `activation_floats` kept for the
     backward pass. `seconds_per_step` and `hours` are NaN unless measured; the hours include the evaluations. The shape
-    is that of `data`, else the one that the task states. ValueError for an unknown task.
+    is that of `data`, else the one that the task states. ValueError for an unknown task, and for a model to be measured
+    that this machine's memory cannot hold. TypeError for what is no config.
     """
+    check_kind("config", config, RunConfig, "base_config")
     shape = shape_of(config) if data is None else shape_of_data(data)
-    model = build_model(config, shape)
+    model = _counted(config, shape)
     parameters = sum(p.numel() for p in model.parameters())
+    if measured:
+        _check_memory(config, parameters)
     flops = 3 * sum(forward_flops(model, config.batch_size, shape.length).values())
     step_s, row_s = measure(config, shape) if measured else (math.nan, math.nan)
     evaluations = math.ceil(config.steps / config.eval_every)
@@ -75,10 +85,28 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
     }
 
 
+def _counted(config: RunConfig, shape: Shape) -> nn.Module:
+    """The model, to be counted; a large one without its numbers, unless a norm of one's own needs some to be made."""
+    if config.n_layers * config.expand * config.d_model**2 > LARGE:  # torch takes two seconds to be ready for it
+        with suppress(RuntimeError), torch.device("meta"):
+            return build_model(config, shape)
+    return build_model(config, shape)
+
+
+def _check_memory(config: RunConfig, parameters: int) -> None:
+    needed, there = 4 * FLOAT * parameters, machine.memory()
+    if needed > there and machine.pick_device(config.device).type == "cpu":
+        held = f"{prefixed(parameters)} weights with gradients and moments take {prefixed(needed)}B"
+        raise ValueError(
+            f"{held}, and this machine has {prefixed(there)}B, so no step can be timed here: "
+            "choose a smaller model, or measure nothing (--no-measure, measured=False)"
+        )
+
+
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
     """`plan` of several configs, one row each; on a terminal with a progress bar, where timing takes a while."""
     hidden = None if measured else True  # None: hidden where there is no terminal
-    bar = tqdm(list(configs), desc="timing a few steps", unit=" runs", delay=2, leave=False, disable=hidden)
+    bar = tqdm(config_list(configs), desc="timing a few steps", unit=" runs", delay=2, leave=False, disable=hidden)
     return pd.DataFrame([plan(config, measured=measured) for config in bar])
 
 
@@ -217,18 +245,20 @@ def activation_floats(model: nn.Module, rows: int, length: int) -> int:
 # ---------------------------------------------------------------------------------------------- time
 
 
+@plain_torch()
 def measure(config: RunConfig, shape: Shape) -> tuple[float, float]:
     """Seconds of a training step, and of evaluating a row, on this machine now with the run's threads, from a few steps
     on random data. ValueError if this process does not have so many threads.
 
-    On a CPU only a part of a large batch is timed: as many rows as have POSITIONS_TIMED positions. The time is then
-    scaled to the whole batch, because it grows with the rows. On a GPU it does not, so a whole micro-batch is timed.
-    The time to read the data is not included.
+    On a CPU only a part of a large batch is timed: as many rows as have POSITIONS_TIMED positions and take
+    FLOPS_TIMED. The time is then scaled to the whole batch, because it grows with the rows. On a GPU it does not, so a
+    whole micro-batch is timed. The time to read the data is not included.
     """
     device = machine.pick_device(config.device)
-    most = POSITIONS_TIMED // shape.length if device.type == "cpu" else config.batch_size
-    rows = max(1, min(config.micro_batch or config.batch_size, config.batch_size, most))
     model = build_model(config, shape).to(device)
+    flops = 3 * sum(forward_flops(model, 1, shape.length).values())
+    most = min(POSITIONS_TIMED // shape.length, FLOPS_TIMED // flops) if device.type == "cpu" else config.batch_size
+    rows = max(1, min(config.micro_batch or config.batch_size, config.batch_size, most))
     optimizer = build_optimizer(model, config)
     with torch.random.fork_rng(devices=[]):  # the caller's random state is left alone
         inputs, labels = shape.batch(rows).to(device), shape.labels(rows).to(device)
@@ -259,4 +289,6 @@ def _median_s(work, device: torch.device) -> float:
         if device.type != "cpu":
             torch.accelerator.synchronize()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[STEPS_WARM:])
+        if sum(times[1:]) > LONG_S:  # the first may have waited for a compiler
+            break
+    return statistics.median(times[STEPS_WARM:] or times[1:])

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.basics.errors import unknown
+from mambanorm.basics.errors import check_kind, unknown
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
 from mambanorm.training.presets import VISION_TASKS
@@ -60,7 +60,8 @@ def mean_sd(row: pd.Series) -> str:
 
 
 def check_frame(frame: pd.DataFrame, columns: Sequence[str] = ("task", "arm", "seed", "test_accuracy")) -> None:
-    """Raises ValueError for a frame without runs or without the columns."""
+    """Raises ValueError for a frame without runs or without the columns, TypeError for what is no frame."""
+    check_kind("frame", frame, pd.DataFrame, "load_runs")
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise ValueError(f"the run frame lacks the columns {', '.join(missing)}: see mambanorm.load_runs")

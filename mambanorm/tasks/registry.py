@@ -18,6 +18,7 @@ from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import NotRegistered, unknown
 from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.settings import check_scale
+from mambanorm.kernels.threads import plain_torch
 from mambanorm.tasks.base import SPLITS, BadData, Shape, TaskData
 
 
@@ -125,6 +126,7 @@ def _whole(seed: object) -> int:
 
 
 @lru_cache(maxsize=8)
+@plain_torch()  # what is kept for later must not depend on what the first to ask for it has set
 def _load(task: Task, scale: str, seed: int) -> TaskData:
     """The cache key is the entry, not its name: a task that was replaced must not return its predecessor's data."""
     where = f"task {task.name!r} at scale {scale!r}"

@@ -34,6 +34,7 @@ from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.text import plural
 from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
+from mambanorm.kernels.threads import plain_torch
 from mambanorm.models.vision import VSSBlock
 from mambanorm.training.gpus import gpus_for, runs_a_gpu, spread
 from mambanorm.training.machine import cores
@@ -345,6 +346,7 @@ def _settle() -> None:
     gc.freeze()
 
 
+@plain_torch()
 def warm_up() -> None:
     """Compiles every CPU kernel that is not in the disk cache, for one thread and for several.
 

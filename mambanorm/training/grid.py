@@ -3,17 +3,18 @@
 
     base_config     a task at a scale → its config; a scale is a named set of differences (presets.py)
     grid            arms, tasks and seeds → one config for each
-    unique          the same configs, each run once
+    unique          the same configs, each run once;   config_list: checked to be configs
     relative_cost   a config → the work of its run
     check_task, check_names     names of tasks, known without torch, and lists of names
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, preset_options
+from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import KIT_TASKS, check_scale, default_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.presets import DIFFERENCES, transformer_differences
@@ -55,9 +56,18 @@ def relative_cost(config: RunConfig) -> float:
     return config.steps * config.batch_size * config.n_layers * (config.d_model + 16)
 
 
+def config_list(configs: Iterable[RunConfig]) -> list[RunConfig]:
+    """Configs as a list; a single one becomes a list of one. TypeError for what is none."""
+    listed = isinstance(configs, Iterable) and not isinstance(configs, str | bytes | Mapping)
+    configs = list(configs) if listed else [configs]
+    for config in configs:
+        check_kind("each of configs", config, RunConfig, "grid")
+    return configs
+
+
 def unique(configs: Iterable[RunConfig]) -> list[RunConfig]:
     """The configs in their order, each run once."""
-    return list({config.run_id: config for config in configs}.values())
+    return list({config.run_id: config for config in config_list(configs)}.values())
 
 
 def grid(
@@ -68,10 +78,15 @@ def grid(
     seeds: int | Iterable[int] | None = None,
     **changes: Any,
 ) -> list[RunConfig]:
-    """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms of its seeds."""
+    """One config for each task, arm and seed, ordered by seed: a sweep that is stopped has all arms of its seeds.
+
+    ValueError without an arm. An empty list of tasks gives no configs.
+    """
+    if not isinstance(arms, Iterable) or not (arms := [arms] if isinstance(arms, str | Arm) else list(arms)):
+        raise ValueError(f"arms must be a list of arms such as ['RMSN>SSM>GN'], got {arms!r}")
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
-    arms = [arm if isinstance(arm, str) else str(arm) for arm in ([arms] if isinstance(arms, str | Arm) else arms)]
+    arms = [arm if isinstance(arm, str) else str(arm) for arm in arms]
     seeds, configs = check_seeds(seeds, scale), []
     for task in tasks:
         first = [base_config(task, scale, arm=arm, seed=seeds[0], **changes) for arm in arms]

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from mambanorm.basics.checks import check_ids, check_size, shown
+from mambanorm.kernels.threads import plain_torch
 from mambanorm.loop import fit
 from mambanorm.models.language import LanguageModel
 from mambanorm.tasks.pydoc import batches, windows
 
 
+@plain_torch()
 def train_language_model(
     model: LanguageModel,
     train_ids: Tensor,
@@ -42,7 +44,8 @@ def train_language_model(
 
     Columns: step; train_bits, on the step's batch before the update; val_bits, on all of val_ids after it (NaN between
     evaluations). Both are bits a token, here a character. The seed decides the batches. A loss or gradient that is not
-    finite ends the training. ValueError for too short a text and for impossible sizes.
+    finite ends the training. Torch is as it comes: an autocast or no_grad around the call does nothing. ValueError for
+    too short a text and for impossible sizes.
     """
     for name, size in dict(steps=steps, batch_size=batch_size, length=length, eval_every=eval_every).items():
         check_size(name, size)

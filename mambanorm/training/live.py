@@ -18,7 +18,7 @@ from torch import nn
 
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import blocks_of, left_as_found, mixtures_of, token_norms
-from mambanorm.kernels.threads import exactly_threads
+from mambanorm.kernels.threads import exactly_threads, plain_torch
 from mambanorm.tasks import load_task
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
@@ -123,7 +123,7 @@ class LiveRuns:
     def _watch(self) -> None:
         threads = [threading.Thread(target=run.train, daemon=True) for run in self.runs]
         self._changed()  # before they compete with it for the interpreter
-        with exactly_threads(1):  # outside of theirs, so that the last to end does not leave torch with one thread
+        with exactly_threads(1), plain_torch():  # outside of theirs: the last to end must not leave torch as it had it
             for thread in threads:
                 thread.start()
             while any(thread.is_alive() for thread in threads):

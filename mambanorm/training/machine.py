@@ -9,8 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -34,17 +33,6 @@ def pick_device(name: str = "auto") -> torch.device:
             f"device {name!r} is not available here ({reason}): use 'auto', 'cpu', 'cuda' or 'mps'"
         ) from None
     return device
-
-
-@contextmanager
-def whole_float32() -> Iterator[None]:
-    """float32 is float32 inside, in cuDNN's convolutions too, which otherwise round to TensorFloat-32."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 @functools.cache
@@ -77,12 +65,12 @@ def versions() -> str:
 @functools.cache
 def machine() -> str:
     """`Linux x86_64, AMD EPYC, 2 cores, 24 GiB`: enough to compare times by, nothing that names its owner."""
-    cores, memory = os.cpu_count(), round(_memory() / 2**30)
+    size = f"{os.cpu_count()} cores, {round(memory() / 2**30)} GiB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{platform.system()} {platform.machine()}, {_processor()}, {cores} cores, {memory} GiB{gpu}"
+    return f"{platform.system()} {platform.machine()}, {_processor()}, {size}{gpu}"
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes of the machine's memory."""
     if has("psutil"):
         return psutil.virtual_memory().total

@@ -19,9 +19,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from mambanorm.basics.errors import check_kind
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import WeightLog, record_sites
-from mambanorm.kernels.threads import exactly_threads
+from mambanorm.kernels.threads import exactly_threads, plain_torch
 from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
 from mambanorm.operations import scan_backend
@@ -46,11 +47,13 @@ def train(
 
     With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same result bit for bit, and
     saves one every `checkpoint_every_s` seconds (training/checkpoint.py). `wall_s` leaves out work that a kill lost.
-    It trains on `config.threads` threads, whatever torch was set to before. Raises ValueError for a config that cannot
-    be run (unknown task, norm that does not fit, a batch larger than the data, more threads than there are); never for
-    divergence. `runs_dir`: where the runs lie that a config names as its teacher or start (None = the run store).
+    It trains on `config.threads` threads and with torch as it comes, whatever the caller has set. Raises ValueError for
+    a config that cannot be run (unknown task, norm that does not fit, a batch larger than the data, more threads than
+    there are), TypeError for what is no config; never for divergence. `runs_dir`: where the runs lie that a config
+    names as its teacher or start (None = the run store).
     """
-    with exactly_threads(config.threads), machine.whole_float32():
+    check_kind("config", config, RunConfig, "base_config")
+    with exactly_threads(config.threads), plain_torch():
         return _train(config, on_step, checkpoint_dir, checkpoint_every_s, runs_dir)
 
 

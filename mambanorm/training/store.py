@@ -43,10 +43,10 @@ from mambanorm.basics.atomic import (
     to_disk,
     writable_folder,
 )
-from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.errors import NotRegistered, check_kind, unknown
 from mambanorm.basics.settings import ROOT
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import unique
+from mambanorm.training.grid import config_list, unique
 from mambanorm.training.index import Index, is_one_of
 from mambanorm.training.leases import remove_dead
 from mambanorm.training.result import RunResult, check_facts
@@ -125,6 +125,7 @@ def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRu
 
     A damaged run gives a warning and None. PermissionError for a run that is there but that this user cannot read.
     """
+    check_kind("config", config, RunConfig, "base_config")
     return stored_run(config.run_id, directory)
 
 
@@ -150,15 +151,15 @@ def load_runs(
     """The run frame: one row a run, columns COLUMNS; only those of `configs` if given, in their order.
 
     Keywords filter by column: a value (`task="digits"`; None is no value) or several (`status=["ok", "diverged"]`,
-    `seed=range(3)`). TypeError for an unknown column. What is damaged or cannot be read is left out, after a warning
-    that names it. A filter by a column of the config (OF_CONFIG) does not look at indexed runs that it leaves out: no
-    warning tells of damage to these. `check_runs` looks at all.
+    `seed=range(3)`). TypeError for an unknown column, and for what is no config. What is damaged or cannot be
+    read is left out, after a warning that names it. A filter by a column of the config (OF_CONFIG) does not look at
+    indexed runs that it leaves out: no warning tells of damage to these. `check_runs` looks at all.
     """
     for name in where:
         if name not in COLUMNS:
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
-    names = _run_ids(store) if configs is None else [config.run_id for config in configs]
+    names = _run_ids(store) if configs is None else [config.run_id for config in config_list(configs)]
     wanted = {name: _values(value) for name, value in where.items()}
     index, elsewhere = Index(store, names), []
     unlike = index.unlike({name: values for name, values in wanted.items() if name in OF_CONFIG})
@@ -239,6 +240,7 @@ def check_runs(directory: str | Path | None = None, *, progress: bool = True) ->
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
     """Writes a run, deletes its checkpoints and returns its folder. A whole run that is there already stays. OSError
     (a full disk, say) leaves nothing half-written behind."""
+    check_kind("result", result, RunResult, "train")
     store = runs_dir(directory)
     make_folder(store)
     final = _store(result, store)

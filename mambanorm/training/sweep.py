@@ -62,11 +62,13 @@ def sweep(
     A run that could not be trained, or that is not in the store after its training, has status "failed" and its
     reason in `error`; it is not stored, so the next sweep tries it again.
 
-    Before anything starts it raises ValueError for an unknown task or wrong `workers`, and OSError for a store that
-    cannot be written or a scheduler that does not answer; later ConnectionError if the scheduler goes away, and
-    OSError if the store's disk stays full. What is stored stays, and the same sweep goes on from there.
+    Before anything starts it raises TypeError for what is no config, ValueError for no config at all, an unknown task
+    or wrong `workers`, and OSError for a store that cannot be written or a scheduler that does not answer; later
+    ConnectionError if the scheduler goes away, and OSError if the store's disk stays full. What is stored stays, and
+    the same sweep goes on from there.
     """
-    configs = unique(configs)
+    if not (configs := unique(configs)):
+        raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
     for config in configs:
         check_task(config.task)
     check_workers(workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipywidgets as w
 
-from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm, further_norms
+from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
@@ -20,7 +20,7 @@ NAMED = {name: preset for name, preset in PRESETS.items() if preset.arm.more or 
 
 
 def _draw(n1: str, n2: str, stem_norm: str, final_norm: str, weights: bool, **more: str) -> StudyFigure:
-    arm, outside = str(Arm(n1, n2, further_norms(more))), dict(stem_norm=stem_norm, final_norm=final_norm)
+    arm, outside = str(Arm(n1, n2, more)), dict(stem_norm=stem_norm, final_norm=final_norm)
     facts = arm_facts(arm, **outside, weightless=not weights)
     results = recorded_arm(arm)
     alone = stem_norm == final_norm == "None"
