@@ -51,7 +51,7 @@ PLACES = {
         "training.language": "train_language_model",
         "training.run": "train",
         "training.presets": "PAPER_SEED",
-        "training.recorded_results": "check_source",
+        "basics.settings": "check_source",
         "training.result": "RunResult",
         "training.store": "find_run load_runs save_run",
         "training.sweep": "sweep",

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, norm_name
-from mambanorm.basics.errors import unknown
+from mambanorm.basics.errors import WORD, unknown
 from mambanorm.basics.fields import Frozen, checked, choice, count, flag, heads_of, keep_checked, number, several, text
 from mambanorm.basics.settings import SCALES
 
@@ -45,7 +45,7 @@ def stored_run(*, since: str) -> Any:
 class RunConfig:
     """One run, flat. Raises ValueError for an unknown or impossible value, at construction."""
 
-    task: str = text("digits", "the name of one, such as 'digits'", "(?s).+")
+    task: str = text("digits", "the name of one: a word such as 'digits'", WORD)
     arm: str = checked("RMSN>SSM>None", table="norms.NORMS")  # the original Mamba (§4.5)
     scale: str = choice("quick", SCALES)
     seed: int = count(0, least=0)  # initial weights, batch order and, on the small tasks, the split

@@ -19,6 +19,7 @@ from mambanorm.training.seeds import check_seeds
 pytestmark = pytest.mark.usefixtures("store")
 
 SWEEP = ["sweep", "--grid", "type"]
+DIGITS = "1" * 5_000
 TRAIN = ["train", "--arm", "RMSN>SSM>GN", "--scale", "smoke"]
 
 
@@ -64,6 +65,36 @@ COMMANDS = [
     (["study", "--out", "FILE"], "is a file: needed is a folder"),
     (["runs", "--csv", "."], "is a folder: needed is the name of a file"),
     (["record", "--out", "."], "is a folder: needed is the name of a file"),
+    (["record", "--out", "-"], "'-' names no file"),
+    (["study", "--out", "-"], "'-' names no folder"),
+    (["record", "--dry-run", "--out", "/dev/null"], "/dev/null is no file, and what is recorded is read again"),
+    (["slides", "--from", "/nonexistent"], "/nonexistent is no folder: name one that `mambanorm study` has written"),
+    (["slides", "--from", "EMPTY"], "empty has none of the study's notebooks"),
+    (["slides", "--from", "EMPTY", "--notebooks", "03"], "empty has none of the study's notebooks"),
+    (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
+    (["runs", "--check", "--csv", "runs.csv"], "--check reads every run and prints what it finds: leave --csv out"),
+    (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
+    (["runs", "--runs-dir", "~nouser/x"], "the run store ~nouser/x cannot be found"),
+    # far too long, far too deep
+    (setting("steps=" + DIGITS), "steps must be a whole number, got '111"),
+    (setting("teacher=" + DIGITS), "16 digits of 0…f, got '111"),
+    (setting(DIGITS), "unknown field of RunConfig '111"),
+    (setting('norm_options={"a": ' + "[" * 100_000), 'norm_options must be JSON such as {"groups": 8}, got'),
+    (setting("norm_options=" + '{"groups": ' * 400 + "8" + "}" * 400), "the options are nested too deep"),
+    (setting("down_sample=" + "[" * 50_000 + "]" * 50_000), "down_sample must be a list such as [2, 4], got '[[["),
+    ([*TRAIN, "--seed", DIGITS], "111… is no seed: one whole number"),
+    (["runs", "--seeds", DIGITS], "is neither a number of seeds nor a list"),
+    (["runs", "--tasks", DIGITS], "unknown task '111"),
+    (["train", "--arm", DIGITS], "unknown arm '111"),
+    ([DIGITS], "unknown command '111"),
+    (["runs", f"--{DIGITS}"], "unknown option of runs '--111"),
+    (["bench", "--repeats", DIGITS], "111… is no whole number from 1"),
+    (["bench", "--budget", DIGITS], "is no number of seconds above 0"),
+    ([*SWEEP, "--workers", DIGITS], "111… is none of auto, 0"),
+    (["--import", DIGITS, "runs"], "it names neither a file, which ends in .py, nor a module"),
+    (["--import", "..", "runs"], "--import '..': it names neither a file, which ends in .py, nor a module"),
+    (["--import", "/dev/null", "runs"], "--import /dev/null: it is no file of Python, which ends in .py"),
+    (["--import", "/dev/zero", "runs"], "--import /dev/zero: it is no file of Python"),
     # numbers
     (setting("steps=1_0"), "steps must be a whole number, got '1_0'"),
     (setting("steps= 1 "), "got ' 1 '"),
@@ -150,17 +181,30 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "said"), COMMANDS, ids=lambda part: " ".join(part) if isinstance(part, list) else "")
+@pytest.mark.parametrize(
+    ("argv", "said"), COMMANDS, ids=lambda part: " ".join(part)[:80] if isinstance(part, list) else ""
+)
 def test_nonsense_is_one_line_and_exit_code_2(argv, said, capsys, tmp_path, monkeypatch):
     monkeypatch.delenv("MAMBANORM_DEBUG", raising=False)
     monkeypatch.setenv("MAMBANORM_IMPORT", "")
     (tmp_path / "file").write_text("")
-    code = main([str(tmp_path / "file") if part == "FILE" else part for part in argv])
+    (tmp_path / "empty").mkdir()
+    code = main([str(tmp_path / part.lower()) if part in ("FILE", "EMPTY") else part for part in argv])
     out, err = capsys.readouterr()
     assert said in err
     assert (code, out) == (2, "")
     assert err.startswith("mambanorm: ")
     assert err.count("\n") == 1
+    assert len(err) < 700
+
+
+def test_a_name_that_no_disk_takes_is_told_briefly(capsys, store):
+    store.mkdir()
+    for argv in (["runs", "--csv", DIGITS], ["runs", "--runs-dir", DIGITS], ["diagnose", DIGITS, "--text", "x"]):
+        assert main(argv) == 1
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), err.endswith("… File name too long\n")) == ("", 1, True)
+        assert len(err) < 120
 
 
 CALLS = {

@@ -156,9 +156,10 @@ def option_cases():
     yield "NormVary itself, d", lambda: mn.NormVary("8"), "d must be a positive whole number, got '8'"
     for d in (True, 8.0, "8", None, -1):
         yield f"{d!r} channels", lambda d=d: mn.create_norm("LN", d), f"d must be a positive whole number, got {d!r}"
-    yield "a norm without a name", lambda: entered(""), "a norm's name is a text"
-    yield "a norm called as an arm", lambda: entered("A>B"), "a norm's name is a text without > → : +"
-    yield "a bare decorator", lambda: entered(nn.Identity), "a norm's name is a text"
+    yield "a norm without a name", lambda: entered(""), "a norm's name must be a word"
+    for name in ("A>B", "A,B", "A\n", "A B", "<b>", "\x1b[31m", "A" * 65):
+        yield f"a norm called {name!r}", lambda name=name: entered(name), "letters, digits and _ . -, got "
+    yield "a bare decorator", lambda: entered(nn.Identity), "a norm's name must be a word"
     yield "a norm that is causal by text", lambda: entered(causal="no"), "causal of norm 'Bad' must be True or False"
     yield "axes as one text", lambda: entered(axes="BL"), "axes of norm 'Bad' must be a tuple of texts"
     yield "axes as numbers", lambda: entered(axes=(0, 1)), "axes of norm 'Bad' must be a tuple of texts"
@@ -451,8 +452,14 @@ def task_cases():
     yield "classes by name", lambda: data(n_classes="two"), "n_classes must be a positive whole number, got 'two'"
     yield "no Split", lambda: data(numbers(4, L, 1)), "the train split is a Tensor: a Split is needed"
     yield "a task of nothing", lambda: loaded(lambda: None), where + "its function must return a TaskData, got None"
-    yield "a task without a name", lambda: registered(""), "name of a task must be a text, got ''"
-    yield "a task named by a function", lambda: registered(print), "name of a task must be a text"
+    yield (
+        "a task without a name",
+        lambda: registered(""),
+        "a task's name must be a word of at most 64",
+    )
+    for name in ("../../x", "a/b", "<script>", "a\n", "\x1b[31m", ".hidden"):
+        yield f"a task called {name!r}", lambda name=name: registered(name), "a task's name must be a word"
+    yield "a task named by a function", lambda: registered(print), "a task's name must be a word"
     yield "a task without a title", lambda: registered(title=None), "title of a task must be a text, got None"
     yield "a task of a kind", lambda: registered(kind="images"), "did you mean 'image'"
     yield "a task that is no function", lambda: registered(function=data()), "load of task 'bad' must be a function"

@@ -1,5 +1,6 @@
 """Claims about the benchmarks: they build and count what they say, and say what is missing. Nothing is timed here."""
 
+import ast
 import dataclasses
 import json
 import sys
@@ -12,10 +13,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks import cases, memory, peers, run, runs, table, timing
+from benchmarks import cases, memory, mutants, peers, run, runs, table, timing
 from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits, Plan
 from mambanorm.arms import MORE_SITES
+from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
 
 TINY = Sizes(
@@ -474,3 +476,17 @@ def test_an_interrupted_run_writes_nothing(monkeypatch, tmp_path, capsys):
     assert main(["bench", "--out", str(tmp_path / "new")]) == 130
     assert "nothing was written" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_every_mutation_is_another_program_with_the_same_texts():
+    def texts(tree):
+        return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+    drawn = mutants.sample(33, 60)
+    assert drawn == mutants.sample(33, 60)
+    for mutant in drawn:
+        before = ast.parse((ROOT / mutant.where.partition(":")[0]).read_text())
+        after = ast.parse(mutants.altered(mutant))
+        assert ast.dump(before) != ast.dump(after), mutant
+        assert ast.get_docstring(before) == ast.get_docstring(after)
+        assert set(texts(after)) <= set(texts(before))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -324,6 +325,56 @@ def test_findings_come_the_worst_first_and_show_themselves():
     assert found._repr_html_().count("<tr>") == 4
     assert "3 findings" in repr(found)
     assert found[0].where in ("2", "5")
+
+
+class Gate(nn.Module):
+    """Beyond float16 in a gate of one's own, where `scale` is 1e5."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        torch.manual_seed(0)
+        self.emb, self.head = nn.Embedding(20, 8), nn.Linear(8, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(9))
+        self.gate, self.scale = nn.Identity(), scale
+
+    def forward(self, ids):
+        x = self.emb(ids)
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            x = self.gate(self.scale * x) if i == 4 else x
+        return self.head(x)
+
+
+@pytest.mark.parametrize("options", [{}, dict(loss=lambda out, _: out.float().square().mean(), lr=0.1)])
+@pytest.mark.parametrize(("own", "remedy"), [(1e6, "norm before it, or bfloat16"), (math.inf, "norm before it")])
+def test_what_is_not_finite_is_told_where_it_begins_in_the_words_of_diagnose(own, remedy, options):
+    model, ids = Gate(own), torch.arange(16).view(2, 8)
+    with torch.autocast("cpu", torch.float16):
+        found, told = mn.check_model(model, [(ids, ids)], **options), mn.diagnose(model, ids)
+        sound = mn.check_model(Gate(1.0), [(ids, ids)], **options)
+    (finding,) = found
+    assert (finding.where, finding.check) == (told.first.where, "check 8") == ("gate:input", "check 8")
+    assert finding.found.startswith(told.findings[0].found)
+    assert "gradients of 11 of 11 weights are not finite" in finding.found
+    assert remedy in finding.try_this
+    assert "check 8" not in checks(sound)
+
+
+def test_a_logarithm_a_gradient_and_a_loss_that_are_not_finite_are_told_apart():
+    def model(behind):
+        return Lambda(dict(mix=nn.Linear(8, 8), head=nn.Linear(8, 8)), lambda self, x: self.head(behind(self.mix(x))))
+
+    def only(found):
+        (finding,) = found
+        return finding
+
+    assert "log or sqrt of a number below 0" in only(mn.check_model(model(torch.log), [STEPS])).try_this
+    gradient = only(mn.check_model(model(lambda h: (h - h.detach()).abs().sqrt()), [STEPS]))
+    assert "the forward pass is finite; of the backward pass" in gradient.found
+    options = dict(loss=lambda out, _: (out - out.detach()).sum().log(), lr=0.1)
+    loss = only(mn.check_model(model(torch.tanh), [(STEPS, STEPS)], **options))
+    assert "the loss is -inf" in loss.found
+    assert "look at the loss" in loss.try_this
 
 
 def test_each_of_the_eleven_lines_of_the_checklist_has_its_check():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from importlib import import_module
+from io import BytesIO
 from types import SimpleNamespace
 
 import pandas as pd
@@ -16,9 +18,10 @@ from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
 from mambanorm.report import study as report
 from mambanorm.study import estimate
-from mambanorm.tasks import TASKS
+from mambanorm.tasks import TASKS, Shape
 from mambanorm.training import worker
-from mambanorm.training.store import load_runs
+from mambanorm.training.run import train
+from mambanorm.training.store import load_runs, save_run
 
 sweep_module = import_module("mambanorm.training.sweep")  # mambanorm.sweep is the function
 pytestmark = pytest.mark.usefixtures("store")
@@ -160,6 +163,61 @@ def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):
     assert "about" not in out
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--set", 'norm_options={"eps": NaN}'], "eps must be above 0, got nan"),
+        (["--set", 'norm_options={"eps": -1}'], "eps must be above 0, got -1"),
+        (["--set", "teacher=0123456789abcdef"], "the store holds no such run"),
+        (["--set", "start=0123456789abcdef"], "the store holds no such run"),
+        (["--set", "batch_size=121"], "batch_size=121 is beyond the 120 training rows of digits"),
+        (["--set", "mixup=0.2", "--tasks", "listops"], "mixup and cutmix mix numbers, and listops has token ids"),
+        (["--set", "mixup=0.2", "--tasks", "level"], "mixup and cutmix mix rows of one length, and level has padding"),
+        (["--set", "label_smoothing=0.1", "--tasks", "energy"], "energy is a regression"),
+        (["--set", "down_sample=[1]"], "halves images, and digits has sequences"),
+        (["--runs-dir", "FILE/below"], "below cannot hold the run store: Not a directory"),
+    ],
+    ids=lambda part: part[1] if isinstance(part, list) else "",
+)
+def test_a_dry_run_refuses_what_training_refuses(option, said, capsys, tmp_path, monkeypatch):
+    padded = replace(TASKS["level"], shape=lambda scale: Shape(2, 8, in_features=1, tokens=5))
+    monkeypatch.setitem(TASKS, "level", padded)
+    (tmp_path / "file").write_text("")
+    option = [part.replace("FILE", str(tmp_path / "file")) for part in option]
+    for argv in (["train", "--arm", "LN>SSM>LN"], ["sweep", "--arms", "LN>SSM>LN", "--workers", "0"]):
+        code, out, err = call(capsys, *argv, "--scale", "smoke", *option, "--dry-run")
+        assert said in err
+        assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
+
+
+def test_a_dry_run_knows_of_a_teacher_that_the_same_runs_train_first(store):
+    teacher, taught = (base_config("digits", "smoke", steps=2), base_config("digits", "smoke"))
+    taught = taught.but(teacher=teacher.run_id)
+    assert "2 missing" in estimate.dry_run([taught, teacher], workers=0)
+    with pytest.raises(ValueError, match="the store holds no such run"):
+        estimate.dry_run([taught], workers=0)
+    save_run(train(teacher))
+    assert "1 missing" in estimate.dry_run([taught], workers=0)
+
+
+@pytest.mark.parametrize("argv", [["study", "--notebooks", "03"], ["record", "--seeds", "1"]])
+def test_a_dry_run_refuses_a_place_that_nothing_can_be_written_to(argv, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, err = call(
+        capsys, *argv, "--scale", "smoke", "--dry-run", "--out", str(tmp_path / "file" / "below" / "x")
+    )
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "below" in err
+
+
+@pytest.mark.parametrize("name", ["SCALE", "FIGURES", "SOURCE"])
+def test_a_variable_that_says_what_there_is_not_is_refused_by_every_command(name, capsys, monkeypatch):
+    monkeypatch.setenv(f"MAMBANORM_{name}", "x")
+    code, out, err = call(capsys, "tasks")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"mambanorm: MAMBANORM_{name}: unknown .* 'x': valid are .*\n", err)
+
+
 def test_a_dry_run_times_the_model_that_is_asked_for(capsys):
     for arms in ("AutoNorm,RMSN>MHA>None", "AutoNorm,RMSN>SSM>None"):
         assert main(["sweep", "--arms", arms, "--seeds", "1", "--dry-run"]) == 0
@@ -242,9 +300,20 @@ def test_an_interrupt_says_how_to_go_on(capsys, monkeypatch):
     assert "Finished runs are kept" in err
 
 
+def test_a_store_that_is_not_there_is_told_apart_from_an_empty_one(capsys, store):
+    for argv in (["runs"], ["runs", "--check"], ["runs", "--csv", "-"]):
+        code, out, err = call(capsys, *argv)
+        assert (code, out) == (2, "")
+        assert (
+            err == f"mambanorm: there is no run store {store}: the first training makes one, --runs-dir names another\n"
+        )
+    store.mkdir()
+    for argv in (["runs"], ["runs", "--check"]):
+        code, out, _ = call(capsys, *argv)
+        assert (code, out) == (0, f"0 runs in {store}\n")
+
+
 def test_runs_are_listed_and_written_as_csv(capsys, tmp_path):
-    code, out, _ = call(capsys, "runs")
-    assert (code, out.split()[0]) == (0, "0")
     call(capsys, "train", "--arm", "LN>SSM>None", "--scale", "smoke", "--set", "steps=2")
     _, out, _ = call(capsys, "runs", "--tasks", "digits", "--seeds", "1")
     assert out.startswith("1 run in")
@@ -257,6 +326,18 @@ def test_runs_are_listed_and_written_as_csv(capsys, tmp_path):
     code, out, _ = call(capsys, "runs", *both)
     assert (code, out.count("1 run written to")) == (0, 2)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "runs.parquet"), load_runs(), check_dtype=False)
+
+
+def test_a_dash_is_standard_output_which_then_has_nothing_else(capfdbinary):
+    main(["train", "--arm", "LN>SSM>None", "--scale", "smoke", "--set", "steps=2"])
+    capfdbinary.readouterr()
+    for name in ("-", "/dev/stdout"):
+        assert main(["runs", "--csv", name]) == 0
+        frame = pd.read_csv(BytesIO(capfdbinary.readouterr().out), keep_default_na=False)
+        assert frame[["arm", "n2"]].values.tolist() == [["LN>SSM>None", "None"]]
+    assert main(["runs", "--export", "-"]) == 0
+    frame = pd.read_parquet(BytesIO(capfdbinary.readouterr().out))
+    pd.testing.assert_frame_equal(frame, load_runs(), check_dtype=False)
 
 
 def test_tasks_lists_titles_sources_and_scales(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ import mambanorm as mn
 from mambanorm.clinic import NonFinite, diagnosis, passing, sentences
 from mambanorm.clinic.sites import layers_of, places_of
 from mambanorm.diagnostics import record_sites, singular_values
+from mambanorm.diagnostics.nonfinite import First, tensors_in
 from mambanorm.diagnostics.recording import describe
 
 V, B, L = 50, 4, 24
@@ -180,7 +182,7 @@ def test_on_this_kits_model_it_names_the_site_inside_the_mixer(tmp_path):
 
 @pytest.mark.parametrize(("where", "site"), [("blocks.3.scan", "scan"), ("a.out_proj:input", "gated")])
 def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_reads(where, site):
-    first = passing.First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
+    first = First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
 
     def told(*seats):
         return sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan, (), seats)[0].try_this
@@ -206,7 +208,7 @@ def test_on_this_kits_model_the_last_site_before_the_scan_is_the_step_size():
 
 @pytest.mark.parametrize(("site", "on"), [("delta", "it"), ("step_size", "what becomes Δ")])
 def test_a_step_size_that_overflows_is_told_to_have_a_norm_before_its_projection(site, on):
-    first = passing.First(f"blocks.0.{site}", site, 1, "blocks.0.C", 3.0, "x")
+    first = First(f"blocks.0.{site}", site, 1, "blocks.0.C", 3.0, "x")
     found = sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan, (), ("delta", "n2"))
     assert f"a norm on {on}, as Jamba has: mn.insert_norm(model, 'delta', 'RMSN', batch)" in found[0].try_this
 
@@ -222,7 +224,7 @@ def test_a_gradient_that_overflows_behind_a_finite_forward_pass_is_found(tmp_pat
     for name, module in model.named_modules():
         module.register_forward_hook(lambda _m, _a, out, name=name: [
             t.register_hook(lambda g, name=name: gradients.append((name, bool(g.isfinite().all()))))
-            for t in passing.tensors_in(out) if t.requires_grad] and None)  # fmt: skip
+            for t in tensors_in(out) if t.requires_grad] and None)  # fmt: skip
     model(**labelled(text())).loss.backward()
     assert found.first_gradient.where == next(name for name, finite in gradients if not finite)
 
@@ -310,18 +312,19 @@ def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
     table = mn.diagnose(model, ids).table
     with torch.no_grad(), record_sites(model) as seen:
         model(ids)
-    frame = seen.frame()
+    frame, table = seen.frame(), table[table.site != "decay"]  # the clinic alone makes it, from step_size
     assert list(zip(table.depth, table.site)) == list(zip(frame.depth, frame.site))
     for name in ("rms", "max_abs", "p999", "kurtosis", "nonfinite"):
         np.testing.assert_allclose(table[name], frame[name], rtol=1e-9)
 
 
 MAMBA_1 = ("x", "n1", "z", "conv", "dt", "B", "C")
+MADE = ("step_size", "decay")
 FAMILIES = {
-    "Mamba": (*MAMBA_1, "gated", "branch", "residual"),
-    "FalconMamba": (*MAMBA_1, "dt_norm", "B_norm", "C_norm", "gated", "branch", "residual"),
-    "Jamba": (*MAMBA_1, "dt_norm", "B_norm", "C_norm", "gated", "branch", "residual"),
-    "Mamba2": ("x", "n1", "dt", "scan", "z", "gated", "branch", "residual"),
+    "Mamba": (*MAMBA_1, *MADE, "gated", "branch", "residual"),
+    "FalconMamba": (*MAMBA_1, "dt_norm", *MADE, "B_norm", "C_norm", "gated", "branch", "residual"),
+    "Jamba": (*MAMBA_1, "dt_norm", *MADE, "B_norm", "C_norm", "gated", "branch", "residual"),
+    "Mamba2": ("x", "n1", "dt", *MADE, "scan", "z", "gated", "branch", "residual"),
 }
 
 
@@ -332,7 +335,7 @@ def test_every_site_of_every_family_is_seen_with_its_gradient_and_a_sound_model_
     found = mn.diagnose(model, labelled(text()))
     assert tuple(dict.fromkeys(found.table.site)) == FAMILIES[family]
     assert found.table.depth.max() == len(layers_of(model)) == (3 if family == "Jamba" else 4)
-    assert found.table.grad_rms.gt(0).all()
+    assert found.table[~found.table.site.isin(MADE)].grad_rms.gt(0).all()
     assert list(found.findings) == []
     assert found.findings.skipped == ()
 
@@ -354,6 +357,44 @@ def test_mamba_2s_scan_and_gate_are_what_its_norm_takes():
     table = mn.diagnose(model, labelled(text())).table
     for site, value in zip(("scan", "z"), given):
         assert table[(table.site == site)].iloc[0].rms == pytest.approx(float(value.double().square().mean().sqrt()))
+
+
+HEADS = dict(model="mamba2", head_dim=8)
+
+
+def image() -> mn.ImageClassifier:
+    torch.manual_seed(0)
+    return mn.ImageClassifier(3, in_channels=1, d_model=8, n_layers=2, scan_backend="reference")
+
+
+@pytest.mark.parametrize("make", [ours, partial(ours, **HEADS), image])
+def test_the_decay_of_this_kits_blocks_is_that_of_the_state_that_forgets_most_slowly(make):
+    model = make()
+    x = torch.randn(2, 4, 4, 1) if make is image else text()
+    table, blocks = mn.diagnose(model, x).table, [block for _, block in layers_of(model)]
+    with torch.no_grad(), record_sites(model, "step_size") as seen:
+        model(x)
+    for depth, (block, delta) in enumerate(zip(blocks, seen.tensors("step_size"), strict=True), 1):
+        A = -torch.exp(dict(block.named_parameters()).get("A_logs", getattr(block, "A_log", None)))
+        A = A.view(-1, delta.shape[-1], A.shape[-1] if A.dim() > 1 else 1)  # (directions, E, N)
+        whole = torch.exp(delta.unflatten(0, (len(A), -1))[..., None] * A[:, None, None]).amax(-1)
+        (row,) = table[(table.site == "decay") & (table.depth == depth)].itertuples()
+        assert row.rms == pytest.approx(float(whole.double().square().mean().sqrt()), rel=1e-5)
+        assert row.max_abs == pytest.approx(float(whole.max()), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["Mamba", "FalconMamba", "Jamba", "Mamba2"])
+def test_the_step_size_of_other_families_is_what_their_softplus_puts_out(family, monkeypatch):
+    model, seen, softplus = theirs(family).eval(), [], F.softplus
+    monkeypatch.setattr(F, "softplus", lambda x: seen.append(softplus(x)) or seen[-1])
+    with torch.no_grad():
+        model(**labelled(text()))
+    monkeypatch.undo()
+    table = mn.diagnose(model, labelled(text())).table
+    found = table[table.site == "step_size"]
+    assert len(seen) == len(found)
+    for row, delta in zip(found.itertuples(), seen, strict=True):
+        assert row.rms == pytest.approx(float(delta.double().square().mean().sqrt()), rel=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------ one's own model
@@ -430,8 +471,18 @@ EIGHT = np.arange(1, 9)
 def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
     assert found_in(dict(depth=EIGHT, rms=np.sqrt(EIGHT))) == []
     (finding,) = found_in(dict(depth=EIGHT, rms=2.0**EIGHT, max_abs=4 * 2.0**EIGHT))
-    assert "grows by 2.4 decades in 8 layers" in finding.found
+    assert "grows by 2.1 decades over 8 layers, from 2 in layer 1 to 256 in layer 8" in finding.found
     assert "H10" in finding.check
+
+
+def test_decades_and_layers_of_a_growth_are_those_between_the_two_numbers_told():
+    five = np.arange(1, 6)
+    (finding,) = found_in(dict(depth=five, rms=[0.105, 0.5, 8.0, 90.0, 725.0]))
+    assert "grows by 3.8 decades over 5 layers, from 0.105 in layer 1 to 725 in layer 5" in finding.found
+    (finding,) = found_in(dict(depth=five, rms=[0.1, 0.12, 500.0, 600.0, 725.0], where=[f"l{d}" for d in five]))
+    assert "leaps by 3.6 decades over 2 layers, from 0.12 in layer 2 to 500 in layer 3" in finding.found
+    assert finding.where == "l3"
+    assert found_in(dict(depth=five, rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []
 
 
 def test_magnitudes_beyond_float16_and_squares_beyond_float32_are_told():
@@ -451,6 +502,27 @@ def test_a_decay_that_leaves_float32_is_told():
     finding = mn.diagnose(model, text()).findings[0]
     assert finding.where == "backbone.layers.1.A_log"
     assert "reaches 90" in finding.found
+
+
+EACH = (ours, theirs, partial(ours, **HEADS), partial(theirs, "Mamba2"), partial(theirs, "Jamba"))
+
+
+@pytest.mark.parametrize(("make", "bias"), [*product(EACH, (60.0, 1e6)), (ours, 1e34), (ours, -60.0)])
+def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_behind_it_is_blamed(make, bias):
+    model = make()
+    depth = 3 if len(layers_of(model)) > 3 else 2  # Jamba has three Mamba layers
+    weights = [p for name, p in model.named_parameters() if name.endswith(("dt_proj.bias", "dt_bias"))]
+    with torch.no_grad():
+        weights[depth - 1] += bias
+    own = isinstance(model, mn.LanguageModel)
+    found = mn.diagnose(model, (text(), text()) if own else labelled(text()), loss=next_id if own else None).findings
+    (finding,) = found
+    assert finding.severity == "serious"
+    assert f"step_size of layer {depth}" in finding.found
+    assert "a dead state, in 1 layer" in finding.found
+    assert ("exp(ΔA) is" if bias > 0 else "nothing enters") in finding.found
+    assert "bias reaches" in finding.try_this
+    assert f"from layer {depth} on" in found.skipped[-1]
 
 
 def test_outliers_vanishing_gradients_and_a_lonely_sigma_1_are_told():

@@ -14,7 +14,7 @@ import mambanorm as mn
 from mambanorm.clinic import NonFinite, passing, watching
 from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics.recording import describe
-from tests.test_clinic import V, found_in, ours, text, theirs
+from tests.test_clinic import V, found_in, next_id, ours, text, theirs
 
 X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -341,3 +341,231 @@ def test_of_a_block_that_runs_twice_the_change_is_that_of_its_first_run():
     assert mn.insert_norm(model, "n2", "LN", X).layers.change.tolist() == pytest.approx(
         mn.insert_norm(once, "n2", "LN", X).layers.change.tolist()
     )
+
+
+# ------------------------------------------------------------------------------------------------------- planted faults
+
+
+class OwnBlock(nn.Module):
+    """A norm, a mixer, and `own`, a function of what the mixer puts out."""
+
+    def __init__(self, own=lambda h: h):
+        super().__init__()
+        self.norm, self.mixer, self.own = nn.LayerNorm(8), nn.Linear(8, 8), own
+
+    def forward(self, x):
+        return x + self.own(self.mixer(self.norm(x)))
+
+
+def stack(**own) -> nn.Sequential:
+    """Five blocks of one's own, between an embedding and a head; `three` is the function of block 3."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), *(OwnBlock(own.get("three", lambda h: h)) if i == 3 else OwnBlock()
+                                            for i in range(1, 6)), nn.Linear(8, 8))  # fmt: skip
+
+
+def report_of(model: nn.Module, folder, before=lambda step: None, x=X, steps=60):
+    """The report of `watch` on a training that calls before(step) at each step; None if it raises nothing."""
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=folder) as seen:
+        for step in range(1, steps + 1):
+            before(step)
+            optimizer.zero_grad()
+            seen.loss(model(x).square().mean()).backward()
+            try:
+                optimizer.step()
+            except NonFinite as error:
+                return error.report
+    return None
+
+
+@pytest.mark.parametrize("own", [torch.log, torch.sqrt, lambda h: (h - h) / (h - h), lambda h: 1 / (h - h)])
+def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tmp_path, own):
+    model, batches = stack(three=lambda h: own(h) if batches[-1] >= 40 else h), [0]
+    report = report_of(model, tmp_path, before=batches.append)
+    assert (report.step, report.first.where) == (40, "3")
+    for findings in (report.findings, mn.diagnose(model, X).findings):
+        assert "log or sqrt of a number below 0, 0/0 or a division by 0 in the code of 3" in findings[0].try_this
+        assert "norm behind the scan" not in findings[0].try_this
+
+
+@pytest.mark.parametrize("own", [lambda h: 1e38 * h * 1e3, lambda h: torch.exp(100 * h) - torch.exp(100 * h)])
+def test_what_overflows_is_not_taken_for_a_logarithm(own):
+    model = stack(three=own)
+    with torch.no_grad():
+        model[3].mixer.weight *= 100
+    assert "log" not in mn.diagnose(model, X).findings[0].try_this
+
+
+def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_the_datas():
+    class Masked(OwnBlock):
+        def forward(self, x, mask=None):
+            return super().forward(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Masked(torch.log)
+
+        def forward(self, x):
+            return self.block(x, mask=torch.full((6, 6), torch.finfo(x.dtype).min).triu(1))
+
+    assert "log" in mn.diagnose(Model(), X).findings[0].try_this
+    (finding,) = mn.diagnose(net(), X * math.nan).findings
+    assert "look at the data" in finding.try_this
+
+
+@pytest.mark.parametrize("sites", [{"norm": "*.norm", "mixer": "*.mixer"}, None])
+def test_a_map_names_sites_and_hides_no_module(sites):
+    class Gate(nn.Module):
+        def forward(self, h):
+            return 1e5 * h
+
+    model = stack(three=Gate())
+    found = mn.diagnose(model, X, sites=sites)
+    assert "beyond float16's 65,504" in found.findings[0].found
+    assert found.findings[0].where == "3.own"
+    assert "3.own" in set(found.table["where"]) if sites is None else set(found.table.site) == {"norm", "mixer"}
+    assert f"{len(list(model.modules()))} modules" in repr(found)
+    assert list(mn.diagnose(stack(), X, sites=sites).findings) == []
+
+
+def test_a_finite_mask_is_no_large_magnitude():
+    class Finite(Attention):
+        def __init__(self):
+            super().__init__()
+            self.mask = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+
+    assert list(mn.diagnose(Finite(), X).findings) == []
+    assert list(mn.diagnose(nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6]).findings) == []
+
+
+class Scaled(nn.Module):
+    def __init__(self, buffer):
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+        self.register_buffer("scale", buffer, persistent=False)
+
+    def forward(self, x):
+        return self.mix(x) * self.scale
+
+
+def test_a_buffer_that_is_not_finite_is_named_and_what_follows_from_it_is_not():
+    norm = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(6))
+    for broken in (math.nan, math.inf):
+        norm[1].running_var[2] = broken
+        for model in (norm.train(), norm.eval()):
+            (finding,) = mn.diagnose(model, X).findings
+            assert (finding.severity, finding.where) == ("serious", "1.running_var")
+            assert "(1 of 6 values)" in finding.found
+    (finding,) = mn.diagnose(Scaled(torch.tensor(math.inf)), X).findings
+    assert "the buffer scale holds infinity (1 of 1 value) before the pass begins" in finding.found
+
+
+def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_finding():
+    model = net()
+    model.register_buffer("best", torch.tensor(math.inf))
+    model.register_buffer("mask", torch.full((6, 6), -math.inf).triu(1))
+    model.register_buffer("steps", torch.tensor(3))
+    assert list(mn.diagnose(model, X).findings) == []
+    model = stack(three=torch.log)
+    model[1].register_buffer("best", torch.tensor(math.inf))
+    (finding,) = mn.diagnose(model, X).findings
+    assert finding.where == "3"
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "RMSN>SSM>RMSN"])
+@pytest.mark.parametrize("add", [1e34, 1e37])
+def test_a_delta_bias_that_grows_while_loss_and_gradients_stay_finite_is_seen_at_once(tmp_path, arm, add):
+    model, ids = ours(arm), text()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        for _ in range(30):
+            with torch.no_grad():
+                model.backbone.layers[2].dt_proj.bias.add_(add)
+            optimizer.zero_grad()
+            seen.loss(next_id(model(ids), ids)).backward()
+            try:
+                optimizer.step()
+            except NonFinite:
+                break
+    report = seen.report
+    assert (report.step, report.first.where) == (1, "backbone.layers.2.step_size")
+    assert "is finite, but holds values whose squares leave float32" in str(report)
+    assert "step_size of layer 3" in report.findings[0].found
+    assert "backbone.layers.2.dt_proj.bias reaches 1e+3" in report.findings[0].try_this
+
+
+class Told(dict):
+    """An output as transformers' models have it."""
+
+    loss = property(lambda self: self["loss"])
+
+
+class LogFrom(nn.Module):
+    """A logarithm of negative numbers from its fourth batch on; its output tells the loss, or does not."""
+
+    def __init__(self, tells: bool):
+        super().__init__()
+        self.layers = stack(three=lambda h: torch.log(h) if self.batches > 3 else h)
+        self.tells, self.batches = tells, 0
+
+    def forward(self, x):
+        self.batches += 1
+        y = self.layers(x)
+        return Told(loss=y.square().mean(), logits=y) if self.tells else y
+
+
+@pytest.mark.parametrize("told", ["to watch", "by the model", ""])
+def test_a_loss_that_stays_nan_behind_a_grad_scaler_is_seen(tmp_path, told):
+    model = LogFrom(told == "by the model")
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0)
+
+    def train(seen) -> None:
+        for _ in range(40):
+            optimizer.zero_grad()
+            out = model(X)
+            loss = out.loss if model.tells else out.square().mean()
+            scaler.scale(seen.loss(loss) if told == "to watch" else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    with (
+        mn.watch(model, optimizer, folder=tmp_path) as seen,
+        pytest.raises(NonFinite, match="step 4 is not made, 5 ba"),
+    ):
+        train(seen)
+    assert seen.step == 3
+    assert seen.report.first.where == "layers.3"
+    assert "log or sqrt" in seen.report.findings[0].try_this
+    assert all(value.isfinite().all() for value in load_file(seen.report.checkpoint).values())
+
+
+def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_are_no_failure(tmp_path):
+    model = net()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        for i in range(40):
+            optimizer.zero_grad()
+            loss = 1e4 * model(X).square().mean()
+            scaler.scale(seen.loss(loss) if i % 2 else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert 0 < seen.step < 36  # the scaler has skipped more than four
+        optimizer.zero_grad()
+        for _ in range(20):
+            (model(X).square().mean() / 20).backward()
+        optimizer.step()
+    assert seen.report is None
+
+
+def test_a_layer_that_masks_its_output_is_no_failure(tmp_path):
+    class Mask(nn.Module):
+        def forward(self, x):
+            return x.masked_fill(torch.eye(8, dtype=torch.bool)[:6], -math.inf)
+
+    model = nn.Sequential(nn.Linear(8, 8), Mask(), nn.Softmax(-1), nn.Linear(8, 8))
+    runs = []
+    model[0].register_forward_hook(lambda *_: runs.append(1))
+    assert report_of(model, tmp_path, steps=12) is None
+    assert len(runs) == 13  # it was looked at once

@@ -267,3 +267,16 @@ def test_a_mixer_that_a_fused_kernel_computes_is_refused():
         layer.mixer.forward = lambda hidden_states, **_: hidden_states
     with pytest.raises(ValueError, match="is not called: the model computes it in a fused kernel"):
         mn.insert_norm(model, "gated", "RMSN", {"input_ids": torch.arange(V)[None]})
+
+
+@pytest.mark.parametrize("make", [classifier, ours])
+def test_the_models_arm_is_the_one_that_stands_there(make):
+    model = make()
+    batch = X if make is classifier else text()
+    n2, gated = mn.insert_norm(model, "n2", "LN", batch), mn.insert_norm(model, "gated", "RMSN", batch)
+    assert str(model.arm) == "RMSN>SSM>LN+gated:RMSN"
+    assert str(copy.deepcopy(model).arm) == str(model.arm)
+    n2.undo()
+    assert str(model.arm) == "RMSN>SSM>None+gated:RMSN"
+    gated.undo()
+    assert str(model.arm) == "RMSN>SSM>None"

@@ -242,6 +242,19 @@ def test_bad_input_is_refused_in_words(tmp_path):
         mn.watch(model, optimizer, folder=tmp_path / "file")
 
 
+def test_an_optimizer_of_another_model_is_refused_and_one_of_a_part_is_told(tmp_path, recwarn):
+    model, other = net(), net()
+    with pytest.raises(
+        ValueError, match="holds none of the 4 weights of Sequential that learn: give watch this model's"
+    ):
+        mn.watch(model, torch.optim.SGD(other.parameters(), lr=0.1), folder=tmp_path)
+    with pytest.warns(UserWarning, match=r"holds 2 of the 4 weights of Sequential that learn, not 0\.weight"):
+        mn.watch(model, torch.optim.SGD(model[3].parameters(), lr=0.1), folder=tmp_path)
+    model[0].requires_grad_(False)
+    mn.watch(model, torch.optim.SGD(model[3].parameters(), lr=0.1), folder=tmp_path)
+    assert not recwarn.list
+
+
 # --------------------------------------------------------------------------------------------------------- Hugging Face
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import mambanorm as mn
-from mambanorm.arms import PRESETS, SITES
+from mambanorm.arms import MORE_SITES, PRESETS, SITES
 from mambanorm.claims import comparisons
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.kernels.cuda import conv_silu_gpu
@@ -54,27 +54,32 @@ def torch_norm():
 
 
 def block_by_hand(block, x):
-    """Eq. 1–3 written out in plain torch, one step of the state at a time."""
+    """Eq. 1–3 written out in plain torch, one step of the state at a time; each site behind its norm, if it has one."""
     e, n, r = block.d_inner, block.d_state, block.dt_rank
+    at = lambda site, value: dict(block.more).get(site, torch.nn.Identity())(value)  # noqa: E731
     h = block.n1(x)
     u, z = (h @ block.in_proj.weight.T).split(e, dim=-1)
     padded = torch.cat([torch.zeros(len(x), 3, e, dtype=x.dtype), u], 1)
     taps = block.conv1d.weight[:, 0]
-    u = F.silu(sum(padded[:, k : k + x.shape[1]] * taps[:, k] for k in range(4)) + block.conv1d.bias)
+    u = at("conv", F.silu(sum(padded[:, k : k + x.shape[1]] * taps[:, k] for k in range(4)) + block.conv1d.bias))
     dt, B_, C = (u @ block.x_proj.weight.T).split([r, n, n], dim=-1)
-    delta = F.softplus(dt @ block.dt_proj.weight.T + block.dt_proj.bias)
+    dt, B_, C = at("delta", dt), at("B", B_), at("C", C)
+    delta = F.softplus(at("delta_after", dt @ block.dt_proj.weight.T) + block.dt_proj.bias)
     A, state, ys = -torch.exp(block.A_log), 0, []
     for t in range(x.shape[1]):
         state = torch.exp(delta[:, t, :, None] * A) * state
         state = state + (delta[:, t] * u[:, t])[..., None] * B_[:, t, None, :]
         ys.append((state * C[:, t, None, :]).sum(-1) + block.D * u[:, t])
     f = block.n2(torch.stack(ys, 1))
-    return x + (f * F.silu(z)) @ block.out_proj.weight.T
+    return at("residual", x + at("branch", at("gated", f * F.silu(at("z", z))) @ block.out_proj.weight.T))
 
 
-@pytest.mark.parametrize("arm", ARMS)
+EVERYWHERE = "RMSN>SSM>RMSN+" + "+".join(f"{site}:{norm}" for site, norm in zip(MORE_SITES, 9 * ["LN", "RMSN"]))
+
+
+@pytest.mark.parametrize("arm", [*ARMS, EVERYWHERE])
 def test_block_equals_the_equations_written_by_hand(arm):
-    block = mn.MambaBlock(D, *mn.Arm.parse(arm))
+    block = mn.MambaBlock(D, *mn.Arm.parse(arm), dt_rank=3)
     x = sample(B, L, D).requires_grad_()
     weight = sample(B, L, D, seed=1)
     ours = block(x)
@@ -103,6 +108,17 @@ def test_recording_changes_no_output_and_shows_every_site(arm):
     assert [site for _, _, site, _ in seen.seen] == list(SITES)
     assert torch.equal(seen.tensors("residual")[0], plain)
     assert block.observer is None
+
+
+@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "LN>SSM>GN-token+B:RMSN+delta_after:LN"])
+def test_a_block_goes_on_from_what_it_keeps_of_earlier_positions(arm):
+    block, x = mn.MambaBlock(D, *mn.Arm.parse(arm), d_conv=3, expand=3).double(), sample(B, L, D).double()
+    whole = block(x)
+    y, cache = block.prefill(x[:, :4])
+    torch.testing.assert_close(y, whole[:, :4], rtol=1e-12, atol=1e-12)
+    for t in range(4, L):
+        torch.testing.assert_close(block.step(x[:, t], cache), whole[:, t], rtol=1e-12, atol=1e-12)
+        assert (cache.conv.shape, cache.state.shape) == ((B, 2, 3 * D), (B, 3 * D, 16))
 
 
 def test_block_has_mamba_ssm_parameters_and_loads_such_a_state_dict():
@@ -350,6 +366,14 @@ def test_norm_options_reach_the_norms_that_know_them():
     assert (block.n1.groups, block.n1.statistics, block.n2.groups) == (2, "literal", 2)
     with pytest.raises(TypeError, match="statistics"):
         mn.MambaBlock(D, "RMSN", "GN", norm_options=options)
+
+
+def test_the_options_of_a_site_reach_its_norm_and_no_other():
+    arm, options = "GN>SSM>GN+B:GN+C:GN", {"groups": 2, "B": {"groups": 8, "affine": False}}
+    block = mn.SequenceClassifier(4, vocab_size=9, d_model=D, n_layers=1, arm=arm, norm_options=options).blocks[0]
+    norms = (block.n1, block.n2, block.more.B, block.more.C)
+    assert [norm.groups for norm in norms] == [2, 2, 8, 2]
+    assert [norm.weight is None for norm in norms] == [False, False, True, False]
 
 
 # the notation

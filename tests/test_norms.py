@@ -1,6 +1,7 @@
 """Every norm of the registry equals its equation, transcribed here in float64, and torch.nn where torch has it."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.arms import PAPER_NORMS
+from mambanorm.norms.registry import COMMON_OPTIONS, check_options
 from mambanorm.study.norm_catalog import norm_costs, taxonomy_table
 from mambanorm.study.paper import TABLE_3
 
@@ -639,6 +641,20 @@ def test_unknown_norm_names_the_valid_ones_and_the_nearest():
 def test_python_none_means_the_none_norm():
     x = sample(B, L, D)
     assert torch.equal(mn.create_norm(None, D)(x), x)
+
+
+def test_a_norm_made_by_its_class_has_the_defaults_of_one_made_by_its_name():
+    for name, entry in mn.NORMS.items():
+        made, own = inspect.signature(entry.factory).parameters, set(entry.own) & set(COMMON_OPTIONS)
+        assert {option: made[option].default for option in own} == {option: COMMON_OPTIONS[option] for option in own}, (
+            name
+        )
+
+
+def test_an_option_must_be_known_to_one_of_the_norms_that_share_it():
+    check_options(["GN", "NormVary"], {"groups": 2, "statistics": "literal"})
+    with pytest.raises(TypeError, match=r"option of GN, LN 'statistics'"):
+        check_options(["GN", "LN"], {"groups": 2, "statistics": "literal"})
 
 
 def test_unknown_option_is_a_type_error_with_the_valid_ones():

@@ -7,10 +7,12 @@ import base64
 import io
 import os
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import ipywidgets
 import nbformat
@@ -25,12 +27,13 @@ from PIL import Image
 import mambanorm as mn
 from mambanorm import base_config, widgets
 from mambanorm.basics.settings import ROOT
+from mambanorm.claims.findings import findings
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
 from mambanorm.report.execute import Kernels, ShellChannel, run_notebook
 from mambanorm.report.index import write_index
 from mambanorm.report.markdown import key_lines, markdown
-from mambanorm.report.notebook_page import to_html
+from mambanorm.report.notebook_page import rendered, to_html
 from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.report.study import exit_code, run_study
@@ -229,13 +232,99 @@ def test_what_a_notebook_tags_as_first_stands_above_all_cards(notebooks, tmp_pat
     assert "<td>H1s</td>" not in cards
 
 
-def test_pictures_of_cells_tagged_first_stand_above_the_cards_as_well_in_the_cells_order(notebooks, tmp_path):
+def test_of_the_cells_tagged_first_all_but_one_are_folded_under_the_heading_of_their_section(notebooks, tmp_path):
     table = "from IPython.display import HTML\nHTML('<b>the table</b>')"
-    path = notebooks("12_b", code(table, "first"), code(display("image/png", png(20, 10)), "first"))
+    more = new_markdown_cell("## Fast < good?\n\nWords.")
+    path = notebooks("12_b", code(table, "first"), more, code(display("image/png", png(20, 10)), "first"))
     outcomes = report.execute([path], tmp_path / "out", {}, progress=False)
     top, _, cards = write_index(outcomes, tmp_path / "out").read_text().partition('<section class="cards">')
-    assert re.search(r'<b>the table</b>\s*<img alt="" src="data:image/png;base64,\w+', top)
+    shown, folded = top.split("<details><summary>Fast &lt; good?</summary>")
+    assert shown.endswith("<b>the table</b>")
+    assert re.match(r'<label class="figure"><input [^>]*><img alt="" src="data:image/png;base64,\w+', folded)
     assert "the table" not in cards
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory):
+    """The report that the committed notebooks make: its folder."""
+    folder = tmp_path_factory.mktemp("committed")
+    for path in find_notebooks():
+        (folder / f"{path.stem}.html").write_text(to_html(nbformat.read(path, 4), path.stem), "utf-8")
+        shutil.copy(path, folder)
+    write_index([read_outcome(folder / path.name) for path in find_notebooks()], folder, {"Scale": "quick"})
+    return folder
+
+
+def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_cards(committed):
+    page = (committed / "index.html").read_text()
+    places = [page.index(markdown(f"- {said}").partition("<li>")[2].partition("</li>")[0]) for said in findings()]
+    picture = page.index('<label class="figure">')
+    (contents,) = re.findall(r'<nav class="contents">.*?</nav>', page, re.DOTALL)
+    places += [
+        picture,
+        page.index(contents),
+        page.index('<div class="verdicts">'),
+        page.index('<section class="cards">'),
+    ]
+    assert len(places) == len(findings()) + 4 > 4
+    assert places == sorted(places)
+    assert re.findall('<li><code>(..)</code> <a href="#(.*?)"', contents) == [
+        (path.stem[:2], path.stem) for path in find_notebooks()
+    ]
+    alt = re.search('alt="(.*?)"', page[picture:])[1]
+    assert alt.startswith("Every claim, every verdict")  # for those who cannot see it
+
+
+def test_a_line_of_the_contents_names_a_notebook_that_failed_and_leads_to_its_card(tmp_path):
+    outcomes = [NotebookOutcome("01_a", "ok", title="A & B"), NotebookOutcome("x", error="no")]
+    page = write_index(outcomes, tmp_path).read_text()
+    assert '<li><code>01</code> <a href="#01_a">A &amp; B</a></li>' in page
+    assert '<li><code>·</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
+    assert 'id="found"' not in page  # nothing was
+
+
+class Anchors(HTMLParser):
+    """The ids of a page, in order, and where its links lead to, but for those to other hosts."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.ids, self.links, self.bare = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        self.bare += [tag] if re.fullmatch("h[1-4]", tag) and "id" not in found else []
+        if tag == "a" and not found.get("href", "http").startswith("http"):
+            self.links.append(found["href"])
+
+
+def test_every_link_of_every_page_leads_to_a_page_and_to_a_heading_that_are_there(committed):
+    pages = {path.name: Anchors(path.read_text()) for path in committed.glob("*.html")}
+    astray = []
+    for name, page in pages.items():
+        assert len(set(page.ids)) == len(page.ids), name
+        for link in page.links:
+            file, _, place = link.partition("#")
+            target = file or name
+            there = (committed / target).is_file()
+            if there and place:  # as browsers look for it: as it is written, then decoded
+                there = bool({place, unquote(place)} & {*pages[target].ids})
+            astray += [(name, link)] * (not there)
+        if name != "index.html":
+            assert page.bare == [], name  # a heading without an id
+    assert astray == []
+    assert "00_start_here.html#For-later:-where-the-paper-contradicts-itself" in pages["07_diagnostics.html"].links
+
+
+def test_a_figure_is_enlarged_without_a_script(committed):
+    """A hidden checkbox in the figure's label does it: :checked makes the figure as wide as it was drawn."""
+    for path in committed.glob("*.html"):
+        page = path.read_text()
+        assert "<script" not in page
+        drawn = re.findall(r'(.{0,80})<img\b[^>]*\bsrc="data:', page)
+        assert all(before.endswith('<input type="checkbox" aria-label="Enlarge the figure">') for before in drawn), path
+    assert ".figure :checked + img { width: max(130%, 950px); max-width: none;" in page
 
 
 def test_the_page_shows_question_answer_thumbnail_and_failure(notebooks, tmp_path):
@@ -335,6 +424,26 @@ def test_formulas_are_drawn_when_the_page_is_made():
     assert markdown("costs 5 $") == "<p>costs 5 $</p>\n"
 
 
+@pytest.mark.parametrize(
+    "tex", [r"\text{<script>alert(1)</script>}", r"\href{javascript:alert(1)}{x}", r"\style{x}{y}"]
+)
+def test_a_formula_brings_nothing_to_life(tex):
+    for page in (markdown(f"${tex}$"), markdown(f"$${tex}$$"), rendered(f"${tex}$", escape=True)):
+        assert "<math" in page
+        assert not re.search("<script|href|style=", page)
+    assert "<mo>&lt;</mo>" in markdown("$a < b$")
+
+
+def test_an_answer_with_html_in_it_is_shown_and_not_obeyed():
+    """What a store says stands in answers; a notebook's own text may hold HTML."""
+    answer = new_output("display_data", {"text/markdown": "**LN** <img src=x onerror=alert(1)>"})
+    cells = [new_markdown_cell("<details>folded</details>"), new_code_cell("answer()", outputs=[answer])]
+    page = to_html(new_notebook(cells=cells), "A page")
+    assert "<strong>LN</strong> &lt;img" in page
+    assert "<img" not in page
+    assert "<details>folded" in page
+
+
 def test_a_link_to_a_file_of_the_checkout_becomes_its_name():
     page = as_page(new_markdown_cell("see [the protocol](../mambanorm/claims/PROTOCOL.md#rule), [next](01_a.ipynb)"))
     assert "the protocol (<code>mambanorm/claims/PROTOCOL.md</code>)" in page
@@ -409,7 +518,9 @@ def test_a_card_has_at_most_three_lines_of_an_answer_and_none_is_cut_within_a_cl
 
 def test_the_cards_of_the_study_are_of_like_length_and_hold_no_table(tmp_path):
     outcomes = [read_outcome(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    page = write_index([replace(outcome, first="", thumbnail=None) for outcome in outcomes], tmp_path).read_text()
+    page = write_index(
+        [replace(outcome, found="", first=(), thumbnail=None) for outcome in outcomes], tmp_path
+    ).read_text()
     cards = re.findall(r'<div class="answer">(.*?)</div>', page, re.DOTALL)
     assert len(cards) == len(outcomes)
     for card in cards:

@@ -125,6 +125,14 @@ def test_reference_is_the_equations(b, c):
     np.testing.assert_allclose(last.numpy(), expected_last, rtol=1e-12, atol=1e-13)
 
 
+def test_the_softplus_of_the_reference_is_the_identity_above_twenty():
+    """As upstream's: in float64 that can be told from the softplus itself."""
+    arguments = example(channels=4, length=9, bias=False) | {"delta": torch.linspace(19, 22, 2 * 4 * 9).view(2, 4, 9)}
+    arguments = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    out, _ = selective_scan(**arguments, return_last_state=True, backend="reference")
+    np.testing.assert_allclose(out.numpy(), numpy_scan(**arguments)[0], rtol=1e-12, atol=1e-13)
+
+
 def test_reference_passes_gradcheck():
     arguments = leaves(example(channels=4, length=4, size=2, b=2, c=0), torch.float64)
     values = [arguments[name] for name in FLOATS]

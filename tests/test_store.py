@@ -22,7 +22,9 @@ from mambanorm.basics import atomic as whole
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
 from mambanorm.study.experiments import deep_runs
+from mambanorm.training import index as indexing
 from mambanorm.training.grid import base_config
+from mambanorm.training.index import Index
 from mambanorm.training.run import train
 from mambanorm.training.store import (
     check_runs,
@@ -179,6 +181,27 @@ def test_one_odd_file_is_damage_and_stops_nothing(make, name, folder):
         without_manifest(folder)
     make(folder / name)
     with pytest.warns(UserWarning, match=f"{folder.name} is damaged"):
+        assert len(load_runs()) == 0
+
+
+@pytest.mark.parametrize("name", ["curves.parquet", "checkpoint.safetensors"])
+@pytest.mark.parametrize(
+    "make", [make_folder, lambda path: path.write_bytes(path.read_bytes()[:20])], ids=["folder", "cut"]
+)
+def test_without_a_manifest_an_array_file_must_look_like_one(make, name, folder):
+    make(without_manifest(folder) / name)
+    with pytest.warns(UserWarning, match=f"{folder.name} is damaged: {name} is missing or damaged"):
+        assert len(load_runs()) == 0
+
+
+def test_a_run_of_a_norm_that_is_not_registered_here_is_not_damaged(folder):
+    """Unless its config is not the one that its name stands for."""
+    text = (without_manifest(folder) / "config.json").read_text().replace('"RMSN>SSM>GN"', '"Peak>SSM>GN"')
+    (folder / "config.json").write_text(text)
+    assert state_of(folder) == "damaged"
+    folder = folder.rename(folder.with_name(run_id_of(json.loads(text))))
+    assert state_of(folder) == "not registered"
+    with pytest.warns(UserWarning, match="1 run uses the norm 'Peak', which is not registered here"):
         assert len(load_runs()) == 0
 
 
@@ -466,6 +489,40 @@ def test_a_file_takes_its_name_after_it_has_reached_the_disk_and_before_its_fold
     assert synced == str(tmp_path)
 
 
+def make_device(path):
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 7))  # as /dev/full
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+def test_a_device_a_pipe_and_a_link_are_written_to_and_never_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the names of sockets are short
+    full, pipe, target, link = (tmp_path / name for name in ("full", "pipe", "target.txt", "link.txt"))
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        whole.write_text(pipe, "whole")
+        assert reader.communicate(timeout=60)[0] == b"whole"
+    assert pipe.is_fifo()
+
+    for target_is_there in (False, True):
+        link.unlink(missing_ok=True)
+        link.symlink_to("target.txt")
+        whole.write_text(link, f"whole {target_is_there}")
+        assert (link.is_symlink(), target.read_text()) == (True, f"whole {target_is_there}")
+
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+        with pytest.raises(OSError, match="socket cannot be written: it is neither a file nor a pipe"):
+            whole.write_text(tmp_path / "socket", "whole")
+
+    make_device(full)
+    with pytest.raises(OSError, match="full cannot be written: "):
+        whole.write_text(full, "whole")
+    assert full.is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "link.txt", "pipe", "socket", "target.txt"]
+
+
 @needs_proc
 def test_a_run_takes_its_name_after_all_of_it_has_reached_the_disk(store, result, calls):
     final = save_run(result, store)
@@ -528,10 +585,45 @@ def test_a_store_that_cannot_be_listed_is_tidied_as_far_as_it_can_be(store, monk
     remove_leftovers()
 
 
+@pytest.mark.parametrize("forged", [{"machine": "\x1b[31mred"}, {"git_commit": "a\nmambanorm: all is well"}])
+def test_a_fact_that_a_terminal_would_obey_is_damage(forged, folder):
+    edit_result(without_manifest(folder), **forged)
+    with pytest.warns(UserWarning, match="is damaged: result.json has") as said:
+        assert len(load_runs()) == 0
+    assert all(str(one.message).isprintable() for one in said)
+
+
+@pytest.mark.parametrize("task", ["<script>alert(1)</script>", "\x1b[31mred", "../../x"])
+def test_a_task_that_is_no_word_is_damage(task, folder):
+    values = json.loads((folder / "config.json").read_text()) | {"task": task}
+    (without_manifest(folder) / "config.json").write_text(json.dumps(values))
+    folder.rename(folder.with_name(run_id_of(values)))
+    with pytest.warns(UserWarning, match="task must be the name of one") as said:
+        assert len(load_runs()) == 0
+    assert all(str(one.message).isprintable() for one in said)
+
+
 def test_a_result_that_could_not_be_read_again_is_not_stored(store, result):
     with pytest.raises(ValueError, match="result.json has machine = "):
         save_run(replace(result, machine="\ud800"))
     assert list(store.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the index (tests/test_index.py)
+
+
+def test_a_look_at_some_runs_keeps_the_others_in_the_index(store, monkeypatch):
+    monkeypatch.setattr(indexing, "LEAST", 1)
+    monkeypatch.setattr(indexing, "SETTLED_S", 0.0)
+    configs = [base_config(steps=1, seed=seed) for seed in range(3)]
+    for config in configs[:2]:
+        save_run(train(config))
+    load_runs()
+    save_run(train(configs[2]))
+    assert load_runs(configs=configs[2:]).seed.tolist() == [2]
+    names = [config.run_id for config in configs]
+    assert Index(store, names).sound(names) == set(names)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -352,6 +354,20 @@ def test_a_dead_process_holds_no_lease(store):
     assert [path.name for path in store.iterdir()] == [configs[0].run_id]
 
 
+@pytest.mark.parametrize(
+    ("error", "dead"), [(psutil.NoSuchProcess(1), True), (psutil.AccessDenied(1), False)], ids=["gone", "hidden"]
+)
+def test_of_the_holder_of_a_lease_only_what_is_known_to_be_dead_is(monkeypatch, error, dead):
+    def refuse(_):
+        raise error
+
+    here = leases.Holder("token", "h", os.getpid(), leases.this_machine(), 0)
+    assert not here.dead
+    monkeypatch.setattr(psutil, "Process", refuse)
+    assert here.dead == dead
+    assert not leases.Holder("token", "h", os.getpid(), "another machine", 0).dead
+
+
 def test_a_lease_is_stale_only_when_it_no_longer_beats(store, monkeypatch):
     monkeypatch.setattr(leases, "STALE_S", 1.0)
     config = smoke()
@@ -461,11 +477,65 @@ def test_a_lease_that_cannot_be_read_is_somebody_elses(store, monkeypatch):
     assert run_one(config.to_json(), str(store), found.token).path
 
 
+def taken_over(path):
+    """The file of a lease as the process that took it over wrote it; its text."""
+    text = json.dumps(dict(token="theirs", host="h", pid=1, machine="another machine", since=0.0))
+    path.write_text(text)
+    return text
+
+
+@pytest.mark.parametrize("lose", [taken_over, os.remove], ids=["taken over", "gone"])
+def test_a_process_that_lost_its_lease_beats_no_more_and_leaves_the_new_holders_alone(store, monkeypatch, lose):
+    monkeypatch.setattr(leases, "BEAT_S", 0.05)
+    path = store_made(store) / f"{LEASE}a"
+    with lease("a", store):
+        (beating,) = [thread for thread in threading.enumerate() if thread.name == path.name]
+        for _ in range(2):
+            os.utime(path, (0, 0))
+            until(lambda: path.stat().st_mtime > 0, "a beat of its own", 10)
+        text = lose(path)
+        until(lambda: not beating.is_alive(), "the end of the beats", 10)
+    assert (path.read_text() if path.exists() else None) == text
+
+
+def test_a_lease_is_taken_away_only_from_the_holder_that_is_meant(store, monkeypatch):
+    path, moved = store_made(store) / f"{LEASE}a", []
+    rename = type(path).rename
+    monkeypatch.setattr(type(path), "rename", lambda one, to: moved.append(one) or rename(one, to))
+    leases._remove(path, "stale")
+    text = taken_over(path)
+    leases._remove(path, "stale")
+    assert moved == []  # not even for a moment: meanwhile another could take it
+    assert path.read_text() == text
+    leases._remove(path, "theirs")
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_lease_that_another_process_took_at_the_same_moment_is_put_back(store, monkeypatch, again):
+    """Between the look at a stale lease and its renaming another may take it, and then a third may take the name."""
+    path = store_made(store) / f"{LEASE}a"
+    text, stale, real = taken_over(path), leases.Holder("stale", "h", 1, "", 0), leases.read
+    first = iter([stale])
+
+    def seen(one):
+        if again and one != path:
+            path.write_text("a third")
+        return next(first, None) or real(one)
+
+    monkeypatch.setattr(leases, "read", seen)
+    leases._remove(path, "stale")
+    assert [one.name for one in store.iterdir()] == [path.name]
+    assert path.read_text() == ("a third" if again else text)
+
+
 # a cluster of our own
 
 
-def test_a_local_cluster_can_be_reached_from_this_machine_alone_and_serves_no_page():
-    with local_cluster(1, 1):
+def test_a_local_cluster_can_be_reached_from_this_process_alone_and_serves_no_page():
+    with local_cluster(1, 1) as client:
+        with pytest.raises(ssl.SSLError, match="(?i)certificate"):  # another user of this machine has no key
+            talk(client.scheduler.address)
         me = psutil.Process()
         mine = [me, *me.children(recursive=True)]
         places = {c.laddr for p in mine for c in p.net_connections() if c.status == psutil.CONN_LISTEN}
@@ -476,17 +546,24 @@ def test_a_local_cluster_can_be_reached_from_this_machine_alone_and_serves_no_pa
     assert "404" in pages
 
 
+def talk(address):
+    """What a Dask server says first, to somebody who takes every certificate and has none."""
+    stranger = ssl.create_default_context()
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    host, port = address.removeprefix("tls://").split(":")
+    with socket.create_connection((host, int(port)), 30) as connection, stranger.wrap_socket(connection) as wrapped:
+        return wrapped.recv(1)
+
+
 def page(place, name):
-    """The status of an HTTP request; None where Dask's own protocol is spoken, in which the server speaks first."""
-    with socket.create_connection(place) as connection:
-        connection.settimeout(0.5)
+    """The status of an HTTP request; None where TLS is spoken."""
+    with socket.create_connection(place, 30) as connection:
+        connection.sendall(f"GET /{name} HTTP/1.0\r\n\r\n".encode())
         try:
-            connection.recv(1)
+            answer = connection.recv(100)
+        except ConnectionResetError:
             return None
-        except TimeoutError:
-            connection.settimeout(30)
-            connection.sendall(f"GET /{name} HTTP/1.0\r\n\r\n".encode())
-            return connection.recv(100).split()[1].decode()
+        return answer.split()[1].decode() if answer.startswith(b"HTTP/") else None
 
 
 # a scheduler somewhere

@@ -42,8 +42,10 @@ from mambanorm.study.experiments import (
     inside_task,
     study,
 )
-from mambanorm.tasks import load_task, registry
+from mambanorm.tasks import Split, load_task, registry
+from mambanorm.tasks.base import Units
 from mambanorm.training import store as store_module
+from mambanorm.training.evaluation import accuracy, answers, errors, evaluate, predict
 from mambanorm.training.grid import base_config
 from mambanorm.training.regimen import Loss
 from mambanorm.training.run import train
@@ -432,13 +434,84 @@ def test_no_hook_is_left_after_a_step_or_an_error():
 
 
 def test_checkpoint_is_the_best_validation_step(result):
-    from mambanorm.tasks import load_task
-    from mambanorm.training.evaluation import accuracy, predict
-
     data = load_task("digits", "smoke", 0)
     model = build_model(result.config, data)
     model.load_state_dict(result.checkpoint)
     assert accuracy(predict(model, data.val, result.config, torch.device("cpu"))) == result.best_val_accuracy
+
+
+def sample_of(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+class Told(torch.nn.Module):
+    """A model that answers with its inputs, one row after the other, and not while it trains."""
+
+    def forward(self, inputs, lengths):
+        assert not self.training
+        return inputs[:, 0] if inputs.dim() == 3 and lengths is not None else inputs
+
+
+CONFIG, CPU = RunConfig(), torch.device("cpu")
+
+
+def test_of_classes_the_accuracy_and_the_losses_are_those_of_the_logits():
+    logits = sample_of(70, 3)  # more than a batch of an evaluation
+    logits[0], logits[1, 2] = -torch.inf, torch.nan
+    labels = logits.nan_to_num(0.0).argmax(1)
+    labels[2:20] = (labels[2:20] + 1) % 3
+    split = Split(logits[:, None], labels, torch.ones(70, dtype=torch.long))
+    found = predict(Told(), split, CONFIG, CPU)
+    assert found["predicted"][:2].tolist() == [-1, -1]  # wrong, whatever the label
+    assert found["label"].tolist() == labels.tolist()
+    assert accuracy(found) == 50 / 70
+    mine = -logits.log_softmax(1)[range(70), labels]
+    np.testing.assert_allclose(found["loss"], mine, rtol=1e-6)
+    assert set(found) == {"label", "predicted", "loss"}
+    assert errors(found) == dict(rmse=None, mae=None, chance_rmse=None)
+
+
+def test_of_positions_the_accuracy_and_the_losses_are_means_over_the_positions():
+    logits, labels = sample_of(2, 5, 3), torch.zeros(2, 5, dtype=torch.long)
+    right = (logits.argmax(-1) == 0).float().mean(1)
+    found = answers(logits, labels, None)
+    torch.testing.assert_close(found["right"], right)
+    torch.testing.assert_close(found["loss"], -logits.log_softmax(-1)[..., 0].mean(1))
+    assert accuracy({name: value.numpy() for name, value in found.items()}) == pytest.approx(float(right.mean()))
+
+
+def test_of_numbers_the_accuracy_is_the_share_of_the_squared_error_taken_away_from_the_mean():
+    units = Units(torch.tensor([10.0, 0.0]), torch.tensor([2.0, 1.0]))
+    scaled = torch.tensor([[1.0, 1.0], [-1.0, 2.0], [0.5, -2.0]])  # in the units of training
+    labels = torch.tensor([[13.0, 1.0], [9.0, 1.0], [10.0, -3.0]])
+    found = predict(Told(), Split(scaled[:, None], labels, torch.ones(3, dtype=torch.long)), CONFIG, CPU, units)
+    off = labels - torch.tensor([[12.0, 1.0], [8.0, 2.0], [11.0, -2.0]])
+    np.testing.assert_allclose(found["predicted"], labels - off)
+    np.testing.assert_allclose(found["loss"], (off / units.std).square().mean(1))
+    left = off.square().sum(0) / (labels - units.mean).square().sum(0)
+    assert accuracy(found) == pytest.approx(float(1 - left.mean()))
+    assert accuracy(found | {"predicted": found["predicted"] * 9}) == 0.0  # never below
+    by_mean = float((labels - units.mean).square().mean(0).sqrt().mean())
+    rmse, mae = float(off.square().mean(0).sqrt().mean()), float(off.abs().mean())
+    assert errors(found) == pytest.approx(dict(rmse=rmse, mae=mae, chance_rmse=by_mean))
+    lost = predict(Told(), Split(scaled[:, None] * 1e38, labels, torch.ones(3, dtype=torch.long)), CONFIG, CPU, units)
+    assert accuracy(lost) == 0.0
+
+
+def test_an_evaluation_is_the_mean_loss_and_the_accuracy_without_gradients_in_the_runs_precision():
+    seen = []
+
+    class Looks(Told):
+        def forward(self, inputs, lengths):
+            seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+            return super().forward(inputs, lengths)
+
+    split = Split(sample_of(4, 1, 3), torch.tensor([0, 1, 2, 0]), torch.ones(4, dtype=torch.long))
+    for precision in ("float32", "bf16"):
+        found = evaluate(Looks(), split, CONFIG.but(precision=precision), CPU)
+    predictions = predict(Told(), split, CONFIG, CPU)
+    assert found == {"val_loss": float(predictions["loss"].mean()), "val_accuracy": accuracy(predictions)}
+    assert seen == [(False, False), (False, True)]
 
 
 def test_no_weight_decay_on_a_log_d_biases_and_norm_parameters():
@@ -467,6 +540,9 @@ def test_schedules_warm_up_and_end_as_named():
     assert cosine(55) == pytest.approx(0.5)
     assert cosine(100) == pytest.approx(0.0, abs=1e-12)
     assert {constant(step) for step in range(10, 101)} == {1.0}
+    for warmup, first, last in ((0, 0.99975, 0.0), (99, 1 / 99, 0.0), (100, 0.01, 1.0)):
+        rates = [learning_rate(config.but(warmup_steps=warmup), step) for step in (1, 100)]
+        assert rates == pytest.approx([first, last], abs=1e-5)
 
 
 def test_divergence_is_a_result_with_step_and_site():

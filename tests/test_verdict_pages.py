@@ -83,8 +83,8 @@ def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdict
     assert texts["not testable"].startswith("at chance: ")
     assert not any(texts[word] for word in VERDICTS if word not in ("inconclusive", "not testable"))
     for word in ("inconclusive", "not testable"):
-        before_the_fold = claims.verdict_html([verdicts[word]]).partition("<details>")[0]
-        assert f"<small>{html.escape(texts[word])}</small>" in before_the_fold
+        opened = claims.verdict_html([verdicts[word]]).partition("</summary>")[2]
+        assert opened.startswith(f"<p>{html.escape(texts[word])}</p>")  # the first that is read of the fold
         assert f"({texts[word]})" in claims.one_line(verdicts[word])
         drawn = [text.get_text() for text in figures.fig_verdicts([verdicts[word]]).axes[0].texts]
         assert drawn == [word, texts[word].partition(":")[0]]
@@ -149,7 +149,7 @@ def test_a_number_that_the_paper_prints_on_a_task_of_ours_names_that_task():
 def test_the_table_folds_out_to_figure_caveats_and_command(verdicts):
     shown = list(verdicts.values())
     page = claims.verdict_html(shown, beside={"H1s": "sketch"}, caption="a < b")
-    assert page.count("<details>") == len(shown)
+    assert page.count("<details>") == len(shown) + 1  # and what the words mean
     assert "a &lt; b" in page
     assert "mambanorm verdicts --claims H8s --scale quick --tasks digits --seeds 8" in page
     several = [verdict for verdict in shown if len(verdict.records) > 1]  # one alone is in the picture of all
@@ -192,12 +192,15 @@ def test_the_table_reads_without_its_style(verdicts):
     page = claims.verdict_html(shown)
     bare = re.sub(r"<style>.*?</style>|\s(?:class|style)=(?:'[^']*'|\"[^\"]*\")", "", page, flags=re.DOTALL)
     rows = Cells(bare).rows
-    assert rows[0] == "claim | verdict | what is tested | effect [bounds], threshold | paper"
+    assert rows[0] == "claim | verdict | what is tested | effect [bounds] | paper"
+    assert len(rows) == 1 + len(shown)  # a line a claim: all else is folded
     first = shown[0]
-    words = f"{first.claim.words} {first.reason} 0 of 5 comparisons hold"
-    assert rows[1] == f"H1s | not testable | {words} | {first.amount}, +1 | {first.paper:+.3g}"
-    assert rows[2].startswith(f"{first.decided_by}, 8 seeds Decided by.")
-    assert rows[5].startswith("H12s | not run | ")
+    words = f"{first.claim.words} {first.reason} 0 of 5 comparisons hold Decided by. {first.decided_by}; 8 seeds"
+    assert rows[1].startswith(f"H1s | not testable | {words}")
+    assert rows[1].endswith(f" | {first.amount} | {first.paper:+.3g}")
+    assert rows[3].startswith("H12s | not run | ")
+    for verdict, line in zip(shown, re.findall(r"<td><details>(.*?)</summary>", page), strict=True):
+        assert line == f"<summary>{html.escape(verdict.claim.words)}"
     assert page.count('<th scope="col">') == 5
     assert page.count('<th scope="row">') == len(shown)
     assert page.count("<thead>") == 1
@@ -225,10 +228,8 @@ def test_version_1_stands_beside_where_its_word_differs_and_only_there(first, ve
     contradicted, reproduced = verdicts["contradicted"], verdicts["reproduced"]  # both are H4s
     assert first["H4s"].verdict == "contradicted"
     assert "under protocol 1" not in claims.verdict_html([contradicted], first=first)
-    line = f"<small>under protocol 1: {html.escape(first_brief(first['H4s']))}</small>"
-    assert line.startswith(
-        "<small>under protocol 1: contradicted (effect of after: GN − RMSN on digits: −15.1 points ["
-    )
+    line = f"<p>under protocol 1: {html.escape(first_brief(first['H4s']))}</p>"
+    assert line.startswith("<p>under protocol 1: contradicted (effect of after: GN − RMSN on digits: −15.1 points [")
     assert line in claims.verdict_html([reproduced], first=first)
     assert "under protocol 1" not in claims.verdict_html([reproduced])
     assert "under protocol 1" not in claims.verdict_html([reproduced], first={})
@@ -292,7 +293,7 @@ def test_a_claim_stands_on_trained_models_where_it_has_a_verdict_there_and_on_th
     page = claims.verdict_html([found["H4s"], found["H8s"]], early=soon)
     assert "At scale evening: 1 reproduced. At scale quick: 1 reproduced." in page
     told = f"early, in the first epochs (scale quick, on other tasks: digits): {html.escape(soon['H4s'].brief)}"
-    assert f"<small>{told}</small>" in page
+    assert f"<p>{told}</p>" in page
     assert page.count("of models in their first epochs (scale quick), not of trained ones") == 1
     assert "mambanorm verdicts --claims H4s --scale evening --tasks mnist1d --seeds 20-31" in page
     assert "early, " not in claims.verdict_html([soon["H4s"]])

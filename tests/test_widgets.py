@@ -12,6 +12,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from torch import nn
 
@@ -24,13 +25,14 @@ from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.diagrams import moving_cells
 from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch
+from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
 from mambanorm.study.arm_facts import arm_facts
 from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
 from mambanorm.training.grid import base_config
-from mambanorm.training.live import LiveRun, LiveRuns
+from mambanorm.training.live import GRADIENT_BINS, LiveRun, LiveRuns
 from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
@@ -519,6 +521,35 @@ def test_live_training_takes_norms_at_further_sites_and_tells_what_is_none():
     assert "unknown site" in explorer.said.value
 
 
+def test_before_a_run_has_shown_anything_no_axis_has_numbers_and_no_label_is_ever_cut():
+    explorer = widgets.explore_training(steps=3)
+    waiting = [("RMSN>SSM>None", LiveRun(short_run()))]
+    how = dict(arms=["RMSN>SSM>None"], task="digits", scale="quick", seed=0, rows=128)
+    for figure in (explorer.first, fig_live_view(waiting, GRADIENT_BINS, **how)):
+        assert [len(ax.get_xticks()) + len(ax.get_yticks()) for ax in figure.axes] == [0] * 4
+    assert texts(explorer.first).count("press start") == 4
+    explorer.begin()
+    explorer.live._watcher.join(120)
+    explorer.live.runs[0].l2 = np.linspace(0, 23_456.7, 4)  # wide numbers move the label to the left
+    shown = explorer._show(**explorer.values)
+    FigureCanvasAgg(shown).draw()
+    for ax in shown.axes:
+        assert ax.yaxis.label.get_window_extent().x0 >= 0, ax.get_ylabel()
+
+
+def test_each_arm_that_trains_has_a_row_of_controls_whose_names_are_whole():
+    explorer = widgets.explore_training(steps=3)
+    rows = [[child.description for child in row.children] for row in explorer.children[:3]]
+    assert rows == [["first N1", "N2", "further"], ["second N1", "N2", "further"], ["seed", "start", "stop"]]
+
+
+def test_the_page_of_explorers_names_no_control_that_is_not_there():
+    for title, make in widgets.EXPLORERS.items():
+        said = page._sentence(make)
+        assert said.endswith("."), title
+        assert "`" not in said, (title, said)
+
+
 def test_live_training_refuses_one_arm_twice_in_words():
     explorer = widgets.explore_training()
     explorer.controls["b1"].value, explorer.controls["b2"].value = "RMSN", "None"
@@ -540,6 +571,28 @@ def test_a_click_on_a_cell_shows_that_pair_and_frames_it():
     assert framed == [("IN", "LN")]
     mean = recorded_cell("quick", "digits", "IN>SSM>LN").accuracy.mean()
     assert explorer.cells["IN", "LN"].description == f"{100 * mean:.1f}"
+
+
+def test_the_cells_of_the_grid_change_before_their_picture_each_at_once():
+    """A browser shows messages in their order: a picture sent first would stand above the cells of another task."""
+    explorer, sent = widgets.explore_grid(), []
+    for cell in explorer.cells.values():
+        for part in (cell, cell.style):
+            part.send_state = lambda key=None, **_: sent.append("cell")
+    explorer.picture.send_state = lambda key=None, **_: sent.append("picture")
+    explorer.controls["setting"].value = "listops (quick)"
+    assert sent[-1] == "picture"
+    assert sent.count("picture") == 1
+    assert 36 <= sent.count("cell") <= 2 * 36
+    mean = grid_means("quick", "listops")["RMSN>SSM>GN"]
+    assert explorer.cells["RMSN", "GN"].description == (f"{100 * mean:.1f}" if np.isfinite(mean) else "–")
+
+
+def test_an_axis_without_a_curve_has_no_numbers(monkeypatch):
+    monkeypatch.setattr(grid, "_curves", lambda *_: None)
+    last = grid._draw("digits (quick)", "RMSN", "GN").axes[-1]
+    assert "curves are not recorded" in last.texts[0].get_text()
+    assert not [*last.get_xticks(), *last.get_yticks()]
 
 
 def test_a_pair_that_is_not_recorded_is_empty_in_the_grid_and_in_words():

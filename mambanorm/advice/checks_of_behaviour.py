@@ -18,6 +18,7 @@ from mambanorm.advice.given import first_tensor, split, with_input
 from mambanorm.advice.swap import swap_norms
 from mambanorm.advice.trace import DROPOUTS, channel_axis, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.basics.text import plural
+from mambanorm.diagnostics.nonfinite import BACKWARD, Search
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
@@ -170,27 +171,36 @@ def _change_by_mates(exam: Exam) -> float | None:
 
 
 def gradient_flow(exam: Exam) -> Iterator[Finding]:
-    """Check 8: gradients of the first weights against those of the last, and any that are not finite.
+    """Check 8: gradients of the first weights against those of the last, and any that are not finite: of these the
+    first value that is not, forward or backward, as `diagnose` tells it.
 
     First and last are in the order of definition, which is that of depth in most models, but need not be.
     """
     if not exam.batches:
         return
-    sizes = gradients(exam)
+    sizes, seen, loss = gradients(exam)
+    broken = [name for name, size in sizes.items() if not math.isfinite(size)]
+    if seen.first or broken or not math.isfinite(loss):
+        yield _not_finite(seen, loss, f"; gradients of {len(broken)} of {plural(len(sizes), 'weight')} are not finite")
+        return
     if not sizes:
         raise NotSeen("no weight matrix has a gradient")
-    broken = [name for name, size in sizes.items() if not math.isfinite(size)]
-    found, mend = (
-        "",
-        "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights",
-    )
-    if broken:
-        found, mend = f"gradients of {len(broken)} of {len(sizes)} weights are not finite", "a norm before each block"
-    elif len(sizes) >= LAYERS:
+    if len(sizes) >= LAYERS:
         third, values = len(sizes) // 3, list(sizes.values())
-        found = _flow(np.median(values[:third]), np.median(values[-third:]), _silent(exam))
-    if found:
-        yield Finding("serious", broken[0] if broken else next(iter(sizes)), found, mend, "check 8")
+        if found := _flow(np.median(values[:third]), np.median(values[-third:]), _silent(exam)):
+            mend = "a norm in each layer (BN in CNNs, pre-norm in Transformers), residual paths, He's initial weights"
+            yield Finding("serious", next(iter(sizes)), found, mend, "check 8")
+
+
+def _not_finite(seen: Search, loss: float, spoilt: str) -> Finding:
+    """Where it begins, in the words of `diagnose`; spoilt: what it has done to the gradients."""
+    if (first := seen.first) is not None:
+        mend = first.look_at or "a norm before it, or bfloat16 in float16's place; mn.diagnose shows every site"
+        return Finding("serious", first.where, first.told + spoilt, mend, "check 8")
+    if (first := seen.first_gradient) is not None and math.isfinite(loss):
+        return Finding("serious", first.where, first.told_backward + spoilt, BACKWARD, "check 8")
+    found = f"every value of the forward pass is finite and the loss is {loss:.3g}{spoilt}"
+    return Finding("serious", "", found, "look at the loss: log of 0, or a mean of no values", "check 8")
 
 
 def _flow(first: float, last: float, silent: bool) -> str:
@@ -209,20 +219,23 @@ def _silent(exam: Exam) -> bool:
     return any(p.dim() >= 2 and not p.any() for p in exam.model.parameters())
 
 
-def gradients(exam: Exam) -> dict[str, float]:
-    """RMS of the gradient of each weight matrix, in the order of definition (not of depth), from a batch in train mode.
+def gradients(exam: Exam) -> tuple[dict[str, float], Search, float]:
+    """RMS of the gradient of each weight matrix, in the order of definition (not of depth), from a batch in train mode;
+    what was seen on the way that is not finite; and the loss.
 
     Without a loss it is that of the mean square of the output.
     """
-    model = exam.learner()
+    model, seen = exam.learner(), Search()
     model.zero_grad(set_to_none=True)
-    with torch.enable_grad():
+    with torch.enable_grad(), seen.open(model):
         output = exam.forward(model, exam.batches[0])
         loss = exam.loss(output, split(exam.batches[0])[1]) if exam.loss else _tensor_of(output).float().square().mean()
+        value = float(loss.detach().mean())
+        seen.end_forward(value)
         if loss.requires_grad:
             loss.backward()
     named = [(name, p.grad) for name, p in model.named_parameters() if p.dim() >= 2 and p.grad is not None]
-    return {name: float(grad.double().square().mean().sqrt()) for name, grad in named}
+    return {name: float(grad.double().square().mean().sqrt()) for name, grad in named}, seen, value
 
 
 def _tensor_of(output: object) -> Tensor:
@@ -242,7 +255,7 @@ def falling_loss(exam: Exam) -> Iterator[Finding]:
         return
     losses = descent(exam, exam.lr)
     problem = told(losses)
-    if not problem:
+    if not problem or not math.isfinite(losses[0]):  # no rate helps a first pass that is not finite: see gradient_flow
         return
     rates = [exam.lr / 10]
     if abs(losses[-1] - losses[0]) < STILL * abs(losses[0]):  # False where a loss is not finite

@@ -1,7 +1,8 @@
 """Files that exist whole or not at all: each is written under another name in the same folder, and renamed last.
 
 A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name appears when the
-content has reached the disk, so that a power cut leaves the old file or the new one.
+content has reached the disk, so that a power cut leaves the old file or the new one. What is no file, such as a device,
+is written to as it is.
 
     replacing, write_bytes, write_text    one file
     make_folder                           creates a folder that a power cut does not take away again
@@ -19,6 +20,7 @@ import errno
 import hashlib
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +42,15 @@ NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)  # answers f
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds, else deleted."""
+    """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds, else deleted.
+
+    A device or a pipe is never replaced: it gets the content when that is complete. OSError for a socket or a disk.
+    """
+    if path.exists() and not path.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            yield (whole := Path(folder, path.name))
+            _pour(whole.read_bytes(), path)
+        return
     make_folder(path.parent)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
@@ -50,6 +60,16 @@ def replacing(path: Path) -> Iterator[Path]:
         to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _pour(content: bytes, path: Path) -> None:
+    try:
+        if not (path.is_char_device() or path.is_fifo()):
+            raise OSError(errno.EINVAL, "it is neither a file nor a pipe")
+        with path.open("wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from error
 
 
 def make_folder(path: Path) -> None:
@@ -86,7 +106,8 @@ def to_disk(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
+    """A link stays a link, to the file that is written."""
+    with replacing(path.resolve() if path.is_symlink() else path) as temporary:
         temporary.write_bytes(content)
 
 

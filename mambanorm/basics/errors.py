@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -19,16 +20,33 @@ def nearest(given: object, valid: Iterable[str]) -> str | None:
 def unknown(kind: str, given: object, valid: Iterable[str], error: type[Exception] = ValueError) -> Exception:
     """The exception to raise for an unknown name; `kind` says what was named ("task", "norm", …)."""
     valid = [str(name) for name in valid]
-    text = f"unknown {kind} {given!r}: valid are {', '.join(valid)}"
+    text = f"unknown {kind} {brief(given)}: valid are {', '.join(valid)}"
     guess = nearest(given, valid)
     return error(text + (f"; did you mean {guess!r}?" if guess else ""))
 
 
+def brief(value: object) -> str:
+    """A value as text for an error message, at most 60 characters of it."""
+    if isinstance(value, int) and abs(value) >= 10**60:  # of so many digits that Python may refuse to write them
+        return "a number of more than 60 digits"
+    return text if len(text := repr(value)) <= 60 else text[:57] + "…"
+
+
 def shown(value: object) -> str:
-    """A value as text for an error message; of a list or an array only its type."""
+    """As `brief`; of a list or an array only its type."""
     if value is None or isinstance(value, bool | int | float | str):
-        return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
+        return brief(value)
     return f"a {type(value).__name__}"
+
+
+WORD = r"\w[\w.-]{0,63}"
+"""A name: it can stand in an arm, a file's name, a table, a page and a terminal as it is."""
+
+
+def check_word(what: str, value: object) -> None:
+    """Raises ValueError unless a name is a word."""
+    if not isinstance(value, str) or not re.fullmatch(WORD, value):
+        raise ValueError(f"{what} must be a word of at most 64 letters, digits and _ . -, got {shown(value)}")
 
 
 def check_kind(name: str, value: object, kind: type, made_by: str) -> None:

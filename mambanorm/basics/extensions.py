@@ -25,7 +25,7 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from mambanorm.basics.errors import VARIABLE, ImportFailed
+from mambanorm.basics.errors import VARIABLE, ImportFailed, brief
 
 BETWEEN = f"[,{os.pathsep}]"
 _LOCK = threading.RLock()  # a worker may have several threads: one imports, the others wait
@@ -82,7 +82,11 @@ def _is_file(place: str) -> bool:
 def _digest(place: str) -> str:
     """Of a file; "" for a module. ValueError for a file that is not there."""
     if not _is_file(place):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise ImportFailed(f"--import {brief(place)}: it names neither a file, which ends in .py, nor a module")
         return ""
+    if not place.endswith(".py") or (Path(place).exists() and not Path(place).is_file()):
+        raise ImportFailed(f"--import {place}: it is no file of Python, which ends in .py")
     try:
         return hashlib.sha256(Path(place).read_bytes()).hexdigest()
     except OSError as error:

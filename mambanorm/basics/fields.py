@@ -27,7 +27,7 @@ from importlib import import_module
 from math import inf, nextafter
 from typing import Any
 
-from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.errors import NotRegistered, brief, unknown
 
 
 def checked(
@@ -134,7 +134,7 @@ def _rules(owner: type) -> list[tuple]:
 
 def _refused(name: str, value: object, rule: Mapping[str, Any]) -> Exception:
     if not rule["choices"]:
-        return ValueError(f"{name} must be {rule['rule']}, got {value!r}")
+        return ValueError(f"{name} must be {rule['rule']}, got {brief(value)}")
     valid = _names_in(rule["table"]) if rule["table"] else rule["choices"]
     return (NotRegistered if rule["table"] and isinstance(value, str) else unknown)(name, value, valid)
 
@@ -150,7 +150,10 @@ class Frozen(dict):
     It equals a plain dict of the same content."""
 
     def __init__(self, values: Any = ()):
-        super().__init__({name: _frozen(value) for name, value in dict(values).items()})
+        try:
+            super().__init__({name: _frozen(value) for name, value in dict(values).items()})
+        except RecursionError:
+            raise ValueError("the options are nested too deep: a dict such as {'groups': 8} is needed") from None
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise TypeError("the options of a config cannot be changed: make another one, config.but(norm_options={…})")

@@ -1,4 +1,5 @@
-"""What the environment decides: where the checkout stands, at which scale everything runs, how figures are shown.
+"""What the environment decides: where the checkout stands, at which scale everything runs, how figures are shown,
+whether results are trained or read.
 
 A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
 This module needs only the standard library, so that a wrong argument is reported at once.
@@ -64,3 +65,24 @@ def check_scale(scale: str) -> str:
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     return scale
+
+
+SOURCES = ("trained", "recorded")
+
+
+def check_source(source: str | None = None) -> str:
+    """`trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else trained. ValueError otherwise."""
+    source = source or os.environ.get("MAMBANORM_SOURCE") or "trained"
+    if source not in SOURCES:
+        raise unknown("source", source, SOURCES)
+    return source
+
+
+def check_environment() -> None:
+    """ValueError for a variable of the environment that says what there is not, whether or not it will be asked."""
+    asked = {"MAMBANORM_SCALE": default_scale, "MAMBANORM_FIGURES": figure_format, "MAMBANORM_SOURCE": check_source}
+    for variable, read in asked.items():
+        try:
+            read()
+        except ValueError as error:
+            raise ValueError(f"{variable}: {error}") from None

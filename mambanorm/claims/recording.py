@@ -195,8 +195,12 @@ def known_runs(scale: str, runs_dir: str | Path | None, before: pd.DataFrame | N
 
 def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
     """What the file holds already, without the runs of versions of the protocol that asked for others; None = no file
-    yet. ValueError for a file that is no recorded frame of the scale, which recording would spoil."""
-    path = recorded_path(scale) if path is None else path
+    yet. ValueError for a file that is no recorded frame of the scale, which recording would spoil, and OSError for a
+    folder that cannot be written to."""
+    path = (recorded_path(scale) if path is None else path).resolve()
+    writable_folder(path.parent, "the recorded results")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file, and what is recorded is read again: let it go elsewhere (--out)")
     if not path.is_file():
         return None
     frame = read_results(path)
@@ -241,7 +245,6 @@ def record_results(
     path = (recorded_path(scale) if path is None else Path(path)).resolve()
     if scale == "evening" and path == recorded_path(scale).resolve() and seeds is not None:
         _check_planned(check_seeds(seeds, scale))
-    writable_folder(path.parent, "the recorded results")
     before = recorded_before(scale, path)
     done, asked = [], parts(scale, seeds, tasks)
     for i, part in enumerate(asked):

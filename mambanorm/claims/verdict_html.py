@@ -1,4 +1,5 @@
-"""The verdicts as one HTML table, each claim with a line that folds out to its figure, its caveats and its command.
+"""The verdicts as one HTML table, one line a claim, which folds out to what stands beside its word, its figure, its
+caveats and its command.
 
 It needs no script and no network, and is still a table where its style is removed (GitHub, a notebook that is not
 trusted). A notebook shows it, and the report's index page shows it first.
@@ -27,27 +28,32 @@ from mambanorm.training.presets import LANGUAGE_TASKS
 
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }
-.verdicts table { width: 100%; margin: 0; border-collapse: collapse; font: inherit; table-layout: auto; }
-.verdicts :is(th, td) { box-sizing: border-box; padding: 7px 12px 0 4px; border: 0; text-align: left !important;
+.verdicts table { width: 100%; margin: 0; border-collapse: collapse; font: inherit; table-layout: fixed; }
+.verdicts :is(th, td) { box-sizing: border-box; padding: 5px 12px 5px 4px; border: 0; text-align: left !important;
   vertical-align: baseline !important; white-space: normal; background: none; } /* Jupyter's own rules are narrower */
 .verdicts thead th { padding-bottom: 4px; font-size: 12px; font-weight: 400; opacity: .75; }
-.verdicts thead th:first-child { width: 60px; } .verdicts thead th:nth-child(2) { width: 132px; }
-.verdicts tbody { border-top: 1px solid #8884; background: none; }
-.verdicts tbody:hover { background: #8881; }
+.verdicts thead :first-child { width: 50px; } .verdicts thead :nth-child(2) { width: 122px; }
+.verdicts thead :nth-child(4) { width: 270px; } .verdicts thead :nth-child(5) { width: 76px; }
+.verdicts tbody tr { border-top: 1px solid #8884; background: none; }
+.verdicts tbody tr:hover { background: #8881; }
 .verdicts tbody th { font-family: ui-monospace, Menlo, Consolas, monospace; }
 .verdicts i { padding: 1px 9px; border-radius: 9px; color: #fff; font-style: normal; font-weight: 600;
   font-size: 12.5px; white-space: nowrap; }
 .verdicts .key { font-size: 12.5px; line-height: 2; opacity: .9; } .verdicts .key span { margin-right: 14px; }
-.verdicts .num { font-variant-numeric: tabular-nums; }
-.verdicts .fold { padding: 2px 10px 7px 192px; font-size: 13px; }
-.verdicts summary { cursor: pointer; opacity: .8; }
-.verdicts .fold p { margin: 5px 0; } .verdicts .fold ul { margin: 5px 0; padding-left: 18px; }
-.verdicts .fold img { max-width: 100%; margin: 6px 0; background: #fff; }
-.verdicts .fold pre { margin: 6px 0; padding: 6px 10px; background: #8881; white-space: pre-wrap; font-size: 12.5px; }
+.verdicts .num { font-size: 13px; font-variant-numeric: tabular-nums; }
+.verdicts details { font-size: 13px; }
+.verdicts summary { cursor: pointer; color: inherit; font-size: 13.5px; }
+.verdicts tr:not(:has([open])) :is(td summary, .num) { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.verdicts > details { margin-top: 12px; }
+.verdicts details :is(p, ul) { margin: 5px 0; } .verdicts details ul { padding-left: 18px; }
+.verdicts details img { max-width: 100%; margin: 6px 0; background: #fff; }
+.verdicts details pre { margin: 6px 0; padding: 6px 10px; background: #8881; white-space: pre-wrap; font-size: 12.5px; }
 @media (max-width: 760px) { .verdicts :is(table, tbody, tr, th, td) { display: block; }
-  .verdicts thead { display: none; } .verdicts :is(th, td, .fold) { padding: 2px 4px; }
+  .verdicts thead { display: none; } .verdicts :is(th, td) { padding: 2px 4px; }
   .verdicts td[data-column]::before { content: attr(data-column) ": "; opacity: .75; }
-  .verdicts tbody > tr:first-child > :is(th, .verdict) { display: inline-block; padding-top: 8px; } }
+  .verdicts tr:not(:has([open])) :is(td summary, .num) { white-space: normal; }
+  .verdicts tbody :is(th, .verdict) { display: inline-block; padding-top: 8px; }
+  .verdicts tr:not(:has([open])) .num + .num { display: none; } }
 </style>"""
 
 
@@ -59,15 +65,15 @@ def verdict_html(
     early: Mapping[str, Verdict] | None = None,
     caption: str = "",
 ) -> str:
-    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In small
-    print: `first`, claim id → the verdict of version 1, where its word differs; `early`, claim id → the verdict on
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold:
+    `first`, claim id → the verdict of version 1, where its word differs; `early`, claim id → the verdict on
     models in their first epochs."""
-    names = ["claim", "verdict", "what is tested", "effect [bounds], threshold", "your runs" if beside else "paper"]
+    names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "\n".join(_rows(verdict, beside, _earlier(verdict, first, early), len(names)) for verdict in verdicts)
+    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, early)) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
-        f"<table>\n<thead><tr>{head}</tr></thead>\n{rows}\n</table>\n{_key()}\n</div>"
+        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
     )
 
 
@@ -113,7 +119,8 @@ def _key() -> str:
     states = "; ".join(f"<b>{state}</b>: {meaning}" for state, (_, meaning) in STATES.items())
     marks = "Grey tick: the threshold. Small dots: seeds. Hollow diamond: the paper's number."
     figures = f"In the figures, a comparison {states}. Line: the interval; {ENDS}. {marks}"
-    return f'<p class="key">{words}</p>\n<p class="key">{figures}</p>'
+    said = f'<p class="key">{words}</p>\n<p class="key">{figures}</p>'
+    return f"<details><summary>What the words and the marks of the figures mean</summary>\n{said}\n</details>"
 
 
 def _class(word: str) -> str:
@@ -125,20 +132,18 @@ def _pill(word: str) -> str:
     return f'<i class="{_class(word)}">{word}</i>'
 
 
-def _rows(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str], columns: int) -> str:
-    """Two rows: the claim, and below it what the verdict rests on, folded."""
+def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str]) -> str:
+    """The claim in one line, and what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
-    effect = f"{verdict.amount}, {_number(verdict.threshold)}" if found else "–"
+    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, earlier)}{_fold(verdict)}"
+    effect = verdict.amount if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
-    row = (
-        f'<th scope="row">{claim.id}</th><td class="verdict">{_pill(verdict.verdict)}</td>'
-        f"<td>{html.escape(claim.words)}{_small_print(verdict, earlier)}</td>"
+    return (
+        f'<tr><th scope="row">{claim.id}</th><td class="verdict">{_pill(verdict.verdict)}</td>'
+        f"<td><details>{fold}</details></td>"
         f'<td class="num" data-column="effect">{html.escape(effect)}</td>'
-        f'<td class="num" data-column="{"your runs" if beside else "paper"}">{html.escape(last)}</td>'
+        f'<td class="num" data-column="{"your runs" if beside else "paper"}">{html.escape(last)}</td></tr>'
     )
-    label = f"{verdict.decided_by}, {plural(verdict.n_seeds, 'seed')}" if found else "what it would take"
-    fold = f"<details><summary>{html.escape(label)}</summary>{_fold(verdict)}</details>"
-    return f'<tbody>\n<tr>{row}</tr>\n<tr><td class="fold" colspan="{columns}">{fold}</td></tr>\n</tbody>'
 
 
 def _small_print(verdict: Verdict, earlier: list[str]) -> str:
@@ -147,7 +152,7 @@ def _small_print(verdict: Verdict, earlier: list[str]) -> str:
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
     lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count, verdict.uneven]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
-    return "".join(f"<br><small>{html.escape(line)}</small>" for line in filter(None, [*lines, *earlier]))
+    return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, [*lines, *earlier]))
 
 
 def _fold(verdict: Verdict) -> str:

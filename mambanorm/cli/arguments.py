@@ -10,8 +10,10 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
+from math import inf
 from typing import Any, NoReturn
 
+from mambanorm.basics.errors import brief, unknown
 from mambanorm.basics.settings import SCALES, check_scale, default_scale
 
 
@@ -23,8 +25,6 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """argparse's own message has no nearest match."""
-        from mambanorm.basics.errors import unknown
-
         if action.choices is not None and value not in action.choices:
             raise unknown("command", value, action.choices)
 
@@ -35,7 +35,6 @@ ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
-    from mambanorm.basics.errors import unknown
     from mambanorm.training.seeds import check_once
 
     known, changes = defaults(), {}
@@ -48,7 +47,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
         if name not in known:
             raise unknown("field of RunConfig", name, [name for name in known if name not in ELSEWHERE])
         if not equals:
-            raise ValueError(f"--set takes {name}=VALUE, got {pair!r}")
+            raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
         changes[name] = _value(name, text, type(known[name]))
     return changes
 
@@ -63,8 +62,8 @@ def defaults() -> dict[str, Any]:
     return {field.name: field.default_factory() if field.default is MISSING else field.default for field in made}
 
 
-WHOLE, NUMBER = re.compile(r"[+-]?[0-9]+"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts."""
+WHOLE, NUMBER = re.compile(r"[+-]?[0-9]{1,4000}"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts, but not 5,000 digits."""
 
 
 def _value(name: str, text: str, kind: type) -> Any:
@@ -81,11 +80,11 @@ def _value(name: str, text: str, kind: type) -> Any:
     wanted, read = kinds[kind]
     try:
         value = read(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # JSON may be nested too deep
         value = None
     value = tuple(value) if kind is tuple and isinstance(value, list) else value
     if not isinstance(value, kind):
-        raise ValueError(f"{name} must be {wanted}, got {text!r}")
+        raise ValueError(f"{name} must be {wanted}, got {brief(text)}")
     return value
 
 
@@ -93,12 +92,6 @@ def _match(pattern: re.Pattern, text: str) -> str:
     if not pattern.fullmatch(text):
         raise ValueError(text)
     return text
-
-
-def path(text: str):
-    from pathlib import Path
-
-    return Path(text).resolve()
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
@@ -125,7 +118,7 @@ def names(text: str) -> list[str]:
 
     names = [part.strip() for part in text.split(",")]
     if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} lacks a name: give names separated by commas")
+        raise argparse.ArgumentTypeError(f"{brief(text)} lacks a name: give names separated by commas")
     _said(check_once, "name", names)
     return names
 
@@ -149,69 +142,76 @@ def _span(part: str, text: str) -> Iterable[int]:
     """`3` → 3; `8-15` → 8…15."""
     if WHOLE.fullmatch(part):
         return [int(part)]
-    if not (ends := re.fullmatch("([0-9]+)-([0-9]+)", part)):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,3,200 or 8-15")
+    if not (ends := re.fullmatch("([0-9]{1,4000})-([0-9]{1,4000})", part)):
+        raise argparse.ArgumentTypeError(
+            f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
+        )
     first, last = map(int, ends.groups())
     if last < first:
-        raise argparse.ArgumentTypeError(f"{part!r} counts backwards: write {last}-{first}")
+        raise argparse.ArgumentTypeError(f"{brief(part)} counts backwards: write {last}-{first}")
     return range(first, last + 1)
 
 
 def seed(text: str) -> int:
     """One seed, not a number of them."""
     if not WHOLE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed: one whole number")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no seed: one whole number")
     return seeds(f"{text},")[0]
 
 
 def folder(text: str) -> str:
     """A folder, there or not."""
-    if not text:
-        raise argparse.ArgumentTypeError("'' names no folder")
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"{brief(text)} names no folder")
     if os.path.exists(text) and not os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is a file: needed is a folder")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is a file: needed is a folder")
     return text
 
 
 def file(text: str) -> str:
     """A file, there or not."""
-    if not text:
-        raise argparse.ArgumentTypeError("'' names no file")
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"{brief(text)} names no file")
     if os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder: needed is the name of a file in it")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is a folder: needed is the name of a file in it")
     return text
+
+
+def output(text: str) -> str:
+    """A file, or `-` for standard output."""
+    return "-" if text in ("-", "/dev/stdout") else file(text)
 
 
 def place(text: str) -> str:
     if not text.strip(", "):
-        raise argparse.ArgumentTypeError(f"{text!r} names neither a file nor a module")
+        raise argparse.ArgumentTypeError(f"{brief(text)} names neither a file nor a module")
     return text
 
 
 def workers(text: str) -> int | str:
     if text == "auto":
         return text
-    if not re.fullmatch(r"[0-9]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, 0 (in this process) or a whole number")
+    if not WHOLE.fullmatch(text) or int(text) < 0:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is none of auto, 0 (in this process) or a whole number")
     return int(text)
 
 
 def positive(text: str) -> int:
-    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    if not WHOLE.fullmatch(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number from 1")
     return int(text)
 
 
 def seconds(text: str) -> float:
     seconds = float(text) if NUMBER.fullmatch(text) else 0.0
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    if not 0 < seconds < inf:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of seconds above 0")
     return seconds
 
 
 def address(text: str) -> str:
     if not re.fullmatch(r"\w+://.+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no address of a scheduler, such as tcp://10.0.0.1:8786")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no address of a scheduler, such as tcp://10.0.0.1:8786")
     return text
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from mambanorm.basics.errors import VARIABLE
+from mambanorm.basics.settings import check_environment
 from mambanorm.cli import (
     bench,
     calibrate,
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parse(argv)
             if options.debug:
                 os.environ[DEBUG] = "1"
+            check_environment()
             if options.imports or os.environ.get(VARIABLE):
                 from mambanorm.basics.extensions import set_imports
 
@@ -96,8 +98,8 @@ DEBUG = "MAMBANORM_DEBUG"
 def _fail(error: object, code: int) -> int:
     if os.environ.get(DEBUG):
         traceback.print_exc()
-    if isinstance(error, OSError) and error.filename is None:
-        error = error.strerror or error  # without its number
+    if isinstance(error, OSError) and error.strerror:  # without its number
+        error = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     say(str(error) or type(error).__name__)
     return code
 

@@ -1,11 +1,13 @@
-"""What the commands print: lines on stderr, the dry run, a table of arms, one run."""
+"""What the commands print: lines on stderr, a file or standard output, the dry run, a table of arms, one run."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from mambanorm.cli.arguments import check_tasks
@@ -24,7 +26,21 @@ def without_repeats(tell: Callable[..., None]) -> Callable[..., None]:
 
 
 def say(message: object) -> None:
-    print(f"mambanorm: {' '.join(str(message).split())}", file=sys.stderr)
+    """One line on stderr. A word that would fill a screen, such as a path that is no path, is cut short."""
+    text = re.sub(r"(\S{60})\S{240,}", r"\1…", " ".join(str(message).split()))
+    print(f"mambanorm: {text}", file=sys.stderr)
+
+
+def write_out(given: str, content: bytes, said: str) -> None:
+    """Writes a file whole, and says so; `-` is standard output, which then has nothing else."""
+    if given == "-":
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+        return
+    from mambanorm.basics.atomic import write_bytes
+
+    write_bytes(Path(given), content)
+    print(f"{said} {given}")
 
 
 def report_failed(frame: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
+from mambanorm.cli.printing import write_out
 
 SUMMARY = "list the stored runs"
 EXAMPLES = [
@@ -17,15 +18,16 @@ EXAMPLES = [
     "--check",
 ]
 SHOWN = 40  # runs that are printed
+FILTERS = ("scale", "tasks", "seeds", "csv", "export")  # options that --check has no use for
 
 
 def add(command: Parser) -> None:
     arg.add_common(command)
     command.add_argument(
-        "--csv", type=arg.file, metavar="FILE", help="write every run and every column to a file instead"
+        "--csv", type=arg.output, metavar="FILE", help="write every run and every column to a file instead, or to -"
     )
     export = "write every run and every column to a Parquet file, which keeps the types, instead"
-    command.add_argument("--export", type=arg.file, metavar="FILE", help=export)
+    command.add_argument("--export", type=arg.output, metavar="FILE", help=export)
     check = "read every file of every run and say which are not what was written"
     command.add_argument("--check", action="store_true", help=check)
 
@@ -33,7 +35,7 @@ def add(command: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from mambanorm.basics.text import plural
     from mambanorm.training.seeds import check_seeds
-    from mambanorm.training.store import load_runs, runs_dir
+    from mambanorm.training.store import existing_store, load_runs
 
     if options.check:
         return _check_store(options)
@@ -44,11 +46,12 @@ def run(options: argparse.Namespace) -> int:
         where["task"] = arg.check_tasks(options.tasks)
     if options.seeds is not None:
         where["seed"] = check_seeds(options.seeds, "smoke")
-    frame = load_runs(options.runs_dir, **where)
+    store = existing_store(options.runs_dir)
+    frame = load_runs(store, **where)
     if options.csv or options.export:
         _write_table(frame, options)
         return 0
-    print(f"{plural(len(frame), 'run')} in {runs_dir(options.runs_dir)}")
+    print(f"{plural(len(frame), 'run')} in {store}")
     if len(frame):
         shown = [
             "run_id",
@@ -72,14 +75,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _write_table(frame, options: argparse.Namespace) -> None:
     """The frame as CSV, as Parquet, or as both."""
-    from mambanorm.basics.atomic import replacing
     from mambanorm.basics.text import plural
 
-    for given, write in ((options.csv, frame.to_csv), (options.export, frame.to_parquet)):
-        if given:
-            with replacing(arg.path(given)) as temporary:
-                write(temporary, index=False)
-            print(f"{plural(len(frame), 'run')} written to {given}")
+    said = f"{plural(len(frame), 'run')} written to"
+    if options.csv:
+        write_out(options.csv, frame.to_csv(index=False).encode(), said)
+    if options.export:
+        write_out(options.export, frame.to_parquet(index=False), said)
 
 
 def _check_store(options: argparse.Namespace) -> int:
@@ -87,6 +89,8 @@ def _check_store(options: argparse.Namespace) -> int:
     from mambanorm.basics.text import plural
     from mambanorm.training.store import check_runs, runs_dir
 
+    if ignored := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]:
+        raise ValueError(f"--check reads every run and prints what it finds: leave {', '.join(ignored)} out")
     table = check_runs(options.runs_dir)
     bad = table[~table["state"].isin(["whole", "unchecked"])]
     for row in bad.itertuples():

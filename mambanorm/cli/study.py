@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
@@ -36,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     plan = study_runs(options.scale, options.tasks, options.seeds, names)
     configs = [config for configs in plan.values() for config in configs]
     if options.dry_run:
+        if options.out:
+            writable_folder(options.out, "the report")
         print_dry_run(configs, options)
         print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
         return 0

@@ -17,11 +17,12 @@ from mambanorm.advice.given import TARGETS, first_tensor, split
 from mambanorm.advice.model_check import as_it_was
 from mambanorm.basics.checks import shown
 from mambanorm.basics.text import plural
-from mambanorm.clinic.passing import EDGES, First, Pass, check_device, run, tensors_in
+from mambanorm.clinic.passing import EDGES, Pass, check_device, run
 from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import places_of
 from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import blocks_of, left_as_found
+from mambanorm.diagnostics.nonfinite import First, tensors_in
 
 HISTOGRAMS = ["histogram", "grad_histogram"]
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
@@ -49,6 +50,8 @@ class Diagnosis:
     loss: float
     loss_is: str
     findings: Findings
+    modules: int
+    """How many were run, and looked at for magnitudes and non-finite values, sites or not."""
 
     def plot(self):
         """Depth against magnitude, one panel a site, and histograms of activations and gradients."""
@@ -64,6 +67,7 @@ class Diagnosis:
         layers = self.table.depth.max() if len(self.table) else 0
         return (
             f"{self.name}: {plural(self.table.site.nunique(), 'site')} in {plural(layers, 'layer')}, "
+            f"{plural(self.modules, 'module')}, "
             f"{plural(len(self.weights), 'weight')}; loss {self.loss:.4g} ({self.loss_is})"
         )
 
@@ -88,15 +92,16 @@ def diagnose(
 
     model: any module, in its own mode: this kit's, transformers' Mamba, Mamba-2, Falcon-Mamba and Jamba, mamba-ssm's,
     or another with `sites`, a map of names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or
-    "layers.*.out_proj:input" for what goes in. Without a map every module that has none inside is a site. For the known
+    "layers.*.out_proj:input" for what goes in. A map names, and hides nothing: every module is looked at for magnitudes
+    and non-finite values. Without a map every module that has none inside is a site. For the known
     families `sites` may be names of sites, None = all (clinic/sites.py says what each means).
     batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 
-    The model is run once by hooks, not copied, a compiled one as it is written; weights, `.grad`, mode, buffers and
-    random states stay as they are. ValueError for an unknown site or none, a pattern that nothing matches, a batch on
-    another device than the model or one that it refuses, and a loss that is not one number; TypeError for what is no
-    module.
+    Buffers that are not finite are named. The model is run once by hooks, not copied, a compiled one as it is written;
+    weights, `.grad`, mode, buffers and random states stay as they are. ValueError for an unknown site or none, a
+    pattern that nothing matches, a batch on another device than the model or one that it refuses, and a loss that is
+    not one number; TypeError for what is no module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -105,6 +110,7 @@ def diagnose(
     places = places_of(model, sites)
     check_device(model, batch)
     seen = Pass(places, () if isinstance(sites, Mapping) else sites)
+    buffers = pd.DataFrame([describe_buffer(name, value) for name, value in model.named_buffers()])
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
         value, loss_is = _loss_of(model, batch, loss)
@@ -115,10 +121,11 @@ def diagnose(
     weights = pd.DataFrame([describe_weight(name, w, grads.get(name)) for name, w in model.named_parameters()])
     skipped += _unseen(places, rows, model)
     table = rows.drop(columns=HISTOGRAMS)
-    found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, sites_for_norms(model))
+    seats = sites_for_norms(model)
+    found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, buffers)
     kept = rows[["site", "depth", *HISTOGRAMS]]
     return Diagnosis(type(model).__name__, table, weights, kept, seen.first, seen.first_gradient,
-                     number, loss_is, found)  # fmt: skip
+                     number, loss_is, found, len({where.removesuffix(":input") for where in seen.largest}))  # fmt: skip
 
 
 def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Tensor, str]:
@@ -179,6 +186,12 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
         spread = float(rows.max()) / median if median > 0 else math.inf
         facts = dict(sigma_1=sigma, stable_rank=(size / sigma) ** 2, row_spread=spread)
     return row | facts
+
+
+def describe_buffer(name: str, value: Tensor) -> dict:
+    """What of a buffer is not finite, in numbers of values."""
+    counts = dict(nan=value.isnan(), inf=value == math.inf, minus_inf=value == -math.inf)
+    return dict(buffer=name, size=value.numel()) | {kind: int(which.sum()) for kind, which in counts.items()}
 
 
 def sigma_1(matrix: Tensor) -> float:

@@ -1,13 +1,10 @@
 """One pass through a model under hooks: its sites described, and the first value that is not finite.
 
-    Pass            hooks while it is open; afterwards `rows`, `first` and `first_gradient`
-    run             a model on a batch, and what it says where it refuses it; check_device before
-    eagerly         hooks do not run in what torch.compile has compiled: without it
-    describe_fast   RMS, largest, p99.9, kurtosis, share of non-finite values and head-room of a tensor
-    histogram       how many values there are of each size, in powers of two
-
-Every module is watched, its input before its output, so that what is found first is first in the order of execution.
-Nothing is kept but numbers; gradients are seen by hooks on the tensors, which leave modules as they are.
+Pass            hooks while it is open; afterwards `rows`, `first` and `first_gradient` (diagnostics/nonfinite.py)
+run             a model on a batch, and what it says where it refuses it; check_device before
+eagerly         hooks do not run in what torch.compile has compiled: without it
+describe_fast   RMS, largest, p99.9, kurtosis, share of non-finite values and head-room of a tensor
+histogram       how many values there are of each size, in powers of two
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -24,14 +20,15 @@ from torch import Tensor, nn
 
 from mambanorm.advice.given import call
 from mambanorm.basics.checks import shown
-from mambanorm.clinic.sites import Place
-from mambanorm.diagnostics import blocks_of
+from mambanorm.clinic.sites import Place, decay_place
+from mambanorm.diagnostics.nonfinite import First, Search
 from mambanorm.diagnostics.recording import describe
 
 SAMPLE = 2**20
 """p99.9 and histograms are of at most so many values, evenly spaced; all else is of every value."""
 EDGES = np.arange(-60, 61, 2)
 """Of the histograms, as powers of two: about 1e-18 to 1e18. What is smaller or larger counts at the ends."""
+FLOAT32_SQUARE = math.sqrt(torch.finfo(torch.float32).max)
 LARGEST = {"float16": torch.finfo(torch.float16).max, "bfloat16": torch.finfo(torch.bfloat16).max}
 
 
@@ -110,84 +107,35 @@ def histogram(value: Tensor) -> np.ndarray:
     return np.histogram(np.clip(powers, EDGES[0], EDGES[-1]), bins=EDGES)[0]
 
 
-@dataclass(frozen=True)
-class First:
-    """The first non-finite value. where: path of the module, ":input" behind it for its input, or a site of one of this
-    kit's blocks. site, depth: as in the table, "" and 0 for a tensor that is no site. before: what came just before it
-    and was finite, "" if nothing did; before_max: its largest magnitude; before_site: the site that it is, or ""."""
+class Pass(Search):
+    """A Search that describes the places that it is given, and the sites of this kit's blocks.
 
-    where: str
-    site: str = ""
-    depth: int = 0
-    before: str = ""
-    before_max: float = math.nan
-    before_site: str = ""
-
-
-class Pass:
-    """Hooks on every module while `open` is entered.
-
-    rows: one a place and call, in the order of execution, histograms among them. first: of the forward pass;
-    first_gradient: of the backward pass; None if all is finite. Before the backward pass `end_forward` is to be called.
-
-    −inf alone is how masks are written. So a tensor whose non-finite values are all −inf counts as the first only where
-    what is seen next is not finite either, or the loss is not.
+    rows: one a place and call, in the order of execution, histograms among them; what is made of a tensor
+    (Place.made) has no gradient.
     """
 
     def __init__(self, places: Iterable[Place], own_sites: Iterable[str] | None = None):
-        self.places: dict[tuple[str, str], list[Place]] = {}
+        super().__init__()
+        self.places: dict[str, list[Place]] = {}
         for place in places:
-            self.places.setdefault((place.path, place.side), []).append(place)
+            self.places.setdefault(place.seen_at, []).append(place)
         self.own_sites = own_sites  # of this kit's blocks; None = all
         self.rows: list[dict] = []
-        self.first: First | None = None
-        self.first_gradient: First | None = None
-        self._before = {"first": ("", math.nan, ""), "first_gradient": ("", math.nan, "")}
-        self._held: First | None = None  # a mask, or the first
-        self._forward = True
-        self._on_tensors: list = []
 
-    @contextmanager
-    def open(self, model: nn.Module) -> Iterator[None]:
-        hooks, blocks = [], blocks_of(model)
-        before = [block.observer for _, block in blocks]
-        for path, module in model.named_modules():
-            hooks.append(module.register_forward_pre_hook(self._entered(path), with_kwargs=True))
-            hooks.append(module.register_forward_hook(self._left(path)))
-        for depth, (name, block) in enumerate(blocks, 1):
-            block.observer = self._observer(name, depth)
-        try:
-            yield
-        finally:
-            for hook in [*hooks, *self._on_tensors]:  # a weight that went in as a tensor would keep its hook
-                hook.remove()
-            for (_, block), observer in zip(blocks, before, strict=True):
-                block.observer = observer
+    @property
+    def huge(self) -> First | None:
+        """The first value whose square leaves float32."""
+        where = next((where for where, size in self.largest.items() if size > FLOAT32_SQUARE), None)
+        row = next((row for row in self.rows if row["where"] == where), dict(site="", depth=0))
+        return None if where is None else First(where, row["site"], row["depth"])
 
-    def end_forward(self, loss: float) -> None:
-        """What runs from here on is not seen: a checkpointed layer computes its values again on the way back."""
-        self._forward = False
-        if self.first is None and not math.isfinite(loss):
-            self.first = self._held
-        self._held = None
-
-    def _entered(self, path: str):
-        def hook(_module, args, kwargs):
-            self._see_all(path, "input", [*args, *kwargs.values()])
-
-        return hook
-
-    def _left(self, path: str):
-        def hook(_module, _args, output):
-            self._see_all(path, "output", tensors_in(output))
-
-        return hook
-
-    def _observer(self, name: str, depth: int):
+    def _observer(self, name: str, depth: int, block: nn.Module):
         def observe(site: str, value: Tensor) -> None:
-            wanted = self.own_sites is None or site in self.own_sites
-            place = Place(site, depth, name, f"{name}.{site}".lstrip("."))
-            self._see(place.path, value, [place] if wanted else [])
+            own = [Place(site, depth, name, f"{name}.{site}".lstrip("."))]
+            if site == "step_size":
+                own.append(decay_place(depth, name, own[0].path, block))
+            wanted = [place for place in own if self.own_sites is None or place.site in self.own_sites]
+            self._look(own[0].path, value, wanted, site, depth)
 
         return observe
 
@@ -195,25 +143,29 @@ class Pass:
         values = [value for value in given if isinstance(value, Tensor) and value.is_floating_point()]
         where = path if side == "output" else f"{path}:input"
         for index, value in enumerate(values):
-            self._see(where, value, [p for p in self.places.get((path, side), ()) if p.index == index])
+            self._look(where, value, [place for place in self.places.get(where, ()) if place.index == index])
 
-    def _see(self, where: str, value: Tensor, places: list[Place]) -> None:
+    def _look(self, where: str, value: Tensor, places: list[Place], site: str = "", depth: int = 0) -> None:
+        """Judges a tensor and describes its places; it is named after the first of them that is not finite."""
         if not self._forward:
             return
-        self._judge("first", where, value, places)
+        finite, seen = bool(value.detach().isfinite().all()), [place for place in places if place.made is None]
+        told = [place for place in seen if finite or not part_of(value, place).isfinite().all()]
+        self._see(where, value, *((told[0].site, told[0].depth) if told else (site, depth)))
         rows = [self._row(place, value) for place in places]
         self.rows += rows
-        if value.requires_grad and torch.is_grad_enabled():
+        for place, row in zip(places, rows, strict=True):
+            self.largest.setdefault(place.where, row["max_abs"])
 
-            def see_gradient(grad: Tensor) -> None:
-                self._judge("first_gradient", where, grad, places)
-                for place, row in zip(places, rows, strict=True):
+        def see_gradient(grad: Tensor) -> None:
+            for place, row in zip(places, rows, strict=True):
+                if place.made is None:
                     part = part_of(grad, place)
                     facts = describe_fast(part)
                     row |= {f"grad_{name}": facts[name] for name in ("rms", "max_abs", "nonfinite")}
                     row["grad_histogram"] = histogram(part)
 
-            self._on_tensors.append(value.register_hook(see_gradient))
+        self._see_gradient(value, see_gradient)
 
     def _row(self, place: Place, value: Tensor) -> dict:
         part = part_of(value, place)
@@ -221,35 +173,8 @@ class Pass:
         facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where)
         return facts | describe_fast(part) | none | {"histogram": histogram(part), "grad_histogram": None}
 
-    def _judge(self, which: str, where: str, value: Tensor, places: list[Place]) -> None:
-        if getattr(self, which) is not None or not value.numel():
-            return
-        largest = float(value.detach().abs().max())
-        if math.isfinite(largest):
-            self._before[which] = (where, largest, places[0].site if places else "")
-            self._held = None
-            return
-        bad = [place for place in places if not part_of(value, place).isfinite().all()]
-        site, depth = (bad[0].site, bad[0].depth) if bad else ("", 0)
-        found = self._held or First(where, site, depth, *self._before[which])
-        if which == "first" and not math.isnan(largest) and float(value.detach().max()) < math.inf:
-            self._held = found
-        else:
-            setattr(self, which, found)
-            self._held = None
-
 
 def part_of(value: Tensor, place: Place) -> Tensor:
-    """The channels of a place."""
-    return value if place.channels is None else value[..., slice(*place.channels)]
-
-
-def tensors_in(output: object) -> list[Tensor]:
-    """The tensors of an output: itself, or of a tuple, list, dict or dataclass, one level deep, in order."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, dict):
-        output = list(output.values())
-    elif is_dataclass(output) and not isinstance(output, type):
-        output = [getattr(output, field.name) for field in fields(output)]
-    return [part for part in output if isinstance(part, Tensor)] if isinstance(output, list | tuple) else []
+    """The channels of a place, or what is made of them."""
+    part = value.detach() if place.channels is None else value.detach()[..., slice(*place.channels)]
+    return part if place.made is None else place.made(part)

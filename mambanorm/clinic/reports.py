@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from mambanorm.advice.findings import Findings
-from mambanorm.clinic.passing import First
-from mambanorm.clinic.sentences import place
+from mambanorm.diagnostics.nonfinite import First, place
 
 BEFORE = 4
 """Steps that the text of a report tells of; the frames have them all."""
@@ -33,6 +32,8 @@ class Report:
     findings: Findings
     checkpoint: Path | None
     picture: Path | None
+    what: str = "is not finite"
+    """What the step is; of one whose loss and gradients are finite, why it is told all the same."""
 
     @property
     def site(self) -> str:
@@ -41,7 +42,7 @@ class Report:
 
     def __str__(self) -> str:
         now = self.steps.iloc[-1]
-        lines = [f"step {self.step} is not finite: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
+        lines = [f"step {self.step} {self.what}: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
         if self.first is not None:
             what = "the gradient of " if self.backward else ""
             lines.append(f"first: {what}{place(self.first.site, self.first.depth, self.first.where)}")

@@ -7,16 +7,19 @@ tests/test_clinic.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
+import numpy as np
 import pandas as pd
 
 from mambanorm.advice.checks_of_behaviour import FLOW, LAYERS
 from mambanorm.advice.findings import Finding, Findings
 from mambanorm.basics.text import plural
-from mambanorm.clinic.passing import LARGEST, First
+from mambanorm.clinic.passing import FLOAT32_SQUARE, LARGEST
 from mambanorm.diagnostics import growth
+from mambanorm.diagnostics.nonfinite import BACKWARD, First, place
 
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
@@ -29,8 +32,14 @@ OUTLIER = 300.0
 """Largest magnitude by RMS above which a site is told to hold outliers; of normal values it is 5 or 6."""
 STRETCHED = 10.0
 """By what factor a σ₁ may exceed the median of the same weight in all layers."""
-FLOAT32_SQUARE = math.sqrt(3.4e38)
 HIGHEST_LOG = math.log(3.4e38)
+NOTHING = 1.2e-7
+"""Share of a state that float32 no longer sees beside 1."""
+DELTA_BIAS = r"(?:dt_proj\.bias|dt_bias|dt_projs_bias)$"
+LOWEST_BIAS, HIGHEST_BIAS = -16.0, 10.0
+"""Of Δ's bias, outside which it is the bias that is told: e⁻¹⁶ is NOTHING."""
+JUMP = 1.0
+"""Decades between two layers above which, and above half of all growth, it is this layer that is told."""
 LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
 GROWTH, SPECTRA, FAILURES = (
     "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)", "notebook 07, failures (H9)"
@@ -51,19 +60,28 @@ def findings_of(
     loss: float,
     skipped: Sequence[str] = (),
     seats: Sequence[str] = (),
+    largest: Mapping[str, float] = MappingProxyType({}),
+    buffers: pd.DataFrame | None = None,
 ) -> Findings:
     """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
-    into this model."""
-    lost = list(_lost_weights(weights))
-    found = [*lost, *_decay(weights), *([] if lost else _non_finite(first, first_gradient, loss, seats))]
+    into this model. largest: the largest magnitude at each module, sites or not. buffers: as they were before the
+    pass."""
+    lost, (depth, dead) = list(_lost_weights(weights)), _dead(table, weights, seats)
+    spoilt = [] if buffers is None else list(_lost_buffers(buffers, first))
+    told = lost or any(_inside(finding.where, first) for finding in spoilt)
+    found = [
+        *lost,
+        *spoilt,
+        *_decay(weights),
+        *dead,
+        *([] if told else _non_finite(first, first_gradient, loss, seats)),
+    ]
+    if dead:  # what such a Δ does to the layers behind it is no finding of its own
+        table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
+    found += _room(table, {} if dead else largest, seats)
     if len(table):
-        found += [*_room(table, seats), *_growth(table, seats), *_outliers(table), *_flow(table)]
+        found += [*_growth(table, seats), *_outliers(table), *_flow(table)]
     return ClinicFindings([*found, *_stretched(weights)], skipped)
-
-
-def place(site: str, depth: int, where: str) -> str:
-    where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
-    return f"{site} of layer {depth} ({where})" if site else where
 
 
 def _lost_weights(weights: pd.DataFrame) -> Iterator[Finding]:
@@ -72,6 +90,26 @@ def _lost_weights(weights: pd.DataFrame) -> Iterator[Finding]:
         first = lost.weight.iloc[0]
         found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {first} the first of them"
         yield Finding("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
+
+
+def _lost_buffers(buffers: pd.DataFrame, first: First | None) -> Iterator[Finding]:
+    """Buffers that hold NaN or infinity. −∞ is how masks are written, and one infinite number how a lowest value
+    begins: the first counts in running statistics, the second also in the module where values stop being finite."""
+    for row in buffers.itertuples():
+        running = row.buffer.rpartition(".")[2].startswith("running_")
+        told = row.nan + row.inf + (row.minus_inf if running else 0)
+        if told and (row.nan or running or row.size > 1 or _inside(row.buffer, first)):
+            kind = "NaN" if row.nan else "infinity"
+            found = (
+                f"the buffer {row.buffer} holds {kind} ({told} of {plural(row.size, 'value')}) before the pass begins"
+            )
+            mend = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
+            yield Finding("serious", row.buffer, found, mend, FAILURES)
+
+
+def _inside(buffer: str, first: First | None) -> bool:
+    """Whether a buffer belongs to the module that made the first non-finite value."""
+    return first is not None and (not first.inside or buffer.startswith(f"{first.inside}."))
 
 
 def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
@@ -87,29 +125,47 @@ def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("serious", row.weight, found, mend, FAILURES)
 
 
+def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Finding]]:
+    """The first layer whose state keeps nothing from one position to the next, or takes nothing in, in every channel:
+    its depth, 0 if there is none, and what is found."""
+    made = table[table.apply(lambda row: row["where"].endswith(f".{row.site}"), axis=1)] if len(table) else table
+    if not len(made):
+        return 0, []
+    made = made[made.site.isin(("decay", "step_size")) & (made.nonfinite == 0)]
+    dead = made[made.max_abs < NOTHING].sort_values("depth")
+    if not len(dead):
+        return 0, []
+    row = dead.iloc[0]
+    inside = row["where"].removesuffix(row.site)
+    where = f"{inside}step_size"
+    most = f"{'0' if row.max_abs == 0 else f'at most {row.max_abs:.2g}'} in every channel, at every position"
+    found = f"{place('step_size', row.depth, where)}: a dead state, in {plural(dead.depth.nunique(), 'layer')}. "
+    if row.site == "decay":
+        delta = made[made["where"] == where].rms.max()
+        found += f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {most}: the state forgets all that came before"
+    else:
+        found += f"Δ is {most}: nothing enters the state"
+    mend = _norm_for("step_size", seats)
+    bias = weights[weights.weight.str.startswith(inside) & weights.weight.str.contains(DELTA_BIAS)]
+    if len(bias) and not LOWEST_BIAS < (highest := bias.highest.iloc[0]) < HIGHEST_BIAS:
+        mend = f"{bias.weight.iloc[0]} reaches {highest:.3g}, and its softplus should lie in 0.001…0.1: an earlier "
+        mend += "checkpoint, a lower rate for it, no weight decay on it"
+    return int(row.depth), [Finding("serious", where, found, mend, FAILURES)]
+
+
 def _non_finite(
     first: First | None, first_gradient: First | None, loss: float, seats: Sequence[str]
 ) -> Iterator[Finding]:
     """A loss that is not finite behind a finite forward pass is told before the gradients that it spoils."""
     if first is not None:
-        found = f"the first non-finite value of the forward pass is {place(first.site, first.depth, first.where)}"
-        if first.before:
-            before = place("", 0, first.before)
-            found += f"; just before it {before} is finite, its largest magnitude {first.before_max:.3g}"
-        known = (
-            FAILURES if first.before_site in SCANNED else _failures()
-        )  # no recorded run has norms on Δ, B and C there
-        yield Finding("serious", first.where, found, _norm_before(first, seats), known)
+        plain = first.look_at or first.before_site in SCANNED  # no recorded run has norms on Δ, B and C there
+        mend = first.look_at or _norm_before(first, seats)
+        yield Finding("serious", first.where, first.told, mend, FAILURES if plain else _failures())
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
         yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
     elif first_gradient is not None:
-        at = place(first_gradient.site, first_gradient.depth, first_gradient.where)
-        found = f"the forward pass is finite; of the backward pass the gradient of {at} is the first that is not"
-        if first_gradient.before:
-            found += f", behind that of {place('', 0, first_gradient.before)} (largest {first_gradient.before_max:.3g})"
-        mend = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
-        yield Finding("serious", first_gradient.where, found, mend, _failures())
+        yield Finding("serious", first_gradient.where, first_gradient.told_backward, BACKWARD, _failures())
 
 
 def _norm_before(first: First, seats: Sequence[str]) -> str:
@@ -158,20 +214,27 @@ def _failures() -> str:
     return f"{told}; of RMSN→RMSN at their tasks and rates {(same.status == 'diverged').sum()} of {len(same)}"
 
 
-def _room(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
-    """The site with the largest magnitude, where it is beyond float16 or near what a square can hold."""
-    row = table.loc[table.max_abs.idxmax()] if table.max_abs.notna().any() else None
-    if row is None or not row.max_abs > LARGEST["float16"]:
+def _room(table: pd.DataFrame, largest: Mapping[str, float], seats: Sequence[str]) -> Iterator[Finding]:
+    """The first site or module beyond float16, or, where there is one, the first near what a square can hold."""
+    places = {where: (size, "", 0) for where, size in largest.items()}
+    for _, row in table.iterrows():
+        if not places.get(row["where"], (0.0, "", 0))[0] > row.max_abs:  # several sites may share a tensor
+            places[row["where"]] = row.max_abs, row.site, row.depth
+    most = max((size for size, *_ in places.values()), default=0.0)
+    limit = FLOAT32_SQUARE if most > FLOAT32_SQUARE else LARGEST["float16"]
+    beyond = {where: told for where, told in places.items() if told[0] > limit}
+    if not beyond:
         return
-    at, n = place(row.site, row.depth, row["where"]), (table.max_abs > LARGEST["float16"]).sum()
-    found = f"the largest magnitude is {row.max_abs:.3g}, at {at}: "
-    if row.max_abs > FLOAT32_SQUARE:
-        found += "its square leaves float32, so that a mean square of it is infinite, and a norm of it puts out 0"
-        yield Finding("serious", row["where"], found, _norm_for(row.site, seats), GROWTH)
+    size = next(iter(beyond.values()))[0]
+    same = [(where, told) for where, told in beyond.items() if told[0] == size]  # one tensor: a module's, and a site
+    where, (_, site, depth) = next((pair for pair in same if pair[1][1]), same[0])
+    found = f"{place(site, depth, where)} reaches {size:.3g}, "
+    if limit == FLOAT32_SQUARE:
+        found += "whose square leaves float32, so that a mean square of it is infinite, and a norm of it puts out 0"
+        yield Finding("serious", where, found, _norm_for(site, seats), GROWTH)
         return
-    found += f"beyond float16's {LARGEST['float16']:,.0f}; {n} of {plural(len(table), 'site')} in all"
-    mend = f"bfloat16 or float32 there; or {_norm_for(row.site, seats)}"
-    yield Finding("warning", row["where"], found, mend, GROWTH)
+    found += f"the first of {plural(len(beyond), 'place')} beyond float16's {limit:,.0f}; the largest is {most:.3g}"
+    yield Finding("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
 
 
 def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
@@ -182,16 +245,26 @@ def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
     rms = table[table.site == site].groupby("depth").rms.max().dropna()
     if len(rms) < 4:
         return
-    facts = growth(rms)
-    if facts["decades_per_8"] > GROWS:
-        found = f"the RMS of {site} grows by {facts['decades_per_8']:.1f} decades in 8 layers, "
-        found += f"from {rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]}"
-        found += f" ({facts['law']})"
-        where = table[(table.site == site) & (table.depth == rms.index[-1])].iloc[0]["where"]
-        yield Finding("warning", where, found, _norm_for(site, seats), GROWTH)
+    facts, told = growth(rms), rms
+    with np.errstate(divide="ignore", invalid="ignore"):
+        decades = np.log10(rms / rms.iloc[0])
+    if not (facts["decades_per_8"] > GROWS and decades.iloc[-1] > GROWS * len(rms) / 8):
+        return
+    steps = decades.diff()
+    leaps = steps.max() > max(JUMP, decades.iloc[-1] / 2)
+    if leaps:
+        told = rms.loc[: steps.idxmax()].iloc[-2:]
+    grown = math.log10(told.iloc[-1] / told.iloc[0])
+    word = "leaps" if leaps else "grows"
+    found = f"the RMS of {site} {word} by {grown:.1f} decades over {plural(len(told), 'layer')}, "
+    found += f"from {told.iloc[0]:.3g} in layer {told.index[0]} to {told.iloc[-1]:.3g} in layer {told.index[-1]}"
+    found += "" if leaps else f" ({facts['law']})"
+    where = table[(table.site == site) & (table.depth == told.index[-1])].iloc[0]["where"]
+    yield Finding("warning", where, found, _norm_for(site, seats), GROWTH)
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Finding]:
+    table = table[table.site != "decay"]  # of which most may be near 0
     ratio = table.max_abs / table.rms
     if (ratio > OUTLIER).any():
         row = table.loc[ratio.idxmax()]

@@ -12,21 +12,24 @@ output of a module. What a mixer computes between its modules shows as far as a 
     conv                    x_proj's input
     dt B C                  parts of x_proj's output; dt (R channels) is what becomes Δ. dt_norm, B_norm, C_norm: after
                             the norms that Jamba has there
+    step_size decay         Δ, and exp(ΔA) of the state that forgets most slowly; both are made of dt, or dt_norm
     z                       the gate's half of in_proj's output
     scan                    of Mamba-2: what its gated norm takes in
     gated                   out_proj's input
 
-This kit's own blocks show all of SITES (arms.py) by themselves; they need no place here.
+This kit's own blocks show all of SITES (arms.py) by themselves, and decay beside step_size; they need no place here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from mambanorm.arms import SITES
 from mambanorm.basics.checks import shown
@@ -44,7 +47,7 @@ INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm"
 @dataclass(frozen=True)
 class Place:
     """A tensor: the input or output of the module at `path`, of several the one at `index`, of its last axis the
-    `channels` (None = all). depth counts the layers from 1."""
+    `channels` (None = all); or, under a path of its own, what is `made` of these. depth counts the layers from 1."""
 
     site: str
     depth: int
@@ -53,10 +56,16 @@ class Place:
     side: str = "output"
     index: int = 0
     channels: tuple[int, int] | None = None
+    made: Callable[[Tensor], Tensor] | None = None
+    own_path: str = ""
+
+    @property
+    def seen_at(self) -> str:
+        return self.path if self.side == "output" else f"{self.path}:input"
 
     @property
     def where(self) -> str:
-        return self.path if self.side == "output" else f"{self.path}:input"
+        return self.own_path or self.seen_at
 
 
 def mixers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -106,6 +115,7 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None 
     wanted = (sites,) if isinstance(sites, str) else tuple(sites)
     own = [TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks_of(model)]
     known = list(dict.fromkeys([*(site for block in own for site in block), *(place.site for place in found)]))
+    known += ["decay"] if "step_size" in known and "decay" not in known else []
     for site in wanted:
         if site not in known:
             raise unknown(f"site of {type(model).__name__}", site, known)
@@ -182,10 +192,44 @@ def _of_mamba_1(mixer: nn.Module, place, inside) -> Iterator[Place]:
     for part, site in INNER_NORMS.items():
         if part in mixer._modules:
             yield place(site, inside(part))
+    normed = "dt_layernorm" in mixer._modules
+    of_dt = (inside("dt_layernorm"), None) if normed else (inside("x_proj"), (0, R))
+
+    def step_size(dt: Tensor) -> Tensor:
+        weight, bias = mixer.dt_proj.weight.detach(), mixer.dt_proj.bias.detach()
+        return F.softplus(F.linear(dt, weight.to(dt.dtype), bias.to(dt.dtype)))
+
+    yield from _of_delta(mixer, place, inside, of_dt, step_size)
 
 
 def _of_mamba_2(mixer: nn.Module, place, inside) -> Iterator[Place]:
     wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
-    yield place("dt", inside("in_proj"), "output", 0, (wide - heads, wide))
+    of_dt = inside("in_proj"), (wide - heads, wide)
+    yield place("dt", of_dt[0], "output", 0, of_dt[1])
+    yield from _of_delta(mixer, place, inside, of_dt, lambda dt: F.softplus(dt + mixer.dt_bias.detach()))
     yield place("scan", inside("norm"), "input", 0)
     yield place("z", inside("norm"), "input", 1)
+
+
+def _of_delta(mixer: nn.Module, place, inside, of_dt: tuple, step_size: Callable) -> Iterator[Place]:
+    """Δ and what it leaves of the state, made of dt."""
+    at = (of_dt[0], "output", 0, of_dt[1])
+    yield place("step_size", *at, step_size, inside("step_size"))
+    yield place("decay", *at, lambda dt: decay(mixer, step_size(dt)), inside("decay"))
+
+
+def decay_place(depth: int, layer: str, path: str, block: nn.Module) -> Place:
+    """The decay of one of this kit's own blocks, beside its step_size at `path`."""
+    own = f"{layer}.decay".lstrip(".")
+    return Place("decay", depth, layer, path, made=lambda delta: decay(block, delta), own_path=own)
+
+
+def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
+    """exp(ΔA) of the state that forgets most slowly, in Δ's shape (…, L, channels): of N states never more than one
+    stands in memory. In float32 at least. Of an image block Δ holds its four directions one after the other."""
+    A_log = mixer.A_logs if "A_logs" in mixer._parameters else mixer.A_log
+    wide = torch.promote_types(delta.dtype, torch.float32)
+    slowest = A_log.detach().to(wide).exp()
+    slowest = (slowest.amin(-1) if slowest.dim() > 1 else slowest).view(-1, 1, 1, delta.shape[-1])
+    groups = delta.detach().to(wide).unflatten(0, (len(slowest), -1))
+    return torch.exp(-groups * slowest).flatten(0, 1)

@@ -30,9 +30,10 @@ from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
-from mambanorm.clinic.passing import check_device, run, tensors_in
+from mambanorm.clinic.passing import check_device, run
 from mambanorm.clinic.sites import mixers_of, version_of
 from mambanorm.diagnostics import left_as_found
+from mambanorm.diagnostics.nonfinite import tensors_in
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name

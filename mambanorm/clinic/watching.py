@@ -5,10 +5,10 @@
             loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
             optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
-buffers, one wait for the device. What it keeps: those numbers of the last `ring` steps, the last batch, the gradient of
-the model's output, the buffers from before the step, and a copy of the weights in main memory, made every `every`
-steps.
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients and one of the
+weights that are vectors (Δ's bias is one), a copy of the buffers, one wait for the device. What it keeps: those numbers
+of the last `ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a
+copy of the weights in main memory, made every `every` steps.
 
 It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
 its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
@@ -19,6 +19,7 @@ instead. A loop may catch NonFinite and go on: the step was not made, and the ne
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -29,16 +30,18 @@ from torch import Tensor, nn
 
 from mambanorm.advice.findings import Findings
 from mambanorm.advice.given import first_tensor
-from mambanorm.advice.model_check import as_it_was
 from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
-from mambanorm.clinic.passing import First, Pass, eagerly, tensors_in
+from mambanorm.basics.text import plural
+from mambanorm.clinic.replay import Given, replay
 from mambanorm.clinic.reports import NonFinite, Report
-from mambanorm.clinic.sentences import ClinicFindings, findings_of, place
-from mambanorm.clinic.sites import layers_of, places_of
+from mambanorm.clinic.sentences import ClinicFindings, findings_of
+from mambanorm.clinic.sites import layers_of
 from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics import left_as_found
+from mambanorm.diagnostics.nonfinite import First, place, tensors_in
 
+PATIENCE = 5
+"""Batches in a row that are not finite and that no step follows, after which a GradScaler is not waited for longer."""
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
 
@@ -53,18 +56,23 @@ class Watch:
         self.step = 0
         self._hooks: list = []
         self._forget()
+        self._unmade: list[
+            Tensor
+        ] = []  # of batches since the last step one number each, not finite if one in it is not
         self._kept: tuple[int, dict[str, Tensor]] | None = None
         self._buffers: dict[str, Tensor] = {}
         self._infinite: set[str] = set()  # buffers that hold −inf by design
+        self._by_design: set[int] = set()  # layers whose output is infinite and finds nothing wrong, as behind a mask
         self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
 
     def _forget(self) -> None:
-        self._given, self._state_then, self._seed, self._loss = None, None, None, None
+        self._given, self._seed, self._loss, self._seen = None, None, None, None
         self._outputs: dict[int, tuple[Tensor, int]] = {}
         self._gradients: dict[int, Tensor] = {}
 
     def __enter__(self) -> Watch:
         hooks = self._hooks
+        self._vectors = [weight for weight in self.model.parameters() if weight.requires_grad and weight.dim() == 1]
         self._infinite = {name for name, value in self.model.named_buffers() if not value.isfinite().all()}
         hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
         hooks += [layer.register_forward_hook(self._layer_hook(i)) for i, (_, layer) in enumerate(self.layers)]
@@ -97,14 +105,38 @@ class Watch:
 
     def _begin(self, _model, args, kwargs) -> None:
         if torch.is_grad_enabled() and not self._again:
+            if self._given is not None and not self._between and self.optimizer is not None:
+                self._note_unmade()
             self._forget()
-            kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
-            casts = dict(
-                device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind)
-            )
-            self._given, self._state_then = (args, kwargs), (torch.get_rng_state(), casts)
+            self._given = Given.now(self.model, args, kwargs)
             if self._between:
                 self._note_buffers()
+
+    def _note_unmade(self) -> None:
+        """A batch that no step has followed: gradients are accumulated, or a GradScaler skips its steps, for ever if
+        the loss stays NaN. Of a loss that nobody told, its gradient: infinite it may be by the scale, NaN it is not."""
+        sizes = [norm for norm, _ in self._outputs.values()]
+        if self._loss is not None:
+            sizes = [self._loss]
+        elif self._seed is not None:
+            sizes.append(norm_of(self._seed).nan_to_num(nan=math.nan, posinf=0.0))
+        if not sizes:
+            return
+        self._unmade.append(torch.stack([size.float().reshape(()).to(sizes[0].device) for size in sizes]).sum())
+        if len(self._unmade) < PATIENCE:
+            return
+        sums, told = torch.stack(self._unmade).tolist(), self._told  # one wait for the device in so many batches
+        self._unmade.clear()
+        if not any(map(math.isfinite, sums)) and (not math.isfinite(told) or self._run_again()[0]):
+            self.step += 1
+            self._remember(told if self._loss is not None else math.nan, math.nan)
+            self.report = self._write_report(f"is not made, {PATIENCE} batches in a row are not finite")
+            self.step -= 1
+            raise NonFinite(self.report)
+
+    def _remember(self, loss: float, grad_norm: float) -> None:
+        self.ring.append(dict(step=self.step, loss=loss, grad_norm=grad_norm,
+                              outputs=self._outputs, gradients=self._gradients))  # fmt: skip
 
     def _note_buffers(self) -> None:
         """Copies the buffers as the last step has left them: all, since torch's BN writes without a trace."""
@@ -159,6 +191,7 @@ class Watch:
         """To be called between backward and the optimizer's step, which does so by itself where it was given one.
         The report of this step, None if it is finite."""
         self.step, self._between = self.step + 1, True
+        self._unmade.clear()
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
         norm = torch.nn.utils.get_total_norm(grads)
@@ -167,15 +200,24 @@ class Watch:
             torch.promote_types(norm.dtype, told.dtype), torch.float32
         )  # a loss may leave float16
         norm, loss = norm.to(wide), told.to(norm.device, wide)
-        grad_norm, loss_now = torch.stack([norm, loss.reshape(())]).tolist()  # one wait for the device
+        sizes = [size.to(norm.device, wide) for size, _ in self._outputs.values()]
+        sizes += [torch.nn.utils.get_total_norm(self._vectors).to(norm.device, wide)]
+        # one wait for the device
+        grad_norm, loss_now, *sizes = torch.stack([norm, loss.reshape(()), *sizes]).tolist()
         if not math.isfinite(grad_norm) and all(bool(grad.isfinite().all()) for grad in grads):
             # only the squares have overflowed
             grad_norm = float(torch.stack([norm_of(grad, torch.float64) for grad in grads]).norm())
-        self.ring.append(dict(step=self.step, loss=loss_now, grad_norm=grad_norm,
-                              outputs=self._outputs, gradients=self._gradients))  # fmt: skip
+        self._remember(loss_now, grad_norm)
         lost = self._loss is not None and not math.isfinite(loss_now)
-        if lost or not math.isfinite(grad_norm):
-            self.report = self._write_report()
+        what = "is not finite" if lost or not math.isfinite(grad_norm) else ""
+        huge = {i for i, size in enumerate(sizes) if not math.isfinite(size)} - self._by_design
+        if not what and huge:
+            if self._run_again()[0] is None:
+                self._by_design |= huge
+            else:
+                what = "is finite, but holds values whose squares leave float32"
+        if what:
+            self.report = self._write_report(what)
             self.step -= 1  # it is not made
             return self.report
         if (self.step - 1) % self.every == 0:
@@ -222,7 +264,7 @@ class Watch:
                 rows.append(dict(step=one["step"], depth=i + 1, layer=self.layers[i][0], **sizes))
         return pd.DataFrame(rows, columns=["step", "depth", "layer", "rms", "grad_rms"])
 
-    def _write_report(self) -> Report:
+    def _write_report(self, what: str) -> Report:
         self._put_buffers_back()
         state = self._tensors()
         lost = self._lost(state)
@@ -240,24 +282,31 @@ class Watch:
 
         folder, steps, layers = self.folder, self.steps, self.by_layer
         checkpoint = state and written(folder / f"{name}.safetensors", lambda path: save_state(path, state))
-        picture = written(folder / f"{name}.png", lambda path: self._draw(path, steps, layers, first))
-        findings = self._findings(first, backward, lost, [*([why] if why else []), *not_written])
-        return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture)
+        picture = written(folder / f"{name}.png", lambda path: self._draw(path, steps, layers, first, what))
+        findings = self._findings(lost, [*([why] if why else []), *not_written])
+        return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture, what)
 
-    def _draw(self, path: Path, steps: pd.DataFrame, layers: pd.DataFrame, first: First | None) -> None:
+    def _draw(self, path: Path, steps: pd.DataFrame, layers: pd.DataFrame, first: First | None, what: str):
         from mambanorm.figures.clinic import fig_failure
 
-        title = f"{type(self.model).__name__}: step {self.step} is not finite"
+        title = f"{type(self.model).__name__}: step {self.step} {what}"
         where = f"first: {place('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         write_bytes(path, fig_failure(steps, layers, title, where)._repr_png_())
 
-    def _findings(self, first: First | None, backward: bool, lost: list[str], skipped: list[str]) -> Findings:
-        none, seats = pd.DataFrame(), sites_for_norms(self.model)
+    def _findings(self, lost: list[str], skipped: list[str]) -> Findings:
+        none, seen = pd.DataFrame(), self._seen
         if lost:
             weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
             return ClinicFindings(findings_of(none, weights, None, None, math.nan).found, skipped)
-        forward, gradient = (None, first) if backward else (first, None)
-        return findings_of(none, none, forward, gradient, self._told if not skipped else 0.0, skipped, seats)
+        seats, told = sites_for_norms(self.model), self._told if not skipped else 0.0
+        if seen is None or not (seen.first or seen.first_gradient or seen.huge):
+            return findings_of(none, none, None, None, told, skipped, seats)
+        facts = dict(nonfinite=0.0, sigma_1=math.nan)
+        weights = [
+            dict(weight=name, highest=float(w.detach().max())) | facts for name, w in self.model.named_parameters()
+        ]
+        frames = pd.DataFrame(seen.rows), pd.DataFrame(weights), seen.first, seen.first_gradient
+        return findings_of(*frames, told, skipped, seats, seen.largest)
 
     @property
     def _told(self) -> float:
@@ -265,41 +314,18 @@ class Watch:
         return 0.0 if self._loss is None else float(self._loss)
 
     def _run_again(self) -> tuple[First | None, bool, str]:
-        """What `_replay` finds, and why it could not; the weights are to be saved whatever the model's code raises."""
+        """What `replay` finds: the first non-finite value, or else the first whose square leaves float32; whether it is
+        a gradient; and why there is none. The weights are to be saved whatever the model's code raises."""
+        self._again, self._seen = True, None
         try:
-            first, backward = self._replay()
-            return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
+            self._seen = seen = self._given and replay(self.model, self._given, self._seed, self._told)
         except Exception as error:
             return None, False, f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
         finally:
             self._again = False
-
-    def _replay(self) -> tuple[First | None, bool]:
-        """The last batch once more, under the hooks of `diagnose`, with the same weights, autocast and dropout masks
-        (those of the CPU; on a GPU dropout draws anew). Returns the first non-finite value, and whether it is a
-        gradient. The gradients behind a finite pass tell nothing where it is the loss that is not finite."""
-        if self._given is None:
-            return None, False
-        self._again = True
-        seen, (args, kwargs), seed, (random, casts) = (
-            Pass(places_of(self.model)),
-            self._given,
-            self._seed,
-            self._state_then,
-        )
-        with as_it_was(), left_as_found(self.model), seen.open(self.model), torch.enable_grad():
-            torch.set_rng_state(random)
-            with torch.autocast(**casts), eagerly():
-                output = self.model(*args, **kwargs)
-            seen.end_forward(self._told)
-            value = getattr(output, "loss", None)
-            if not isinstance(value, Tensor):
-                value = next((t for t in tensors_in(output) if t.requires_grad), None)
-            learns = [weight for weight in self.model.parameters() if weight.requires_grad]
-            whole = seen.first is None and math.isfinite(self._told)
-            if whole and value is not None and (seed is not None or value.numel() == 1):
-                torch.autograd.grad(value, learns, grad_outputs=seed, allow_unused=True)
-        return seen.first or seen.first_gradient, seen.first is None and seen.first_gradient is not None
+        first = seen and (seen.first or seen.first_gradient or seen.huge)
+        backward = first is not None and first is seen.first_gradient
+        return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
 
 
 def save_state(path: Path, state: dict[str, Tensor]) -> None:
@@ -327,51 +353,38 @@ def watch(
     When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
     a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
     the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
-    GradScaler it sees the scaled gradients, and only the steps that the scaler makes. Of accumulated gradients all are
+    GradScaler it sees the scaled gradients of the steps that the scaler makes; where it makes none, PATIENCE batches in
+    a row that are not finite raise NonFinite from the model's next call. A step whose loss and gradients are finite is
+    stopped too where a layer or a weight holds values whose squares leave float32. Of accumulated gradients all are
     looked at, and the last batch alone is run again to find where it began.
 
     ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
-    main memory, once. TypeError for what is no module or optimizer, ValueError for a size or a folder that cannot be.
+    main memory, once. TypeError for what is no module or optimizer; ValueError for a size or folder that cannot be, and
+    for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
-    return _watch(model, optimizer, ring, every, folder)
+    _check_holds(model, optimizer)
+    return new_watch(model, optimizer, ring, every, folder)
 
 
-def _watch(model: nn.Module, optimizer, ring: int, every: int, folder: str | Path) -> Watch:
+def _check_holds(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """ValueError for an optimizer that holds no weight of the model that learns, a warning where it lacks some."""
+    weights = {id(weight): name for name, weight in model.named_parameters() if weight.requires_grad}
+    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    lacks = [name for key, name in weights.items() if key not in held]
+    given = f"the optimizer holds {len(weights) - len(lacks) or 'none'} of the {plural(len(weights), 'weight')} of "
+    given += f"{type(model).__name__} that learn"
+    if lacks and len(lacks) == len(weights):
+        raise ValueError(f"{given}: give watch this model's own optimizer, made of its parameters()")
+    if lacks:
+        warnings.warn(f"{given}, not {lacks[0]}: only its steps are watched", stacklevel=3)
+
+
+def new_watch(model: nn.Module, optimizer, ring: int, every: int, folder: str | Path) -> Watch:
+    """A Watch, not entered yet; optimizer None: `check` is to be called before each step."""
     check_size("ring", ring)
     check_size("every", every)
     return Watch(model, optimizer, ring, every, writable_folder(folder, "the report"))
-
-
-def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "clinic"):
-    """`watch` for Hugging Face: Trainer(…, callbacks=[mn.trainer_callback()]).
-
-    At the first step that is not finite it prints the report, drops that step's gradients, so that the model keeps its
-    finite weights, and ends the training. `callback.report` is None until then. Needs transformers.
-    """
-    from transformers import TrainerCallback
-
-    class ClinicCallback(TrainerCallback):
-        watch: Watch | None = None
-
-        @property
-        def report(self) -> Report | None:
-            return None if self.watch is None else self.watch.report
-
-        def on_train_begin(self, args, state, control, model=None, **_):
-            self.watch = _watch(model, None, ring, every, folder).__enter__()
-
-        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-            if (report := self.watch.check()) is not None:
-                print(report)
-                self.watch.model.zero_grad(set_to_none=True)
-                control.should_training_stop = True
-            return control
-
-        def on_train_end(self, args, state, control, **_):
-            self.watch.close()
-
-    return ClinicCallback()

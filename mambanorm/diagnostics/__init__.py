@@ -2,6 +2,7 @@
 
     recording.py           record_sites: every site of every block while a model runs, yours too
     l2_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
+    nonfinite.py           Search: the first value of a pass that is not finite, in any model
     weights.py             WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra,
                            weight norms, loss spikes
     selectors.py           what a NormSelector chooses, by layer, class and position, and while it trains

@@ -98,6 +98,7 @@ def _draw_curves(ax: Axes, curves: pd.DataFrame | None) -> None:
             "curves are not recorded.\nA run of this arm that is trained\nhere shows its own:\nmambanorm train --arm …"
         )
         ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color=GREY, fontsize=8.5)
+        ax.set(xticks=[], yticks=[])
         return
     scored = curves.dropna(subset="val_accuracy")
     ax.plot(scored.step, 100 * scored.val_accuracy, marker="o", markersize=3, color=INK)

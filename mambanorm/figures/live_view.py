@@ -21,7 +21,7 @@ from mambanorm.figures.style import (
 )
 
 LAYOUT = [["loss", "accuracy"], ["l2", "gradients"]]
-MARGINS = dict(left=0.07, right=0.985, top=0.87, bottom=0.17, hspace=0.42, wspace=0.2)
+MARGINS = dict(left=0.085, right=0.985, top=0.87, bottom=0.17, hspace=0.42, wspace=0.2)
 
 
 class Watched(Protocol):
@@ -69,8 +69,10 @@ def fig_live_view(
     whole_ticks(axes["l2"])
     if runs:
         axes["loss"].legend(loc="upper right", fontsize=8)
-    else:
-        axes["loss"].text(0.5, 0.5, "press start", transform=axes["loss"].transAxes, ha="center", color=GREY)
+    if not any(run.looked for _, run in runs):
+        for ax in axes.values():  # numbers on an empty axis would be made up
+            ax.set(xticks=[], yticks=[])
+            ax.text(0.5, 0.5, "starting" if runs else "press start", transform=ax.transAxes, ha="center", color=GREY)
     how = f"{task}, {scale} scale, seed {seed}: one seed, a sketch"
     looked = f"accuracy on {rows} validation rows, not the test"
     title = " and ".join(map(short, arms))

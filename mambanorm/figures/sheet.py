@@ -101,8 +101,8 @@ def equation(entry: NormEntry) -> list[str]:
     """The equation and its conditions for matplotlib: LaTeX between dollars, unless it is words with LaTeX in them."""
     if "$" in entry.equation:
         return [entry.equation]
-    flat = r"\sum" in entry.equation  # a sum in a large fraction is too high for a card
-    text = entry.equation if flat else entry.equation.replace(r"\frac", r"\dfrac")
+    text = entry.equation.replace(r"\sum", r"{\sum}")  # its index behind it: below it there is no room in a card
+    text = text if r"\sum" in text else text.replace(r"\frac", r"\dfrac")
     return [f"${part.strip()}$" for part in re.split(r",\s*\\quad", text)]
 
 

@@ -2,7 +2,8 @@
 
 A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's global list: a notebook
 shows it once, as the value of the cell: as a PNG, or as SVG where MAMBANORM_FIGURES=svg. Every figure has a white
-ground, in a dark page too, so that its colours mean the same everywhere.
+ground. A dark page of the report turns light and dark over, and hues stay; one whose caption says what is dark or light
+stays as it is (`templates/look.css` of the report).
 
 The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can tell apart. No norm and
 no arm is told by colour alone: shape, dash or hatch says it as well.

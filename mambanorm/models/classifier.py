@@ -60,14 +60,12 @@ class SequenceClassifier(nn.Module):
         stem = dict(vocab_size=vocab_size) if in_features is None else dict(in_features=in_features)
         for name, size in dict(n_classes=n_classes, n_layers=n_layers, d_model=d_model, **stem).items():
             check_size(name, size)
-        self.arm = Arm.parse(arm)
+        arm = Arm.parse(arm)
         self.vocab_size, self.in_features = vocab_size, in_features
         self.stem = nn.Embedding(vocab_size, d_model) if vocab_size else nn.Linear(in_features, d_model)
-        check_arm_options(self.arm, norm_options, (stem_norm, final_norm))
-        inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        self.blocks = make_blocks(
-            model, n_layers, d_model, self.arm, d_state=d_state, norm_options=inside, **block_options
-        )
+        check_arm_options(arm, norm_options, (stem_norm, final_norm))
+        inside, norm_options = options_of_blocks(arm, norm_options), common_options(norm_options)
+        self.blocks = make_blocks(model, n_layers, d_model, arm, d_state=d_state, norm_options=inside, **block_options)
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
         self.head = nn.Linear(d_model, n_classes)
         with torch.random.fork_rng(devices=[]):
@@ -88,6 +86,11 @@ class SequenceClassifier(nn.Module):
         with torch.no_grad():
             for block in self.blocks:
                 block.out_proj.weight /= math.sqrt(n_layers)
+
+    @property
+    def arm(self) -> Arm:
+        """What stands in the blocks now; surgery changes it."""
+        return self.blocks[0].arm
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         self._check(x)

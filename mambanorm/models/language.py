@@ -56,11 +56,11 @@ class LanguageModel(nn.Module):
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model), ("n_layers", n_layers)):
             check_size(name, size)
         check_flag("tie", tie)
-        self.arm, self.vocab_size, self.tie = Arm.parse(arm), vocab_size, tie
-        check_causal((*self.arm.norms, final_norm), TO_PREDICT)
-        check_arm_options(self.arm, norm_options, (final_norm,))
-        inside, norm_options = options_of_blocks(self.arm, norm_options), common_options(norm_options)
-        blocks = make_blocks(model, n_layers, d_model, self.arm, d_state=d_state, norm_options=inside, **block_options)
+        arm, self.vocab_size, self.tie = Arm.parse(arm), vocab_size, tie
+        check_causal((*arm.norms, final_norm), TO_PREDICT)
+        check_arm_options(arm, norm_options, (final_norm,))
+        inside, norm_options = options_of_blocks(arm, norm_options), common_options(norm_options)
+        blocks = make_blocks(model, n_layers, d_model, arm, d_state=d_state, norm_options=inside, **block_options)
         self.backbone = nn.ModuleDict({"embedding": nn.Embedding(vocab_size, d_model), "layers": blocks})
         with torch.random.fork_rng(devices=[]):
             norm_f = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
@@ -76,6 +76,11 @@ class LanguageModel(nn.Module):
         nn.init.normal_(self.backbone.embedding.weight, std=0.02)
         for block in self.backbone.layers:
             block.out_proj.weight /= math.sqrt(len(self.backbone.layers))
+
+    @property
+    def arm(self) -> Arm:
+        """What stands in the blocks now; surgery changes it."""
+        return self.backbone.layers[0].arm
 
     def forward(self, ids: Tensor, lengths: None = None) -> Tensor:
         """`lengths` is there so that it is called as the classifiers are. ValueError for padding, which it does not

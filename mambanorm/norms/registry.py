@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from mambanorm.basics.checks import check_flag, shown
-from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.checks import check_flag
+from mambanorm.basics.errors import NotRegistered, check_word, shown, unknown
 from mambanorm.basics.extensions import load_imports
 from mambanorm.norms.base import check_values
 
@@ -62,8 +62,7 @@ def register_norm(
     ValueError if the name is taken or cannot be written in an arm, and for arguments of a wrong type: `causal="no"`
     counts as true and would let a norm that sees the future into a language model.
     """
-    if not isinstance(name, str) or name != name.strip() or not name or set(name) & set(">→:+"):
-        raise ValueError(f"a norm's name is a text without > → : + that can stand in an arm, got {shown(name)}")
+    check_word("a norm's name", name)
     for what, text in (("equation", equation), ("source", source), ("learnable", learnable), ("use", use)):
         if not isinstance(text, str):
             raise ValueError(f"{what} of norm {name!r} must be a text, got {shown(text)}")

@@ -1,4 +1,5 @@
-"""The page of cards: one card a notebook, its question, its picture and at most three lines of its answer.
+"""The first page: what was found, the contents, the claims, and one card a notebook: its question, its picture and at
+most three lines of its answer.
 
 NotebookOutcomes → write_index → index.html, with its thumbnails beside it
 
@@ -18,7 +19,7 @@ from mambanorm.basics.atomic import write_bytes, write_text
 from mambanorm.basics.text import spell
 from mambanorm.report.markdown import OPENING, key_lines, markdown
 from mambanorm.report.outcome import NotebookOutcome
-from mambanorm.report.page import attribute, navigation, page, template
+from mambanorm.report.page import attribute, figures, navigation, page, template
 
 THUMBNAIL_WIDTH = 640
 
@@ -53,25 +54,43 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
         status=status,
         state="bad" if bad else "good",
         facts="".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts.items()),
+        heading='<h2 id="found">What was found</h2>' if any(outcome.found for outcome in outcomes) else "",
+        found="\n".join(outcome.found for outcome in outcomes),
+        contents="\n".join(map(_line, outcomes)),
         first="".join(f'<section class="first">{_first(outcome)}</section>' for outcome in outcomes if outcome.first),
         cards="\n".join(_card(outcome, out_dir) for outcome in outcomes),
     )
-    whole = page(f"Normalization in Mamba: report at scale {scale}", body, template("index.css"))
+    whole = page(f"Normalization in Mamba: report at scale {scale}", figures(body), template("index.css"))
     write_text(out_dir / "index.html", whole)
     return out_dir / "index.html"
 
 
+def _line(outcome: NotebookOutcome) -> str:
+    """A notebook's line of the contents, which leads to its card."""
+    failed = "" if outcome.ok else ' <span class="bad">failed</span>'
+    link = f'<a href="#{attribute(outcome.name)}">{html.escape(outcome.title)}</a>'
+    return f"<li><code>{_number(outcome)}</code> {link}{failed}</li>"
+
+
+def _number(outcome: NotebookOutcome) -> str:
+    """`03` of 03_type; "·" where a name has none."""
+    number = re.match(r"\d+", outcome.name)
+    return number[0] if number else "·"
+
+
 def _first(outcome: NotebookOutcome) -> str:
-    """A notebook's own HTML, under a heading that links to its page."""
+    """A notebook's own HTML, under a heading that links to its page; all but the first of it is folded."""
     link = attribute(outcome.html.name) if outcome.html else "#" + attribute(outcome.name)
-    return f'<h2><a href="{link}">{html.escape(outcome.title)}</a></h2>{outcome.first}'
+    (_, shown), *others = outcome.first
+    folded = (f"<details><summary>{html.escape(name)}</summary>{more}</details>" for name, more in others)
+    heading = f'<h2 id="{attribute(outcome.name)}-first"><a href="{link}">{html.escape(outcome.title)}</a></h2>'
+    return heading + shown + "".join(folded)
 
 
 def _card(outcome: NotebookOutcome, out_dir: Path) -> str:
-    number = re.match(r"\d+", outcome.name)
     link = attribute(outcome.html.name) if outcome.html else ""
     picture = _thumbnail(outcome, out_dir)
-    image = f'<img src="{attribute(picture)}" alt="">' if picture else f"<b>{number[0] if number else '·'}</b>"
+    image = f'<img src="{attribute(picture)}" alt="">' if picture else f"<b>{_number(outcome)}</b>"
     title = f'<a href="{link}">{html.escape(outcome.title)}</a>' if link else html.escape(outcome.title)
     parts = [
         f'<div class="picture{"" if picture else " empty"}">{image}</div><div class="text">',

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import html
 import re
+from xml.etree.ElementTree import tostring
 
 LONGEST_LINE = 96  # characters in a line of a card
+ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bring into a page
 
 
 def to_pages(text: str) -> str:
@@ -65,10 +67,19 @@ def markdown(text: str) -> str:
 
 
 def mathml(tex: str, display: str = "inline") -> str:
-    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as it is."""
-    from latex2mathml.converter import convert
+    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as it is.
+
+    The text of a formula is escaped after the conversion, which would bring `\\text{<script>}` to life; \\href and
+    \\style leave nothing.
+    """
+    from latex2mathml.converter import convert_to_element
 
     try:
-        return convert(tex, display=display)
+        formula = convert_to_element(tex, display=display)
     except Exception:  # it has a dozen kinds of them, and none is worth a page
         return f"<code>{html.escape(tex)}</code>"
+    for element in formula.iter():
+        element.text = html.unescape(element.text or "")  # it writes its signs as entities
+        for name in ACTIVE.intersection(element.keys()):
+            del element.attrib[name]
+    return tostring(formula, encoding="unicode")

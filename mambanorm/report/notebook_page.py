@@ -17,7 +17,7 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from mambanorm.report.markdown import mathml, to_pages
-from mambanorm.report.page import navigation, page, template
+from mambanorm.report.page import figures, navigation, page, template
 
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain"]
 """The formats of an output, of which the first that it has is shown. None of them needs a script."""
@@ -52,9 +52,12 @@ class Cells(HTMLExporter):
 
     @pass_context
     def markdown2html(self, context, source: str) -> str:
-        attachments = context.get("cell", {}).get("attachments", {})
-        renderer = Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
-        return MarkdownWithMath(renderer=renderer).render(source)
+        return rendered(source, escape=False, attachments=context.get("cell", {}).get("attachments", {}))
+
+
+def rendered(text: str, **options) -> str:
+    """Markdown → HTML; a heading has an id, and a link to itself."""
+    return MarkdownWithMath(renderer=Renderer(**options)).render(text)
 
 
 def to_html(nb: nbformat.NotebookNode, title: str) -> str:
@@ -62,11 +65,12 @@ def to_html(nb: nbformat.NotebookNode, title: str) -> str:
     nb = deepcopy(nb)
     nb.metadata.pop("widgets", None)  # the state of widgets, of use to their scripts only
     for output in (o for cell in nb.cells for o in cell.get("outputs", ())):
-        if "text/latex" in output.get("data", {}):
-            output.data.setdefault("text/markdown", output.data["text/latex"])
+        data = output.get("data", {})
+        if text := data.get("text/markdown") or data.get("text/latex"):  # an answer: what a store says is in it
+            data.setdefault("text/html", f'<div class="rendered_html">{rendered(text, escape=True)}</div>')
     cells, _ = Cells().from_notebook_node(nb)
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
     links = navigation()
-    whole = page(title, f"{links}\n{cells}\n{links}", colours, template("notebook.css"))
+    whole = page(title, f"{links}\n{figures(cells)}\n{links}", colours, template("notebook.css"))
     return to_pages(whole)

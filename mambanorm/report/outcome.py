@@ -2,8 +2,9 @@
 
 A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
 starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
-tagged `thumbnail` (else the first picture counts); code cells tagged `first` whose HTML and pictures stand above all
-cards.
+tagged `thumbnail` (else the first picture counts). Code cells tagged `found` open the report, with their Markdown and
+their pictures; those tagged `first` stand above all cards, the first of them open, the others folded under the heading
+of their section.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import base64
 import html
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 
 from mambanorm.basics.text import spell
+from mambanorm.report.markdown import markdown
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class NotebookOutcome:
     question: str = ""
     answer: str = ""
     thumbnail: bytes | None = None  # PNG
-    first: str = ""  # HTML that the index shows above the cards
+    found: str = ""  # HTML that opens the index
+    first: tuple[tuple[str, str], ...] = ()  # (heading of its section, HTML) that the index shows above the cards
     failed_cell: int | None = None  # the number in its brackets: [5]
     failed_source: str = ""  # first lines
     error: str = ""  # name and message
@@ -69,7 +73,8 @@ def read_outcome(path: Path) -> NotebookOutcome:
         html=page if page.exists() else None,
         **_heading(nb, path.stem),
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
-        first="\n".join(filter(None, map(_as_html, _outputs(_tagged(cells, "first"))))),
+        found="\n".join(filter(None, map(_as_html, _outputs(_tagged(cells, "found"))))),
+        first=tuple(_with_headings(nb, "first")),
         thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
         **_failure(cells, run.get("crash", "")),
     )
@@ -120,12 +125,24 @@ def _text(output: nbformat.NotebookNode) -> str:
     return plain.strip().replace("\n", "  \n")
 
 
+def _with_headings(nb: nbformat.NotebookNode, tag: str) -> Iterator[tuple[str, str]]:
+    """(The heading above it, HTML) of each cell with this tag that shows something."""
+    heading = ""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            heading = (re.findall(r"^#+\s+(.+)", cell.source, re.MULTILINE) or [heading])[-1]
+        elif tag in tags_of(cell) and (shown := "\n".join(filter(None, map(_as_html, cell.outputs)))):
+            yield heading, shown
+
+
 def _as_html(output: nbformat.NotebookNode) -> str:
-    """A picture or the HTML of an output; "" if it has neither."""
+    """A picture, the Markdown or the HTML of an output; "" if it has none of them."""
     data = output.get("data", {})
     if "image/png" in data:
-        words = html.escape(data.get("text/plain", "").strip("'\""), quote=True)
+        words = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""), quote=True)
         return f'<img alt="{words}" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+    if "text/markdown" in data:
+        return f"<div>{markdown(data['text/markdown'])}</div>"
     return data.get("text/html", "")
 
 

@@ -3,11 +3,13 @@
 page        title, styles and body → a whole page
 template    a file of `templates/` with its $names filled in
 navigation  links to the page before, the index and the page after
+figures     HTML, its figures enlarged by a click
 """
 
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 from string import Template
 
@@ -34,6 +36,13 @@ def navigation(before: NotebookOutcome | None = None, after: NotebookOutcome | N
         title = html.escape(text.format(to.title)) if to else ""
         links.append(f'<a rel="{kind}" href="{attribute(to.html.name)}">{title}</a>' if to else "<span></span>")
     return f'<nav class="pages">{links[0]}<a href="index.html">All notebooks</a>{links[1]}</nav>'
+
+
+def figures(text: str) -> str:
+    """The HTML, each figure in it as large as there is room; clicked, it is larger, in a box that scrolls.
+    A hidden checkbox does it, without a script."""
+    box = '<input type="checkbox" aria-label="Enlarge the figure">'
+    return re.sub(r'<img\b[^>]*\bsrc="data:[^>]*>', rf'<label class="figure">{box}\g<0></label>', text)
 
 
 def attribute(text: str) -> str:

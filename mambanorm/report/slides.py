@@ -60,11 +60,14 @@ def make_slides(
     """Writes a deck of each notebook (all, or those named or begun) into the folder, as `<name>.slides.html`.
 
     source: a folder of executed notebooks such as a report's; None: those of the kit. ValueError for an unknown
-    notebook, or one that is not in that folder.
+    notebook, one that is not in that folder, and a folder that has none or is not there.
     """
     paths = find_notebooks(wanted)
     if source is not None:
-        made = {path.name: path for path in Path(source).glob("*.ipynb")}
+        made = {path.name: here for path in find_notebooks() if (here := Path(source) / path.name).is_file()}
+        if not made:
+            state = "has none of the study's notebooks" if Path(source).is_dir() else "is no folder"
+            raise ValueError(f"{source} {state}: name one that `mambanorm study` has written, such as reports/quick")
         if missing := [path.name for path in paths if path.name not in made and wanted is not None]:
             raise unknown(f"notebook in {source}", missing[0], made)
         paths = [made[path.name] for path in paths if path.name in made]

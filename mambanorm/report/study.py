@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import ROOT, check_scale, default_scale
+from mambanorm.basics.settings import ROOT, check_scale, check_source, default_scale
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.report.execute import execute
@@ -27,7 +27,7 @@ from mambanorm.study.experiments import study
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
 from mambanorm.training.grid import check_names
-from mambanorm.training.recorded_results import check_source, recorded
+from mambanorm.training.recorded_results import recorded
 from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir

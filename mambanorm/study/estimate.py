@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.text import plural, spell
 from mambanorm.config import RunConfig
 from mambanorm.training import machine
@@ -34,7 +35,8 @@ def dry_run(
 ) -> str:
     """How many runs are asked for, stored and missing, and about how long the missing ones take; trains none of them.
 
-    ValueError for `workers` that makes no sense.
+    What training would refuse is refused: ValueError for `workers` that makes no sense and for a run that cannot be
+    trained, OSError for a store that cannot be written to.
     """
     configs = unique(configs)
     missing = missing_runs(configs, runs_dir)
@@ -42,6 +44,10 @@ def dry_run(
     text = f"{plural(len(configs), 'run')} asked for, {stored}, {len(missing)} missing"
     if not missing:
         return text
+    from mambanorm.study.plan import check_trainable
+
+    writable_folder(store_dir(runs_dir), "the run store")
+    check_trainable(missing, runs_dir)
     return f"{text}\n{how_long(missing, runs_dir=runs_dir, workers=workers, scheduler=scheduler)[1]}"
 
 

@@ -3,6 +3,7 @@
 Map
     plan, plan_table    a config, or several → the figures
     table_text          the figures as a Markdown table
+    check_trainable     refuses what training would refuse
     shape_of            what a task's data look like
     measure             a few steps on random data of that shape → seconds
 
@@ -16,6 +17,9 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -38,13 +42,16 @@ from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.training import machine
 from mambanorm.training.evaluation import autocast
 from mambanorm.training.grid import config_list
-from mambanorm.training.regimen import Lesson, loss_of
+from mambanorm.training.regimen import Lesson, loss_of, mixed, take_over, teacher_of
+from mambanorm.training.run import check_data
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 LONG_S = 2.0  # seconds after which, the first step aside, no further one is timed
 # the most rows × positions and FLOPs of a timed step, so that the largest task or model takes seconds; then × B
 POSITIONS_TIMED, FLOPS_TIMED = 8_192, 2 * 10**11
 FLOAT = 4  # bytes
+FREE = ("seed", "lr", "weight_decay", "schedule", "warmup_steps", "steps", "eval_every")
+FELT = tuple(field.name for field in fields(RunConfig) if field.name not in FREE)
 LARGE = 10**7  # layers × width × inner width: weights, up to a small factor
 
 
@@ -103,6 +110,22 @@ def _check_memory(config: RunConfig, parameters: int) -> None:
         )
 
 
+def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None) -> None:
+    """ValueError for what training would refuse: a norm or a batch that does not fit, say, or a teacher that is not
+    there. It needs no data, and looks at one run of those that differ in what no model feels."""
+    coming = {config.run_id for config in configs}
+    kinds = {tuple(str(getattr(config, name)) for name in FELT): config for config in reversed(configs)}
+    for config in reversed(kinds.values()):
+        shape = shape_of(config)
+        check_data(config, shape)
+        mixed(shape.batch(2), torch.ones(2) if shape.tokens else None, shape.labels(2), config, step=1)
+        model = build_model(config, shape) if config.start else _counted(config, shape)
+        if config.start not in coming:
+            take_over(model, config, runs_dir)
+        if config.teacher not in coming:
+            teacher_of(config, partial(build_model, data=shape), runs_dir)
+
+
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
     """`plan` of several configs, one row each; on a terminal with a progress bar, where timing takes a while."""
     hidden = None if measured else True  # None: hidden where there is no terminal
@@ -146,6 +169,7 @@ def shape_of_data(data: TaskData) -> Shape:
         targets=data.targets,
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
         held_out=(len(data.val), len(data.test)),
+        train_rows=len(data.train),
     )
 
 

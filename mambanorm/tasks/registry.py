@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mambanorm.basics.checks import shown
-from mambanorm.basics.errors import NotRegistered, unknown
+from mambanorm.basics.errors import NotRegistered, check_word, shown, unknown
 from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.settings import check_scale
 from mambanorm.kernels.threads import plain_torch
@@ -60,7 +59,8 @@ def register_task(
     def load_parity(scale, seed): ...
     """
 
-    for what, text in (("name", name), ("title", title), ("source", source)):
+    check_word("a task's name", name)
+    for what, text in (("title", title), ("source", source)):
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"{what} of a task must be a text, got {shown(text)}")
     if kind not in KINDS:

@@ -27,7 +27,7 @@ from typing import Any
 import dask
 import numba
 import torch
-from dask.distributed import Client, Future, KilledWorker, LocalCluster
+from dask.distributed import Client, Future, KilledWorker, LocalCluster, Security
 from tqdm.auto import tqdm
 
 from mambanorm.basics.extensions import load_imports
@@ -289,18 +289,20 @@ LOOPBACK = dict(host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_
 
 @contextmanager
 def local_cluster(workers: int, threads: int, gpus: Sequence[str] = ()) -> Iterator[Client]:
-    """A Dask cluster that only this machine can reach, without Dask's pages; a run may use up to `threads` threads.
+    """A Dask cluster that only this process can talk to, without Dask's pages; a run may use up to `threads` threads.
 
-    Dask runs whatever code it is sent, so every socket is bound to loopback. Dask always serves HTTP, so its list of
-    routes is left empty. Several `gpus` are dealt out to the workers by dask-cuda; a single one is every worker's.
+    Dask runs whatever code it is sent, so every socket is bound to loopback, and speaks TLS with a key made for this
+    cluster: another user of the machine has none. Dask always serves HTTP, so its list of routes is left empty.
+    Several `gpus` are dealt out to the workers by dask-cuda; a single one is every worker's.
     RuntimeError if the workers do not start.
     """
     settings = {"distributed.nanny.pre-spawn-environ": worker_environment(threads)}
+    options = LOOPBACK | dict(threads_per_worker=1, memory_limit=0, protocol="tls", security=Security.temporary())
     settings |= {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")}
     with (
         _environment_kept(),
         dask.config.set(settings),
-        _start(workers, gpus, threads_per_worker=1, memory_limit=0, **LOOPBACK) as cluster,
+        _start(workers, gpus, **options) as cluster,
         Client(cluster) as client,
     ):
         client.wait_for_workers(workers)

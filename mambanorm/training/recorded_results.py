@@ -13,7 +13,6 @@ no weights and no curves: whatever needs those has to train.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,22 +21,12 @@ import pandas as pd
 from pyarrow import ArrowInvalid
 
 from mambanorm.basics.atomic import replacing, sha256, write_text
-from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import ROOT, SCALES, check_scale, default_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import unique
 
-SOURCES = ("trained", "recorded")
 RESULTS = ROOT / "data" / "results"
 SUMS = "SHA256SUMS"
-
-
-def check_source(source: str | None = None) -> str:
-    """`trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else trained. ValueError otherwise."""
-    source = source or os.environ.get("MAMBANORM_SOURCE") or "trained"
-    if source not in SOURCES:
-        raise unknown("source", source, SOURCES)
-    return source
 
 
 def recorded_path(scale: str | None = None, version: int | None = None) -> Path:

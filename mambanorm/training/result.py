@@ -107,4 +107,4 @@ def _is_fact(name: str, value: object) -> bool:
     if name in FRACTIONS + MEASURES:
         number = type(value) in (int, float) and math.isfinite(value)
         return number and (name in MEASURES or 0 <= value <= 1)
-    return isinstance(value, str) and value.encode(errors="ignore").decode() == value  # no half of a surrogate pair
+    return isinstance(value, str) and value.isprintable()  # a terminal obeys what is not

@@ -26,7 +26,7 @@ from mambanorm.kernels.threads import exactly_threads, plain_torch
 from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
 from mambanorm.operations import scan_backend
-from mambanorm.tasks import TaskData, load_task
+from mambanorm.tasks import Shape, TaskData, load_task
 from mambanorm.training import machine
 from mambanorm.training.checkpoint import Checkpoint
 from mambanorm.training.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
@@ -190,11 +190,13 @@ def find_nonfinite(model: nn.Module, inputs: Tensor, lengths: Tensor | None, mic
     return f"gradient of {gradients[-1]}" if gradients else "loss"
 
 
-def check_data(config: RunConfig, data: TaskData) -> int:
-    """How many rows of the training split a run uses. ValueError where its config does not fit the data."""
-    if data.units is not None and config.label_smoothing:
+def check_data(config: RunConfig, data: TaskData | Shape) -> int:
+    """How many rows of the training split a run uses, 0 = the shape does not tell. ValueError where its config does not
+    fit the data."""
+    if data.targets and config.label_smoothing:
         raise ValueError(f"label_smoothing={config.label_smoothing} smooths classes, and {config.task} is a regression")
-    return check_rows(config, len(data.train))
+    n = data.train_rows if isinstance(data, Shape) else len(data.train)
+    return check_rows(config, n) if n else 0
 
 
 def check_rows(config: RunConfig, n: int) -> int:

@@ -73,9 +73,21 @@ def runs_dir(path: str | Path | None = None) -> Path:
     """
     if path == "":
         raise ValueError("the run store '' names no folder: None is the default")
-    store = Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs").expanduser().resolve()
+    given = path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs"
+    try:
+        store = Path(given).expanduser().resolve()
+    except RuntimeError as error:  # ~name of no user, or links that go in a circle
+        raise ValueError(f"the run store {given} cannot be found: {error}") from None
     if store.is_file():
         raise ValueError(f"the run store {store} is a file: needed is a folder")
+    return store
+
+
+def existing_store(directory: str | Path | None = None) -> Path:
+    """The run store. ValueError where there is none, which an empty one is not."""
+    store = runs_dir(directory)
+    if not store.is_dir():
+        raise ValueError(f"there is no run store {store}: the first training makes one, --runs-dir names another")
     return store
 
 
@@ -215,10 +227,10 @@ def _run_ids(store: Path) -> list[str]:
 def check_runs(directory: str | Path | None = None, *, progress: bool = True) -> pd.DataFrame:
     """Reads all of every run of a store → run_id, state (whole, unchecked, damaged, unreadable, not registered), why.
 
-    Unchecked: sound as far as can be told, but of an earlier version without checksums.
+    Unchecked: sound as far as can be told, but of an earlier version without checksums. ValueError for no store.
     """
     rows = []
-    store = runs_dir(directory)
+    store = existing_store(directory)
     for folder in tqdm([store / name for name in _run_ids(store)], desc="checking", unit=" runs", disable=not progress):
         state, why = "whole" if (folder / MANIFEST).exists() else "unchecked", ""
         try:

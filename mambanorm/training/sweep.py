@@ -25,13 +25,14 @@ import pandas as pd
 from dask.distributed import Client
 from tqdm.auto import tqdm
 
+from mambanorm.basics.settings import check_source
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
 from mambanorm.training.grid import relative_cost, unique
 from mambanorm.training.leases import Watch
-from mambanorm.training.recorded_results import check_source, describe_recorded, recorded_runs
+from mambanorm.training.recorded_results import describe_recorded, recorded_runs
 from mambanorm.training.store import (
     COLUMNS,
     find_run,

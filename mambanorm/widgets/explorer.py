@@ -106,7 +106,13 @@ class Explorer(w.VBox):
             except ValueError as error:
                 self.said.value = f"<p>{escape(str(error))}</p>"
                 return
-            self.said.value, self.picture.value, self.picture.tooltip = "", png, label
+            self.follow()
+            self.said.value = ""
+            with self.picture.hold_sync():
+                self.picture.value, self.picture.tooltip = png, label
+
+    def follow(self) -> None:
+        """Changes what stands beside the picture and shows the values, too, once their picture is drawn."""
 
     def _picture(self, values: tuple[tuple[str, object], ...]) -> tuple[bytes, str]:
         figure = self._draw(**dict(values))

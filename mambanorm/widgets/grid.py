@@ -49,7 +49,7 @@ class GridExplorer(Explorer):
         )
         row, *rest = self.children
         self.children = [row, self._table(), *rest]
-        self._colour()
+        self.follow()
 
     def _cell(self, n1: str, n2: str) -> w.Button:
         cell = w.Button(layout=self._plain, tooltip=f"{n1} before, {n2} after")
@@ -69,23 +69,19 @@ class GridExplorer(Explorer):
         """Shows the cell of this pair, drawn once."""
         self.put(n1=n1, n2=n2)
 
-    def redraw(self, *_) -> None:
-        super().redraw()
-        if not self._putting:
-            self._colour()
-
-    def _colour(self) -> None:
+    def follow(self) -> None:
         """Each button as dark as its mean accuracy, with the number on it; the chosen one is framed."""
         means, colours = grid_means(*SETTINGS[self.values["setting"]]), matplotlib.colormaps["YlGnBu"]
         known = [mean for mean in means.values() if np.isfinite(mean)] or [0.0]
         for pair, cell in self.cells.items():
             mean = means["{}>SSM>{}".format(*pair)]
             share = 0.9 * (mean - min(known)) / max(max(known) - min(known), 1e-9)
-            cell.description = f"{100 * mean:.1f}" if np.isfinite(mean) else "–"
-            cell.style.button_color = to_hex(colours(share)) if np.isfinite(mean) else "#FFFFFF"
-            cell.style.text_color = "#FFFFFF" if share > 0.55 else INK
             chosen = pair == (self.values["n1"], self.values["n2"])
-            cell.layout = self._framed if chosen else self._plain
+            with cell.hold_sync(), cell.style.hold_sync():  # a message each: a browser shows them one by one
+                cell.description = f"{100 * mean:.1f}" if np.isfinite(mean) else "–"
+                cell.style.button_color = to_hex(colours(share)) if np.isfinite(mean) else "#FFFFFF"
+                cell.style.text_color = "#FFFFFF" if share > 0.55 else INK
+                cell.layout = self._framed if chosen else self._plain
 
 
 def _cell_layout(border: str) -> w.Layout:

@@ -73,5 +73,7 @@ class MixtureExplorer(Explorer):
 
 def explore_mixture(steps: int | None = None) -> MixtureExplorer:
     """Pick an arm with NormVary or SwitchNorm, train it for some seconds, and move through time: the weight of each
-    member for the mean and for the variance, layer by layer. `steps`: None = those of scale quick."""
+    member for the mean and for the variance, layer by layer.
+
+    steps: None = those of scale quick."""
     return MixtureExplorer(steps)

@@ -48,8 +48,8 @@ def _anchor(title: str) -> str:
 
 
 def _sentence(make: Callable) -> str:
-    """What an explorer is for: its docstring, as one line."""
-    return " ".join((make.__doc__ or "").split())
+    """What an explorer is for: the first paragraph of its docstring, as one line."""
+    return " ".join((make.__doc__ or "").partition("\n\n")[0].split())
 
 
 def serve(port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print) -> None:

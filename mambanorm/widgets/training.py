@@ -31,14 +31,17 @@ class TrainingExplorer(Explorer):
             self._show,
             remember=False,
             beside=(self.start, self.halt),
-            a1=choice("RMSN", names, "first: N1"),
+            a1=choice("RMSN", names, "first N1"),
             a2=choice("None", names, "N2"),
             a_more=further("further"),
-            b1=choice("None", names, "second: N1"),
+            b1=choice("None", names, "second N1"),
             b2=choice("IN", names, "N2"),
             b_more=further("further"),
             seed=choice(0, seeds, "seed"),
         )
+        row, *rest = self.children
+        rows = (row.children[:3], row.children[3:6], row.children[6:])  # an arm a row, however wide the page is
+        self.children = [*(w.HBox(some, layout=row.layout) for some in rows), *rest]
 
     def configs(self) -> list[RunConfig]:
         """The two runs that the controls ask for. ValueError for one arm twice."""
@@ -96,5 +99,7 @@ def further(name: str) -> w.Combobox:
 
 def explore_training(steps: int | None = None) -> TrainingExplorer:
     """Pick two arms, with norms at further sites if you like, and press start: loss, accuracy, sizes by depth and
-    gradients while both learn the digits from the same weights and batches. `steps`: None = those of scale quick."""
+    gradients while both learn the digits from the same weights and batches.
+
+    steps: None = those of scale quick."""
     return TrainingExplorer(steps)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 
 import nbformat
+import numpy as np
 import pytest
+from PIL import Image
 
 from mambanorm.basics.settings import ROOT
 from mambanorm.report.index import write_index
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.browser
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+THERE = "id => [id, decodeURIComponent(id)].some(one => document.getElementById(one))"
 FLAT = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().height < 4).length"
 
 
@@ -52,6 +56,60 @@ def test_a_page_of_the_report_fits_the_screen_and_draws_its_formulas(page, repor
     shoot(page, f"report-{page.size}-{name}")
 
 
+def test_the_first_card_is_within_the_first_screens_and_a_claim_has_one_line(page, report):
+    page.goto((report / "index.html").as_uri())
+    if page.size == "wide":
+        assert page.evaluate("document.querySelector('article').getBoundingClientRect().top") < 3 * SIZES["wide"][1]
+        lines = "[...document.querySelectorAll('.verdicts tbody tr')].map(row => row.getBoundingClientRect().height)"
+        assert max(page.evaluate(lines)) < 40
+    page.locator(".verdicts tbody summary").first.click()
+    assert page.locator(".verdicts tbody pre").first.is_visible()
+    assert page.evaluate(OVERFLOW) <= 0
+    page.locator(".first > details > summary").click()  # the table over the budget: all of it can be reached
+    table = page.locator(".first .dataframe")
+    table.evaluate("table => table.scrollLeft = 10_000")
+    box, last = table.bounding_box(), table.locator("tbody tr").first.locator("td").last.bounding_box()
+    assert last["x"] + last["width"] <= box["x"] + box["width"] + 1 <= SIZES[page.size][0]
+
+
+def test_a_click_enlarges_a_figure_in_its_own_box_without_a_script(browser, report, shoot):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True, java_script_enabled=False)
+    page = context.new_page()
+    for name, shown in (("index", 300), ("04_position", 300)):
+        page.goto((report / f"{name}.html").as_uri())
+        figure = page.locator(".figure").first
+        image = figure.locator("img")
+        assert shown < image.bounding_box()["width"] <= 390
+        image.click()
+        assert image.bounding_box()["width"] >= 950
+        assert figure.bounding_box()["width"] <= 390  # the page stays as wide as it is
+        shoot(page, f"report-enlarged-{name}")
+        image.click(position={"x": 20, "y": 20})
+        assert image.bounding_box()["width"] <= 390
+    context.close()
+
+
+def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, report, shoot):
+    """Blue stays blue where it is light: of the coloured pixels of the figure, as many are bluish."""
+    blue = {}
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True, color_scheme=scheme)
+        page = context.new_page()
+        page.goto((report / "index.html").as_uri())
+        shot = page.locator(".figure img").first.screenshot()
+        pixels = np.asarray(Image.open(io.BytesIO(shot)).convert("HSV"), int)
+        ground = np.bincount(pixels[..., 2].ravel()).argmax()
+        assert ground > 250 if scheme == "light" else ground < 60
+        coloured = pixels[(pixels[..., 1] > 110) & (pixels[..., 2] > 90)]
+        blue[scheme] = (abs(coloured[:, 0] - 152) < 20).mean()
+        shoot(page, f"report-{scheme}-index")
+        page.goto((report / "01_normalization.html").as_uri())
+        words = page.locator("img[alt*='dark is low']").evaluate("image => getComputedStyle(image).filter")
+        assert words == ("none" if scheme == "light" else "brightness(0.78)")  # it would be false, turned over
+        context.close()
+    assert blue["dark"] > 0.2 < blue["light"]
+
+
 def test_every_link_of_the_report_leads_somewhere(page, report):
     found, missing = 0, []
     for path in sorted(report.glob("*.html")):
@@ -63,9 +121,7 @@ def test_every_link_of_the_report_leads_somewhere(page, report):
             found += 1
             target = report / place.rpartition("/")[2]
             here = target == path and anchor
-            there = target.is_file() and (
-                not here or page.evaluate("id => !!document.getElementById(decodeURIComponent(id))", anchor[1:])
-            )
+            there = target.is_file() and (not here or page.evaluate(THERE, anchor[1:]))
             if not there:
                 missing.append((path.name, place, anchor))
     assert found > 3 * len(NOTEBOOKS)
