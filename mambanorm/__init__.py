@@ -45,6 +45,7 @@ PLACES = {
         "study.bibliography": "references",
         "study.experiments": "study",
         "study.plan": "plan plan_table",
+        "study.replication": "replicate",
         "tasks": "TASKS load_task register_task",
         "config": "RunConfig",
         "training.grid": "base_config grid",

@@ -12,6 +12,7 @@
     beyond.py         13: further sites and norms, and what their authors say
     verdicts.py       12: how many claims hold, and which arm to take
     clinic.py         14: what leaves the range, and which treatment keeps it finite and lets it learn
+    replication.py    03 to 10, 13: whether the reader's own runs are what the recorded ones let expect
     exercises.py      what more seeds change: which differences are told from zero
 
 Every sentence is computed from the frames it is given. `guesses_…` answers the questions under "Predict first", in
@@ -45,6 +46,7 @@ from mambanorm.answers.diagnostics import (
 from mambanorm.answers.exercises import decided
 from mambanorm.answers.normvary import guesses_on_learning, learned_norm
 from mambanorm.answers.position import before_or_after, guesses_on_place
+from mambanorm.answers.replication import replicated
 from mambanorm.answers.type import (
     difference,
     guesses_on_halves,
@@ -102,6 +104,7 @@ __all__ = [
     "proposal_or_original",
     "ranks_of",
     "ratios_of",
+    "replicated",
     "rivals_said",
     "rmse_said",
     "robustness_said",

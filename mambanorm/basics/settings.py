@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mambanorm.basics.errors import unknown
+from mambanorm.basics.errors import brief, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: where notebooks, data and benchmarks stand beside the package."""
@@ -55,9 +55,18 @@ def figure_format() -> str:
     return given
 
 
-def default_scale() -> str:
+def default_scale(otherwise: str = "quick") -> str:
     """The scale of the environment (`MAMBANORM_SCALE`), or quick. ValueError if it is unknown."""
-    return check_scale(os.environ.get("MAMBANORM_SCALE") or "quick")
+    return check_scale(os.environ.get("MAMBANORM_SCALE") or otherwise)
+
+
+STUDY_SCALE = "evening"
+"""Where nothing else is asked for, the study and its notebooks stand on models that were trained to the end."""
+
+
+def study_scale(scale: str | None = None) -> str:
+    """The scale of a study (None = the environment's, else STUDY_SCALE). ValueError if it is unknown."""
+    return default_scale(STUDY_SCALE) if scale is None else check_scale(scale)
 
 
 def check_scale(scale: str) -> str:
@@ -67,20 +76,36 @@ def check_scale(scale: str) -> str:
     return scale
 
 
-SOURCES = ("trained", "recorded")
+SOURCES = ("auto", "trained", "recorded")
+"""Where the runs of a study come from. auto: what is recorded is read, the rest is trained."""
 
 
 def check_source(source: str | None = None) -> str:
-    """`trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else trained. ValueError otherwise."""
-    source = source or os.environ.get("MAMBANORM_SOURCE") or "trained"
+    """`auto`, `trained` or `recorded`; None = the environment's (`MAMBANORM_SOURCE`), else auto. ValueError
+    otherwise."""
+    source = source or os.environ.get("MAMBANORM_SOURCE") or "auto"
     if source not in SOURCES:
         raise unknown("source", source, SOURCES)
     return source
 
 
+def fresh_seeds_asked() -> int:
+    """How many fresh seeds the reader's machine trains of each compared arm: `MAMBANORM_FRESH`, or 1; 0 = none.
+    ValueError for what is no number from 0 to 100."""
+    given = os.environ.get("MAMBANORM_FRESH") or "1"
+    if not (given.isascii() and given.isdigit() and len(given) < 4 and int(given) <= 100):
+        raise ValueError(f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(given)}")
+    return int(given)
+
+
 def check_environment() -> None:
     """ValueError for a variable of the environment that says what there is not, whether or not it will be asked."""
-    asked = {"MAMBANORM_SCALE": default_scale, "MAMBANORM_FIGURES": figure_format, "MAMBANORM_SOURCE": check_source}
+    asked = {
+        "MAMBANORM_SCALE": default_scale,
+        "MAMBANORM_FIGURES": figure_format,
+        "MAMBANORM_SOURCE": check_source,
+        "MAMBANORM_FRESH": fresh_seeds_asked,
+    }
     for variable, read in asked.items():
         try:
             read()

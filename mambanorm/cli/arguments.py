@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, NoReturn
 
 from mambanorm.basics.errors import brief, unknown
-from mambanorm.basics.settings import SCALES, check_scale, default_scale
+from mambanorm.basics.settings import SCALES, check_scale, check_source, default_scale
 
 
 class Parser(argparse.ArgumentParser):
@@ -180,6 +180,27 @@ def file(text: str) -> str:
 def output(text: str) -> str:
     """A file, or `-` for standard output."""
     return "-" if text in ("-", "/dev/stdout") else file(text)
+
+
+SOURCE_HELP = "auto (recorded runs are read, the rest is trained), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
+FRESH_HELP = "how many fresh seeds of each compared arm stand beside the recorded runs (default: MAMBANORM_FRESH, else 1)"
+
+
+def source(text: str) -> str:
+    return _said(check_source, text)
+
+
+def fresh(text: str) -> int:
+    if not WHOLE.fullmatch(text) or not 0 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number from 0 to 100")
+    return int(text)
+
+
+def set_source(options: argparse.Namespace) -> None:
+    """Puts --source and --fresh into the environment, for the notebooks' kernels."""
+    for variable, value in (("MAMBANORM_SOURCE", options.source), ("MAMBANORM_FRESH", options.fresh)):
+        if value is not None:
+            os.environ[variable] = str(value)
 
 
 def place(text: str) -> str:

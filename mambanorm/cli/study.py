@@ -22,6 +22,8 @@ EXAMPLES = [
 def add(command: Parser) -> None:
     arg.add_common(command)
     arg.add_training(command)
+    command.add_argument("--source", type=arg.source, metavar="WHERE", help=arg.SOURCE_HELP)
+    command.add_argument("--fresh", type=arg.fresh, metavar="N", help=arg.FRESH_HELP)
     names = "only these, by name or its beginning: 03,05_combination"
     command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=names)
     command.add_argument(
@@ -32,18 +34,22 @@ def add(command: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from mambanorm.report.notebooks import find_notebooks, study_runs
 
+    arg.set_source(options)
     paths = find_notebooks(options.notebooks)
     names = [path.stem for path in paths] if options.notebooks else None
     plan = study_runs(options.scale, options.tasks, options.seeds, names)
+    from mambanorm.report import study as report
+
     configs = [config for configs in plan.values() for config in configs]
+    here = report.trained_here(configs, options.runs_dir, draw=not options.dry_run)
     if options.dry_run:
         if options.out:
             writable_folder(options.out, "the report")
-        print_dry_run(configs, options)
+        read = len({config.run_id for config in configs} - {config.run_id for config in here})
+        print(f"{plural(read, 'recorded run')} read") if read else None
+        print_dry_run(here, options)
         print(f"Then {plural(len(paths), 'notebook')} executed: {', '.join(path.stem for path in paths)}")
         return 0
-    from mambanorm.report import study as report
-
-    confirm(report.to_train(configs, options.runs_dir), options)
+    confirm(here, options)
     asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))

@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,8 +46,17 @@ AT_ONCE = 2  # kernels; more would only share the cores of a laptop
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
 
 
-def execute(paths: Sequence[Path], out_dir: Path, parameters: dict, progress: bool = True) -> list[NotebookOutcome]:
-    """Executes notebooks, at most AT_ONCE at a time with the cores split among them; outcomes in their order."""
+def execute(
+    paths: Sequence[Path],
+    out_dir: Path,
+    parameters: dict,
+    progress: bool = True,
+    each: Callable[[NotebookOutcome], None] = lambda outcome: None,
+) -> list[NotebookOutcome]:
+    """Executes notebooks, at most AT_ONCE at a time with the cores split among them; outcomes in their order. `each` is
+    called with every outcome as it comes."""
+    if not paths:
+        return []
     cores = machine.cores()
     at_once = max(1, min(AT_ONCE, cores, len(paths)))
     kernels, pool = Kernels(max(1, cores // at_once)), ThreadPoolExecutor(at_once)
@@ -61,6 +70,7 @@ def execute(paths: Sequence[Path], out_dir: Path, parameters: dict, progress: bo
                 if progress or not outcome.ok:
                     bar.write(str(outcome))
                 bar.update()
+                each(outcome)
         finally:  # on an interrupt no kernel is left behind, and no thread waits for one
             pool.shutdown(wait=False, cancel_futures=True)
             kernels.stop()

@@ -1,6 +1,7 @@
 """The whole study: trains what it lacks, executes the notebooks headless, and makes one page of their answers.
 
-study() → sweep → execute → reports/<scale>/index.html
+study() → execute those that need no training → sweep → execute the rest → reports/<scale>/index.html, which fills as
+they come
 
 run_study       the whole way
 study_facts     what the page says about the run as a whole
@@ -13,10 +14,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import ROOT, check_scale, check_source, default_scale
+from mambanorm.basics.settings import ROOT, check_source, study_scale
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.report.execute import execute
@@ -24,10 +26,11 @@ from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
 from mambanorm.study.experiments import study
+from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
-from mambanorm.training.grid import check_names
-from mambanorm.training.recorded_results import recorded
+from mambanorm.training.grid import check_names, unique
+from mambanorm.training.recorded_results import recorded_ids
 from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
@@ -53,13 +56,14 @@ def run_study(
     *,
     workers: int | str = "auto",
 ) -> list[NotebookOutcome]:
-    """Trains what the store lacks, executes the notebooks (all, or those named) and writes the report.
+    """Executes the notebooks (all, or those named) whose runs are there, trains what the store lacks, executes the
+    others and writes the report, which is there from the first notebook on.
 
     None = the environment's or the scale's value. ValueError for an unknown scale, task or notebook and OSError for a
     folder that cannot be written to, before anything starts; a run or a notebook that fails is in the outcomes instead.
     """
     start = time.monotonic()
-    scale = default_scale() if scale is None else check_scale(scale)
+    scale, source = study_scale(scale), check_source()
     seeds = seeds if seeds is None or isinstance(seeds, int) else check_seeds(seeds, scale)
     tasks = None if tasks is None else check_names("tasks", tasks)
     paths = find_notebooks(notebooks)
@@ -73,34 +77,35 @@ def run_study(
         parameters["runs_dir"] = str(store_dir(runs_dir))
     out_dir = writable_folder(out_dir or REPORTS / scale, "the report")
 
-    trained, failed = _train(plan, runs_dir, scheduler, workers, progress)
-    outcomes = [
-        replace(outcome, failed_runs=sum(config.run_id in failed for config in plan.get(outcome.name, [])))
-        for outcome in execute(paths, out_dir, parameters, progress)
-    ]
-    n_runs = len({config.run_id for configs in plan.values() for config in configs})
-    facts = study_facts(scale, tasks, seeds, n_runs, trained, time.monotonic() - start)
-    index = write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
-    print(f"The report is at {index.as_uri()}")
-    return outcomes
+    lacking = {path.stem: missing_runs(trained_here(plan.get(path.stem, ()), runs_dir), runs_dir) for path in paths}
+    missing = unique(chain.from_iterable(lacking.values()))
+    runs = {config.run_id for configs in plan.values() for config in configs} | {config.run_id for config in missing}
+    outcomes, failed = [], set()
+
+    def shown(outcome: NotebookOutcome) -> None:
+        """The page as far as it is."""
+        mine = lacking.get(outcome.name, [])
+        outcomes.append(replace(outcome, failed_runs=sum(config.run_id in failed for config in mine)))
+        facts = study_facts(scale, source, tasks, seeds, len(runs), len(missing), time.monotonic() - start)
+        write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
+
+    for train_first in (False, True):
+        now = [path for path in paths if bool(lacking[path.stem]) is train_first]
+        if train_first and missing:
+            frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)
+            failed = set(frame.loc[frame["status"] == "failed", "run_id"])
+        execute(now, out_dir, parameters, progress, shown)
+    print(f"The report is at {(Path(out_dir) / 'index.html').resolve().as_uri()}")
+    return sorted(outcomes, key=lambda outcome: outcome.name)
 
 
-def to_train(configs: Iterable[RunConfig], runs_dir: str | Path | None) -> list[RunConfig]:
-    """What the store lacks; where recorded results are the source, which the notebooks then read, the few besides."""
-    missing = missing_runs(configs, runs_dir)
-    if missing and check_source() == "recorded":
-        held = set(recorded(missing[0].scale).run_id)
-        missing = [config for config in missing if config.run_id not in held]
-    return missing
-
-
-def _train(plan: dict[str, list], runs_dir, scheduler, workers, progress: bool) -> tuple[int, set[str]]:
-    """How many runs were missing, and the ids of those that could not be trained."""
-    missing = to_train((config for configs in plan.values() for config in configs), runs_dir)
-    if not missing:
-        return 0, set()
-    frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)
-    return len(missing), set(frame.loc[frame["status"] == "failed", "run_id"])
+def trained_here(configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True) -> list[RunConfig]:
+    """What of these runs is trained on this machine, now or before: those that are not recorded, and a fresh seed of
+    the recorded arms that are compared. draw: as of `fresh_seeds`."""
+    configs, source = unique(configs), check_source()
+    held = recorded_ids(config.scale for config in configs) if source != "trained" else set()
+    again = fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
+    return [*(config for config in configs if config.run_id not in held), *again]
 
 
 def _earlier(outcomes: Sequence[NotebookOutcome], out_dir: Path) -> list[NotebookOutcome]:
@@ -114,16 +119,25 @@ def _earlier(outcomes: Sequence[NotebookOutcome], out_dir: Path) -> list[Noteboo
     return found
 
 
-def study_facts(scale, tasks, seeds, n_runs: int, trained: int, wall_s: float) -> dict[str, str]:
+WHERE_FROM = {
+    "auto": "recorded ones are read and compared arms trained once more, the rest is trained here",
+    "recorded": "recorded ones are read, nothing else is trained but a fresh seed",
+    "trained": "all are trained here",
+}
+
+
+def study_facts(scale, source: str, tasks, seeds, n_runs: int, trained: int, wall_s: float) -> dict[str, str]:
     """What the page says about the run as a whole: label → text."""
-    names = tuple(tasks or dict.fromkeys(c.task for runs in study(scale, tasks, seeds).values() for c in runs))
+    configs = [config for runs in study(scale, tasks, seeds, source).values() for config in runs]
+    names = tuple(tasks or dict.fromkeys(config.task for config in configs))
     return {
         "Scale": scale,
-        "Seeds": ", ".join(map(str, check_seeds(seeds, scale))),
+        "Seeds": ", ".join(map(str, sorted({config.seed for config in configs}))),
+        "Source": WHERE_FROM[source],
         "Tasks": "; ".join(f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names),
         "Training runs": f"{n_runs}, of which {trained} trained this time"
         if trained
-        else f"{n_runs}, all in the store",
+        else f"{n_runs}, none trained this time",
         "Total time": spell(wall_s),
         "Date": f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         "Machine": machine.machine(),

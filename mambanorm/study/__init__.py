@@ -11,6 +11,7 @@ procedure.py      the paper's two steps to a pair, and what choosing costs
 table_2.py        Table 2 beside our gains, and what the tasks that are not run would cost
 gate.py           what a block does with an input that grows;   modes.py: trained models scored in train and eval mode
 inside.py         the models of notebook 07: weights turned up, trained weights, growth over depth, how runs ended
+replication.py    the reader's own machine trains compared arms once more, and what that says
 halves.py         IN taken apart;   more_seeds.py: recorded seeds of the same arms
 two_looks.py      why new seeds are judged alone
 classical.py      boosted trees and a linear model on a run's own split of a table

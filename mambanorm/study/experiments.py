@@ -21,10 +21,11 @@ from typing import Any
 
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.basics.settings import STUDY_SCALE, check_scale, check_source, default_scale, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import base_config, check_names, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+from mambanorm.training.recorded_results import own_rate
 from mambanorm.training.seeds import check_seeds
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
@@ -71,6 +72,9 @@ def site_arms(norms: Sequence[str] = SITE_NORMS) -> list[Arm]:
 
 
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
+RECORDED_TASKS = ("mnist1d", "digits_images", "diabetes")
+"""What the study stands on at scale evening, whose runs are recorded; elsewhere on STUDY_TASKS."""
+
 VALIDATION_TASKS = ("listops", "imdb", "cifar100", "pathfinder64")
 """The rows of Table 2."""
 
@@ -316,38 +320,73 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     """Those of Table 2's tasks that are asked for. None = all; at smoke and quick only ListOps, which takes minutes and
     needs no download."""
     if tasks is None:
-        return list(VALIDATION_TASKS[:1] if scale in ("smoke", "quick") else VALIDATION_TASKS)
+        few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: RECORDED_TASKS[:2]}
+        return list(few.get(scale, VALIDATION_TASKS))
     return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
 
 
+def at_own_rates(
+    arms: Sequence[Arm],
+    tasks: Sequence[str],
+    scale: str,
+    seeds: int | Iterable[int] | None = None,
+    source: str | None = None,
+) -> list[RunConfig]:
+    """`grid`, each arm at the learning rate at which its recorded runs are best on validation, else at the task's.
+
+    Where runs of the task are recorded and they are to be read (`source`, None = the environment's), arms that are not
+    recorded are left out, and `seeds=None` are the seeds that all of them have.
+    """
+    configs = []
+    for task in tasks:
+        rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
+        known = {arm: rate for arm, rate in rates.items() if rate}
+        chosen, here = [str(arm) for arm in arms], seeds
+        if known and check_source(source) != "trained":
+            chosen = list(known)
+            here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
+        for config in grid(chosen, [task], scale=scale, seeds=here):
+            configs.append(config.but(lr=known[config.arm][0]) if config.arm in known else config)
+    return unique(configs)
+
+
 def study(
-    scale: str | None = None, tasks: Sequence[str] | None = None, seeds: int | Iterable[int] | None = None
+    scale: str | None = None,
+    tasks: Sequence[str] | None = None,
+    seeds: int | Iterable[int] | None = None,
+    source: str | None = None,
 ) -> dict[str, list[RunConfig]]:
     """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
     always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
     is left out of the grid only if there is no other.
 
-    None = the environment's scale, the study's tasks, its seeds.
+    None = the environment's scale (else evening), the study's tasks, its seeds or those that are recorded, the
+    environment's source (else auto).
     """
-    scale = default_scale() if scale is None else check_scale(scale)
-    asked = STUDY_TASKS if tasks is None else check_names("tasks", tasks)
+    scale = study_scale(scale)
+    own = RECORDED_TASKS if scale == STUDY_SCALE else STUDY_TASKS
+    asked = own if tasks is None else check_names("tasks", tasks)
     images = [task for task in asked if task in VISION_TASKS]
     tables = [task for task in asked if task in TABLES]
     sequences = [task for task in asked if task not in (*images, *tables, *LANGUAGE_TASKS)]
     whole = [task for task in sequences if not leaves_grid_out(task, scale)]
 
     def runs(arms: Sequence[Arm], tasks: Sequence[str]) -> list[RunConfig]:
-        return grid(arms, tasks, scale=scale, seeds=seeds)
+        return at_own_rates(arms, tasks, scale, seeds, source)
 
+    # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
+    small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, sequences[:1])
+    further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
     return {
-        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], sequences[:1], scale=scale, seeds=1),
+        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], first, scale=small, seeds=1),
         "03_type": runs(TYPE_ARMS, sequences),
         "04_position": runs(POSITION_ARMS, sequences),
         "05_combination": runs(GRID_ARMS, whole or sequences),
-        "06_normvary": runs(NORMVARY_ARMS, whole) + runs(NORMVARY_CORE_ARMS, [t for t in sequences if t not in whole]),
-        "07_diagnostics": figure_9_runs(scale, tasks=asked) + failing_runs(scale),
+        "06_normvary": unique([*runs(NORMVARY_CORE_ARMS, sequences), *runs(further, whole)]),
+        "07_diagnostics": figure_9_runs(small, tasks=tasks) + failing_runs(small),
         "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
-        "10_autonorm": autonorm_runs([*images, *tables], scale, seeds) + runs(CROSSING_ARMS, whole[:1]),
+        "10_autonorm": autonorm_runs([*images, *tables], small, seeds)
+        + at_own_rates(CROSSING_ARMS, first if small != scale else whole[:1], small, seeds, source),
         "13_beyond": runs(site_arms(), whole[:1]) + runs(site_arms(["RMSN"]), LANGUAGE_TASKS if whole else []),
     }

@@ -6,7 +6,6 @@ each run is claimed before it is trained (training/leases.py). A sweep waits las
 
     sweep           configs → run frame, a row each
     waves           runs that learn from other runs come after them
-    relative_cost   a run's share of the work: the longest run goes first, and the time left follows from it
 
 Where runs go is in training/cluster.py, what happens to one there in training/worker.py.
 """
@@ -30,9 +29,9 @@ from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
-from mambanorm.training.grid import relative_cost, unique
+from mambanorm.training.grid import unique
 from mambanorm.training.leases import Watch
-from mambanorm.training.recorded_results import describe_recorded, recorded_runs
+from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs, weight
 from mambanorm.training.store import (
     COLUMNS,
     find_run,
@@ -59,7 +58,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Trains the runs that the store lacks and returns the run frame of all the configs, a row each, in their order.
 
-    `source="recorded"` trains nothing and reads the results that the repository carries (None = the environment's).
+    `source="recorded"` trains nothing and reads the results that the repository carries, "auto" reads those that are
+    recorded and trains the rest (None = the environment's, else auto).
     A run that could not be trained, or that is not in the store after its training, has status "failed" and its
     reason in `error`; it is not stored, so the next sweep tries it again.
 
@@ -73,12 +73,27 @@ def sweep(
     for config in configs:
         check_task(config.task)
     check_workers(workers)
-    if check_source(source) == "recorded":
-        frame = recorded_runs(configs)
-        print(describe_recorded(frame))
-        return frame
+    if (source := check_source(source)) != "trained":
+        held = set() if source == "recorded" else recorded_ids(config.scale for config in configs)
+        read = [config for config in configs if source == "recorded" or config.run_id in held]
+        if read:
+            frame, rest = recorded_runs(read), [config for config in configs if config not in set(read)]
+            print(describe_recorded(frame))
+            return _beside(configs, frame, _trained(rest, client, scheduler, workers, runs_dir, progress))
+    return _trained(configs, client, scheduler, workers, runs_dir, progress)
+
+
+def _beside(configs: list[RunConfig], read: pd.DataFrame, trained: pd.DataFrame) -> pd.DataFrame:
+    """The rows of both frames, in the order of the configs."""
+    frame = read if trained.empty else pd.concat([read, trained], ignore_index=True)
+    order = {config.run_id: i for i, config in enumerate(configs)}
+    return frame.sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
+
+
+def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, progress: bool) -> pd.DataFrame:
+    """The run frame of the configs, after those are trained that the store lacks."""
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
-    todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
+    todo = sorted(missing_runs(configs, runs_dir), key=weight, reverse=True)
     failed = {}
     if not todo:
         tidy(runs_dir)  # a sweep that was killed at its end
@@ -175,11 +190,11 @@ def _progress(
 ) -> Iterator[tuple[RunConfig, str | None]]:
     """Passes the finished runs on. The bar shows how many there are, how many another process trains, and the time
     left, estimated from each run's share of the work."""
-    total, finished, start = sum(map(relative_cost, todo)), 0.0, time.monotonic()
+    total, finished, start = sum(map(weight, todo)), 0.0, time.monotonic()
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}{postfix}"
     with tqdm(total=len(todo), desc="training", bar_format=layout, disable=not show) as bar:
         for config, error, elsewhere in done:
-            finished += relative_cost(config) if config else 0.0
+            finished += weight(config) if config else 0.0
             left = [f"{spell((time.monotonic() - start) * (total / finished - 1))} left"] if finished else []
             others = [f"{elsewhere} elsewhere"] if elsewhere else []
             bar.set_postfix_str(", ".join(left + others), refresh=config is None and elsewhere > 0)

@@ -1,0 +1,133 @@
+"""Replication: the reader's own machine trains compared arms once more, on a seed that no one has recorded.
+
+The notebooks stand on recorded runs. Beside them stands one fresh run of each compared arm, at the recorded learning
+rate and steps. A new run of the same arm lies inside the 95 % prediction interval of the recorded ones nineteen times in
+twenty; one that does not is named.
+
+fresh_seeds     the store's own seeds, drawn once
+to_replicate    which of the recorded configs are trained once more
+replicate       trains them → run frame
+replication     recorded runs and fresh ones → one row a fresh run: where it lies
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from mambanorm.basics.atomic import write_text
+from mambanorm.basics.settings import check_source, fresh_seeds_asked
+from mambanorm.config import RunConfig
+from mambanorm.study.experiments import NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
+from mambanorm.training.grid import unique
+from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.training.recorded_results import recorded_ids, recorded_runs
+from mambanorm.training.store import check_store
+from mambanorm.training.store import runs_dir as store_dir
+from mambanorm.training.sweep import sweep
+
+FRESH = ".fresh-seed"
+"""The file of a store that holds its seed."""
+
+FIRST_FRESH = 10_001
+COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *NORMVARY_ARMS, OWN)}
+"""The arms of type, position and NormVary; of the grid its best and its worst come besides."""
+
+LEVEL = 0.95
+FEWEST = 3  # recorded runs that an interval needs
+
+
+def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> list[int]:
+    """The seeds on which this store replicates, as many as `MAMBANORM_FRESH` says, or one: one after the other from a
+    number above 10,000 that is drawn once and kept. OSError for a store that cannot be written to. `draw=False` draws
+    and writes nothing: a store without such a number is told the least."""
+    if (first := _kept(runs_dir)) is None and draw:
+        write_text(check_store(runs_dir) / FRESH, f"{FIRST_FRESH + secrets.randbelow(10**6)}\n")
+        first = _kept(runs_dir)
+    first = FIRST_FRESH if first is None else first
+    return list(range(first, first + fresh_seeds_asked()))
+
+
+def _kept(directory: str | Path | None) -> int | None:
+    """The store's first fresh seed; None if there is none yet, or what stands there is no seed."""
+    with suppress(OSError, ValueError):
+        return max(int((store_dir(directory) / FRESH).read_text("ascii")), FIRST_FRESH)
+    return None
+
+
+def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> list[RunConfig]:
+    """Of these configs one of each recorded task and arm that is trained once more, with its seed of before: the arms of
+    COMPARED, and of each task the best and the worst on validation. Empty where all is trained here."""
+    configs = unique(configs)
+    held = recorded_ids(config.scale for config in configs) if check_source(source) != "trained" else set()
+    known = [config for config in configs if config.run_id in held and not (config.teacher or config.start)]
+    if not known:
+        return []
+    means = recorded_runs(known).groupby(["task", "arm"]).val_accuracy.mean()
+    ends = {(task, pick(of)[1]) for task, of in means.groupby("task") for pick in (pd.Series.idxmax, pd.Series.idxmin)}
+    one_each = {(config.task, config.arm): config for config in known}
+    return [config for key, config in one_each.items() if config.arm in COMPARED or key in ends]
+
+
+def replicate(
+    configs: Iterable[RunConfig], *, source: str | None = None, runs_dir: str | Path | None = None, **how: Any
+) -> pd.DataFrame:
+    """The run frame of the fresh seeds of the arms that `to_replicate` names, trained where the store lacks them. Empty
+    where all is trained here. `how`: scheduler and the like, as of `sweep`."""
+    again = fresh_configs(configs, source=source, runs_dir=runs_dir)
+    if not again:
+        return pd.DataFrame(columns=["task", "arm", "seed", "status", "test_accuracy"])
+    return sweep(again, runs_dir=runs_dir, source="trained", **how)
+
+
+def fresh_configs(
+    configs: Iterable[RunConfig], *, source: str | None = None, runs_dir: str | Path | None = None, draw: bool = True
+) -> list[RunConfig]:
+    """What `replicate` trains. draw: as of `fresh_seeds`."""
+    asked = to_replicate(configs, source)
+    return [config.with_seed(seed) for seed in (fresh_seeds(runs_dir, draw=draw) if asked else ()) for config in asked]
+
+
+def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    """One row a fresh run: task, arm, seed, value, mean, low, high, n, unit and lies: inside, below, above, diverged, or
+    untold where fewer than FEWEST recorded runs finished.
+
+    Values are test accuracies in per cent, of language models bits a character. low and high are the 95 % prediction
+    interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n), which holds the next one as often if runs are
+    normally distributed.
+    """
+    rows = []
+    for run in fresh.itertuples():
+        runs = recorded[(recorded.task == run.task) & (recorded.arm == run.arm) & (recorded.status == "ok")]
+        seen = _value(runs.task, runs.test_accuracy, runs.get("test_loss")).to_numpy(float)
+        low, high = prediction_interval(seen)
+        value = float(_value(pd.Series([run.task]), run.test_accuracy, getattr(run, "test_loss", None)).iloc[0])
+        lies = "untold" if not np.isfinite(low) else "below" if value < low else "above" if value > high else "inside"
+        facts = dict(task=run.task, arm=run.arm, seed=run.seed, value=value, mean=seen.mean() if len(seen) else np.nan)
+        unit = "bits" if run.task in LANGUAGE_TASKS else "%"
+        lies = "diverged" if run.status == "diverged" else lies
+        rows.append(facts | dict(low=low, high=high, n=len(seen), unit=unit, lies=lies))
+    return pd.DataFrame(rows, columns=["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "lies"])
+
+
+def _value(task: pd.Series, accuracy: Any, loss: Any) -> pd.Series:
+    """Accuracy in per cent; of a language model the loss in bits a character."""
+    accuracy = pd.Series(100 * accuracy, index=task.index, dtype=float)
+    is_text = task.isin(LANGUAGE_TASKS)
+    return accuracy.where(~is_text, loss / np.log(2)) if is_text.any() else accuracy
+
+
+def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
+    """Where the next value of a normal distribution lies, of which these were drawn; NaN for fewer than FEWEST."""
+    n = len(values)
+    if n < FEWEST:
+        return np.nan, np.nan
+    half = stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) * np.sqrt(1 + 1 / n)
+    return float(np.mean(values) - half), float(np.mean(values) + half)
