@@ -156,6 +156,8 @@ def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for():
     assert {c.task for c in asked["08_validation"]} == {"imdb"}
     assert {c.task for c in asked["09_vision"]} == {"cifar10_images"}
     assert {c.task for c in study("paper", None, 1)["08_validation"]} == {"listops", "imdb", "cifar100", "pathfinder64"}
+    assert {c.task for c in study("evening")["08_validation"]} == {"mnist1d", "digits_images"}  # what is recorded
+    assert {c.task for c in study("evening", ["listops", "mnist1d"])["08_validation"]} == {"listops", "mnist1d"}
 
 
 def test_figure_9_takes_the_studys_models_the_verdicts_and_few_of_its_own():
