@@ -258,6 +258,42 @@ def test_paired_differences_say_what_their_lines_are(frame):
     assert "blue" not in single
 
 
+def own_diamonds(fig):
+    """Where the diamonds of fresh runs stand: the value on the axis that has values, by panel."""
+    lines = [line for ax in fig.axes for line in ax.lines if line.get_marker() == "D"]
+    return [value for line in lines for value in np.round(line.get_ydata(), 6)]
+
+
+def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their_seed(frame):
+    fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(seed=12_345, test_accuracy=0.77)
+    for name in ("headline", "type", "position", "single_vs_best", "validation"):
+        draw = getattr(figures, f"fig_{name}")
+        for none in (None, fresh.iloc[:0]):
+            assert own_diamonds(draw(frame, fresh=none)) == []
+            assert "diamonds" not in draw(frame, fresh=none).get_label()
+        fig = draw(frame, fresh=fresh)
+        assert set(own_diamonds(fig)) == {77.0}, name
+        assert "diamonds: your own runs, seed 12,345" in " ".join(fig.get_label().split())
+    cells = [text.get_text() for text in figures.fig_grid(frame, "digits", fresh=fresh).axes[0].texts]
+    assert cells.count("◇ 77.0") == fresh.arm.nunique()
+
+
+def test_two_fresh_runs_have_their_difference_as_a_diamond(frame):
+    table = paired(frame, "None>SSM>GN", "GN>SSM>None")
+    fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(seed=12_345, test_loss=np.log(2))
+    accuracy = fresh.arm.map({"None>SSM>GN": 0.7, "GN>SSM>None": 0.4})
+    loss = fresh.test_loss.where(fresh.arm != "None>SSM>GN", 0.5 * np.log(2))
+    fresh = fresh.assign(test_accuracy=accuracy, test_loss=loss)
+
+    def at(table, fresh):
+        lines = [line for line in figures.fig_pairs(table, fresh=fresh).axes[0].lines if line.get_marker() == "D"]
+        return np.concatenate([line.get_xdata() for line in lines] or [[]]).tolist()
+
+    assert at(table, fresh) == pytest.approx([30.0])
+    assert at(table.assign(unit="bits a character"), fresh) == pytest.approx([0.5])
+    assert at(table, fresh[fresh.arm == "None>SSM>GN"]) == []
+
+
 def test_an_interval_that_holds_zero_has_an_open_dot():
     facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-1.0, 3.0)]

@@ -1,8 +1,8 @@
 """Data → figures, one function a figure; nothing here trains, and nothing is shown or saved by itself.
 
     diagrams.py      Figures 2, 3, 4 and the cross-scan: from the registry, the arm notation and the scan's order
-    accuracy.py      Figures 1, 5–8, Table 2: from the run frame
-    comparisons.py   the 6×6 grid, curves, paired differences, IN taken apart: from the run frame and its tables
+    accuracy.py      Figures 1, 5–8: from the run frame
+    comparisons.py   the 6×6 grid, curves, paired differences, Table 2, IN taken apart: from run frames, tables
     diagnostics.py   Figures 9, 10, Appendix B, NormVary's mixture: from diagnostics arrays
     concepts.py      from mambanorm.lessons: descent, invariances, batch norm, memory, a block without a part
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
@@ -27,7 +27,6 @@ from mambanorm.figures.accuracy import (
     fig_position,
     fig_single_vs_best,
     fig_type,
-    fig_validation,
 )
 from mambanorm.figures.advice import fig_mistakes, fig_over, fig_samples
 from mambanorm.figures.arm_view import fig_arm_view
@@ -36,7 +35,7 @@ from mambanorm.figures.beyond import fig_ladder, fig_site_gains
 from mambanorm.figures.budget import fig_budget
 from mambanorm.figures.cell_view import fig_cell_view
 from mambanorm.figures.clinic import fig_clinic, fig_cures, fig_failure
-from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs
+from mambanorm.figures.comparisons import fig_curves, fig_grid, fig_halves, fig_pairs, fig_validation
 from mambanorm.figures.concepts import fig_batch_norm, fig_descent, fig_invariances, fig_memory_of_delta, fig_parts
 from mambanorm.figures.diagnostics import (
     fig_mixture,

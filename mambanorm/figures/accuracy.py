@@ -1,8 +1,9 @@
-"""The paper's accuracy figures: run frame in, figure out (Figures 1, 5–8), and its Table 2 as a picture.
+"""The paper's accuracy figures: run frame in, figure out (Figures 1, 5–8).
 
 Each is one function of a frame (see `load_runs`) and draws a panel a task. Dots are seeds, bars and large dots are
-means, thin lines ± one standard deviation. Numbers that the paper prints stand in a panel of their own: its tasks
-differ from ours, so the pattern, not the level, is comparable.
+means, thin lines ± one standard deviation. Diamonds are the runs of `fresh`, a run frame of the reader's own (see
+`replicate`). Numbers that the paper prints stand in a panel of their own: its tasks differ from ours, so the pattern,
+not the level, is comparable.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from mambanorm.figures.style import (
     new_figure,
     norm_colour,
     norm_marker,
+    own_run,
+    own_runs,
     short,
     styled,
 )
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import (
-    SAME_TASK,
     by_seed,
     check_frame,
     choose,
@@ -48,9 +50,9 @@ TEST_ACCURACY = "test accuracy (%)"
 CHANCE = dict(color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
 
 
-def seeds_of(frame: pd.DataFrame, task: str, arm: str) -> np.ndarray:
-    """An arm's test accuracies in per cent, by seed; empty where it was not run."""
-    if not ((frame.task == task) & (frame.arm == arm)).any():
+def seeds_of(frame: pd.DataFrame | None, task: str, arm: str) -> np.ndarray:
+    """An arm's test accuracies in per cent, by seed; empty where it was not run, and of no frame."""
+    if frame is None or not ((frame.task == task) & (frame.arm == arm)).any():
         return np.array([])
     return 100 * by_seed(frame, task, arm).dropna().sort_index().to_numpy()
 
@@ -92,9 +94,18 @@ def keep_arms(frame: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
 
 
 def bar(
-    ax: Axes, x: float, values: np.ndarray, colour: str, *, width: float = 0.62, light: bool = False, hatch: str = ""
+    ax: Axes,
+    x: float,
+    values: np.ndarray,
+    colour: str,
+    *,
+    width: float = 0.62,
+    light: bool = False,
+    hatch: str = "",
+    fresh: Sequence[float] = (),
 ) -> None:
-    """One bar: mean, ± sd, a dot a seed. Nothing where there are no values."""
+    """One bar: mean, ± sd, a dot a seed, a diamond a fresh run. Nothing where there are no values."""
+    diamonds(ax, x + 0.4 * width, fresh)
     if not len(values):
         return
     style = dict(alpha=0.4 if light else 0.9, hatch=hatch, edgecolor="white", linewidth=0.8)
@@ -102,6 +113,12 @@ def bar(
     if len(values) > 1:
         ax.errorbar(x, values.mean(), values.std(ddof=1), color=INK, linewidth=1, capsize=0, zorder=3)
         ax.plot(x + jitter(len(values), width / 2), values, "o", **seed_dots())
+
+
+def diamonds(ax: Axes, x: float, fresh: Sequence[float], **look) -> None:
+    """Fresh runs in per cent, one below the other."""
+    if len(fresh):
+        ax.plot(np.full(len(fresh), x), fresh, **own_run(**look))
 
 
 def seed_dots(colour: str = INK) -> dict:
@@ -141,21 +158,22 @@ def group_of(arm: str | Arm) -> str:
 
 
 @styled
-def fig_headline(frame: pd.DataFrame) -> Figure:
+def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> Figure:
     """Figure 1: every arm's mean and seeds, in three groups: no norm, a single type, two types combined."""
     fig, panels, _ = task_panels(frame, height=4.3)
     for task, ax in panels.items():
         for x, group in enumerate(GROUPS):
             arms = [arm for arm in frame.arm[frame.task == task].unique() if group_of(arm) == group]
-            _strip(ax, x, {arm: seeds_of(frame, task, arm) for arm in arms}, GROUPS[group])
+            own = {arm: seeds_of(fresh, task, arm) for arm in arms}
+            _strip(ax, x, {arm: seeds_of(frame, task, arm) for arm in arms}, own, GROUPS[group])
         ax.set_xticks(range(len(GROUPS)), GROUPS)
         ax.set(xlim=(-0.5, 2.6), xlabel="normalization strategy")
         headroom(ax, 0.17)
     marks = "large dots: means of arms, small: seeds, line: mean of the group, dotted: chance"
-    return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks)
+    return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
 
 
-def _strip(ax: Axes, x: float, arms: dict[str, np.ndarray], colour: str) -> None:
+def _strip(ax: Axes, x: float, arms: dict[str, np.ndarray], own: dict[str, np.ndarray], colour: str) -> None:
     """One group: arms side by side in order of their mean, the best one named."""
     arms = {arm: values for arm, values in arms.items() if len(values)}
     if not arms:
@@ -166,6 +184,7 @@ def _strip(ax: Axes, x: float, arms: dict[str, np.ndarray], colour: str) -> None
     for place, arm in zip(at, order, strict=True):
         ax.plot(np.full(len(arms[arm]), place), arms[arm], "o", markersize=2.4, color=colour, alpha=0.45, zorder=2)
         ax.plot(place, arms[arm].mean(), "o", markersize=6, color=colour, markeredgecolor="white", zorder=3)
+        diamonds(ax, place, own[arm], size=3.5)
     ax.hlines(np.mean([v.mean() for v in arms.values()]), x - 0.4, x + 0.4, color=colour, linewidth=1.4, alpha=0.8)
     best, top = order[-1], max(values.max() for values in arms.values())
     above(ax, x, top, f"{short(best)}\n{percent(arms[best].mean() / 100)}", 8)
@@ -205,23 +224,26 @@ def _paper_bar(
 
 
 @styled
-def fig_type(frame: pd.DataFrame, norms: Sequence[str] = PAPER_NORMS) -> Figure:
+def fig_type(frame: pd.DataFrame, norms: Sequence[str] = PAPER_NORMS, *, fresh: pd.DataFrame | None = None) -> Figure:
     """Figure 5: the same norm before and after the SSM; the paper's printed values in a panel of their own."""
     frame = keep_arms(frame, [f"{norm}>SSM>{norm}" for norm in norms])
     fig, panels, paper = task_panels(frame, paper=True)
     for x, norm in enumerate(norms):
         arm = f"{norm}>SSM>{norm}"
         for task, ax in panels.items():
-            bar(ax, x, seeds_of(frame, task, arm), norm_colour(norm))
+            bar(ax, x, seeds_of(frame, task, arm), norm_colour(norm), fresh=seeds_of(fresh, task, arm))
         _paper_bar(paper, x, arm, paper_kind(frame), norm=norm, home=SECTIONS["Figure 5"])
     for ax in (*panels.values(), paper):
         norm_ticks(ax, norms, "norm, before and after the SSM")
         headroom(ax)
-    return finish(fig, "Which type of norm?", describe_frame(frame), "dotted: chance", f"paper: {PATTERN_ONLY}")
+    notes = (own_runs(fresh), "dotted: chance", f"paper: {PATTERN_ONLY}")
+    return finish(fig, "Which type of norm?", describe_frame(frame), *notes)
 
 
 @styled
-def fig_position(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figure:
+def fig_position(
+    frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES, *, fresh: pd.DataFrame | None = None
+) -> Figure:
     """Figure 6 and Table 1: each norm before the SSM and after it, seeds joined by lines; the paper's values beside."""
     sites = [arm for norm in norms for arm in (f"{norm}>SSM>None", f"None>SSM>{norm}")]
     frame = keep_arms(frame, ["None>SSM>None", *sites])
@@ -229,6 +251,8 @@ def fig_position(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Fi
     for task, ax in panels.items():
         for x, norm in enumerate(norms):
             _before_after(ax, x, norm, frame, task)
+            for side, arm in ((-1, f"{norm}>SSM>None"), (1, f"None>SSM>{norm}")):
+                diamonds(ax, x + 0.34 * side, seeds_of(fresh, task, arm))
         none = seeds_of(frame, task, "None>SSM>None")
         if len(none):
             ax.axhline(none.mean(), color=NO_NORM, linewidth=1, zorder=1)
@@ -245,7 +269,7 @@ def fig_position(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Fi
     handles.append(Line2D([], [], color=NO_NORM, linewidth=1, label="no norm"))
     fig.legend(handles=handles, loc="outside upper right", ncols=3)
     paper_says = f"paper: {PATTERN_ONLY}, its no-norm line is from {section}"
-    notes = ("lines join the runs of one seed", "dotted: chance", paper_says)
+    notes = ("lines join the runs of one seed", own_runs(fresh), "dotted: chance", paper_says)
     return finish(fig, "Before or after the SSM?", describe_frame(frame, "means and seeds"), *notes)
 
 
@@ -286,17 +310,19 @@ def tested(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @styled
-def fig_single_vs_best(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figure:
+def fig_single_vs_best(
+    frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES, *, fresh: pd.DataFrame | None = None
+) -> Figure:
     """Figure 7: for each N2, the type N2→N2 against the best combination, chosen on validation, shown on test."""
     pairs = [arm for n2 in norms for arm in (f"{n2}>SSM>{n2}", *partners(n2, norms))]
     shown = tested(frame := keep_arms(frame, pairs))
     fig, panels, _ = task_panels(shown)
     for task, ax in panels.items():
         for x, n2 in enumerate(norms):
-            bar(ax, x - 0.21, seeds_of(shown, task, f"{n2}>SSM>{n2}"), norm_colour(n2), width=0.4, light=True)
-            chosen = best_combination(frame, task, n2, norms)
-            values = seeds_of(shown, task, chosen) if chosen else np.array([])
-            bar(ax, x + 0.21, values, norm_colour(n2), width=0.4, hatch="///")
+            chosen = best_combination(frame, task, n2, norms) or ""
+            for side, arm, look in ((-1, f"{n2}>SSM>{n2}", dict(light=True)), (1, chosen, dict(hatch="///"))):
+                values, own = seeds_of(shown, task, arm), seeds_of(fresh, task, arm)
+                bar(ax, x + 0.21 * side, values, norm_colour(n2), width=0.4, fresh=own, **look)
             if len(values):
                 above(ax, x + 0.21, values.max(), Arm.parse(chosen).n1, 7.5)
         norm_ticks(ax, norms, "N₂, the norm after the SSM")
@@ -307,7 +333,7 @@ def fig_single_vs_best(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES)
     kind = paper_kind(frame)
     numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
     paper = f"paper, {MAIN_TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
-    notes = ("N₁ chosen on validation, shown on test", "dotted: chance", paper)
+    notes = ("N₁ chosen on validation, shown on test", own_runs(fresh), "dotted: chance", paper)
     return finish(fig, "One type, or the best pair?", describe_frame(shown), *notes)
 
 
@@ -321,16 +347,16 @@ def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figu
         for x, n2 in enumerate(norms):
             _box(ax, x, means.reindex(partners(n2, norms)).dropna())
         norm_ticks(ax, norms, "N₂, the norm after the SSM")
-    handles = [Line2D([], [], label=n1, **_n1_dot(n1)) for n1 in norms]
+    handles = [Line2D([], [], label=n1, **n1_dot(n1)) for n1 in norms]
     fig.legend(handles=handles, title="N₁, before the SSM", loc="outside right center", title_fontsize=8.5)
     notes = (
         describe_frame(frame, "means over seeds"),
-        "box: quartiles over N₁, line: median, diamond: mean, whiskers: all",
+        "box: quartiles over N₁, line: median, cross: mean, whiskers: all",
     )
     return finish(fig, "Which norm after the SSM, whatever stands before?", *notes)
 
 
-def _n1_dot(n1: str) -> dict:
+def n1_dot(n1: str) -> dict:
     """The dot of an arm with this N1: told by its shape as well as by its colour."""
     shape = dict(marker=norm_marker(n1), markersize=7 if norm_marker(n1) in ("^", "v", "P") else 6)
     return dict(color=norm_colour(n1), linestyle="", markeredgecolor="white", **shape)
@@ -355,39 +381,5 @@ def _box(ax: Axes, x: float, means: pd.Series) -> None:
         manage_ticks=False,
     )
     for place, (arm, mean) in zip(x + jitter(len(means), 0.5), means.items(), strict=True):
-        ax.plot(place, mean, zorder=4, **_n1_dot(Arm.parse(arm).n1))
-    ax.plot(x, means.mean(), "D", markersize=4.5, color="white", markeredgecolor=INK, zorder=5)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Table 2
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@styled
-def fig_validation(frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary")) -> Figure:
-    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
-    does not depend on the other. Hollow diamonds: what the paper prints for the task of the same name."""
-    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
-    frame = keep_arms(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
-    fig, panels, _ = task_panels(frame, chance=False)
-    table_2 = paper_values("sequence").query("source == 'Table 2'")
-    for task, ax in panels.items():
-        printed = table_2[table_2.task == SAME_TASK.get(task)]
-        for i, n1 in enumerate(n1s):
-            seeds = {x + 0.12 * (i - 0.5): seeds_of(frame, task, f"{n1}>SSM>{n2}") for x, n2 in enumerate(n2s)}
-            seeds = {x: values for x, values in seeds.items() if len(values)}
-            line = _n1_dot(n1) | dict(linestyle="-" if i == 0 else "--", markeredgecolor=norm_colour(n1))
-            ax.plot(list(seeds), [v.mean() for v in seeds.values()], label=n1, zorder=3, **line)
-            for x, values in seeds.items():
-                ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
-        for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):
-            n1, n2, _ = Arm.parse(arm)
-            if n2 not in n2s:
-                continue
-            ax.plot(n2s.index(n2), percent_printed, "D", markersize=7, markerfacecolor="none", color=norm_colour(n1))
-        norm_ticks(ax, n2s, "N₂, the norm after the SSM")
-    axes = list(panels.values())
-    axes[0].legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
-    notes = ("small dots: seeds", f"diamonds: the paper's Table 2, {PATTERN_ONLY}")
-    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(frame, "means and seeds"), *notes)
+        ax.plot(place, mean, zorder=4, **n1_dot(Arm.parse(arm).n1))
+    ax.plot(x, means.mean(), "x", markersize=6, color=INK, zorder=5)

@@ -3,7 +3,10 @@
 fig_grid        every pair of norms, from the run frame
 fig_curves      loss and validation accuracy over the steps, from `StoredRun.curves`
 fig_pairs       differences between two arms, from `tables.paired`
+fig_validation  Table 2 as a picture: N1 × N2
 fig_halves      IN taken apart, from `halves.with_halves`
+
+`fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,18 @@ from matplotlib.patches import Rectangle
 
 from mambanorm.arms import PAPER_NORMS, Arm
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.accuracy import TEST_ACCURACY, bar, headroom, keep_arms, task_panels
+from mambanorm.figures.accuracy import (
+    TEST_ACCURACY,
+    bar,
+    diamonds,
+    headroom,
+    keep_arms,
+    n1_dot,
+    norm_ticks,
+    seed_dots,
+    seeds_of,
+    task_panels,
+)
 from mambanorm.figures.style import (
     BEST,
     COMBINATION,
@@ -27,18 +41,25 @@ from mambanorm.figures.style import (
     NO_NORM,
     arm_styles,
     finish,
+    jitter,
     new_figure,
     norm_colour,
+    own_run,
+    own_runs,
     short,
     styled,
     whole_ticks,
 )
-from mambanorm.study.tables import check_frame, describe_frame, seeds_text, summarize
+from mambanorm.study.paper import PATTERN_ONLY, paper_values
+from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, describe_frame, seeds_text, summarize
 
 
 @styled
-def fig_grid(frame: pd.DataFrame, task: str, norms: Sequence[str] = PAPER_NORMS) -> Figure:
-    """The grid N1 × N2 of one task: mean and sd of the test accuracy in each cell; blank where nothing was run."""
+def fig_grid(
+    frame: pd.DataFrame, task: str, norms: Sequence[str] = PAPER_NORMS, *, fresh: pd.DataFrame | None = None
+) -> Figure:
+    """The grid N1 × N2 of one task: mean and sd of the test accuracy in each cell, with a diamond the mean of its fresh
+    runs; blank where nothing was run."""
     check_frame(frame)
     if task not in set(frame.task):
         raise unknown("task of this frame", task, frame.task.unique())
@@ -52,15 +73,18 @@ def fig_grid(frame: pd.DataFrame, task: str, norms: Sequence[str] = PAPER_NORMS)
     for (i, j), mean in np.ndenumerate(means):
         if np.isfinite(mean):
             dark = image.norm(mean) > 0.55
-            _cell(ax, j, i, table.loc[f"{norms[i]}>SSM>{norms[j]}"], "white" if dark else INK)
+            arm = f"{norms[i]}>SSM>{norms[j]}"
+            _cell(ax, j, i, table.loc[arm], seeds_of(fresh, task, arm), "white" if dark else INK)
     _frame_grid(ax, means, norms)
     blank = "blank: not run" if np.isnan(means).any() else ""
-    return finish(fig, f"Every pair on {task}", describe_frame(frame), "framed: the best mean", blank)
+    return finish(fig, f"Every pair on {task}", describe_frame(frame), own_runs(fresh), "framed: the best mean", blank)
 
 
-def _cell(ax: Axes, x: int, y: int, row: pd.Series, colour: str) -> None:
-    """Mean, sd, and how many of the seeds diverged."""
+def _cell(ax: Axes, x: int, y: int, row: pd.Series, own: np.ndarray, colour: str) -> None:
+    """Mean, sd, the mean of fresh runs, and how many of the seeds diverged."""
     ax.text(x, y - 0.12, f"{100 * row['mean']:.1f}", ha="center", va="center", color=colour, fontsize=10)
+    if len(own):
+        ax.text(x, y - 0.35, f"◇ {own.mean():.1f}", ha="center", va="center", color=colour, fontsize=7.5)
     spread = f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed"
     ax.text(x, y + 0.17, spread, ha="center", va="center", color=colour, fontsize=7.5, alpha=0.9)
     if row.diverged:
@@ -123,16 +147,21 @@ def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
 
 
 @styled
-def fig_pairs(table: pd.DataFrame, caption: str = "", *, corrected: bool = False) -> Figure:
-    """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed. The mean is
-    a filled dot if the interval excludes zero, else an open one. `corrected`: the intervals are, for several
-    comparisons; the caption then says over what. A column `unit` other than "pp" stands for a loss."""
+def fig_pairs(
+    table: pd.DataFrame, caption: str = "", *, corrected: bool = False, fresh: pd.DataFrame | None = None
+) -> Figure:
+    """Forest plot of paired differences (rows of `tables.paired`): mean, 95 % interval, a small dot a seed, a diamond
+    for two fresh runs of one seed. The mean is a filled dot if the interval excludes zero, else an open one.
+    `corrected`: the intervals are, for several comparisons; the caption then says over what. A column `unit` other than
+    "pp" stands for a loss."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
     fig, axes = new_figure(height=1.5 + 0.36 * len(table))
     ax = axes[0, 0]
     for y, row in enumerate(table.itertuples()):
         _pair(ax, y, row)
+        own = _own_differences(fresh, row)
+        ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
     ax.axvline(0, color=GREY, linewidth=1, zorder=1)
     several = table.task.nunique() > 1
     names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
@@ -151,7 +180,17 @@ def fig_pairs(table: pd.DataFrame, caption: str = "", *, corrected: bool = False
     colours = "blue: above zero, red: below, grey: the interval holds zero (open dot)" * known
     colours += "; not corrected for several comparisons" * (known and len(table) > 1 and not corrected)
     shows = caption or f"{seeds} · mean and 95 % t-interval"
-    return finish(fig, title, shows, words, colours, "differences within a seed")
+    return finish(fig, title, shows, words, colours, "differences within a seed", own_runs(fresh))
+
+
+def _own_differences(fresh: pd.DataFrame | None, row) -> list[float]:
+    """a − b of the fresh runs of a row's two arms, seed by seed, in the row's unit; [] where one of them is missing."""
+    if fresh is None or not {row.a, row.b} <= set(fresh.arm[fresh.task == row.task]):
+        return []
+    in_points = getattr(row, "unit", "pp") == "pp"
+    value, factor = ("test_accuracy", 100) if in_points else ("test_loss", -1 / np.log(2))
+    a, b = (by_seed(fresh, row.task, arm, value) for arm in (row.a, row.b))
+    return (factor * (a - b)).dropna().tolist()
 
 
 def _pair(ax: Axes, y: float, row) -> None:
@@ -162,6 +201,39 @@ def _pair(ax: Axes, y: float, row) -> None:
     ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
     face, edge = ("white", colour) if colour == GREY else (colour, "white")
     ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
+
+
+@styled
+def fig_validation(
+    frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
+) -> Figure:
+    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
+    does not depend on the other. Crosses: what the paper prints for the task of the same name."""
+    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
+    frame = keep_arms(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
+    fig, panels, _ = task_panels(frame, chance=False)
+    table_2 = paper_values("sequence").query("source == 'Table 2'")
+    for task, ax in panels.items():
+        printed = table_2[table_2.task == SAME_TASK.get(task)]
+        for i, n1 in enumerate(n1s):
+            seeds = {x + 0.12 * (i - 0.5): seeds_of(frame, task, f"{n1}>SSM>{n2}") for x, n2 in enumerate(n2s)}
+            seeds = {x: values for x, values in seeds.items() if len(values)}
+            for x, n2 in enumerate(n2s):
+                diamonds(ax, x + 0.24 * (i - 0.5), seeds_of(fresh, task, f"{n1}>SSM>{n2}"), colour=norm_colour(n1))
+            line = n1_dot(n1) | dict(linestyle="-" if i == 0 else "--", markeredgecolor=norm_colour(n1))
+            ax.plot(list(seeds), [v.mean() for v in seeds.values()], label=n1, zorder=3, **line)
+            for x, values in seeds.items():
+                ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
+        for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):
+            n1, n2, _ = Arm.parse(arm)
+            if n2 not in n2s:
+                continue
+            ax.plot(n2s.index(n2), percent_printed, "x", markersize=7, color=norm_colour(n1))
+        norm_ticks(ax, n2s, "N₂, the norm after the SSM")
+    axes = list(panels.values())
+    axes[0].legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
+    notes = ("small dots: seeds", own_runs(fresh), f"crosses: the paper's Table 2, {PATTERN_ONLY}")
+    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(frame, "means and seeds"), *notes)
 
 
 @styled

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -265,6 +266,20 @@ def short(label: str) -> str:
 def whole_ticks(ax: Axes) -> None:
     """Blocks and steps are counted in whole numbers."""
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+
+
+def own_run(colour: str = INK, size: float = 6) -> dict:
+    """How a run of the reader's own machine is drawn beside recorded ones: a white diamond with an edge."""
+    edge = dict(markeredgecolor=colour, markeredgewidth=1.2)
+    return dict(marker="D", markersize=size, markerfacecolor="white", linestyle="", zorder=6) | edge
+
+
+def own_runs(fresh: pd.DataFrame | None) -> str:
+    """What a caption says of such runs: "diamonds: your own run, seed 12,345"; "" if there are none."""
+    if fresh is None or fresh.empty:
+        return ""
+    seeds = [f"{seed:,}" for seed in sorted(set(fresh.seed))]
+    return f"diamonds: your own runs, seed{'s' * (len(seeds) > 1)} {' and '.join(seeds)}"
 
 
 def empty_axes(ax: Axes) -> None:
