@@ -74,6 +74,14 @@ def site_arms(norms: Sequence[str] = SITE_NORMS) -> list[Arm]:
     return [OWN, *(OWN._replace(more=((site, norm),)) for norm in norms for site in MORE_SITES)]
 
 
+def site_runs(
+    scale: str, tasks: Sequence[str] = ("digits",), seeds: int | Iterable[int] | None = None
+) -> list[RunConfig]:
+    """Every norm at every site at one learning rate, and RMSN at every site of a language model; [] without a task."""
+    tasks_of = ((site_arms(), tasks), (site_arms(["RMSN"]), LANGUAGE_TASKS if tasks else []))
+    return [config for arms, of in tasks_of for config in grid(arms, of, scale=scale, seeds=seeds)]
+
+
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
 RECORDED_TASKS = ("mnist1d", "digits_images", "diabetes")
 """What the study stands on at scale evening, whose runs are recorded; elsewhere on STUDY_TASKS."""
@@ -373,9 +381,9 @@ def study(
         return at_own_rates(arms, tasks, scale, seeds, source)
 
     # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
-    small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, sequences[:1])
-    early = first if small != scale else whole[:1]
-    often, language = AUTONORM_SEEDS[scale] if seeds is None else seeds, LANGUAGE_TASKS if whole else []
+    small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, (whole or sequences)[:1])
+    often = AUTONORM_SEEDS[scale] if seeds is None else seeds
+    beyond = runs(GATED_ARMS, [*whole[:1], *(LANGUAGE_TASKS if whole else ())])
     further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
     return {
         "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], first, scale=small, seeds=1),
@@ -387,8 +395,6 @@ def study(
         "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
         "10_autonorm": autonorm_runs([*images, *tables], small, often)
-        + grid(CROSSING_ARMS, early, scale=small, seeds=often),
-        "13_beyond": (runs(GATED_ARMS, [*whole[:1], *language]) if small != scale else [])
-        + grid(site_arms(), early, scale=small, seeds=often)
-        + grid(site_arms(["RMSN"]), language, scale=small, seeds=often),
+        + grid(CROSSING_ARMS, first, scale=small, seeds=often),
+        "13_beyond": site_runs(scale, first, seeds) if small == scale else beyond,
     }
