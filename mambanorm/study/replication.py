@@ -22,10 +22,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from mambanorm.arms import AUTONORM
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
-from mambanorm.study.experiments import NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
+from mambanorm.study.experiments import CROSSING_ARMS, NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
 from mambanorm.training.grid import unique
 from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.recorded_results import recorded_ids, recorded_runs
@@ -37,8 +38,8 @@ FRESH = ".fresh-seed"
 """The file of a store that holds its seed."""
 
 FIRST_FRESH = 10_001
-COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *NORMVARY_ARMS, OWN)}
-"""The arms of type, position and NormVary; of the grid its best and its worst come besides."""
+COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *NORMVARY_ARMS, *CROSSING_ARMS, *AUTONORM, OWN)}
+"""The arms of type, position, NormVary and AutoNorm; of the grid its best and its worst come besides."""
 
 LEVEL = 0.95
 FEWEST = 3  # recorded runs that an interval needs
