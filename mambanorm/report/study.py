@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import ROOT, check_source, study_scale
+from mambanorm.basics.settings import WORK, check_source, study_scale
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.report.execute import execute
@@ -36,7 +36,7 @@ from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 from mambanorm.training.sweep import sweep
 
-REPORTS = ROOT / "reports"
+REPORTS = WORK / "reports"
 
 
 def exit_code(outcomes: Iterable[NotebookOutcome]) -> int:

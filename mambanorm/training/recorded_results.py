@@ -23,12 +23,12 @@ import pandas as pd
 from pyarrow import ArrowInvalid
 
 from mambanorm.basics.atomic import replacing, sha256, write_text
-from mambanorm.basics.settings import ROOT, SCALES, check_scale, default_scale
+from mambanorm.basics.settings import KIT, SCALES, check_scale, default_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import base_config, relative_cost, unique
 from mambanorm.training.presets import LANGUAGE_TASKS
 
-RESULTS = ROOT / "data" / "results"
+RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"
 SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
 
