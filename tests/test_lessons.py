@@ -161,10 +161,15 @@ def test_the_arms_of_the_small_vgg_differ_in_norm_and_start_only():
         batch_norm.small_vgg("LN")
 
 
-def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off():
-    frame = batch_norm.with_and_without("smoke", 2, rates=(0.02,))
+def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_path, monkeypatch):
+    frame = batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
-    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,)))
+    torch.rand(17)
+    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other"))
+    monkeypatch.setattr(batch_norm, "small_vgg", None)  # what is kept is read, and the rest cannot be trained now
+    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one"))
+    with pytest.raises(TypeError):
+        batch_norm.with_and_without("smoke", 3, rates=(0.02,), runs_dir=tmp_path / "one")
     assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
     ahead = frame.assign(train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9}))
     said = answers.batch_norm(ahead)
