@@ -814,21 +814,30 @@ def test_time_left_is_spelt_and_costs_grow_with_the_work():
 # what is written twice must agree
 
 
-def test_environment_yml_lists_what_pyproject_lists():
-    import re
+def test_make_conda_and_binder_install_the_same_versions():
+    """All three name one file of exact versions; it has every package that pyproject.toml asks for, within its bounds."""
     import tomllib
 
+    import yaml
+    from packaging.requirements import Requirement
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {re.split(r"[<>=\[]", line)[0] for line in wanted}
-    conda = {"pytorch": "torch"}  # the only one that conda-forge calls by another name
-    dependencies = (ROOT / "environment.yml").read_text().split("dependencies:")[1]
-    lines = re.findall(r"^ +- ([a-z0-9-]+)(>=[\d.]+)?(?:; .*)?$", dependencies, re.MULTILINE)
-    listed = {conda.get(name, name): bound for name, bound in lines if name not in ("python", "pip")}
-    assert set(listed) == names
-    for line in wanted:
-        name, bound = re.match(r"([a-z0-9-]+)(>=[\d.]+)", line).groups()
-        assert listed[name] == bound, name
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for wanted in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["dev"]]):
+        assert pins[wanted.name] in wanted.specifier, wanted.name
+
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert conda == [f"python{project['requires-python']}", "pip", {"pip": conda[-1]["pip"]}]
+    assert conda[-1]["pip"] == ["--constraint constraints.txt", "--editable .[dev]"]
+    assert '-c constraints.txt -e ".[dev]"' in (ROOT / "Makefile").read_text()
+    lines = (ROOT / "binder" / "requirements.txt").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        "--extra-index-url https://download.pytorch.org/whl/cpu",
+        "--constraint ../constraints.txt",  # pip looks for it from where the line stands, for the project from the root
+        "--editable .",
+    ]
+    python = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
+    assert Requirement(f"python{project['requires-python']}").specifier.contains(python)
 
 
 if __name__ == "__main__":
