@@ -130,4 +130,4 @@ def _digest() -> str:
     return hashlib.sha256(b"".join(texts) + torch.__version__.encode()).hexdigest()[:10]
 
 
-MEASURES = ("blocks", "experiments", "experiments_dense", "experiments_gan", "fitting")
+MEASURES = ("blocks", "experiments", "fitting")

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from mambanorm.advice.evidence import Gap
 from mambanorm.advice.experiments import measure
 from mambanorm.basics.errors import unknown
-from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says
 
 
 @dataclass(frozen=True)
@@ -76,42 +75,36 @@ MISTAKES = {
 
 def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, condition, measured, seed, scale,
-    losses.
-
-    Three of the five come from runs that other demos use too. ValueError for a number that is none of 1 to 5.
-    """
+    losses. ValueError for a number that is none of 1 to 5."""
     if number not in MISTAKES:
         raise unknown("mistake", number, MISTAKES)
     mistake = MISTAKES[number]
     frame = measure(mistake.experiment, scale, seeds, runs_dir)
     twins = zip(("wrong", "right"), (mistake.wrong, mistake.right), mistake.labels, strict=True)
-    found = [frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins]
-    rows = pd.concat(found, ignore_index=True)
+    rows = pd.concat([frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins])
     facts = dict(depth=rows.depth.max() if "depth" in rows else 0, steps=rows.losses.map(len).max())
     rows = rows.assign(
         measured=rows[mistake.value],
         label=[label.format(**facts) for label in rows.label],
         condition=mistake.condition.format(**facts),
     )
-    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
+    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]].reset_index(drop=True)
 
 
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by (right's advantage,
     low, high: 95 % t-interval of the paired seeds), n, fails, wrong_is, right_is, condition. fails: what the interval
     says of the demo; the last three: what is compared, and under which condition."""
-    rows = []
+    rows, told = [], {"above zero": "yes", "below zero": "no, the twin is worse"}
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, scale, seeds, runs_dir)
-        wide = runs.pivot_table(index="seed", columns="twin", values="measured")
-        gain = mistake.better * (wide.right - wide.wrong)
-        low, high = t_interval(gain)
+        gap = Gap(runs.assign(measured=mistake.better * runs.measured), "twin", "right", "wrong", "measured")
+        by_twin = runs.groupby("twin")
         facts = dict(number=number, mistake=mistake.words, measured=mistake.unit)
-        facts |= {twin: _mean_sd(wide[twin]) for twin in ("wrong", "right")}
-        told = {"above zero": "yes", "below zero": "no, the twin is worse"}
-        facts |= dict(advantage=gain.mean(), low=low, high=high, n=len(gain))
-        facts["fails"] = told.get(interval_says(low, high), "not told")
-        facts |= {f"{twin}_is": label for twin, label in runs.groupby("twin").label.first().items()}
+        facts |= {twin: _mean_sd(by_twin.measured.get_group(twin)) for twin in ("wrong", "right")}
+        facts |= dict(advantage=gap.mean, low=gap.low, high=gap.high, n=len(gap.by_seed))
+        facts |= dict(fails=told.get(gap.says, "not told"))
+        facts |= {f"{twin}_is": label for twin, label in by_twin.label.first().items()}
         rows.append(facts | dict(condition=runs.condition.iloc[0]))
     return pd.DataFrame(rows)
 
