@@ -17,9 +17,9 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm import advice, claims, figures
-from mambanorm.advice import answers, blocks, evidence, experiments, fitting, mamba, numbers
+from mambanorm.advice import blocks, evidence, experiments, fitting, mamba, numbers
 from mambanorm.advice.framework import parameters
-from mambanorm.advice.mistakes import MISTAKES, mistake_runs, mistake_table
+from mambanorm.advice.mistakes import MISTAKES, counted, mistake_runs, mistake_table
 from mambanorm.advice.recommendation import UNDECIDED
 from mambanorm.arms import Arm
 from mambanorm.norms import NORMS
@@ -367,7 +367,7 @@ def test_a_gap_is_paired_by_seed(other, told):
     rows = [dict(norm=norm, seed=seed, lengths="four", mode="eval", error=error + seed)
             for seed in range(3) for norm, error in (("LN", 1.7), ("None", other + noise[seed]))]  # fmt: skip
     frame = pd.DataFrame([*rows, dict(norm="LN", seed=0, lengths="one", mode="eval", error=99.0)])
-    gap = evidence.Gap(answers.counted(frame), "norm", "LN", "None", "error")
+    gap = evidence.Gap(counted(frame), "norm", "LN", "None", "error")
     assert gap.says == told
     assert str(gap).startswith(f"{1.7 - other:+.2f} [".replace("-", "−"))
     mandatory = {"above zero": "no norm is better", "below zero": "LN is better"}.get(told, "not told")

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
 from mambanorm.clinic import NonFinite, diagnosis, passing, sentences
+from mambanorm.clinic.batches import tensors_in
+from mambanorm.clinic.passing import First
 from mambanorm.clinic.sites import layers_of, places_of
 from mambanorm.diagnostics import record_sites, singular_values
-from mambanorm.diagnostics.nonfinite import First, tensors_in
 from mambanorm.diagnostics.recording import describe
 
 V, B, L = 50, 4, 24

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
-from mambanorm.clinic import NonFinite, passing, watching
+from mambanorm.clinic import NonFinite, passing, reports, watching
 from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics.recording import describe
 from tests.test_clinic import V, found_in, next_id, ours, text, theirs
@@ -164,7 +164,7 @@ def test_bad_sites_are_refused_in_words():
 # ---------------------------------------------------------------------------------------------------------------- watch
 
 
-def fail_at(steps, model, folder, **options) -> tuple[watching.Watch, list]:
+def fail_at(steps, model, folder, **options) -> tuple[watching.Watched, list]:
     """Six steps, some with an infinite factor; the loop catches what is raised and goes on."""
     optimizer, reports = sgd(model), []
     with mn.watch(model, optimizer, folder=folder, **options) as seen:
@@ -238,7 +238,7 @@ def test_a_full_disk_takes_the_files_and_not_the_report(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(watching, "save_tensors", full)
+    monkeypatch.setattr(reports, "save_tensors", full)
     _, (report,) = fail_at((3,), net(), tmp_path)
     assert report.checkpoint is None
     assert report.picture.exists()

@@ -20,10 +20,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from mambanorm.advice.answers import counted
 from mambanorm.advice.blocks import ConvBlock, TransformerLayer
 from mambanorm.advice.evidence import Gap
 from mambanorm.advice.experiments import REACHED, measure
+from mambanorm.advice.mistakes import counted
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.basics.text import digits
 from mambanorm.kernels.threads import exactly_threads
