@@ -28,7 +28,7 @@ from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
 from mambanorm.clinic.batches import as_it_was, check_device, first_tensor, run
-from mambanorm.clinic.sites import mixers_of, version_of
+from mambanorm.clinic.sites import mixers_of, parts_of, version_of
 from mambanorm.diagnostics import left_as_found
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
@@ -154,16 +154,8 @@ def _sites_of(model: nn.Module) -> tuple[str, ...]:
 
 def _seat_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: dict) -> Seat:
     """A norm on the input or the output of one of a mixer's modules, or on some of its channels."""
-    part, side, channels = {"n1": "in_proj", "gated": "out_proj", "branch": "out_proj"}.get(site), "input", None
-    if site == "branch":
-        side = "output"
-    elif part is None and version_of(mixer) == 2:
-        wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
-        part, side, channels = "in_proj", "output", (wide - heads, wide)
-    elif part is None:
-        R, N = mixer.dt_proj.weight.shape[-1], mixer.A_log.shape[-1]
-        part, side = "x_proj", "output"
-        channels = {"delta": (0, R), "B": (R, R + N), "C": (R + N, R + 2 * N)}[site]
+    parts = {"n1": ("in_proj", "input", 0, None), "branch": ("out_proj", "output", 0, None)} | parts_of(mixer)
+    part, side, _, channels = parts["dt" if site == "delta" else site]
     linear, child = getattr(mixer, part), f"norm_{site}"
     wide = linear.weight.shape[1 if side == "input" else 0]
     width = wide if channels is None else channels[1] - channels[0]
