@@ -311,4 +311,4 @@ def test_without_transformers_only_the_callback_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError):
         mn.trainer_callback()
-    assert watching.Watch is not None
+    assert watching.Watched is not None

@@ -12,17 +12,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.findings import Findings
-from mambanorm.advice.given import TARGETS, first_tensor, split
-from mambanorm.advice.model_check import as_it_was
 from mambanorm.basics.checks import shown
 from mambanorm.basics.text import plural
-from mambanorm.clinic.passing import EDGES, Pass, check_device, run
+from mambanorm.clinic.batches import as_it_was, check_device, check_targets, first_tensor, run, split
+from mambanorm.clinic.passing import EDGES, First, Pass
 from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import places_of
 from mambanorm.clinic.surgery import sites_for_norms
+from mambanorm.clinic.symptoms import Symptoms
 from mambanorm.diagnostics import blocks_of, left_as_found
-from mambanorm.diagnostics.nonfinite import First, tensors_in
 
 HISTOGRAMS = ["histogram", "grad_histogram"]
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
@@ -49,7 +47,7 @@ class Diagnosis:
     first_gradient: First | None
     loss: float
     loss_is: str
-    findings: Findings
+    findings: Symptoms
     modules: int
     """How many were run, and looked at for magnitudes and non-finite values, sites or not."""
 
@@ -132,22 +130,25 @@ def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Te
     """The loss, and in words where it is from."""
     output = run(model, batch, with_targets=loss is None)
     if loss is not None:
-        if split(batch)[1] is None:
-            ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
-            raise ValueError(f"loss needs targets, and the batch has none: give {ways}")
+        check_targets(batch)
         value, loss_is = loss(output, split(batch)[1]), "the loss given"
     elif isinstance(own := getattr(output, "loss", None), Tensor):
         value, loss_is = own, "the model's own loss"
     else:
-        first = next((t for t in tensors_in(output) if t.is_floating_point()), first_tensor(output))
+        first = first_tensor(output, real=True)
         if first is None or not first.is_floating_point():
             given = type(output).__name__
             raise ValueError(f"the model puts out {given}, in which no tensor of real numbers was found: give a loss")
         value, loss_is = first.float().square().mean(), NO_LOSS
+    check_loss(value)
+    return value, loss_is
+
+
+def check_loss(value: object) -> None:
+    """ValueError for what is no tensor of one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
         raise ValueError(f"the loss must be a tensor of one number, got {got}")
-    return value, loss_is
 
 
 def _gradients(value: Tensor, named: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mambanorm.clinic.reports import Report
-from mambanorm.clinic.watching import Watch, new_watch
+from mambanorm.clinic.watching import Watched, new_watch
 
 
 def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "clinic"):
@@ -17,7 +17,7 @@ def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "
     from transformers import TrainerCallback
 
     class ClinicCallback(TrainerCallback):
-        watch: Watch | None = None
+        watch: Watched | None = None
 
         @property
         def report(self) -> Report | None:
@@ -34,6 +34,6 @@ def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "
             return control
 
         def on_train_end(self, args, state, control, **_):
-            self.watch.close()
+            self.watch.__exit__()
 
     return ClinicCallback()
