@@ -21,11 +21,11 @@ from typing import Any
 
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import STUDY_SCALE, check_scale, check_source, default_scale, study_scale
+from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import base_config, check_names, grid, unique
+from mambanorm.training.own_rates import at_own_rates
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
-from mambanorm.training.recorded_results import own_rate
 from mambanorm.training.seeds import check_seeds
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
@@ -330,31 +330,6 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
         few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: recorded}
         return list(few.get(scale, VALIDATION_TASKS))
     return [task for task in (*recorded, *VALIDATION_TASKS) if task in check_names("tasks", tasks)]
-
-
-def at_own_rates(
-    arms: Sequence[Arm],
-    tasks: Sequence[str],
-    scale: str,
-    seeds: int | Iterable[int] | None = None,
-    source: str | None = None,
-) -> list[RunConfig]:
-    """`grid`, each arm at the learning rate at which its recorded runs are best on validation, else at the task's.
-
-    Where runs of the task are recorded and they are to be read (`source`, None = the environment's), arms that are not
-    recorded are left out, and `seeds=None` are the seeds that all of them have.
-    """
-    configs = []
-    for task in tasks:
-        rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
-        known = {arm: rate for arm, rate in rates.items() if rate}
-        chosen, here = [str(arm) for arm in arms], seeds
-        if known and check_source(source) != "trained":
-            chosen = list(known)
-            here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
-        for config in grid(chosen, [task], scale=scale, seeds=here):
-            configs.append(config.but(lr=known[config.arm][0]) if config.arm in known else config)
-    return unique(configs)
 
 
 def study(
