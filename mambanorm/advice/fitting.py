@@ -109,7 +109,7 @@ def stored(name: str, scale: str | None = None, runs_dir=None) -> pd.DataFrame:
 @lru_cache(maxsize=1)
 def _digest() -> str:
     """Of the code that measures."""
-    return kept.digest(path for path in sorted(Path(__file__).parent.glob("*.py")) if path.stem in MEASURES)
+    return kept.digest(*(Path(__file__).with_name(f"{name}.py") for name in MEASURES))
 
 
 MEASURES = ("blocks", "experiments", "fitting")

@@ -3,8 +3,6 @@
 over_budget     claims, run frame → a row for each claim, task and share of the steps
 over_size       the same for widths and depths
 still_rising    how many runs at all steps were best in their last tenth
-in_words        the verdicts over the budget as one: "reproduced early, gone when trained"
-budget_table    these words for every claim and task, with the effect from few steps to all
 
 The rule is the one of every verdict. Each budget has a schedule and a choice of learning rates of its own; so a short
 run is no cut of a long one. The verdict of a scale is the one at all of its steps.
@@ -23,7 +21,7 @@ from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.judged_on import kind_of, tasks_of
 from mambanorm.claims.protocol import RISING
-from mambanorm.claims.verdict import VERDICTS, Verdict, judge
+from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
 from mambanorm.training.grid import base_config
 
@@ -137,41 +135,3 @@ def still_rising(frame: pd.DataFrame, scale: str = "evening", evidence: Evidence
             share = float(known.mean()) if len(known) else np.nan
             rows.append(dict(task=task, arm=arm, runs=len(known), late=share, trained=share <= RISING))
     return pd.DataFrame(rows, columns=["task", "arm", "runs", "late", "trained"])
-
-
-def in_words(over: pd.DataFrame) -> str:
-    """The verdicts of a claim on a task (rows of `over_budget`) as one.
-
-    `reproduced from the first steps on`; `reproduced early, gone when trained`; `inconclusive early, reproduced when
-    trained`. *Early* is the smallest share of BUDGETS, *trained* are all steps; where one of them is not told, it says
-    so.
-    """
-    told = {row.share: row.verdict for row in over.itertuples() if row.verdict in VERDICTS[:5]}
-    early, late = told.get(BUDGETS[0]), told.get(BUDGETS[-1])
-    if not told:
-        return "not told"
-    if late is None or early is None:
-        known = "; ".join(f"{word} at {_share(share)}" for share, word in told.items())
-        return f"{known}; {'the first steps' if late else 'all steps'} not told yet"
-    if early != late:
-        gone = early == "reproduced" and late in ("contradicted", "≈ threshold")
-        return f"{early} early, {'gone' if gone else late} when trained"
-    between = [word for word in told.values() if word != late]
-    if between:
-        return f"{late} early and when trained, {between[0]} between"
-    return f"{late} {'from the first steps on' if late in VERDICTS[:3] else 'at every budget'}"
-
-
-def budget_table(over: pd.DataFrame) -> pd.DataFrame:
-    """One row a claim and task of `over_budget`: task, its verdicts over the budget in words, and its effects."""
-    columns = ["task", "over the budget", "effect, from few steps to all"]
-    rows, claims = [], []
-    for (claim, task), mine in over.groupby(["claim", "task"], sort=False):
-        effects = " → ".join(f"{effect:+.3g}" for effect in mine.effect).replace("-", "−")
-        rows.append((task, in_words(mine), effects))
-        claims.append(claim)
-    return pd.DataFrame(rows, columns=columns, index=pd.Index(claims, name="claim"))
-
-
-def _share(share: float) -> str:
-    return "all steps" if share == 1 else f"1/{1 / share:.0f} of the steps"

@@ -62,15 +62,14 @@ def verdict_html(
     *,
     beside: Mapping[str, str] | None = None,
     first: Mapping[str, FirstVerdict] | None = None,
-    early: Mapping[str, Verdict] | None = None,
     caption: str = "",
 ) -> str:
     """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold:
-    `first`, claim id → the verdict of version 1, where its word differs; `early`, claim id → the verdict on
-    models in their first epochs."""
+    `first`, claim id → the verdict of version 1, where its word differs."""
     names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, early)) for verdict in verdicts)
+    trained = any(verdict.scale == "evening" for verdict in verdicts)
+    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, trained)) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
@@ -87,18 +86,13 @@ def _said(verdicts: Sequence[Verdict]) -> str:
     return " ".join(sentences)
 
 
-def _earlier(
-    verdict: Verdict, first: Mapping[str, FirstVerdict] | None, early: Mapping[str, Verdict] | None
-) -> list[str]:
-    """What was said of the claim before: in the first epochs, and by version 1 of the protocol where it differs."""
-    before, soon = (first or {}).get(verdict.claim.id), (early or {}).get(verdict.claim.id)
-    lines = []
-    if soon is not None and soon.n_seeds and soon.scale == verdict.scale:
-        lines.append(f"of models in their first epochs (scale {soon.scale}), not of trained ones")
-    elif soon is not None and soon.n_seeds:
-        elsewhere = f", on other tasks: {', '.join(soon.tasks)}" if set(soon.tasks) != set(verdict.tasks) else ""
-        lines.append(f"early, in the first epochs (scale {soon.scale}{elsewhere}): {soon.brief}")
-    if before is not None and before.verdict != (soon or verdict).verdict:
+def _earlier(verdict: Verdict, first: Mapping[str, FirstVerdict] | None, trained: bool) -> list[str]:
+    """That a verdict stands on first epochs where others stand on trained models; and what version 1 of the protocol
+    said of the claim, where it differs."""
+    before = (first or {}).get(verdict.claim.id)
+    first_epochs = trained and verdict.n_seeds and verdict.scale == "quick"
+    lines = ["of models in their first epochs (scale quick), not of trained ones"] if first_epochs else []
+    if before is not None and before.verdict != verdict.verdict:
         lines.append(f"under protocol 1: {first_brief(before)}")
     return lines
 

@@ -59,4 +59,4 @@ def kept_lesson(
 ) -> pd.DataFrame:
     """The rows of a lesson's experiment for seeds 0, 1, …, from `<run store>/.lessons/` or measured now. file: where
     the lesson is written; a lesson that is written anew is measured anew."""
-    return kept.kept(".lessons", name, one_seed, range(seeds), kept.digest([Path(file), Path(__file__)]), runs_dir)
+    return kept.kept(".lessons", name, one_seed, range(seeds), kept.digest(Path(file), Path(__file__)), runs_dir)

@@ -2,7 +2,7 @@
 
     kept      rows by seed, from the store or measured now: on one thread, with torch's seed set
     stored    those that are there already
-    digest    of files and settings, for the name under which rows are kept: what is changed is measured anew
+    digest    of files, functions and settings: rows are kept under it, so that what is changed is measured anew
 
 They lie in a folder with a dot, which the run store passes by.
 """
@@ -10,6 +10,7 @@ They lie in a folder with a dot, which the run store passes by.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -49,10 +50,14 @@ def stored(folder: str, name: str, digest: str, runs_dir=None) -> pd.DataFrame:
     return pd.concat(map(pd.read_parquet, paths), ignore_index=True) if paths else pd.DataFrame()
 
 
-def digest(files: Iterable[Path], *settings: object) -> str:
-    """Of the code that measures, of its settings, and of torch's version: results of another one are not these."""
-    parts = [*(path.read_bytes() for path in files), repr(settings).encode(), torch.__version__.encode()]
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:10]
+def digest(*made_by: object) -> str:
+    """Of what measures, and of torch's version: of a file or a function its text, of a setting its value."""
+    texts = [torch.__version__, *map(_text, made_by)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
+
+
+def _text(part: object) -> str:
+    return part.read_text() if isinstance(part, Path) else inspect.getsource(part) if callable(part) else repr(part)
 
 
 def _path(folder: str, name: str, seed: int | str, digest: str, runs_dir) -> Path:
