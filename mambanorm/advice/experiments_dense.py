@@ -32,7 +32,10 @@ def dense(scale: str, seed: int) -> list[dict]:
     for norm in NORMS:
         for batch in BATCHES:
             torch.manual_seed(seed)
-            model, steps = dense_net(norm), max({"smoke": 4, "quick": 48}.get(scale, 192) * 32 // batch, 2)
+            model, steps = (
+                dense_net(norm),
+                max({"smoke": 4, "quick": 48, "evening": 48}.get(scale, 192) * 32 // batch, 2),
+            )
             losses = fit(
                 model,
                 lambda model, which: F.cross_entropy(model(x[which]), labels[which]),

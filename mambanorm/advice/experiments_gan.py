@@ -25,7 +25,7 @@ def gan(scale: str, seed: int) -> list[dict]:
     train, test = data["train"][0], data["test"][0]
     draw = torch.Generator().manual_seed(seed)
     best = energy_distance(train[torch.randperm(len(train), generator=draw)[: len(test)]], test)
-    steps = {"smoke": 4, "quick": 150}.get(scale, 1000)
+    steps = {"smoke": 4, "quick": 150, "evening": 150}.get(scale, 1000)
     for generator_norm, discriminator_norm in ARMS:
         torch.manual_seed(seed)
         generator, discriminator = Generator(norm=generator_norm), Discriminator(norm=discriminator_norm)
