@@ -340,7 +340,13 @@ def study(
         return grid(arms, tasks, scale=scale, seeds=seeds)
 
     return {
-        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], sequences[:1], scale=scale, seeds=1),
+        # a first look takes seconds, also where the study's models are trained to the end
+        "00_start_here": grid(
+            [Arm("RMSN", "None"), Arm("RMSN", "GN")],
+            sequences[:1],
+            scale="quick" if scale == "evening" else scale,
+            seeds=1,
+        ),
         "03_type": runs(TYPE_ARMS, sequences),
         "04_position": runs(POSITION_ARMS, sequences),
         "05_combination": runs(GRID_ARMS, whole or sequences),
