@@ -7,6 +7,7 @@ import pytest
 import mambanorm as mn
 from mambanorm import claims, figures
 from mambanorm.claims import calibrate, needed, recording
+from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget, lr_grid
 from mambanorm.training.grid import base_config
@@ -49,6 +50,15 @@ def test_an_effect_that_goes_away_is_called_so(frame):
     assert table.verdict[2] in ("≈ threshold", "contradicted")
     assert table.effect.tolist() == pytest.approx([12, 6, 0], abs=1)
     assert ((table.low < table.effect) & (table.effect < table.high)).all()
+
+
+def test_a_frame_that_is_read_once_says_the_same_at_every_setting(frame):
+    read = Evidence(frame, SCALE)
+    for changes in (None, at_budget(TASK, SCALE, BUDGETS[0]), dict(d_model=16)):
+        once, anew = (mn.judge("H8s", one, scale=SCALE, changes=changes) for one in (read, frame))
+        assert once.brief == anew.brief
+        assert once.caveats == anew.caveats
+        assert once.rows.equals(anew.rows)
 
 
 def test_the_runs_of_one_budget_say_nothing_of_another(frame):

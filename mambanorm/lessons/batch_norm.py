@@ -21,7 +21,7 @@ from mambanorm.tasks import load_task
 
 ARMS = ("none", "none, He start", "BN")
 RATES = (0.02, 0.1)
-EPOCHS, SEEDS = {"smoke": 1, "quick": 5}, {"smoke": 1, "quick": 4}
+EPOCHS, SEEDS = {"smoke": 1, "quick": 5, "evening": 5}, {"smoke": 1, "quick": 4, "evening": 4}
 """At larger scales 10 epochs and 8 seeds."""
 
 

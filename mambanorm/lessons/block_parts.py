@@ -24,9 +24,11 @@ from mambanorm.tasks.base import Split
 
 PARTS = ("nothing", "conv", "gate")
 TASKS = ("neighbours", "digits")
-ROWS, SEEDS = {"smoke": 96, "quick": 960}, {"smoke": 1, "quick": 3}
+ROWS, SEEDS = {"smoke": 96, "quick": 960, "evening": 960}, {"smoke": 1, "quick": 3, "evening": 3}
 """Training rows and seeds; at larger scales 4,000 and 8."""
-EPOCHS = {"smoke": {"neighbours": 1, "digits": 1}, "quick": {"neighbours": 4, "digits": 6}}
+EPOCHS = {"smoke": {"neighbours": 1, "digits": 1}} | {
+    scale: {"neighbours": 4, "digits": 6} for scale in ("quick", "evening")
+}
 """At larger scales 15."""
 SYMBOLS, A, B = 6, 0, 1
 
