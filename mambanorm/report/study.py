@@ -19,6 +19,7 @@ from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import ROOT, check_scale, check_source, default_scale
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
+from mambanorm.kernels.warm import warm_up
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
@@ -73,6 +74,7 @@ def run_study(
         parameters["runs_dir"] = str(store_dir(runs_dir))
     out_dir = writable_folder(out_dir or REPORTS / scale, "the report")
 
+    warm_up()  # here, on two cores, and not in every notebook
     trained, failed = _train(plan, runs_dir, scheduler, workers, progress)
     outcomes = [
         replace(outcome, failed_runs=sum(config.run_id in failed for config in plan.get(outcome.name, [])))
