@@ -722,15 +722,6 @@ def test_sweep_on_dask_trains_what_is_missing_and_gives_the_frame_in_order(store
     assert dict(os.environ) | {"PYTEST_CURRENT_TEST": ""} == environment | {"PYTEST_CURRENT_TEST": ""}
 
 
-def test_sweep_gives_the_same_results_in_a_worker_as_in_this_process(store, tmp_path):
-    config = small_grid()[0]
-    there = sweep([config], workers=1, progress=False, runs_dir=tmp_path / "a")
-    here = sweep([config], workers=0, progress=False, runs_dir=tmp_path / "b")
-    assert there.test_accuracy[0] == here.test_accuracy[0]
-    curves = [find_run(config, tmp_path / d).curves for d in "ab"]
-    np.testing.assert_allclose(curves[0].train_loss, curves[1].train_loss, rtol=1e-5)
-
-
 def test_one_run_that_cannot_be_trained_does_not_take_the_others_with_it(store):
     bad = base_config("digits", "smoke", arm="GN>SSM>None", norm_options={"groups": 3})
     with pytest.warns(UserWarning, match="do not divide"):

@@ -9,7 +9,7 @@ Map
     memory, table, whole_numbers    the tensors that a kernel was given
     in_order                        a contiguous tensor
     added_up                        the sum of what each worker has summed
-    run                             starts a kernel, one at a time, and announces it if it must be compiled first
+    run, address_of                 starts a kernel, one at a time, and announces it if it must be compiled first
 """
 
 import functools
@@ -250,7 +250,7 @@ class _Announce(event.Listener):
     def on_start(self, event):
         if not _Announce.said:
             _Announce.said = True
-            print("mambanorm: compiling the CPU kernels, once (about a minute) …", file=sys.stderr, flush=True)
+            print("mambanorm: compiling the CPU kernels, once (about half a minute) …", file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass
@@ -283,7 +283,7 @@ def _side_by_side(address, workers, numbers, places):
 
 
 @functools.cache
-def _address(kernel):
+def address_of(kernel):
     """Where the machine code of a kernel lies; it is compiled if it must be."""
     with event.install_listener("numba:compile", _Announce()):
         kernel.compile(SIGNATURE)
@@ -296,7 +296,7 @@ def run(kernel, workers, numbers, tensors):
     and `places`. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
     numbers, places = np.array(numbers, dtype=np.int64), _places(tensors)
     with _LOCK:
-        address = _address(kernel)
+        address = address_of(kernel)
         if workers == 1:
             kernel(0, 1, numbers, places)
         else:
