@@ -813,7 +813,7 @@ def test_time_left_is_spelt_and_costs_grow_with_the_work():
 
 
 def test_make_conda_and_binder_install_the_same_versions():
-    """All three name one file of exact versions; it has every package that pyproject.toml asks for, within its bounds."""
+    """All three name one file of exact versions, which has every package of pyproject.toml, within its bounds."""
     import tomllib
 
     import yaml

@@ -1,6 +1,7 @@
 """docs/index.html: what was found, its picture, and every claim in one line, as one page to be published as it is.
 
-`python -m mambanorm.claims.findings_page` writes it from the recorded results; GitHub Pages, told to serve docs/, shows it.
+`python -m mambanorm.claims.findings_page` writes it from the recorded results. GitHub Pages shows it when told to
+serve docs/.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def findings_page() -> str:
     body = template(
         "findings.html",
         found=markdown("\n".join(f"- {sentence}" for sentence in findings())),
-        picture=f'<img alt="Every claim with its verdict, its effect and interval" src="data:image/png;base64,{picture}">',
+        picture=f'<img alt="Every claim with its verdict and interval" src="data:image/png;base64,{picture}">',
         claims=verdict_html(verdicts, caption=basis(verdicts, judged.scales[0], judged.source), pictures=False),
     )
     return page("Normalization in Mamba: what was found", figures(body), template("index.css"))
