@@ -14,7 +14,7 @@ calibrate.py       how often the rule is wrong, by made-up studies;   calibratio
 verdict_runs.py    trains what the claims lack;   recording.py: the recorded results, part by part
 budget.py          a claim over the training budget, and over the size of the model
 headline.py        which verdict stands first, that of trained models
-findings.py        what was found, in a few plain sentences
+findings.py        what was found, in a few plain sentences;   findings_page.py: docs/index.html, which shows them
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 verdict_page.py    the runs, small tables and lines of notebook 12

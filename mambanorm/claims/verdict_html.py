@@ -63,13 +63,16 @@ def verdict_html(
     beside: Mapping[str, str] | None = None,
     first: Mapping[str, FirstVerdict] | None = None,
     caption: str = "",
+    pictures: bool = True,
 ) -> str:
     """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold:
-    `first`, claim id → the verdict of version 1, where its word differs."""
+    `first`, claim id → the verdict of version 1, where its word differs; and, where `pictures`, every comparison
+    drawn."""
     names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     trained = any(verdict.scale == "evening" for verdict in verdicts)
-    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, trained)) for verdict in verdicts)
+    rows = "
+".join(_row(verdict, beside, _earlier(verdict, first, trained), pictures) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
@@ -126,10 +129,10 @@ def _pill(word: str) -> str:
     return f'<i class="{_class(word)}">{word}</i>'
 
 
-def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str]) -> str:
+def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str], pictures: bool) -> str:
     """The claim in one line, and what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
-    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, earlier)}{_fold(verdict)}"
+    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, earlier)}{_fold(verdict, pictures)}"
     effect = verdict.amount if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     return (
@@ -149,7 +152,7 @@ def _small_print(verdict: Verdict, earlier: list[str]) -> str:
     return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, [*lines, *earlier]))
 
 
-def _fold(verdict: Verdict) -> str:
+def _fold(verdict: Verdict, pictures: bool) -> str:
     claim = verdict.claim
     lines = {
         "Decided by": f"{verdict.decided_by}; {plural(verdict.n_seeds, 'seed')}; {verdict.fidelity}",
@@ -168,7 +171,7 @@ def _fold(verdict: Verdict) -> str:
         lines["Errors"] = errors
     parts = [f"<p><strong>{name}.</strong> {html.escape(text)}</p>" for name, text in lines.items()]
     parts.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in verdict.caveats) + "</ul>")
-    if verdict.n_seeds:
+    if verdict.n_seeds and pictures:
         parts.append(_picture(verdict))
     return "".join(parts) + f"<pre>{html.escape(command(verdict))}</pre>"
 
