@@ -154,16 +154,6 @@ def test_what_was_measured_stands_where_it_belongs(name, told, monkeypatch):
     assert (UNDECIDED in repr(found)) == bool(found.undecided)
 
 
-@pytest.mark.parametrize(("size", "norm", "title"), [("7B", "RMSN", "reasons"), ("350M", "LN", "at_odds")])
-def test_the_accuracy_of_rms_norm_is_cited_where_it_belongs(size, norm, title, monkeypatch):
-    rows = dict(place="pre", norm=["LN", "RMSN"], depth=12, accuracy=[50.0, 80.0])
-    monkeypatch.setattr(evidence, "depth", lambda *_: evidence.Measured())  # another question of the same runs
-    monkeypatch.setattr(evidence, "stored", planted("depth", **rows))
-    found = mn.recommend("transformer", size=size)
-    assert found.norm == norm
-    assert any(text.startswith("RMSN − LN") and "+30" in text for text in texts(getattr(found, title)))
-
-
 def test_runs_without_the_recommended_norm_are_no_reason_for_it(monkeypatch):
     rows = dict(norm=["BN", "GN"], batch=2, accuracy=[10.0, 90.0])
     monkeypatch.setattr(evidence, "stored", planted("dense", **rows))

@@ -1,8 +1,8 @@
 """What this kit has measured on a question, as reasons: from the stored rows of experiments.py, never from memory.
 
-    Gap                                        a difference between two arms, paired by seed, with its t-interval
-    batch_size, depth, rms_norm, recurrent, style      Measured: reasons that agree with a recommendation, those at odds
-                                                       with it, and those that decide nothing
+    Gap                                    a difference between two arms, paired by seed, with its t-interval
+    batch_size, depth, recurrent, style    Measured: reasons that agree with a recommendation, those at odds with it,
+                                           and those that decide nothing
 
 Where nothing is stored, the only entry says how to measure it. `store`: scale and runs_dir of what is stored, None =
 the environment's.
@@ -96,18 +96,6 @@ def depth(layers: int | None, store: dict | None = None) -> Measured:
     gap = Gap(here, "place", "pre", "post")
     text = f"Pre- − post-norm at {near} layers, no warm-up, digits: {gap}, {gap.says}."
     return _sorted(text, here, gap.says, "above zero")
-
-
-def rms_norm(norm: str, store: dict | None = None) -> Measured:
-    """RMSN against LN in the pre-norm Transformer; norm: which of the two is recommended. Nothing without such runs."""
-    frame = stored("depth", **store or {})
-    if frame.empty or "RMSN" not in set(frame.norm):
-        return Measured()
-    layers = frame[frame.norm == "RMSN"].depth.iloc[0]
-    here = frame[(frame.depth == layers) & (frame.place == "pre")]
-    gap = Gap(here, "norm", "RMSN", "LN")
-    text = f"RMSN − LN, pre-norm, {layers} layers, no warm-up, digits: {gap}, {gap.says}."
-    return _sorted(text, here, gap.says, "above zero" if norm == "RMSN" else "below zero")
 
 
 def recurrent(store: dict | None = None) -> Measured:

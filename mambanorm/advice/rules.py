@@ -183,7 +183,7 @@ def transformer(q: Question, store: dict | None = None) -> Recommendation:
     large = (q.size or 0) >= LARGE
     norm = "RMSN" if large else "LN"
     says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
-    measured, odd, undecided = evidence.depth(q.depth, store) + evidence.rms_norm(norm, store)
+    measured, odd, undecided = evidence.depth(q.depth, store)
     whys = [
         guide(says, "Decision Framework, step 2; Modern Recommendations (2025)"),
         guide("Pre-norm is more stable, and the default.", "Decision Framework, steps 2 and 3"),

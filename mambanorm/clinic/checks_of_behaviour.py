@@ -221,7 +221,7 @@ def falling_loss(exam: Exam) -> Iterator[Symptom]:
     if not (exam.batches and exam.loss and exam.lr):
         return
     losses = descent(exam, exam.lr)
-    problem = told(losses)
+    problem = trouble_of(losses)
     if not problem or not math.isfinite(losses[0]):  # no rate helps a first pass that is not finite: see gradient_flow
         return
     rates = [exam.lr / 10]
@@ -230,11 +230,11 @@ def falling_loss(exam: Exam) -> Iterator[Symptom]:
     mends = []
     for lr in rates:
         other = descent(exam, lr)
-        if not told(other) and (lr < exam.lr or other[-1] < (1 - STILL) * other[0]):
+        if not trouble_of(other) and (lr < exam.lr or other[-1] < (1 - STILL) * other[0]):
             mends.append(f"lr = {lr:g}: there the loss falls from {other[0]:.3g} to {other[-1]:.3g}")
             break
     model = exam.learner()
-    if (swapped := swap_norms(model)) and not told(other := descent(exam, exam.lr, model)):
+    if (swapped := swap_norms(model)) and not trouble_of(other := descent(exam, exam.lr, model)):
         mends.append(f"{swapped}: with it the loss falls from {other[0]:.3g} to {other[-1]:.3g}")
     mend = "; or ".join(mends) or "a norm before each activation, or other initial weights"
     yield Symptom("serious" if not math.isfinite(losses[-1]) else "warning", "", problem, mend, "checks 5, 9 and 11")
@@ -261,7 +261,7 @@ def descent(exam: Exam, lr: float, model: nn.Module | None = None) -> list[float
     return losses
 
 
-def told(losses: list[float]) -> str:
+def trouble_of(losses: list[float]) -> str:
     """What is wrong with a curve: not finite, no lower at its end, or rising in a third of its steps; "" if nothing."""
     rises = sum(b > a for a, b in itertools.pairwise(losses))
     if not math.isfinite(losses[-1]):

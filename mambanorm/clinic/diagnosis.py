@@ -34,7 +34,7 @@ class Diagnosis:
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
     weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for
-    matrices sigma_1, stable_rank (‖W‖_F²/σ₁²) and row_spread (largest by median row norm).
+    matrices sigma_1 and stable_rank (‖W‖_F²/σ₁²).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
     """
 
@@ -180,12 +180,9 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
     ratio = math.nan if grad is None else float(torch.linalg.vector_norm(grad, dtype=torch.float64))
     row["grad_to_weight"] = ratio / size if size > 0 else math.nan
     matrix = flat.flatten(1) if flat.dim() > 1 else None
-    facts = dict(sigma_1=math.nan, stable_rank=math.nan, row_spread=math.nan)
+    facts = dict(sigma_1=math.nan, stable_rank=math.nan)
     if matrix is not None and min(matrix.shape) > 0 and math.isfinite(size) and size > 0:
-        sigma, rows = sigma_1(matrix), torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
-        median = float(rows.median())
-        spread = float(rows.max()) / median if median > 0 else math.inf
-        facts = dict(sigma_1=sigma, stable_rank=(size / sigma) ** 2, row_spread=spread)
+        facts = dict(sigma_1=(sigma := sigma_1(matrix)), stable_rank=(size / sigma) ** 2)
     return row | facts
 
 

@@ -1,25 +1,19 @@
-"""`watch`: a training loop under observation. When loss or gradient turns non-finite it says where, and saves weights.
-
-    with mn.watch(model, optimizer) as watched:
-        for x, y in loader:
-            loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients and one of the
-weights that are vectors (Δ's bias is one), a copy of the buffers, one wait for the device. What it keeps: those numbers
-of the last `ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a
-copy of the weights in main memory, made every `every` steps.
+"""Watched: what `watch` does at each step of a training loop, and what it knows when a step is not finite.
 
 It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
 its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
 last finite step, at no cost. Only where the step before made the weights themselves infinite is the last copy written
 instead. A loop may catch NonFinite and go on: the step was not made, and the next is watched.
+
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients and one of the
+weights that are vectors (Δ's bias is one), a copy of the buffers, one wait for the device. What it keeps: those numbers
+of the last `ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a
+copy of the weights in main memory, made every `every` steps.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.atomic import writable_folder, write_bytes
-from mambanorm.basics.checks import check_size, shown
-from mambanorm.basics.text import plural
+from mambanorm.basics.atomic import write_bytes
 from mambanorm.clinic.batches import first_tensor, tensors_in
 from mambanorm.clinic.diagnosis import check_loss
 from mambanorm.clinic.passing import First, Pass, named
@@ -302,53 +294,3 @@ def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
     narrow = value.dtype in (torch.float16, torch.bfloat16)
     return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))
-
-
-def watch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    ring: int = 64,
-    every: int = 100,
-    folder: str | Path = "clinic",
-) -> Watched:
-    """A context manager that watches every step of `optimizer` while it is open.
-
-    When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
-    a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
-    the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
-    GradScaler it sees the scaled gradients of the steps that the scaler makes; where it makes none, PATIENCE batches in
-    a row that are not finite raise NonFinite from the model's next call. A step whose loss and gradients are finite is
-    stopped too where a layer or a weight holds values whose squares leave float32. Of accumulated gradients all are
-    looked at, and the last batch alone is run again to find where it began.
-
-    ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
-    main memory, once. TypeError for what is no module or optimizer; ValueError for a size or folder that cannot be, and
-    for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
-    _check_holds(model, optimizer)
-    return new_watch(model, optimizer, ring, every, folder)
-
-
-def _check_holds(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """ValueError for an optimizer that holds no weight of the model that learns, a warning where it lacks some."""
-    weights = {id(weight): name for name, weight in model.named_parameters() if weight.requires_grad}
-    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    lacks = [name for key, name in weights.items() if key not in held]
-    given = f"the optimizer holds {len(weights) - len(lacks) or 'none'} of the {plural(len(weights), 'weight')} of "
-    given += f"{type(model).__name__} that learn"
-    if lacks and len(lacks) == len(weights):
-        raise ValueError(f"{given}: give watch this model's own optimizer, made of its parameters()")
-    if lacks:
-        warnings.warn(f"{given}, not {lacks[0]}: only its steps are watched", stacklevel=3)
-
-
-def new_watch(model: nn.Module, optimizer, ring: int, every: int, folder: str | Path) -> Watched:
-    """A Watched, not entered yet; optimizer None: `check` is to be called before each step."""
-    check_size("ring", ring)
-    check_size("every", every)
-    return Watched(model, optimizer, ring, every, writable_folder(folder, "the report"))
