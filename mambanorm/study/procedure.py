@@ -68,7 +68,7 @@ def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
 
 
 def normvary_runs(
-    configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None, few: int = 2
+    configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None, few: int = 1
 ) -> list[RunConfig]:
     """NormVary before the N2 chosen on each task, on the seeds of the grid's configs. Where the grid is recorded and
     this arm is not, on the first `few` of them: it is trained here."""
