@@ -282,8 +282,8 @@ def test_the_answer_on_normvary_splits_the_step_and_counts_intervals():
     assert (
         "- **digits**: N2 alone brings more than N1 alone (+10.0 and +5.0 points). 3 seeds, not corrected for several "
         "comparisons: a sketch. What NormVary adds to GN: clearly above zero. What learning its weights adds: we "
-        "cannot tell. The weights moved by at most 0.080 from 0.2 (possible: about 0.250). Intervals above zero, NormVary→N2 "
-        "against the original: 2 of 2; against RMSN→N2: 2 of 2."
+        "cannot tell. The weights moved by at most 0.080 from 0.2 (possible: about 0.250). Intervals above zero, "
+        "NormVary→N2 against the original: 2 of 2; against RMSN→N2: 2 of 2."
     ) in said
     assert said.endswith("The paper's row (Table 2): +2.4 points on ListOps, for both steps at once.")
 
