@@ -340,11 +340,11 @@ def test_the_answer_on_validation_has_both_proposals_and_each_norms_gain():
     said = proposal(planted(SIX, "listops"))
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · 95 % t-intervals · listops).\n\n"
-        "- **listops**, against the original: NormVary→GN brings +10.0 points [10.0, 10.0]: clearly above zero; "
+        "- **listops**, against the original: NormVary→GN brings +10.0 points [10.0, 10.0]: clearly above zero. "
         "NormVary→LN brings −10.0 points [−10.0, −10.0]: clearly below zero. Whose gain is it? GN alone brings +5.0 "
-        "points [5.0, 5.0]: clearly above zero; LN alone brings +4.0 points [4.0, 4.0]: clearly above zero; NormVary "
-        "alone brings +2.0 points [2.0, 2.0]: clearly above zero; NormVary added to GN brings +5.0 points [5.0, 5.0]: "
-        "clearly above zero; NormVary added to LN brings −14.0 points [−14.0, −14.0]: clearly below zero. 3 seeds, not "
+        "points [5.0, 5.0]: clearly above zero. LN alone brings +4.0 points [4.0, 4.0]: clearly above zero. NormVary "
+        "alone brings +2.0 points [2.0, 2.0]: clearly above zero. NormVary added to GN brings +5.0 points [5.0, 5.0]: "
+        "clearly above zero. NormVary added to LN brings −14.0 points [−14.0, −14.0]: clearly below zero. 3 seeds, not "
         "corrected for several comparisons: a sketch.\n"
         "- Of Table 2 not run: imdb. The paper, in points: ListOps +2.4, IMDB +2.4.\n"
         "- Notebook 12 has the verdict on the proposal (H8): there the seeds that choose a rate do not judge."
@@ -372,7 +372,7 @@ def test_the_guesses_on_steps_name_the_larger_step_the_interaction_and_ln():
     said = steps_said(SIX)
     assert "1. GN after the SSM brings more: GN alone +5.0 points" in said
     assert "is +3.0 points [3.0, 3.0]: together they bring more than the sum" in said
-    assert "3. LN alone brings +4.0 points [4.0, 4.0]: clearly above zero; NormVary→LN brings −10.0 points" in said
+    assert "3. LN alone brings +4.0 points [4.0, 4.0]: clearly above zero. NormVary→LN brings −10.0 points" in said
     turned = steps_said(SIX | {"NormVary>SSM>None": 0.39, "RMSN>SSM>GN": 0.38, "NormVary>SSM>GN": 0.35})
     assert "1. NormVary before it costs less" in turned
     assert "less than the sum" in turned

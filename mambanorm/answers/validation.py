@@ -37,7 +37,7 @@ def _task_line(task: str, row: pd.DataFrame) -> str:
 def _said(row: pd.DataFrame, heads: dict[str, str]) -> str:
     """Each of these steps that was run: head, gain, and whether it is clear."""
     there = [(head, row.loc[step]) for step, head in heads.items() if step in row.index]
-    return "; ".join(f"{head} {gained(found)}: {clearly(found)}" for head, found in there)
+    return ". ".join(f"{head} {gained(found)}: {clearly(found)}" for head, found in there)
 
 
 def guesses_on_steps(steps: pd.DataFrame, beyond: pd.DataFrame) -> str:
