@@ -134,8 +134,8 @@ def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
 
 def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
     """One row a task, kind and arm of `robustness_table` or `recorded_corrupted`: corrupted (mean accuracy over the
-    severities, per cent), change (that minus the clean accuracy, points), and both minus those of the reference arm, seed by seed, as series
-    (accuracy_gap, change_gap; the reference's own are empty). No row for an empty table."""
+    severities, per cent), change (that minus the clean accuracy, points), and both minus those of the reference arm,
+    seed by seed, as series (accuracy_gap, change_gap; the reference's own are empty). No row for an empty table."""
     clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
     keys = ["task", "kind", "seed", "arm", "run_id"]
     mean = table[table.severity != 0].groupby(keys).accuracy.mean().reset_index()
