@@ -277,6 +277,36 @@ def test_a_change_is_shown_over_the_seeds_that_both_frames_have():
     assert table.seeds.tolist() == [2]
 
 
+# notebook 10
+
+CHOSEN = pd.DataFrame(
+    dict(block=block, depth=1, label=digit, w0=w0 + 0.01 * digit, sd=0.1)
+    for block, w0 in (("blocks.0.n1", 0.2), ("blocks.0.n2", 0.7))
+    for digit in range(3)
+)
+
+
+def test_the_guesses_on_the_choice_read_the_weights_the_blends_and_dyt():
+    gap = dict(corrupted=50.0, change=-20.0, accuracy_gap=pd.Series([-12.0]), change_gap=pd.Series([3.0]))
+    held = pd.DataFrame([dict(task="digits_images", kind="noise", arm="FrozenDyT", **gap)])
+    blends = pd.DataFrame([dict(step="learned − random", task="digits_images", difference=8.0, low=5.0, high=11.0)])
+    first, second, third = answers.guesses_on_choice(CHOSEN, blends, held).splitlines()
+    assert "ended at 0.21 in block blocks.0.n1 and 0.71 in block blocks.0.n2: not the same in every layer" in first
+    assert "learned − random on digits_images: +8.0" in second
+    assert "under noise its accuracy minus FrozenLN's is −12.0" in third
+    assert "of what corruption changes +3.0" in third
+    nothing = answers.guesses_on_choice(CHOSEN[:0], blends[:0], held[:0])
+    assert nothing == "1. No selector was watched.\n2. No blend was run.\n3. Corrupted rows were not looked at."
+
+
+def test_selectors_of_a_trained_model_are_drawn_by_class_and_over_steps_where_there_are_some():
+    fig = figures.fig_selector(CHOSEN, "one run")
+    assert [ax.get_title(loc="left") for ax in fig.axes if ax.images] == ["by class"]
+    assert len(fig.axes) == 2  # with its colour bar
+    over = pd.concat([CHOSEN.assign(step=1), CHOSEN.assign(step=9)])
+    assert "by class, step 9" in [ax.get_title(loc="left") for ax in figures.fig_selector(over, "one run").axes]
+
+
 # notebook 14
 
 ENDS = pd.DataFrame(
