@@ -44,7 +44,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
         _gains(ax, table[table.task == task], own[own.task == task], sites, norms)
         ax.set(title=task)
     axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])
-    axes[0, 0].set(ylabel="site of the further norm", ylim=(len(sites) - 0.5, -0.5))
+    axes[0, 0].set(ylabel="site", ylim=(len(sites) - 0.5, -0.5))
     handles = {handle.get_label(): handle for ax in axes[0] for handle in ax.get_lines() if handle.get_label() in norms}
     fig.legend(handles.values(), handles.keys(), loc="outside right upper", title="norm there")
     basis = caption or f"{seeds_text(table.n)} · mean and 95 % t-interval"
