@@ -30,29 +30,35 @@ from mambanorm.kernels.threads import set_threads
 from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
 from mambanorm.study.experiments import (
+    CROSSING_ARMS,
+    DEPTHS,
     EDGE_LRS,
     FAILURE_DEPTHS,
+    GATED_ARMS,
     deep_runs,
     depth_runs,
     failing_runs,
     failure_lrs,
     failure_runs,
     figure_9_runs,
+    four_arms,
     growth_runs,
     inside_task,
+    site_runs,
     study,
 )
 from mambanorm.tasks import Split, load_task, registry
 from mambanorm.tasks.base import Units
 from mambanorm.training import store as store_module
 from mambanorm.training.evaluation import accuracy, answers, errors, evaluate, predict
-from mambanorm.training.grid import base_config
+from mambanorm.training.grid import base_config, relative_cost
+from mambanorm.training.recorded_results import recorded_ids
 from mambanorm.training.regimen import Loss
 from mambanorm.training.run import train
 from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import FILES
-from mambanorm.training.sweep import relative_cost, sweep
+from mambanorm.training.sweep import sweep
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -160,19 +166,28 @@ def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for():
     assert {c.task for c in study("evening", ["listops", "mnist1d"])["08_validation"]} == {"listops", "mnist1d"}
 
 
-def test_figure_9_takes_the_studys_models_the_verdicts_and_few_of_its_own():
-    runs = study("quick")
-    figure = figure_9_runs("quick")
-    assert [(c.task, c.n_layers) for c in figure[::4]] == [
-        ("listops", 4),
-        ("digits", 4),
-        ("digits", 12),
-        ("digits", 24),
-    ]
-    assert runs["07_diagnostics"][: len(figure)] == figure
-    shared = set(runs["04_position"] + runs["05_combination"]) | set(depth_runs("quick"))
-    assert [c for c in figure if c not in shared] == figure[:4] + figure[8:12]
-    assert {c.task for c in study("quick", ["imdb"])["07_diagnostics"]} == {"digits"}
+def test_figure_9_takes_four_small_models_on_digits_or_on_listops():
+    for scale in ("smoke", "quick"):
+        figure = figure_9_runs(scale)
+        assert figure == [base_config("digits", scale, arm=str(arm)) for arm in four_arms("BN")]
+        assert study(scale)["07_diagnostics"] == study(scale, ["imdb"])["07_diagnostics"] == figure
+    assert study("evening")["07_diagnostics"] == figure_9_runs("quick")
+    assert {(c.task, c.n_layers) for c in study("quick", ["listops"])["07_diagnostics"]} == {("listops", 4)}
+    assert len(depth_runs("quick")) == 4 * len(DEPTHS["quick"])
+
+
+def test_at_evening_the_notebooks_ask_for_what_is_recorded_at_one_rate_where_there_is_one():
+    plan = study("evening")
+    held = recorded_ids(["quick", "evening"])
+    for name in ("07_diagnostics", "10_autonorm", "13_beyond"):
+        assert {c.run_id for c in plan[name]} <= held
+    assert {c.run_id for c in site_runs("quick", seeds=8)} <= held
+    crossing = [c for c in plan["10_autonorm"] if c.model == "mamba"]
+    assert {c.arm for c in crossing} == set(map(str, CROSSING_ARMS))
+    assert {(c.task, c.lr) for c in crossing} == {("digits", base_config("digits", "quick").lr)}
+    assert {(c.task, c.arm) for c in plan["13_beyond"]} == {
+        (t, str(a)) for t in ("mnist1d", "pydoc") for a in GATED_ARMS
+    }
 
 
 def test_models_that_fail_have_controls_at_the_same_settings():
@@ -204,8 +219,6 @@ def test_deep_models_have_eight_blocks_at_every_scale_and_one_norm_after():
         assert {c.but(arm="None>SSM>None") for c in runs} == {runs[0]}
         assert (runs[0].task, runs[0].scale, runs[0].seed) == (inside_task(scale), scale, 3)
         assert runs[0].n_layers >= 8
-    shared = set(deep_runs("quick", 1)) & set(figure_9_runs("quick"))
-    assert {c.arm for c in shared} == {"None>SSM>None", "None>SSM>BN"}
 
 
 def test_a_scale_is_a_set_of_differences_that_every_task_has():

@@ -71,8 +71,7 @@ def verdict_html(
     names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     trained = any(verdict.scale == "evening" for verdict in verdicts)
-    rows = "
-".join(_row(verdict, beside, _earlier(verdict, first, trained), pictures) for verdict in verdicts)
+    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, trained), pictures) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
