@@ -28,7 +28,8 @@ study: setup
 # two workers of two threads each: threads that spin while they wait take the cores from those they wait for
 test: export OMP_WAIT_POLICY ?= passive
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
+	$(BIN)/python -m mambanorm.kernels.warm
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
 
 # the committed notebooks, executed in place at scale quick
 notebooks: setup

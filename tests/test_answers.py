@@ -39,38 +39,36 @@ def of_type(best, mean=0.8, **options):
 
 
 def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
-    said = answers.type_of_norm(of_type("IN>SSM>IN"), NOTHING)
+    said = answers.type_of_norm(of_type("IN>SSM>IN"))
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % t-interval · digits).\n\n"
         "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %). The gain is "
         "+50.0 points [50.0, 50.0]: above zero. Over the next, BN→BN, it is +30.0 points [30.0, 30.0]: above zero.\n\n"
         "The paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
     )
-    assert "GN→GN is ahead" in answers.type_of_norm(of_type("GN>SSM>GN"), NOTHING)
+    assert "GN→GN is ahead" in answers.type_of_norm(of_type("GN>SSM>GN"))
 
 
-def test_the_answer_on_type_tells_trained_models_one_seed_and_no_norm_in_front():
-    trained = of_type("GN>SSM>GN", task="mnist1d", scale="evening")
-    said = answers.type_of_norm(of_type("IN>SSM>IN", seeds=1), trained)
+def test_the_answer_on_type_tells_of_several_tasks_one_seed_and_no_norm_in_front():
+    two = pd.concat([of_type("IN>SSM>IN", seeds=1), of_type("GN>SSM>GN", task="mnist1d", scale="evening")])
+    said = answers.type_of_norm(two)
     assert "The gain is +50.0 points (one seed: no interval): one seed cannot tell." in said
-    assert "**mnist1d**, trained to the end (3 seeds: a sketch): GN→GN is ahead" in said
-    assert "is ahead with 80.0 ± 1.0 %, without any norm" in answers.type_of_norm(of_type("None>SSM>None"), NOTHING)
+    assert "**mnist1d**: GN→GN is ahead" in said
+    assert "is ahead with 80.0 ± 1.0 %, without any norm" in answers.type_of_norm(of_type("None>SSM>None"))
 
 
 def test_the_answer_on_type_needs_the_arm_without_a_norm():
     runs = of_type("IN>SSM>IN")
     with pytest.raises(ValueError, match="None>SSM>None was not run"):
-        answers.type_of_norm(runs[runs.arm != "None>SSM>None"], NOTHING)
+        answers.type_of_norm(runs[runs.arm != "None>SSM>None"])
 
 
-def test_the_guesses_on_type_say_whether_the_second_task_has_the_same_leader():
-    first = of_type("IN>SSM>IN")
-    same = answers.guesses_on_type(pd.concat([first, of_type("IN>SSM>IN", task="listops")]))
-    other = answers.guesses_on_type(pd.concat([first, of_type("BN>SSM>BN", task="listops")]))
-    assert "On listops it is the same arm: IN→IN" in same
-    assert "On listops it is another arm: BN→BN" in other
-    assert "3. Without any norm a model reaches 30.0 ± 1.0 % on digits (chance 10.0 %) and 30.0" in other
-    assert "stays open" in answers.guesses_on_type(first)
+def test_the_guesses_on_type_name_the_leader_of_each_task_and_its_lead():
+    said = answers.guesses_on_type(pd.concat([of_type("IN>SSM>IN"), of_type("BN>SSM>BN", 0.6, task="listops")]))
+    assert "1. On digits, IN→IN is ahead with 80.0 ± 1.0 %. On listops, BN→BN is ahead with 60.0 ± 1.0 %." in said
+    assert "On digits it leads the next, BN→BN, by +30.0" in said
+    assert "On listops it leads the next, IN→IN, by +10.0" in said
+    assert "3. Without any norm a model reaches 30.0 ± 1.0 % on digits (chance 10.0 %) and 30.0" in said
 
 
 def test_a_lead_is_told_from_zero_only_where_the_interval_tells_it():
@@ -148,11 +146,10 @@ def after_before(runs):
 PRINTED = pd.DataFrame({"Breakfast": [0.0, -3.9, 2.0, 1.8, 49.6]}, index=NORMS)
 
 
-def place_answer(runs, trained=None):
+def place_answer(runs):
     rivals = contrasts.difference_of_differences(runs, contrasts.place_against("GN", NORMS[:-1]))
     pairs = after_before(runs)
-    trained = pairs.iloc[:0] if trained is None else after_before(trained)
-    return answers.before_or_after(runs, pairs, rivals, trained=trained, printed=PRINTED)
+    return answers.before_or_after(runs, pairs, rivals, printed=PRINTED)
 
 
 def test_the_answer_on_position_counts_signs_intervals_and_rivals():
@@ -172,8 +169,6 @@ def test_the_answer_on_position_turns_where_before_is_better_and_where_there_is_
     single = place_answer(places(seeds=1))
     assert "the interval is above" not in single
     assert "(one seed: no interval)" in single
-    both = place_answer(places(), places(0.9, task="mnist1d", scale="evening"))
-    assert "**mnist1d, trained to the end** (3 seeds: a sketch): after is ahead for 5 of 5 norms" in both
 
 
 def gate_sizes(after=100.0, before=1.0):

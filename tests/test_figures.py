@@ -291,7 +291,10 @@ def test_two_fresh_runs_have_their_difference_as_a_diamond(frame):
 
     assert at(table, fresh) == pytest.approx([30.0])
     assert at(table.assign(unit="bits a character"), fresh) == pytest.approx([0.5])
-    assert at(table, fresh[fresh.arm == "None>SSM>GN"]) == []
+    alone = fresh[fresh.arm == "None>SSM>GN"]
+    assert at(table, alone) == []
+    assert "diamonds" not in figures.fig_pairs(table, fresh=alone).get_label()
+    assert "diamonds: your own runs, seed 12,345" in figures.fig_pairs(table, fresh=fresh).get_label()
 
 
 def test_an_interval_that_holds_zero_has_an_open_dot():

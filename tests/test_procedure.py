@@ -190,3 +190,14 @@ def test_more_seeds_reads_what_is_recorded_and_else_trains_what_is_asked(tmp_pat
     trained = more_seeds(mn.grid(["RMSN>SSM>None"], ["digits"], scale="smoke", seeds=1), **how)
     assert trained.scale.tolist() == ["smoke"]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_recorded():
+    configs = mn.study("evening", ["mnist1d"])["05_combination"]
+    seeds = sorted({config.seed for config in configs})
+    recorded = procedure.normvary_runs(configs, {"mnist1d": "GN"})
+    assert {config.arm for config in recorded} == {"NormVary>SSM>GN"}
+    assert [config.seed for config in recorded] == seeds
+    unknown = procedure.normvary_runs(configs, {"mnist1d": "LN-DL"})
+    assert [config.seed for config in unknown] == seeds[:1]
+    assert len(procedure.normvary_runs(configs, {"mnist1d": "LN-DL"}, source="trained")) == len(seeds)

@@ -10,7 +10,8 @@ import mambanorm as mn
 from mambanorm import answers
 from mambanorm.study import experiments, replication
 from mambanorm.training import recorded_results
-from mambanorm.training.recorded_results import own_rate, recorded
+from mambanorm.training.own_rates import at_own_rates, own_rate
+from mambanorm.training.recorded_results import recorded
 
 
 def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):
@@ -35,7 +36,8 @@ def test_a_fresh_run_that_is_far_worse_lies_below_and_is_named():
     table = replication.replication(recorded, fresh)
     assert table.lies.tolist() == ["below"]
     said = answers.replicated(table)
-    assert "0 of 1" in said and "Outside: LN→LN on made_up" in said
+    assert "0 of 1" in said
+    assert "Outside: LN→LN on made_up" in said
 
 
 def test_a_real_run_at_a_twentieth_of_its_rate_falls_outside_and_is_named(tmp_path):
@@ -45,7 +47,8 @@ def test_a_real_run_at_a_twentieth_of_its_rate_falls_outside_and_is_named(tmp_pa
     known = recorded_results.recorded_runs([own.with_seed(seed) for seed in seeds])
     worse = mn.sweep([own.but(lr=0.05 * lr, seed=10_001)], runs_dir=tmp_path, workers=0, source="trained")
     table = replication.replication(known, worse)
-    assert table.lies.tolist() == ["below"] and "Outside: LN→LN on digits_images" in answers.replicated(table)
+    assert table.lies.tolist() == ["below"]
+    assert "Outside: LN→LN on digits_images" in answers.replicated(table)
 
 
 def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
@@ -54,7 +57,8 @@ def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
     table = replication.replication(recorded, ended)
     assert table.lies.tolist() == ["diverged", "untold"]
     said = answers.replicated(table)
-    assert "Diverged, and counted apart: LN→LN on made_up" in said and "Too few recorded runs" in said
+    assert "Diverged, and counted apart: LN→LN on made_up" in said
+    assert "Too few recorded runs" in said
     spoilt = recorded.assign(status=["diverged", *["ok"] * 7])
     assert replication.replication(spoilt, fresh).n.tolist() == [7]
 
@@ -63,13 +67,15 @@ def test_language_models_are_compared_in_bits():
     frame = pd.DataFrame(dict(task="pydoc", arm="LN>SSM>LN", seed=range(5), status="ok", test_accuracy=0.5))
     frame["test_loss"] = np.log(2) * np.array([3.00, 3.01, 3.02, 2.99, 3.9])
     row = replication.replication(frame.iloc[:4], frame.iloc[4:]).iloc[0]
-    assert (row.unit, row.lies) == ("bits", "above") and row.value == pytest.approx(3.9)
+    assert (row.unit, row.lies) == ("bits", "above")
+    assert row.value == pytest.approx(3.9)
     assert row["mean"] == pytest.approx(3.005)
 
 
 def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
     (first,) = replication.fresh_seeds(tmp_path)
-    assert first > 10_000 and replication.fresh_seeds(tmp_path) == [first]
+    assert first > 10_000
+    assert replication.fresh_seeds(tmp_path) == [first]
     monkeypatch.setenv("MAMBANORM_FRESH", "3")
     assert replication.fresh_seeds(tmp_path) == [first, first + 1, first + 2]
     (tmp_path / replication.FRESH).write_text("torn")
@@ -101,7 +107,8 @@ def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
     (seed,) = replication.fresh_seeds(tmp_path)
     known, recorded_seed = {config.run_id for config in asked}, asked[0].seed
     for config in replication.fresh_configs(asked, runs_dir=tmp_path):
-        assert config.seed == seed and config.with_seed(recorded_seed).run_id in known
+        assert config.seed == seed
+        assert config.with_seed(recorded_seed).run_id in known
 
 
 def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
@@ -115,7 +122,8 @@ def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
             rows = frame[frame.run_id.isin(ids)]
             if len(rows) == len(seeds):
                 scores[rate] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance).mean()
-        assert len(scores) >= 3 and lr == max(scores, key=scores.get)
+        assert len(scores) >= 3
+        assert lr == max(scores, key=scores.get)
     assert own_rate("listops", "LN>SSM>LN", "evening") is None
 
 
@@ -130,7 +138,9 @@ def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
 
 def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
     asked = [*experiments.TYPE_ARMS, experiments.Arm("NormVary", "BN")]
-    read = experiments.at_own_rates(asked, ["mnist1d"], "evening", source="auto")
-    assert {c.arm for c in read} == set(map(str, experiments.TYPE_ARMS)) and len({c.seed for c in read}) == 12
-    trained = experiments.at_own_rates(asked, ["mnist1d"], "evening", source="trained")
-    assert {c.arm for c in trained} == set(map(str, asked)) and len({c.seed for c in trained}) == 3
+    read = at_own_rates(asked, ["mnist1d"], "evening", source="auto")
+    assert {c.arm for c in read} == set(map(str, experiments.TYPE_ARMS))
+    assert len({c.seed for c in read}) == 12
+    trained = at_own_rates(asked, ["mnist1d"], "evening", source="trained")
+    assert {c.arm for c in trained} == set(map(str, asked))
+    assert len({c.seed for c in trained}) == 3

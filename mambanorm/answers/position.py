@@ -6,24 +6,18 @@ import pandas as pd
 
 from mambanorm.answers.words import answer, gained, listed, numbered
 from mambanorm.arms import Arm
-from mambanorm.study.tables import seeds_text
 
 GATE = {"None>SSM>RMSN": "after", "RMSN>SSM>None": "before"}
 
 
-def before_or_after(
-    runs: pd.DataFrame, pairs: pd.DataFrame, rivals: pd.DataFrame, *, trained: pd.DataFrame, printed: pd.DataFrame
-) -> str:
+def before_or_after(runs: pd.DataFrame, pairs: pd.DataFrame, rivals: pd.DataFrame, *, printed: pd.DataFrame) -> str:
     """A line for each task: how often after is ahead, which norm gains most there, and than how many others GN gains
     more.
 
-    `pairs` and `trained`: after − before as `tables.paired` has it, of the runs here and of trained models (or no row).
-    `rivals`: `contrasts.difference_of_differences` of GN against the others. `printed`: the paper's own differences, a
-    column a task.
+    `pairs`: after − before as `tables.paired` has it. `rivals`: `contrasts.difference_of_differences` of GN against the
+    others. `printed`: the paper's own differences, a column a task.
     """
     lines = [_line(task, here, rivals[rivals.task == task]) for task, here in pairs.groupby("task", sort=False)]
-    for task, here in trained.groupby("task", sort=False):
-        lines.append(f"- **{task}, trained to the end** ({seeds_text(here.n)}): {_count(here)}; {_clear(here)}.")
     theirs = ", ".join(f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items())
     lines.append(f"- The paper's own Table 1: after is ahead for {theirs}.")
     return answer(runs, "after − before, 95 % t-intervals", lines)

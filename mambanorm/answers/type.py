@@ -7,32 +7,36 @@ import pandas as pd
 from mambanorm.answers.words import answer, gained, label, listed, numbered
 from mambanorm.study.halves import with_halves
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says, mean_sd, paired, percent, points, seeds_text, summarize
+from mambanorm.study.tables import interval_says, mean_sd, paired, percent, points, summarize
 
 NONE = "None>SSM>None"
 HALF_NAMES = {"mean taken out": "taking out the mean", "divided by spread": "dividing by the spread"}
 
 
-def type_of_norm(runs: pd.DataFrame, trained: pd.DataFrame) -> str:
+def type_of_norm(runs: pd.DataFrame) -> str:
     """A line for each task: the arm that leads, no norm and chance beside it, its gain. `runs`: the run frame of
-    notebook 03; `trained`: the recorded runs of trained models, or no row. ValueError if no norm was not run."""
-    by_task = pd.concat([runs, trained]).groupby(["task", "scale"], sort=False)
-    lines = [_leader(task, scale, here) for (task, scale), here in by_task]
+    notebook 03. ValueError if no norm was not run."""
+    lines = [_leader(task, here) for task, here in runs.groupby("task", sort=False)]
     paper = "\nThe paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
     return answer(runs, "mean ± sd, differences with 95 % t-interval", [*lines, paper])
 
 
-def _leader(task: str, scale: str, here: pd.DataFrame) -> str:
-    means = summarize(here).set_index("arm")
-    best, none = means["mean"].idxmax(), _no_norm(means)
-    known = f", trained to the end ({seeds_text(means.n)})" * (scale == "evening")
-    start = f"- **{task}**{known}: {label(best)} is ahead with {mean_sd(means.loc[best])}"
+def _leader(task: str, here: pd.DataFrame) -> str:
+    means, best, second, gap = _first_two(here)
+    none = _no_norm(means)
+    start = f"- **{task}**: {label(best)} is ahead with {mean_sd(means.loc[best])}"
     if best == NONE:
         return f"{start}, without any norm (chance {percent(none.chance)})."
-    gain, second = paired(here, best, NONE).iloc[0], means["mean"].drop(best).idxmax()
-    gap = paired(here, best, second).iloc[0]
+    gain = paired(here, best, NONE).iloc[0]
     lead = "" if second == NONE else f" Over the next, {label(second)}, it is {_told(gap)}."
     return f"{start} (no norm {mean_sd(none)}, chance {percent(none.chance)}). The gain is {_told(gain)}.{lead}"
+
+
+def _first_two(here: pd.DataFrame) -> tuple[pd.DataFrame, str, str, pd.Series]:
+    """The means of the arms of one task, the first and the second arm, and the difference of the two."""
+    means = summarize(here).set_index("arm").sort_values("mean", ascending=False, kind="stable")
+    best, second = means.index[:2]
+    return means, best, second, paired(here, best, second).iloc[0]
 
 
 def _told(row) -> str:
@@ -46,27 +50,15 @@ def _no_norm(means: pd.DataFrame) -> pd.Series:
 
 
 def guesses_on_type(runs: pd.DataFrame) -> str:
-    """The three guesses of notebook 03: who leads on its first task, whether the same arm leads on the others, and how
-    far a model without a norm gets."""
-    first, *others = runs.task.unique()
-    tables = {task: summarize(runs[runs.task == task]).set_index("arm") for task in (first, *others)}
-    lead = {task: table["mean"].idxmax() for task, table in tables.items()}
-    same = [
-        f"On {task} it is {'the same arm' if lead[task] == lead[first] else 'another arm'}: {_ahead(runs, task)}"
-        for task in others
-    ]
-    none = [f"{mean_sd(_no_norm(t))} on {task} (chance {percent(t.chance.iloc[0])})" for task, t in tables.items()]
-    second = " ".join(same) or f"Only {first} was run, so this stays open."
-    return numbered([f"On {first}, {_ahead(runs, first)}", second, f"Without any norm a model reaches {listed(none)}."])
-
-
-def _ahead(runs: pd.DataFrame, task: str) -> str:
-    """ "IN→IN has 82.7 ± 1.7 %. It leads the next, BN→BN, by +11.9 points […], above zero." """
-    here = runs[runs.task == task]
-    means = summarize(here, ["arm"]).set_index("arm").sort_values("mean", ascending=False, kind="stable")
-    best, second = means.index[:2]
-    gap = paired(here, best, second).iloc[0]
-    return f"{label(best)} has {mean_sd(means.loc[best])}. It leads the next, {label(second)}, by {_told(gap)}."
+    """The three guesses of notebook 03, task by task: which arm leads, by how much it leads the next, and how far a
+    model without a norm gets."""
+    ahead, leads, none = [], [], []
+    for task, here in runs.groupby("task", sort=False):
+        means, best, second, gap = _first_two(here)
+        ahead.append(f"On {task}, {label(best)} is ahead with {mean_sd(means.loc[best])}.")
+        leads.append(f"On {task} it leads the next, {label(second)}, by {_told(gap)}.")
+        none.append(f"{mean_sd(_no_norm(means))} on {task} (chance {percent(means.chance.iloc[0])})")
+    return numbered([" ".join(ahead), " ".join(leads), f"Without any norm a model reaches {listed(none)}."])
 
 
 def order_beside_paper(beside: pd.DataFrame) -> str:

@@ -14,14 +14,14 @@ calibrate.py       how often the rule is wrong, by made-up studies;   calibratio
 verdict_runs.py    trains what the claims lack;   recording.py: the recorded results, part by part
 budget.py          a claim over the training budget, and over the size of the model
 headline.py        which verdict stands first, that of trained models
-findings.py        what was found, in a few plain sentences
+findings.py        what was found, in a few plain sentences;   findings_page.py: docs/index.html, which shows them
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 verdict_page.py    the runs, small tables and lines of notebook 12
 version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
-from mambanorm.claims.budget import budget_table, in_words, over_budget, over_size, still_rising
+from mambanorm.claims.budget import over_budget, over_size, still_rising
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.findings import findings
 from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
@@ -47,7 +47,6 @@ __all__ = [
     "Verdict",
     "against_chosen",
     "basis",
-    "budget_table",
     "chosen_lr",
     "describe",
     "find_claim",
@@ -55,7 +54,6 @@ __all__ = [
     "first_verdicts",
     "headline",
     "headline_scales",
-    "in_words",
     "judge",
     "known_runs",
     "leading",

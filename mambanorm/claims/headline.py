@@ -12,7 +12,7 @@ trained_inside      the same of §4.6, with what they kept of their inside
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,14 +50,15 @@ def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | 
     if isinstance(scales, str) or not scales:
         raise ValueError(f"scales must be a list of scales such as ['evening', 'quick'], got {scales!r}")
     tasks = None if tasks is None else list(tasks)
-    rising = still_rising(frame, TRAINED) if TRAINED in scales and len(frame) else still_rising(frame.iloc[:0])
-    return [_with_rising(_first(name, frame, scales, tasks), rising[rising.late > RISING]) for name in CLAIMS]
+    read = {scale: Evidence(frame, scale) for scale in scales}
+    rising = still_rising(frame if TRAINED in scales else frame.iloc[:0], TRAINED, read.get(TRAINED))
+    return [_with_rising(_first(name, read, tasks), rising[rising.late > RISING]) for name in CLAIMS]
 
 
-def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[str] | None) -> Verdict:
+def _first(name: str, read: Mapping[str, Evidence], tasks: list[str] | None) -> Verdict:
     found = []
-    for scale in scales:
-        found.append(judge(name, frame, scale=scale, tasks=tasks))
+    for scale, evidence in read.items():
+        found.append(judge(name, evidence, scale=scale, tasks=tasks))
         if found[-1].verdict in JUDGED:
             return found[-1]
     return next((verdict for verdict in found if verdict.n_seeds), found[0])

@@ -256,6 +256,7 @@ def fig_position(
         none = seeds_of(frame, task, "None>SSM>None")
         if len(none):
             ax.axhline(none.mean(), color=NO_NORM, linewidth=1, zorder=1)
+        diamonds(ax, -0.5, seeds_of(fresh, task, "None>SSM>None"), colour=NO_NORM)
     kind, narrow = paper_kind(frame), dict(width=0.4, home=SECTIONS["Table 1"])
     for x, norm in enumerate(norms):
         _paper_bar(paper, x - 0.21, f"{norm}>SSM>None", kind, norm=norm, light=True, shift=-2.5, **narrow)

@@ -160,8 +160,9 @@ def fig_pairs(
     ax = axes[0, 0]
     for y, row in enumerate(table.itertuples()):
         _pair(ax, y, row)
-        own = _own_differences(fresh, row)
-        ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
+        if own := _own_differences(fresh, row):
+            ax.plot(own, np.full(len(own), y + 0.2), label="own", **own_run(size=5))
+    own = own_runs(fresh) if any(line.get_label() == "own" for line in ax.lines) else ""
     ax.axvline(0, color=GREY, linewidth=1, zorder=1)
     several = table.task.nunique() > 1
     names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
@@ -180,7 +181,7 @@ def fig_pairs(
     colours = "blue: above zero, red: below, grey: the interval holds zero (open dot)" * known
     colours += "; not corrected for several comparisons" * (known and len(table) > 1 and not corrected)
     shows = caption or f"{seeds} · mean and 95 % t-interval"
-    return finish(fig, title, shows, words, colours, "differences within a seed", own_runs(fresh))
+    return finish(fig, title, shows, words, colours, "differences within a seed", own)
 
 
 def _own_differences(fresh: pd.DataFrame | None, row) -> list[float]:

@@ -1,4 +1,4 @@
-"""Why a norm along the sequence wins on one task and loses on another: IN taken apart (notebook 03).
+"""Why a norm along the sequence gains on one task and loses on another: IN taken apart (notebook 03).
 
 IN does two things to each channel of a row: it takes out the mean over the sequence, and it divides by the spread.
 Each can be left out (options `centre` and `scale`), and each takes away something that the row told.
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import pandas as pd
 import torch
 
+from mambanorm.basics.settings import STUDY_SCALE, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.study.tables import mean_sd, percent, summarize
 from mambanorm.tasks import load_task
@@ -32,18 +33,25 @@ HALVES: dict[str, tuple[str, dict[str, bool]]] = {
     "per token: RMSN": ("RMSN>SSM>RMSN", {}),
 }
 HALVES_TASKS = ("digits", "level")
-"""One task on which IN wins at scale quick, and one that only the mean tells."""
+"""One task on which IN gains at scale quick, and one that only the mean tells."""
 
 NEIGHBOURS = 15
 """Of `moments_alone`. A few dozen would say the same."""
 
 
 def halves_runs(scale: str | None = None, seeds: int | Iterable[int] | None = None) -> list[RunConfig]:
-    """Every part of IN, and the norms beside it, on both tasks; None = the environment's scale and its seeds."""
+    """Every part of IN, and the norms beside it, on both tasks. At the study's own scale the small models of quick, for
+    no half is recorded; seeds=None are then three on digits and one on `level`, else the scale's."""
+    scale, few = study_scale(scale), {}
+    if scale == STUDY_SCALE:
+        scale, few = "quick", {"digits": 3, "level": 1}
     return [
         config
         for arm, options in HALVES.values()
-        for config in grid([arm], HALVES_TASKS, scale=scale, seeds=seeds, norm_options=options)
+        for task in HALVES_TASKS
+        for config in grid(
+            [arm], [task], scale=scale, seeds=few.get(task) if seeds is None else seeds, norm_options=options
+        )
     ]
 
 

@@ -5,7 +5,7 @@ norm before: the N1 that is best with that N2 (a search), or NormVary, which is 
 
     partners         the 20 pairs of two different norms, with their validation accuracy
     worth_of_n2      step 1 as a table;   best_n2: its choice
-    best_pair        step 2 as a search;   second_step: its candidates beside NormVary
+    best_pair        step 2 as a search;   second_step: its candidates beside NormVary, whose runs are normvary_runs
     two_steps        both at once: run frame → chosen pair
     ways             the chosen pair and five others, read on test;   against_chosen: the paired differences
     winners_curse    what the best arm of one seed loses on the others
@@ -15,13 +15,17 @@ Choices read validation alone; a diverged run counts as chance there. Accuracies
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
+from mambanorm.config import RunConfig
+from mambanorm.study.experiments import at_own_rates
+from mambanorm.study.replication import to_replicate
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
+from mambanorm.training.recorded_results import own_rate
 
 CRITERIA = ("mean", "min")
 """By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
@@ -61,6 +65,21 @@ def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
     """Task → the pair that step 1 (with criterion `by`) and the search choose on these runs."""
     pairs = partners(runs)
     return best_pair(pairs, best_n2(worth_of_n2(pairs), by))
+
+
+def normvary_runs(
+    configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None, few: int = 1
+) -> list[RunConfig]:
+    """NormVary before the N2 chosen on each task, on the seeds of the grid's configs. Where the grid is recorded and
+    this arm is not, on the first `few` of them: it is trained here."""
+    known, found = to_replicate(configs, source), []
+    for task, name in n2.items():
+        like = [config for config in configs if config.task == task]
+        arm, seeds = f"NormVary>SSM>{name}", sorted({config.seed for config in like})
+        if known and not own_rate(task, arm, like[0].scale):
+            seeds = seeds[:few]
+        found += at_own_rates([arm], [task], like[0].scale, seeds, source)
+    return found
 
 
 def second_step(runs: pd.DataFrame, n2: Mapping[str, str]) -> pd.DataFrame:

@@ -13,9 +13,7 @@ no weights and no curves: whatever needs those has to train.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +21,12 @@ import pandas as pd
 from pyarrow import ArrowInvalid
 
 from mambanorm.basics.atomic import replacing, sha256, write_text
-from mambanorm.basics.settings import ROOT, SCALES, check_scale, default_scale
+from mambanorm.basics.settings import KIT, SCALES, check_scale, default_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, relative_cost, unique
-from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.training.grid import unique
 
-RESULTS = ROOT / "data" / "results"
+RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"
-SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
 
 
 def recorded_path(scale: str | None = None, version: int | None = None) -> Path:
@@ -72,69 +68,6 @@ def read_results(path: str | Path) -> pd.DataFrame:
 def recorded_ids(scales: Iterable[str]) -> set[str]:
     """The run ids that are recorded at these scales; none of a scale without recorded results."""
     return {name for scale in set(scales) if recorded_path(scale).is_file() for name in recorded(scale).run_id}
-
-
-@lru_cache(maxsize=8)
-def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
-    """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on validation: accuracy
-    (chance if the run diverged), of language models minus the loss (minus that of chance)."""
-    frame = pd.read_parquet(path, columns=["run_id", "task", "arm", "lr", "seed", "status", *SCORES])
-    ended = frame.status != "diverged"
-    accuracy = frame.best_val_accuracy.where(ended, frame.chance)
-    loss = frame.best_val_loss.where(ended, frame.chance_loss)
-    frame["score"] = accuracy.where(~frame.task.isin(LANGUAGE_TASKS), -loss)
-    return frame.drop_duplicates("run_id").set_index("run_id").sort_index()
-
-
-@lru_cache(maxsize=512)
-def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
-    frame = _scores(path, mtime_ns)
-    mine = frame[(frame.task == task) & (frame.arm == arm)]
-    found = []
-    for lr in sorted(map(float, mine.lr.unique())):
-        own = base_config(task, scale, arm=arm, lr=lr)
-        ids = {own.with_seed(seed).run_id: seed for seed in sorted(map(int, mine.seed.unique()))}
-        if there := [name for name in ids if name in mine.index]:
-            found.append((len(there), mine.score[there].mean(), lr, tuple(ids[name] for name in there)))
-    best = max(found, default=None)
-    return best and best[2:]
-
-
-def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:
-    """The learning rate at which an arm is best on validation, the mean of all its recorded seeds, and these seeds.
-    Of the runs that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate that
-    has fewer seeds than another is none to choose. None where nothing is recorded."""
-    path = recorded_path(scale)
-    return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
-
-
-USUAL_S = 4e-6
-"""Seconds of a unit of `relative_cost` where no run is recorded that tells."""
-
-
-@lru_cache(maxsize=8)
-def _seconds(path: Path, mtime_ns: int) -> dict[tuple[str, str], float]:
-    """(task, arm) → the least seconds that a recorded run took, a layer, a step and a unit of width: least, because
-    some were recorded while the machine did other things as well."""
-    frame = pd.read_parquet(path, columns=["task", "arm", "steps", "n_layers", "d_model", "status", "wall_s"])
-    frame = frame[frame.status == "ok"]
-    return (frame.wall_s / _size(frame)).groupby([frame.task, frame.arm]).min().to_dict()
-
-
-def _size(run: pd.DataFrame | RunConfig) -> pd.Series | int:
-    return run.steps * run.n_layers * (run.d_model + 16)
-
-
-def weight(config: RunConfig) -> float:
-    """About how many seconds a run takes, judged by the recorded ones of its task and arm, or of its task: which one
-    goes first, and how much of a sweep is done."""
-    path = recorded_path(config.scale)
-    known = _seconds(path, path.stat().st_mtime_ns) if path.is_file() else {}
-    like = [seconds for (task, _), seconds in known.items() if task == config.task]
-    if not like:
-        return USUAL_S * relative_cost(config)
-    batch = config.batch_size / base_config(config.task, config.scale, arm=config.arm).batch_size
-    return known.get((config.task, config.arm), statistics.median(like)) * _size(config) * batch
 
 
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
