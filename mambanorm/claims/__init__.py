@@ -24,7 +24,7 @@ version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts
 from mambanorm.claims.budget import over_budget, over_size, still_rising
 from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.findings import findings
-from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
+from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.protocol import VERSION
@@ -79,7 +79,6 @@ __all__ = [
     "task_by_task",
     "train_verdicts",
     "trained_inside",
-    "trained_runs",
     "verdict_changes",
     "verdict_html",
     "verdict_runs",

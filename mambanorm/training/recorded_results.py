@@ -85,22 +85,6 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
     return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
 
 
-def recorded_seeds(configs: Iterable[RunConfig], seeds: int = 8) -> pd.DataFrame:
-    """The recorded rows of the same arms and settings, the learning rate included, over the seeds 0 to `seeds` − 1.
-
-    They are shown beside a result of fewer seeds. An arm that lacks one of the seeds is left out. The frame is empty if
-    the scale is not recorded, or if the configs have at least as many seeds themselves.
-    """
-    configs = list(configs)
-    frames = [recorded(scale) for scale in {c.scale for c in configs} if recorded_path(scale).is_file()]
-    if not frames or len({config.seed for config in configs}) >= seeds:
-        return pd.DataFrame(columns=["task", "arm", "seed", "test_accuracy"])
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame[frame.run_id.isin({config.but(seed=seed).run_id for config in configs for seed in range(seeds)})]
-    whole = frame.groupby(["task", "arm"]).seed.transform("nunique") == seeds
-    return frame[whole].reset_index(drop=True)
-
-
 def describe_recorded(frame: pd.DataFrame) -> str:
     """`Recorded results, not trained here: 1,234 runs, commit 06ed4cf, torch 2.13.0, …, 2 cores, 1.2 h of training`."""
     hours = frame.wall_s.sum() / 3600
