@@ -135,7 +135,7 @@ def test_seed_roles_are_disjoint():
 
 
 def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
-    runs = study("quick")
+    runs = study("quick", source="trained")
 
     def arms(notebook, task):
         found = {(c.arm, c.seed) for c in runs[notebook] if c.task == task}
