@@ -9,8 +9,6 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.study import contrasts, gate, modes, procedure, table_2, tables
-from mambanorm.study.more_seeds import more_seeds
-from mambanorm.training.recorded_results import recorded_seeds
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
@@ -178,18 +176,6 @@ def test_the_cost_of_what_was_not_run_counts_all_runs_and_the_commands_name_each
     assert table_2.cost_table([]).empty
     lines = table_2.commands(["imdb", "cifar100"]).splitlines()
     assert [line.split("--prepare ")[1].split()[0] for line in lines] == ["imdb", "cifar100"]
-
-
-def test_more_seeds_reads_what_is_recorded_and_else_trains_what_is_asked(tmp_path):
-    how = dict(runs_dir=tmp_path, workers=0, progress=False)
-    asked = mn.grid(["RMSN>SSM>None"], ["digits"], scale="quick", seeds=1)
-    eight = more_seeds(asked, **how)
-    assert sorted(eight.seed) == list(range(8))
-    pd.testing.assert_frame_equal(eight, recorded_seeds(asked))
-    assert not list(tmp_path.iterdir())
-    trained = more_seeds(mn.grid(["RMSN>SSM>None"], ["digits"], scale="smoke", seeds=1), **how)
-    assert trained.scale.tolist() == ["smoke"]
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_recorded():

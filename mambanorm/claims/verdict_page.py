@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas as pd
 
 from mambanorm.basics.settings import check_scale, check_source, default_scale
-from mambanorm.claims.changes import recorded_under
 from mambanorm.claims.evidence import Evidence, splits_of
+from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.headline import headline_scales
 from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION

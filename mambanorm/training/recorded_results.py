@@ -3,7 +3,6 @@
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
-    data/results/<scale>-version-1.parquet    the same, as it was recorded under version 1 of the protocol
 
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
 
@@ -29,30 +28,21 @@ RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"
 
 
-def recorded_path(scale: str | None = None, version: int | None = None) -> Path:
-    """Where the recorded results of a scale lie: those of today (None), or of an older version of the protocol."""
-    scale = default_scale() if scale is None else check_scale(scale)
-    return RESULTS / (f"{scale}.parquet" if version is None else f"{scale}-version-{version}.parquet")
+def recorded_path(scale: str | None = None) -> Path:
+    """Where the recorded results of a scale lie (None = the environment's)."""
+    return RESULTS / f"{default_scale() if scale is None else check_scale(scale)}.parquet"
 
 
-def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFrame:
-    """The recorded run frame of a scale (None = the environment's), of today or as an older version of the protocol
-    left it. ValueError if there is none."""
-    path = recorded_path(scale, version)
+def recorded(scale: str | None = None) -> pd.DataFrame:
+    """The recorded run frame of a scale (None = the environment's). ValueError if there is none."""
+    path = recorded_path(scale)
     if path.is_file():
         _check_sum(path)
-        frame = read_results(path)
-        return frame if version is None else frame.assign(protocol=version)
-    scale = default_scale() if scale is None else scale
-    there = ", ".join(name for name in SCALES if recorded_path(name, version).is_file()) or "none at all"
-    if version is not None:
-        raise ValueError(
-            f"there are no recorded results of scale {scale!r} under version {version} of the protocol "
-            f"(recorded under it: {there}): leave version out for those of today"
-        )
+        return read_results(path)
+    there = ", ".join(name for name in SCALES if recorded_path(name).is_file()) or "none at all"
     raise ValueError(
-        f"there are no recorded results of scale {scale!r} (recorded: {there}): "
-        f'source="trained" trains, `mambanorm record --scale {scale}` records'
+        f"there are no recorded results of scale {path.stem!r} (recorded: {there}): "
+        f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
     )
 
 
@@ -83,22 +73,6 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
             f'{first.task}, seed {first.seed}, lr {first.lr:g}. source="trained" trains them'
         )
     return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
-
-
-def recorded_seeds(configs: Iterable[RunConfig], seeds: int = 8) -> pd.DataFrame:
-    """The recorded rows of the same arms and settings, the learning rate included, over the seeds 0 to `seeds` − 1.
-
-    They are shown beside a result of fewer seeds. An arm that lacks one of the seeds is left out. The frame is empty if
-    the scale is not recorded, or if the configs have at least as many seeds themselves.
-    """
-    configs = list(configs)
-    frames = [recorded(scale) for scale in {c.scale for c in configs} if recorded_path(scale).is_file()]
-    if not frames or len({config.seed for config in configs}) >= seeds:
-        return pd.DataFrame(columns=["task", "arm", "seed", "test_accuracy"])
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame[frame.run_id.isin({config.but(seed=seed).run_id for config in configs for seed in range(seeds)})]
-    whole = frame.groupby(["task", "arm"]).seed.transform("nunique") == seeds
-    return frame[whole].reset_index(drop=True)
 
 
 def describe_recorded(frame: pd.DataFrame) -> str:
