@@ -256,6 +256,8 @@ def test_beside_quick_the_trained_models_stand_first_once_they_are_recorded(tmp_
     assert claims.headline_scales("quick") == ("evening", "quick")
     assert claims.headline_scales("lab") == ("lab",)
     assert claims.headline_scales("evening") == ("evening",)
+    (tmp_path / "quick.parquet").touch()
+    assert claims.headline_scales("evening") == ("evening", "quick")
 
 
 def test_a_figure_of_trained_models_takes_each_seed_at_the_rate_that_the_others_choose(tmp_path, monkeypatch):
