@@ -260,28 +260,6 @@ def test_beside_quick_the_trained_models_stand_first_once_they_are_recorded(tmp_
     assert claims.headline_scales("evening") == ("evening", "quick")
 
 
-def test_a_figure_of_trained_models_takes_each_seed_at_the_rate_that_the_others_choose(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
-    asked = ["GN>SSM>None", "None>SSM>GN"]
-    assert claims.trained_runs(asked).empty
-    frame = calibrate.skeleton("H4s", 6, "evening", "mnist1d").assign(
-        status="ok", chance=0.1, test_accuracy=0.5, best_val_accuracy=0.5
-    )
-    rates = sorted(frame.lr.unique())
-    frame.loc[frame.lr == rates[1], "best_val_accuracy"] = 0.55
-    lucky = (frame.seed == 3) & (frame.lr == rates[2]) & (frame.arm == asked[0])
-    frame.loc[lucky, "best_val_accuracy"] = 0.99  # of the seed itself: it may not choose for itself
-    frame.to_parquet(tmp_path / "evening.parquet")
-    found = claims.trained_runs(asked)
-    assert sorted(zip(found.arm, found.seed, strict=True)) == [(arm, seed) for arm in asked for seed in range(6)]
-    own = found[found.arm == asked[0]].set_index("seed").lr
-    assert own[3] == rates[1]
-    assert (own.drop(3) == rates[2]).all()
-    assert (found[found.arm == asked[1]].lr == rates[1]).all()
-    assert claims.trained_runs([*asked, "NormVary>SSM>BN"]).empty  # one of them is not recorded
-    assert claims.trained_runs(asked, "vision").empty
-
-
 def test_the_errors_beside_a_verdict_are_those_of_the_comparison_that_decides():
     far = made_up("H4s", {"None>SSM>GN": 30.0}, sd=0.5)
     near = made_up("H4s", {"None>SSM>GN": 8.0}, sd=0.5, base=20.0)

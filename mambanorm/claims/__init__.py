@@ -23,7 +23,7 @@ verdict_page.py    the runs, small tables and lines of notebook 12
 from mambanorm.claims.budget import over_budget, over_size, still_rising
 from mambanorm.claims.findings import findings
 from mambanorm.claims.frames import recorded_under
-from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
+from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.protocol import VERSION
@@ -77,7 +77,6 @@ __all__ = [
     "task_by_task",
     "train_verdicts",
     "trained_inside",
-    "trained_runs",
     "verdict_html",
     "verdict_runs",
     "verdict_table",
