@@ -18,12 +18,11 @@ findings.py        what was found, in a few plain sentences;   findings_page.py:
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 verdict_page.py    the runs, small tables and lines of notebook 12
-version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
 from mambanorm.claims.budget import over_budget, over_size, still_rising
-from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
 from mambanorm.claims.findings import findings
+from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
@@ -51,7 +50,6 @@ __all__ = [
     "describe",
     "find_claim",
     "findings",
-    "first_verdicts",
     "headline",
     "headline_scales",
     "judge",
@@ -79,7 +77,6 @@ __all__ = [
     "task_by_task",
     "train_verdicts",
     "trained_inside",
-    "verdict_changes",
     "verdict_html",
     "verdict_runs",
     "verdict_table",

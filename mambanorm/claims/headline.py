@@ -36,8 +36,9 @@ NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm 
 
 
 def headline_scales(scale: str) -> tuple[str, ...]:
-    """The scale itself; ahead of quick also evening, where its results are recorded."""
-    return (TRAINED, EARLY) if scale == EARLY and recorded_path(TRAINED).is_file() else (scale,)
+    """The scale itself; of evening and quick those of the two that are recorded, the trained models first."""
+    there = tuple(name for name in (TRAINED, EARLY) if recorded_path(name).is_file() or name == scale)
+    return there if scale in (TRAINED, EARLY) else (scale,)
 
 
 def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | None = None) -> list[Verdict]:

@@ -18,12 +18,10 @@ import numpy as np
 from PIL import Image
 
 from mambanorm.basics.text import plural
-from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
 from mambanorm.claims.protocol import TRAINED_TASKS, levels, planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
-from mambanorm.claims.version_1 import FirstVerdict
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 STYLE = """<style>
@@ -61,17 +59,15 @@ def verdict_html(
     verdicts: Sequence[Verdict],
     *,
     beside: Mapping[str, str] | None = None,
-    first: Mapping[str, FirstVerdict] | None = None,
     caption: str = "",
     pictures: bool = True,
 ) -> str:
-    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold:
-    `first`, claim id → the verdict of version 1, where its word differs; and, where `pictures`, every comparison
-    drawn."""
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold,
+    where `pictures`, every comparison drawn."""
     names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     trained = any(verdict.scale == "evening" for verdict in verdicts)
-    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, trained), pictures) for verdict in verdicts)
+    rows = "\n".join(_row(verdict, beside, trained, pictures) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
@@ -86,17 +82,6 @@ def _said(verdicts: Sequence[Verdict]) -> str:
         said = ", ".join(f"{words[name]} {name}" for name in VERDICTS if words[name])
         sentences.append(f"At scale {scale}: {said}." if len(scales) > 1 else f"{said}.")
     return " ".join(sentences)
-
-
-def _earlier(verdict: Verdict, first: Mapping[str, FirstVerdict] | None, trained: bool) -> list[str]:
-    """That a verdict stands on first epochs where others stand on trained models; and what version 1 of the protocol
-    said of the claim, where it differs."""
-    before = (first or {}).get(verdict.claim.id)
-    first_epochs = trained and verdict.n_seeds and verdict.scale == "quick"
-    lines = ["of models in their first epochs (scale quick), not of trained ones"] if first_epochs else []
-    if before is not None and before.verdict != verdict.verdict:
-        lines.append(f"under protocol 1: {first_brief(before)}")
-    return lines
 
 
 def _style() -> str:
@@ -128,10 +113,10 @@ def _pill(word: str) -> str:
     return f'<i class="{_class(word)}">{word}</i>'
 
 
-def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str], pictures: bool) -> str:
+def _row(verdict: Verdict, beside: Mapping[str, str] | None, trained: bool, pictures: bool) -> str:
     """The claim in one line, and what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
-    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, earlier)}{_fold(verdict, pictures)}"
+    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, trained)}{_fold(verdict, pictures)}"
     effect = verdict.amount if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     return (
@@ -142,13 +127,16 @@ def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str],
     )
 
 
-def _small_print(verdict: Verdict, earlier: list[str]) -> str:
+def _small_print(verdict: Verdict, trained: bool) -> str:
     """What must not be missed beside the word of a verdict: why it is none, each task's own, how often models failed,
-    how many comparisons hold, other settings that say something else, and what was said earlier."""
+    how many comparisons hold, other settings that say something else, and that it stands on first epochs where others
+    stand on trained models."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
     lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count, verdict.uneven]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
-    return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, [*lines, *earlier]))
+    if trained and verdict.n_seeds and verdict.scale == "quick":
+        lines.append("of models in their first epochs (scale quick), not of trained ones")
+    return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, lines))
 
 
 def _fold(verdict: Verdict, pictures: bool) -> str:

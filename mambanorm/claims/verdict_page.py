@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas as pd
 
 from mambanorm.basics.settings import check_scale, check_source, default_scale
-from mambanorm.claims.changes import recorded_under
 from mambanorm.claims.evidence import Evidence, splits_of
+from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.headline import headline_scales
 from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION
@@ -61,7 +61,8 @@ def runs_to_judge(
     or source."""
     scale = check_scale(scale) if scale else default_scale()
     known = recorded_results.recorded_path(scale).is_file()
-    source = check_source(source or ("recorded" if known else "trained"))
+    if (source := check_source(source)) == "auto":
+        source = "recorded" if known else "trained"
     scales = headline_scales(scale) if source == "recorded" else (scale,)
     mine = of_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds, scale)
     if source == "trained":

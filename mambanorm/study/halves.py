@@ -41,10 +41,10 @@ NEIGHBOURS = 15
 
 def halves_runs(scale: str | None = None, seeds: int | Iterable[int] | None = None) -> list[RunConfig]:
     """Every part of IN, and the norms beside it, on both tasks. At the study's own scale the small models of quick, for
-    no half is recorded; seeds=None are then three on digits and one on `level`, else the scale's."""
+    no half is recorded; seeds=None are then two on digits and one on `level`, else the scale's."""
     scale, few = study_scale(scale), {}
     if scale == STUDY_SCALE:
-        scale, few = "quick", {"digits": 3, "level": 1}
+        scale, few = "quick", {"digits": 2, "level": 1}
     return [
         config
         for arm, options in HALVES.values()

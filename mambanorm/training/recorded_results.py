@@ -3,7 +3,6 @@
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
-    data/results/<scale>-version-1.parquet    the same, as it was recorded under version 1 of the protocol
 
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
 
@@ -29,30 +28,21 @@ RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"
 
 
-def recorded_path(scale: str | None = None, version: int | None = None) -> Path:
-    """Where the recorded results of a scale lie: those of today (None), or of an older version of the protocol."""
-    scale = default_scale() if scale is None else check_scale(scale)
-    return RESULTS / (f"{scale}.parquet" if version is None else f"{scale}-version-{version}.parquet")
+def recorded_path(scale: str | None = None) -> Path:
+    """Where the recorded results of a scale lie (None = the environment's)."""
+    return RESULTS / f"{default_scale() if scale is None else check_scale(scale)}.parquet"
 
 
-def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFrame:
-    """The recorded run frame of a scale (None = the environment's), of today or as an older version of the protocol
-    left it. ValueError if there is none."""
-    path = recorded_path(scale, version)
+def recorded(scale: str | None = None) -> pd.DataFrame:
+    """The recorded run frame of a scale (None = the environment's). ValueError if there is none."""
+    path = recorded_path(scale)
     if path.is_file():
         _check_sum(path)
-        frame = read_results(path)
-        return frame if version is None else frame.assign(protocol=version)
-    scale = default_scale() if scale is None else scale
-    there = ", ".join(name for name in SCALES if recorded_path(name, version).is_file()) or "none at all"
-    if version is not None:
-        raise ValueError(
-            f"there are no recorded results of scale {scale!r} under version {version} of the protocol "
-            f"(recorded under it: {there}): leave version out for those of today"
-        )
+        return read_results(path)
+    there = ", ".join(name for name in SCALES if recorded_path(name).is_file()) or "none at all"
     raise ValueError(
-        f"there are no recorded results of scale {scale!r} (recorded: {there}): "
-        f'source="trained" trains, `mambanorm record --scale {scale}` records'
+        f"there are no recorded results of scale {path.stem!r} (recorded: {there}): "
+        f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
     )
 
 
