@@ -6,12 +6,12 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make study   install, run the whole study at scale quick, write reports/quick/index.html"
+	@echo "make study   install, execute every notebook on trained models beside runs of your own, write reports/evening/index.html"
 	@echo "make test    install, run every test and every notebook (at scale smoke)"
 	@echo "make lab     install, open the notebooks in JupyterLab"
 	@echo "make setup   install only"
 	@echo "make bench   install, measure scan, step and norms beside their peers (12 minutes)"
-	@echo "make notebooks  execute the committed notebooks in place, at scale quick"
+	@echo "make notebooks  execute the committed notebooks in place"
 	@echo "make lint    ruff check and format check"
 
 setup: .venv/installed
@@ -28,11 +28,12 @@ study: setup
 # two workers of two threads each: threads that spin while they wait take the cores from those they wait for
 test: export OMP_WAIT_POLICY ?= passive
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
+	$(BIN)/python -m mambanorm.kernels.warm
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --nbval-lax --nbval-current-env --nbval-cell-timeout 300 tests notebooks
 
-# the committed notebooks, executed in place at scale quick
+# the committed notebooks, executed in place
 notebooks: setup
-	MAMBANORM_SCALE=quick $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 lab: setup
 	$(BIN)/jupyter lab --notebook-dir=notebooks

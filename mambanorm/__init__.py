@@ -25,9 +25,9 @@ __version__ = "0.1.0"
 PLACES = {
     name: module
     for module, names in {
-        "advice": "check_model recommend",
+        "advice": "recommend",
         "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
-        "clinic": "NonFinite diagnose insert_norm trainer_callback watch",
+        "clinic": "NonFinite check_model diagnose insert_norm trainer_callback watch",
         "diagnostics": "record record_sites token_norms",
         "arms": "Arm PRESETS SITES",
         "block": "MambaBlock",

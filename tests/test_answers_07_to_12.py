@@ -12,10 +12,13 @@ from mambanorm import answers, claims, figures
 from mambanorm.arms import Arm
 from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge
 from mambanorm.claims.verdict_page import of_seeds
+from mambanorm.diagnostics import sigma_history
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.tables import paired_steps
 from mambanorm.study.two_looks import two_looks
+from mambanorm.training.grid import base_config
+from mambanorm.training.run import train
 
 
 def said_of(name: str, word: str, scale: str = "evening", **by_task: str) -> SimpleNamespace:
@@ -142,11 +145,13 @@ def test_a_largest_token_that_rises_under_a_flat_median_is_named():
 
 
 def test_the_guesses_on_growth_follow_the_tables():
+    kept = pd.DataFrame(dict(arm=["None>SSM>None", "None>SSM>None", "BN>SSM>BN"], growth=[5.0, 7.0, 1.0]))
     calm, loud = grown(None_None=FLAT), grown(None_None=ENDLESS, None_BN=RISES, BN_None=FLAT, BN_BN=FLAT)
-    first, second, third = answers.guesses_on_growth(calm, grown(None_None=RISES), loud).splitlines()
+    first, second, third = answers.guesses_on_growth(calm, grown(None_None=RISES), loud, kept).splitlines()
     assert "the median token × 1.26, the largest × 1.26" in first
     assert "the median token × 1e+03" in second
     assert "the model explodes (non-finite)" in second
+    assert "last finite step: None→None 6.0 ± 1.4. With" in second
     assert "a norm only before: BN→None +0.11 decades" in third
     assert "a norm only after: None→BN +3.43 decades" in third
     assert "BN→BN" not in third
@@ -160,13 +165,28 @@ def test_the_gain_at_which_a_model_explodes_is_the_first_one():
 
 
 def test_models_are_called_trained_only_if_every_one_of_them_beats_chance():
-    scores = pd.DataFrame(dict(task="digits", blocks=[4, 4, 8], steps=20, arm="None→None", test_accuracy=0.5))
-    scores = scores.assign(low=0.4, high=0.6, n=100, chance=0.1, beats_chance=[True, True, False])
-    names = inside.called(scores)
-    assert names == {("digits", 4): "trained", ("digits", 8): "barely trained"}
-    assert inside.deepest_trained(names) == {"digits": 4}
-    assert inside.deepest_trained({("digits", 4): "barely trained", ("digits", 8): "barely trained"}) == {"digits": 8}
-    assert "- digits, 4 blocks, 20 steps: 2 of 2 models beat chance (10.0 %)" in answers.have_learned(scores, names)
+    scores = pd.DataFrame(dict(task="digits", blocks=4, steps=20, arm=["None→None", "BN→BN"], test_accuracy=0.5))
+    scores = scores.assign(low=[0.4, 0.05], high=0.6, n=100, chance=0.1, beats_chance=[True, False])
+    assert inside.called(scores) == "barely trained"
+    assert inside.called(scores[:1]) == "trained"
+    text = answers.have_learned(scores, "barely trained")
+    assert text.startswith("digits, 4 blocks, 20 steps: 1 of 2 models beat chance (10.0 %), mean 50.0 %, lowest int")
+    assert "interval 5.0 to 60.0 %, n = 100 test rows each. They are called **barely trained** below." in text
+
+
+def test_a_run_that_is_watched_is_the_same_run_with_its_spectra_at_every_step():
+    config = base_config("digits", "smoke", arm="None>SSM>None", steps=4, n_layers=2)
+    run, arrays = inside.watched(config)
+    assert run.curves.train_loss.equals(train(config).curves.train_loss)
+    steps, kept = sigma_history(run.diagnostics)
+    assert arrays["step"].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(arrays["singular_values"][steps], kept, rtol=1e-5)
+    ended, some = inside.watched(config, until=2)
+    assert ended is None
+    np.testing.assert_array_equal(some["singular_values"], arrays["singular_values"][:3])
+    assert answers.its_end(run) == "did **not** fail in its 4 steps here"
+    run.status, run.steps, run.first_nonfinite_site = "diverged", 1, "blocks.1.scan"
+    assert answers.its_end(run) == "went non-finite at step 2 of 4, first at `blocks.1.scan`"
 
 
 def ended(arm: str, steps: list[float]) -> pd.DataFrame:
@@ -178,12 +198,16 @@ def ended(arm: str, steps: list[float]) -> pd.DataFrame:
 
 def test_failures_are_counted_arm_by_arm_with_their_steps():
     runs = pd.concat([ended("None>SSM>None", [9, 7, np.nan]), ended("RMSN>SSM>RMSN", [np.nan] * 3)])
-    first, second = answers.how_often_it_fails(runs).splitlines()
-    assert first == "- None→None: 2 of 3 runs ended non-finite, at step 7 and 9"
-    assert second == "- RMSN→RMSN: 0 of 3 runs ended non-finite"
     table = inside.came_of(runs)
     assert table.loc[(0.01, "None→None"), "ended non-finite"].startswith("2 of 3 [")
+    assert table.loc[(0.01, "None→None"), "at step (median)"] == "8"
     assert table.loc[(0.01, "RMSN→RMSN"), "at step (median)"] == "–"
+    runs = runs.assign(
+        task="mnist1d", scale="evening", seed=[0, 1, 2, 0, 1, 2], growth=[1.0, 2.0, 3.0, 0.5, 0.5, np.nan]
+    )
+    text = answers.in_models_that_train(runs, runs[:5])
+    assert "at lr 0.01: ended non-finite: None→None 2 of 3, RMSN→RMSN 0 of 3. Growth" in text
+    assert text.endswith("decades in 8 blocks: None→None 2.0 ± 1.0, RMSN→RMSN 0.5 ± 0.0.")
 
 
 def test_the_spectra_are_compared_with_half_way_and_with_the_control():
@@ -216,10 +240,8 @@ STEPS = {
 }
 
 
-def answered(runs: pd.DataFrame, recorded: pd.DataFrame | None = None) -> str:
-    steps, grid = paired_steps(runs, STEPS), runs[runs.arm.isin(map(str, GRID_ARMS))]
-    more = runs.iloc[:0] if recorded is None else recorded
-    return answers.does_it_hold(runs, grid, steps, recorded=more, trained=runs.iloc[:0])
+def answered(runs: pd.DataFrame) -> str:
+    return answers.does_it_hold(runs, runs[runs.arm.isin(map(str, GRID_ARMS))], paired_steps(runs, STEPS))
 
 
 def test_the_answer_on_images_follows_the_better_norm_after_the_ssm():
@@ -227,8 +249,8 @@ def test_the_answer_on_images_follows_the_better_norm_after_the_ssm():
     assert "the best pair of the grid is GN→LN" in better or "→LN with" in better
     assert "LN, the paper's choice, minus GN: +" in better
     assert "LN, the paper's choice, minus GN: −" in worse
-    assert "recorded seeds" not in better
-    assert "8 recorded seeds: " in answered(pictures(), pictures(8))
+    assert "clearly above zero" in better.partition("minus GN: +")[2].split(".\n")[0]
+    assert "clearly below zero" in worse.partition("minus GN: −")[2].split(".\n")[0]
 
 
 def test_the_guesses_on_images_count_places_and_say_what_one_seed_cannot():
@@ -251,6 +273,36 @@ def test_a_change_is_shown_over_the_seeds_that_both_frames_have():
     table = answers.with_and_without(runs, changed, "changed", ["LN>SSM>LN"])
     assert table.loc["LN→LN", "changed"] - table.loc["LN→LN", "as it is"] == pytest.approx(2.0)
     assert table.seeds.tolist() == [2]
+
+
+# notebook 10
+
+CHOSEN = pd.DataFrame(
+    dict(block=block, depth=1, label=digit, w0=w0 + 0.01 * digit, sd=0.1)
+    for block, w0 in (("blocks.0.n1", 0.2), ("blocks.0.n2", 0.7))
+    for digit in range(3)
+)
+
+
+def test_the_guesses_on_the_choice_read_the_weights_the_blends_and_dyt():
+    gap = dict(corrupted=50.0, change=-20.0, accuracy_gap=pd.Series([-12.0]), change_gap=pd.Series([3.0]))
+    held = pd.DataFrame([dict(task="digits_images", kind="noise", arm="FrozenDyT", **gap)])
+    blends = pd.DataFrame([dict(step="learned − random", task="digits_images", difference=8.0, low=5.0, high=11.0)])
+    first, second, third = answers.guesses_on_choice(CHOSEN, blends, held).splitlines()
+    assert "ended at 0.21 in block blocks.0.n1 and 0.71 in block blocks.0.n2: not the same in every layer" in first
+    assert "learned − random on digits_images: +8.0" in second
+    assert "under noise its accuracy minus FrozenLN's is −12.0" in third
+    assert "of what corruption changes +3.0" in third
+    nothing = answers.guesses_on_choice(CHOSEN[:0], blends[:0], held[:0])
+    assert nothing == "1. No selector was watched.\n2. No blend was run.\n3. Corrupted rows were not looked at."
+
+
+def test_selectors_of_a_trained_model_are_drawn_by_class_and_over_steps_where_there_are_some():
+    fig = figures.fig_selector(CHOSEN, "one run")
+    assert [ax.get_title(loc="left") for ax in fig.axes if ax.images] == ["by class"]
+    assert len(fig.axes) == 2  # with its colour bar
+    over = pd.concat([CHOSEN.assign(step=1), CHOSEN.assign(step=9)])
+    assert "by class, step 9" in [ax.get_title(loc="left") for ax in figures.fig_selector(over, "one run").axes]
 
 
 # notebook 14

@@ -349,8 +349,9 @@ def model_cases():
     yield "no steps", lambda: mn.train_language_model(language(), IDS[0], IDS[0], steps=0), "steps must be a positive"
     with tempfile.TemporaryDirectory() as folder:
         yield "an empty folder as a checkpoint", lambda: mn.read_checkpoint(folder), "is a folder: give the path of a"
-        (Path(folder) / "model.safetensors").touch()
-        yield "a folder as a checkpoint", lambda: mn.read_checkpoint(folder), "a file in it, model.safetensors"
+        for half in ("model-1.safetensors", "model-2.safetensors"):
+            (Path(folder) / half).touch()
+        yield "a folder of shards", lambda: mn.read_checkpoint(folder), "a file in it, model-1.safetensors or model-2"
     yield "unknown positions", lambda: words(positional="sinus"), "did you mean 'sinusoidal'"
     yield "learned positions, how many?", lambda: words(positional="learned"), "needs positions=(L,), the longest"
     yield "learned positions of images", lambda: images(positional="learned", positions=(4,)), "needs positions=(H, W)"

@@ -71,6 +71,14 @@ def test_the_figures_say_what_they_rest_on():
     assert [text.get_text() for text in fig.axes[0].get_yticklabels()][:4] == ["conv", "B", "C", "Δ"]
     assert "fewer bits a character" in fig.axes[1].get_xlabel()
     assert "quick scale · 6 seeds" in fig.get_supxlabel()
+    assert len(fig.axes[0].get_yticklabels()) == len(MORE_SITES)
+    fresh = frame(seeds=1, norms=["RMSN"]).assign(seed=10_007)
+    gains = site_gains(frame())
+    fig = figures.fig_site_gains(gains[gains.site == "B"], fresh=fresh)
+    (diamond,) = [line for line in fig.axes[0].get_lines() if line.get_marker() == "D" and len(line.get_xdata())]
+    assert diamond.get_xdata().tolist() == site_gains(fresh).set_index("site").per_seed["B"]
+    assert "diamonds: your own runs, seed 10,007" in fig.get_supxlabel().replace("\n", " ")
+    assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["B"]
     with pytest.raises(ValueError, match="no arm with one further site was run"):
         figures.fig_site_gains(pd.DataFrame())
     ladder = figures.fig_ladder(climbed(0.4, 1.0).assign(scale="smoke"))
@@ -86,10 +94,14 @@ def test_the_answers_are_those_of_the_runs():
     verdicts = [judge("E2s", climbed(0.4, 1.0)), judge("E3s", climbed(0.4, 1.0).iloc[:0], scale="smoke")]
     said = answers.guesses_beyond(table, verdicts)
     assert "On digits the largest mean is that of RMSN at B, +9" in said
-    assert "told to be better: RMSN at B" in said
-    assert "told to be worse: LN at residual" in said
+    assert "clearly better: RMSN at B" in said
+    assert "clearly worse: LN at residual" in said
     assert "reproduced (protocol 9, smoke scale, digits, which the paper does not ask)" in said
-    assert "LN at residual (−" in answers.what_a_site_brings(frame(), table, verdicts).split("told to be worse:")[1]
+    assert "LN at residual (−" in answers.what_a_site_brings(frame(), table, verdicts).split("clearly worse:")[1]
+    told = answers.what_a_site_brings(frame(), table, verdicts, table[(table.site == "B") & (table.norm != "LN")])
+    assert "- **digits**, trained: RMSN at B +" in told
+    assert told.split("trained: RMSN at B")[1].splitlines()[0].endswith(": clearly better")
+    assert "- **digits**, in the first epochs (6 seeds, one learning rate for all), clearly better" in told
     authors = answers.authors_and_runs(verdicts)
     assert "**E2s: reproduced.**" in authors
     assert BEYOND["E3s"].quote in authors

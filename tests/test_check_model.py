@@ -1,41 +1,50 @@
-"""Claims about check_model: each check speaks on a sick model, is silent on a sound one, and leaves the model alone."""
+"""Claims about check_model: each check speaks on a sick model, is silent on a sound one, and leaves the model alone.
+
+Models and batches are as people have them: odd outputs, frozen norms, any kind of loader.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import mambanorm as mn
 from mambanorm.advice import blocks
-from mambanorm.advice.findings import SEVERITIES
-from mambanorm.advice.model_check import CHECKS, as_it_was
-from mambanorm.advice.swap import swap_norms
-from mambanorm.advice.trace import norms_of, takes_batch_statistics
+from mambanorm.clinic.batches import as_it_was
+from mambanorm.clinic.checks_of_behaviour import most_groups, swap_norms
+from mambanorm.clinic.exam import twin_of
+from mambanorm.clinic.model_check import CHECKS
+from mambanorm.clinic.provenance import norms_of, takes_batch_statistics
+from mambanorm.clinic.symptoms import SEVERITIES
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-LABELS = torch.arange(16) % 10
 STEPS = IMAGES[:, 0]  # (16, 8, 8)
+ROWS = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(16) % 3
+WORDS = torch.cat([torch.arange(1, 17).view(16, 1).expand(16, 4), torch.zeros(16, 4, dtype=torch.long)], 1)
+LEARN = dict(loss=F.cross_entropy, lr=0.1)
 
 
-def checks(findings) -> set[str]:
-    return {finding.check for finding in findings}
+def found_by(findings, check: str) -> list:
+    return [finding for finding in findings if finding.check.startswith(check)]
 
 
-class Lambda(nn.Module):
-    def __init__(self, parts: dict, call):
+class By(nn.Module):
+    """A model whose parts are those of a list and whose forward pass is `call(parts, *inputs)`."""
+
+    def __init__(self, call, *parts: nn.Module):
         super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self.call = call
+        self.parts, self.call = nn.ModuleList(parts), call
 
-    def forward(self, x):
-        return self.call(self, x)
+    def forward(self, *inputs, **named):
+        return self.call(self.parts, *inputs, **named)
 
 
 class BasicBlock(nn.Module):
@@ -62,35 +71,66 @@ def resnet(block=BasicBlock, depth=4) -> nn.Module:
     return nn.Sequential(*stem, *(block(8) for _ in range(depth)), *head)
 
 
-def encoder(norm_first: bool, layers: int) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-    parts = dict(encoder=nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), head=nn.Linear(8, 10))
-    return Lambda(parts, lambda self, x: self.head(self.encoder(x).mean(1)))
+def torchs(kind: str, layers: int, reused: bool = False, **options):
+    make = nn.TransformerEncoderLayer if kind == "encoder" else nn.TransformerDecoderLayer
+    made = [make(8, 2, 16, batch_first=True, **options) for _ in range(1 if reused else layers)]
+
+    def call(parts, x):
+        memory = (x,) if kind == "decoder" else ()
+        for i in range(layers):
+            x = parts[0 if reused else i](x, *memory)
+        return parts[-1](x.mean(1))
+
+    return By(call, *made, nn.Linear(8, 10))
+
+
+def residual(layers: int, place: str):
+    """x + norm(f(norm(x))), or norm(x + f(x)) with dropout behind it, by a module or by a function."""
+
+    def call(parts, x):
+        drops = {"dropout": parts[-1], "function": F.dropout}
+        for i in range(0, len(parts) - 1, 3):
+            if place == "sandwich":
+                x = x + parts[i + 2](parts[i](parts[i + 1](x)))
+            else:
+                x = drops[place](parts[i + 1](x + parts[i](x)))
+        return x.sum(1, keepdim=True) * x
+
+    made = [part for _ in range(layers) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.LayerNorm(8))]
+    return By(call, *made, nn.Dropout(0.1))
 
 
 def crnn() -> nn.Module:
     """Convolutions with BatchNorm before an LSTM, as text is read from images: sound."""
-    parts = dict(conv=blocks.ConvBlock(1, 4), lstm=nn.LSTM(32, 16, batch_first=True), head=nn.Linear(16, 10))
-    return Lambda(parts, lambda self, x: self.head(self.lstm(self.conv(x).flatten(1, 2).transpose(1, 2))[0][:, -1]))
+
+    def call(parts, x):
+        return parts[2](parts[1](parts[0](x).flatten(1, 2).transpose(1, 2))[0][:, -1])
+
+    return By(call, blocks.ConvBlock(1, 4), nn.LSTM(32, 16, batch_first=True), nn.Linear(16, 10))
+
+
+class Discriminator(nn.Sequential):
+    pass
+
+
+def mlp(*norms: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), *norms, nn.ReLU(), nn.Linear(8, 3))
 
 
 SOUND = {
     "a ResNet": (resnet, IMAGES),
     "a ResNet, norm first": (lambda: resnet(PreActivationBlock), IMAGES),
-    "torch's encoder, pre-norm, 16 layers": (lambda: encoder(True, 16), STEPS),
-    "torch's encoder, post-norm, 6 layers": (lambda: encoder(False, 6), STEPS),
+    "torch's encoder, pre-norm, 16 layers": (lambda: torchs("encoder", 16, norm_first=True), STEPS),
+    "torch's encoder, post-norm, 12 layers": (lambda: torchs("encoder", 12), STEPS),
+    "nine decoders of torch": (lambda: torchs("decoder", 9), STEPS),
+    "norms on both sides of each function": (lambda: residual(28, "sandwich"), ROWS),
     "convolutions before an LSTM": (crnn, IMAGES),
-    "the guide's ConvNet": (blocks.ConvNet, IMAGES),
-    "the same with GN": (lambda: blocks.ConvNet(norm="GN"), IMAGES),
+    "the guide's ConvNet with GN": (lambda: blocks.ConvNet(norm="GN"), IMAGES),
     "the guide's LSTM": (lambda: blocks.SequenceNet(8, 10), STEPS),
     "the guide's Transformer, 24 layers": (lambda: blocks.DepthNet(8, 8, depth=24), STEPS),
-    "the guide's discriminator": (blocks.Discriminator, IMAGES),
-    "the guide's generator": (lambda: blocks.Generator(norm="IN"), torch.randn(16, 16)),
     "a StyleNet": (blocks.StyleNet, IMAGES),
-    "a small MLP": (lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),
-                    torch.randn(16, 8)),
-    "this kit's Mamba": (lambda: mn.SequenceClassifier(10, in_features=8, d_model=16, n_layers=4), STEPS),
-    "the same with BN and GN": (
+    "a small MLP": (lambda: mlp(nn.BatchNorm1d(8)), ROWS),
+    "this kit's Mamba with BN and GN": (
         lambda: mn.SequenceClassifier(10, in_features=8, d_model=16, n_layers=4, arm="BN>SSM>GN"), STEPS),
     "this kit's image model": (lambda: mn.ImageClassifier(10, in_channels=1, d_model=16, n_layers=2, patch=2),
                                IMAGES.permute(0, 2, 3, 1)),
@@ -108,25 +148,17 @@ def test_nothing_is_found_on_a_sound_model(name):
     assert found.skipped == ()
 
 
-def after_activation(x):
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+def trained(*norms: nn.Module) -> nn.Module:
+    model = mlp(*norms)
+    for _ in range(200):
+        model(ROWS)
+    return model.eval()
 
 
-def functional_activation():
-    parts = dict(conv=nn.Conv2d(1, 8, 3), norm=nn.BatchNorm2d(8), head=nn.Linear(8, 10))
-    return Lambda(parts, lambda self, x: self.head(self.norm(F.relu(self.conv(x))).mean((2, 3))))
-
-
-def lstm_with_batch_norm():
-    return blocks.SequenceNet(8, 10, n_layers=1, norm="BN")
-
-
-def fresh_in_eval():
-    return blocks.ConvNet().eval()
-
-
-def momentum_zero():
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, momentum=0.0), nn.Flatten(), nn.Linear(144, 3))
+def part_in_train_mode(part):
+    model = trained(part)
+    model[1].train()
+    return model
 
 
 def frozen_but_fresh():
@@ -143,71 +175,139 @@ def stale():
     return model.eval()
 
 
-def without_norms():
-    layers = [part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())]
-    return nn.Sequential(*layers, nn.Linear(8, 10))
+def loaded_with_momentum_0():
+    model = mlp(nn.BatchNorm1d(8, momentum=0.0))
+    model.load_state_dict(trained(nn.BatchNorm1d(8)).state_dict())
+    return model
 
 
-def one_channel_groups():
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+class StillNorm(nn.BatchNorm1d):
+    def forward(self, x):
+        return F.batch_norm(x, None, None, self.weight, self.bias, training=True)
 
 
-def one_value_groups():
-    return nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(8, 8), nn.Linear(8, 3))
+def rnn(between: nn.Module) -> nn.Module:
+    def call(parts, x):
+        return parts[2](parts[1](parts[0](x)[0]).transpose(1, 2)).sum(2)
+
+    return By(call, nn.LSTM(8, 4, batch_first=True), between, nn.BatchNorm1d(4))
 
 
-def padded():
-    pad = nn.ZeroPad2d(2)
-    return nn.Sequential(nn.Conv2d(1, 4, 3), pad, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 3))
+def functional_activation():
+    def call(parts, x):
+        return parts[2](parts[1](F.relu(parts[0](x))).mean((2, 3)))
+
+    return By(call, nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10))
 
 
-def padded_words():
-    parts = dict(words=nn.Embedding(20, 6, padding_idx=0), norm=blocks.StepBatchNorm(6), head=nn.Linear(6, 3))
-    return Lambda(parts, lambda self, x: self.head(self.norm(self.words(x)).mean(1)))
+def unreached(parts, x):
+    return parts[0](x) + 0 * parts[1](x)
 
 
-WORDS = torch.cat([torch.arange(1, 17).view(16, 1).expand(16, 4), torch.zeros(16, 4, dtype=torch.long)], 1)
+def deep(zero: int | None = None) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(part for _ in range(9) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU())))
+    model.append(nn.Linear(8, 3))
+    if zero is not None:
+        nn.init.zeros_(model[zero].weight)
+        nn.init.zeros_(model[zero].bias)
+    return model
 
-SICK = {
+
+def flat(*layers, width=144):
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 3))
+
+
+def one_value(norm: nn.Module, width: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, width), norm, nn.Linear(width, 3))
+
+
+OUTPUT, GAN, EVAL = "when not to, 1", "GAN; modern advice", dict(evaluating=True)
+SICK = {  # name → make, input, options, check, severity, words
     "BatchNorm at batch 4": (blocks.ConvNet, IMAGES[:4], {}, "check 1, mistake 1", "warning", "batches of 4"),
     "BatchNorm at batch 2": (blocks.ConvNet, IMAGES[:2], {}, "check 1, mistake 1", "serious", "128 values a channel"),
     "the kit's BN at batch 2": (
         lambda: mn.SequenceClassifier(10, in_features=8, d_model=8, n_layers=1, arm="BN>SSM>None"), STEPS[:2], {},
         "check 1, mistake 1", "serious", "16 values a channel"),
-    "BatchNorm behind an LSTM": (lstm_with_batch_norm, STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8 steps"),
+    "batch 2 in eval mode": (lambda: trained(nn.BatchNorm1d(8)), ROWS[:2], {}, "check 1, mistake 1", "warning",
+                             "would learn, when trained, from batches of 2"),
+    "rows in the middle": (
+        lambda: By(lambda parts, x: parts[1](parts[0](x).permute(1, 2, 0)).sum(2), nn.Linear(8, 4), nn.BatchNorm1d(4)),
+        torch.randn(100, 2, 8), {}, "check 1, mistake 1", "serious", "batches of 2"),
+    "BatchNorm behind an LSTM": (lambda: blocks.SequenceNet(8, 10, n_layers=1, norm="BN"), STEPS, {},
+                                 "check 2, mistake 2", "warning", "16 rows × 8 steps"),
+    "with dropout between": (lambda: rnn(nn.Dropout()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
+    "with an activation between": (lambda: rnn(nn.ReLU()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
     "style transfer with BatchNorm": (
         lambda: blocks.StyleNet(norm="BN"), IMAGES, dict(task="style_transfer"), "check 3, mistake 5", "warning",
-        "2 BatchNorms"),
-    "norm behind the activation": (lambda: after_activation(0), IMAGES, {}, "check 4", "note", "Relu"),
+        "2 BatchNorms in style transfer: each image's style stays in"),
+    "norm behind the activation": (
+        lambda: flat(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.BatchNorm2d(8), width=288), IMAGES, {}, "check 4", "note",
+        "Relu"),
     "the same by a function": (functional_activation, IMAGES, {}, "check 4", "note", "Relu"),
     "statistics that saw no batch": (
-        fresh_in_eval, IMAGES, dict(evaluating=True), "check 6", "serious", "3 of 3 norms have seen no batch"),
-    "momentum 0": (momentum_zero, IMAGES, {}, "check 6", "serious", "momentum 0"),
+        lambda: blocks.ConvNet().eval(), IMAGES, EVAL, "check 6", "serious", "3 of 3 norms have seen no batch"),
+    "momentum 0": (lambda: flat(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, momentum=0.0)), IMAGES, {}, "check 6", "serious",
+                   "momentum 0"),
+    "momentum 0 of loaded statistics": (loaded_with_momentum_0, ROWS, {}, "check 6", "serious", "momentum 0"),
     "a frozen norm that saw no batch": (frozen_but_fresh, IMAGES, {}, "check 6", "serious", "1 of 3"),
-    "stale statistics": (stale, IMAGES, dict(evaluating=True), "check 6", "warning", "standard deviations"),
-    "eval() forgotten": (
-        blocks.ConvNet, IMAGES, dict(evaluating=True), "check 7, mistake 3", "serious", "other rows in its batch"),
-    "dropout left on": (
-        lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 3)), torch.randn(8, 8),
-        dict(evaluating=True), "check 7, mistake 3", "serious", "1 dropout layer on"),
-    "vanishing gradients": (without_norms, torch.randn(16, 8), {}, "check 8", "serious", "vanish"),
+    "stale statistics": (stale, IMAGES, EVAL, "check 6", "warning", "standard deviations"),
+    "statistics that stand still": (lambda: mlp(StillNorm(8)), ROWS, {}, "check 6", "serious", "does not move the"),
+    "eval() forgotten": (blocks.ConvNet, IMAGES, EVAL, "check 7, mistake 3", "serious",
+                         "other rows in its batch (its second half replaced by copies of its first row)"),
+    "dropout left on": (lambda: mlp(nn.Dropout()), ROWS, EVAL, "check 7, mistake 3", "serious", "1 dropout layer on"),
+    "a norm left in train mode": (
+        lambda: part_in_train_mode(nn.BatchNorm1d(8)), ROWS, EVAL, "check 7, mistake 3", "serious", "this part is not"),
+    "no running statistics": (lambda: mlp(nn.BatchNorm1d(8, track_running_stats=False)).eval(), ROWS, EVAL,
+                              "check 7, mistake 3", "serious", "without running statistics: with other rows"),
+    "vanishing gradients": (
+        lambda: nn.Sequential(*(part for _ in range(20) for part in (nn.Linear(8, 8), nn.Sigmoid())), nn.Linear(8, 9)),
+        ROWS, {}, "check 8", "serious", "vanish"),
+    "layers that the loss does not reach": (
+        lambda: By(unreached, deep()[:9], deep()[:27]), ROWS, {}, "check 8", "serious",
+        "the last layers have no gradient"),
     "post-norm, 13 layers of torch": (
-        lambda: encoder(False, 13), STEPS, {}, "check 10, mistake 4", "warning", "about 13 layers"),
+        lambda: torchs("encoder", 13), STEPS, {}, "check 10, mistake 4", "warning", "about 13 layers"),
+    "one layer run 24 times": (lambda: torchs("encoder", 24, reused=True), STEPS, {}, "check 10, mistake 4", "warning",
+                               "48 norms behind residual sums, in about 24 layers"),
+    "post-norm decoders": (lambda: torchs("decoder", 14), STEPS, {}, "check 10, mistake 4", "warning",
+                           "42 norms behind residual sums, in about 14 layers"),
+    "post-norm and dropout": (lambda: residual(30, "dropout"), ROWS, {}, "check 10, mistake 4", "warning",
+                              "30 norms behind residual sums, in about 15 layers"),
+    "post-norm and functional dropout": (lambda: residual(30, "function"), ROWS, {}, "check 10, mistake 4", "warning",
+                                         "30 norms behind residual sums"),
     "post-norm, 16 layers of our own": (
         lambda: blocks.DepthNet(8, 8, depth=16, place="post"), STEPS, {}, "check 10, mistake 4", "warning",
         "about 16 layers"),
-    "a norm on the output": (
-        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), torch.randn(16, 8), {}, "when not to, 1", "warning",
-        "(16, 3)"),
+    "features that end in a norm": (
+        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), ROWS, {}, OUTPUT, "warning", "(16, 3)"),
+    "logits that end in a norm": (
+        lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3), nn.LogSoftmax(1)), ROWS, {}, OUTPUT, "serious",
+        "a softmax that comes straight from a norm"),
     "BatchNorm in a discriminator": (
-        lambda: blocks.Discriminator(norm="BN"), IMAGES, {}, "GAN; modern advice", "warning", "1 BatchNorm in"),
+        lambda: Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)), ROWS, {}, GAN,
+        "warning", "1 BatchNorm in"),
     "the same, told by the caller": (
-        blocks.ConvNet, IMAGES, dict(component="discriminator"), "GAN; modern advice", "warning", "3 BatchNorms"),
-    "one channel a group": (one_channel_groups, IMAGES, {}, "GroupNorm", "note", "this is InstanceNorm"),
-    "one value a group": (one_value_groups, torch.randn(16, 8), {}, "GroupNorm", "serious", "whatever goes in"),
-    "BatchNorm behind padding": (padded, IMAGES, {}, "Batch Normalization", "warning", "64 %"),
-    "BatchNorm on padded words": (padded_words, WORDS, {}, "Batch Normalization", "warning", "50 %"),
+        blocks.ConvNet, IMAGES, dict(component="discriminator"), GAN, "warning", "3 BatchNorms"),
+    "one channel a group": (lambda: flat(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), width=288), IMAGES, {},
+                            "GroupNorm", "note", "this is InstanceNorm"),
+    "one value a group": (lambda: one_value(nn.GroupNorm(8, 8), 8), ROWS, {}, "GroupNorm", "serious", "1 value: noth"),
+    "two values a group": (lambda: one_value(nn.GroupNorm(4, 8), 8), ROWS, {}, "GroupNorm", "serious",
+                           "2 values: only which of the two is larger"),
+    "one value a row": (lambda: one_value(nn.LayerNorm(1)), ROWS, {}, "LayerNorm", "serious", "1 value: nothing"),
+    "the kit's LN of one value": (
+        lambda: one_value(mn.create_norm("LN", 1)), ROWS, {}, "LayerNorm", "serious", "1 value: nothing"),
+    "RMSNorm of one value": (lambda: one_value(nn.RMSNorm(1)), ROWS, {}, "RMSNorm", "serious", "their sign"),
+    "BatchNorm behind padding": (
+        lambda: flat(nn.Conv2d(1, 4, 3), nn.ZeroPad2d(2), nn.BatchNorm2d(4), nn.ReLU(), width=400), IMAGES, {},
+        "Batch Normalization", "warning", "64 %"),
+    "BatchNorm on padded words": (
+        lambda: By(lambda parts, x: parts[2](parts[1](parts[0](x)).mean(1)), nn.Embedding(20, 6, padding_idx=0),
+                   blocks.StepBatchNorm(6), nn.Linear(6, 3)),
+        WORDS, {}, "Batch Normalization", "warning", "50 %"),
 }  # fmt: skip
+ALSO = {"check 7, mistake 3": {"check 6"}, "check 1, mistake 1": {"check 6"}}
+"""Of a fresh model that is evaluated both are found, and two rows lie far from any running statistics."""
 
 
 @pytest.mark.parametrize("name", SICK)
@@ -215,50 +315,67 @@ def test_what_is_wrong_is_found_with_its_number_and_nothing_else_is(name):
     make, x, options, check, severity, words = SICK[name]
     torch.manual_seed(0)
     found = mn.check_model(make(), [x, x.flip(0)], **options)
-    assert check in checks(found), found
-    (mine,) = [finding for finding in found if finding.check == check]
-    assert mine.severity == severity
-    assert words in mine.found
+    (mine,) = found_by(found, check)
+    assert (mine.severity, words in mine.found) == (severity, True), found
     assert mine.try_this
-    allowed = {check, "check 6"} if "check 7" in check else {check}  # a fresh model that is evaluated is both
-    assert checks(found) <= allowed, found
+    assert {finding.check for finding in found} <= {check} | ALSO.get(check, set()), found
 
 
-@pytest.mark.parametrize("name", ["BatchNorm behind an LSTM", "post-norm, 13 layers of torch", "momentum 0"])
-def test_what_needs_no_batch_is_found_without_one(name):
-    make, _, options, check, *_ = SICK[name]
-    found = mn.check_model(make(), **options)
-    assert check in checks(found)
-    assert any("no loader" in why for why in found.skipped)
+def test_what_needs_no_batch_is_found_without_one():
+    for name in ("momentum 0", "style transfer with BatchNorm", "BatchNorm in a discriminator"):
+        make, _, options, check, *_ = SICK[name]
+        found = mn.check_model(make(), **options)
+        assert found_by(found, check)
+        assert any("no loader" in why for why in found.skipped)
 
 
-def test_a_trained_model_in_eval_mode_has_no_findings():
-    model = blocks.ConvNet()
-    for _ in range(100):
-        model(IMAGES)
-    found = mn.check_model(model.eval(), [IMAGES, IMAGES.flip(0)], evaluating=True)
-    assert list(found) == []
-    assert "check 7, mistake 3" in checks(mn.check_model(model.train(), IMAGES, evaluating=True))
+def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
+    model = trained(nn.BatchNorm1d(8))
+    assert list(mn.check_model(model, [ROWS, ROWS.flip(0)], evaluating=True)) == []
+    assert found_by(mn.check_model(model.train(), ROWS, evaluating=True), "check 7")
+    model[1].eval()
+    assert not found_by(mn.check_model(model, [ROWS], evaluating=True), "check 7")
+    assert not found_by(mn.check_model(model, [ROWS[:2]]), "check 1")
+
+
+def test_every_discriminator_is_looked_at_and_a_critic_only_where_the_caller_says_so():
+    class Critic(nn.Sequential):
+        """Of an actor-critic: no part of a GAN."""
+
+    critic = nn.Sequential(Critic(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    assert not found_by(mn.check_model(critic), "GAN")
+    assert found_by(mn.check_model(critic, component="discriminator"), "GAN")
+    two = nn.Sequential(*(Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)))
+    assert [finding.where for finding in found_by(mn.check_model(two), "GAN")] == ["0.1", "1.1"]
+
+
+def test_groups_divide_the_channels():
+    assert [most_groups(n) for n in (9, 14, 18, 32)] == [1, 2, 3, 8]
+    model = nn.Sequential(nn.BatchNorm2d(12), nn.Sequential(nn.LayerNorm((3, 4), eps=1e-3), nn.BatchNorm2d(7))).eval()
+    assert swap_norms(model) == "GroupNorm in place of BatchNorm2d and RMSNorm in place of LayerNorm"
+    assert (model[0].num_groups, model[1][1].num_groups, model[1][0].eps) == (3, 1, 1e-3)
+    assert not model[0].training
+    assert swap_norms(nn.Linear(2, 2)) == ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loss and the gradients
 
 
 @pytest.mark.parametrize(("lr", "seen"), [(0.05, False), (500.0, True)])
-def test_a_loss_that_does_not_fall_is_found_and_a_lower_rate_is_tried(lr, seen):
+def test_a_loss_that_does_not_fall_is_found(lr, seen):
     torch.manual_seed(0)
-    batch = (IMAGES, LABELS)
-    found = mn.check_model(blocks.ConvNet(norm="GN"), [batch], loss=F.cross_entropy, lr=lr)
-    assert ("checks 5, 9 and 11" in checks(found)) is seen
+    found = mn.check_model(blocks.ConvNet(norm="GN"), [(IMAGES, LABELS)], loss=F.cross_entropy, lr=lr)
+    assert bool(found_by(found, "checks 5, 9 and 11")) is seen
 
 
-def test_the_tenth_of_the_rate_is_named_where_it_helps():
+def test_another_rate_and_another_norm_are_named_where_they_help():
     torch.manual_seed(0)
     x = torch.randn(32, 4)
-    batch = (x, x.sum(1, keepdim=True))
-    found = mn.check_model(nn.Linear(4, 1), [batch], loss=F.mse_loss, lr=1.0)
-    (finding,) = found
+    (finding,) = mn.check_model(nn.Linear(4, 1), [(x, x.sum(1, keepdim=True))], loss=F.mse_loss, lr=1.0)
     assert "lr = 0.1: there the loss falls" in finding.try_this
-
-
-def test_the_other_norm_is_tried_where_the_loss_does_not_fall():
+    (finding,) = mn.check_model(mlp(), [(ROWS, LABELS)], loss=F.cross_entropy, lr=1e-9)
+    assert float(finding.try_this.split()[2].strip(":")) > 1e-4
     torch.manual_seed(0)
     x = torch.randn(32, 8)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
@@ -268,63 +385,9 @@ def test_the_other_norm_is_tried_where_the_loss_does_not_fall():
     assert isinstance(model[1], nn.BatchNorm1d)
 
 
-def test_norms_are_swapped_for_those_that_the_guide_names():
-    model = nn.Sequential(nn.BatchNorm2d(12), nn.Sequential(nn.LayerNorm((3, 4), eps=1e-3), nn.BatchNorm2d(7))).eval()
-    assert swap_norms(model) == "GroupNorm in place of BatchNorm2d and RMSNorm in place of LayerNorm"
-    assert (model[0].num_groups, model[1][1].num_groups, model[1][0].eps) == (3, 1, 1e-3)
-    assert not model[0].training
-    assert swap_norms(nn.Linear(2, 2)) == ""
-
-
-def test_the_model_and_every_random_state_are_left_as_they_were():
-    model = blocks.ConvNet()
-    model[0][1].eval()
-    F.cross_entropy(model(IMAGES), LABELS).backward()
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    grads = [p.grad.clone() for p in model.parameters()]
-    modes = [m.training for m in model.modules()]
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(IMAGES, LABELS), batch_size=8, shuffle=True)
-    mn.check_model(model, data, loss=F.cross_entropy, lr=0.1, evaluating=True)
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), grads, strict=True))
-    assert [m.training for m in model.modules()] == modes
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    assert torch.equal(torch.get_rng_state(), states[0])
-    assert random.getstate() == states[1]
-    assert (np.random.get_state()[1] == states[2]).all()
-
-
-def test_random_states_are_restored_even_after_an_error():
-    before = torch.get_rng_state()
-    with pytest.raises(RuntimeError), as_it_was():
-        torch.rand(3) @ torch.rand(4)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_forward_pass_that_fails_is_told_and_the_rest_is_still_looked_at():
-    found = mn.check_model(lstm_with_batch_norm(), torch.randn(4, 8, 5))
-    assert "check 2, mistake 2" in checks(found)
-    assert any("fails with RuntimeError" in why for why in found.skipped)
-
-
-def test_a_model_that_wants_more_than_one_input_is_called_as_the_caller_says():
-    model = mn.SequenceClassifier(10, vocab_size=20, d_model=8, n_layers=1, arm="BN>SSM>None")
-    batch = (WORDS, torch.full((16,), 4))
-    found = mn.check_model(model, [batch], forward=lambda m, b: m(b[0], lengths=b[1]))
-    assert list(found) == []
-
-
-def test_findings_come_the_worst_first_and_show_themselves():
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
-    found = mn.check_model(model.append(nn.LayerNorm(3)), IMAGES[:2])
-    order = [SEVERITIES.index(f.severity) for f in found]
-    assert order == sorted(order)
-    assert len(order) == 3
-    assert list(found.frame.columns) == ["severity", "where", "found", "try_this", "check"]
-    assert found._repr_html_().count("<tr>") == 4
-    assert "3 findings" in repr(found)
-    assert found[0].where in ("2", "5")
+def test_a_head_that_begins_at_zero_is_no_fault_of_the_gradients():
+    for options in ({}, LEARN):
+        assert not found_by(mn.check_model(deep(-1), [(ROWS, LABELS)], **options), "check 8")
 
 
 class Gate(nn.Module):
@@ -357,24 +420,141 @@ def test_what_is_not_finite_is_told_where_it_begins_in_the_words_of_diagnose(own
     assert finding.found.startswith(told.findings[0].found)
     assert "gradients of 11 of 11 weights are not finite" in finding.found
     assert remedy in finding.try_this
-    assert "check 8" not in checks(sound)
+    assert not found_by(sound, "check 8")
 
 
 def test_a_logarithm_a_gradient_and_a_loss_that_are_not_finite_are_told_apart():
-    def model(behind):
-        return Lambda(dict(mix=nn.Linear(8, 8), head=nn.Linear(8, 8)), lambda self, x: self.head(behind(self.mix(x))))
-
-    def only(found):
-        (finding,) = found
+    def only(behind, batch=STEPS, **options):
+        model = By(lambda parts, x: parts[1](behind(parts[0](x))), nn.Linear(8, 8), nn.Linear(8, 8))
+        (finding,) = mn.check_model(model, [batch], **options)
         return finding
 
-    assert "log or sqrt of a number below 0" in only(mn.check_model(model(torch.log), [STEPS])).try_this
-    gradient = only(mn.check_model(model(lambda h: (h - h.detach()).abs().sqrt()), [STEPS]))
+    assert "log or sqrt of a number below 0" in only(torch.log).try_this
+    gradient = only(lambda h: (h - h.detach()).abs().sqrt())
     assert "the forward pass is finite; of the backward pass" in gradient.found
-    options = dict(loss=lambda out, _: (out - out.detach()).sum().log(), lr=0.1)
-    loss = only(mn.check_model(model(torch.tanh), [(STEPS, STEPS)], **options))
+    loss = only(torch.tanh, (STEPS, STEPS), loss=lambda out, _: (out - out.detach()).sum().log(), lr=0.1)
     assert "the loss is -inf" in loss.found
     assert "look at the loss" in loss.try_this
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what cannot be looked at is said
+
+
+@dataclass
+class Output:
+    logits: Tensor
+
+
+def test_a_forward_pass_or_a_loss_may_raise_and_the_rest_is_looked_at():
+    def fail(parts, x):
+        raise KeyError("why")
+
+    found = mn.check_model(By(fail, nn.Linear(8, 3), nn.BatchNorm1d(8, momentum=0.0)), ROWS)
+    assert found_by(found, "check 6")
+    assert any("fails with KeyError" in why for why in found.skipped)
+    found = mn.check_model(mlp(nn.BatchNorm1d(8, momentum=0.0)), [(ROWS, ROWS[:3])], **LEARN)
+    assert found_by(found, "check 6")
+    assert [why.split(":")[0] for why in found.skipped] == ["checks 5, 9, 11", "check 8"]
+
+
+def test_what_one_row_a_missing_graph_or_an_odd_output_hides_is_said():
+    found = mn.check_model(trained(nn.BatchNorm1d(8)), [ROWS[:1]])
+    assert not found_by(found, "check 6")  # of one row no variance is told
+    assert any(why.startswith("check 8") and "more than 1 value" in why for why in found.skipped)
+    found = mn.check_model(By(lambda parts, x: torch.no_grad()(parts[0])(x), mlp(nn.LayerNorm(8))), [ROWS])
+    assert any("the output has no graph" in why for why in found.skipped)
+    assert mn.check_model(By(lambda parts, x: Output(parts[0](x)), mlp()), [ROWS]).skipped == ()
+    found = mn.check_model(By(lambda parts, x: None, mlp()), [ROWS])
+    assert any("puts out NoneType, in which no tensor was found" in why for why in found.skipped)
+    scalar = By(lambda parts, x: parts[0](x).mean(), mlp(nn.BatchNorm1d(8)))
+    assert found_by(mn.check_model(scalar, [ROWS], evaluating=True), "check 7")
+    found = mn.check_model(mlp().requires_grad_(False), [(ROWS, LABELS)], **LEARN)
+    assert any("no parameter learns" in why for why in found.skipped)
+
+
+def test_stale_statistics_are_seen_where_one_row_allows_no_training_pass():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Unflatten(1, (8, 1)), nn.BatchNorm1d(8), nn.Flatten(), nn.Linear(8, 3))
+    model(ROWS * 20 + 500)
+    found = mn.check_model(model.eval(), [ROWS[:1], ROWS[1:2]])
+    assert any("standard deviations" in finding.found for finding in found)
+
+
+def test_frozen_weights_hide_nothing():
+    ends = [nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).requires_grad_(learns) for learns in (True, False)]
+    seen = [{finding.check for finding in mn.check_model(model, [ROWS])} for model in ends]
+    assert seen[0] == seen[1] != set()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is the caller's stays as it is
+
+
+def test_the_model_its_hooks_and_every_random_state_are_left_as_they_were():
+    model, calls = blocks.ConvNet(), []
+    model[0][1].eval()
+    F.cross_entropy(model(IMAGES), LABELS).backward()
+    model[0].register_forward_hook(lambda *args: calls.append(args))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    grads, modes = [p.grad.clone() for p in model.parameters()], [m.training for m in model.modules()]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    data = torch.utils.data.TensorDataset(IMAGES, LABELS)
+    mn.check_model(model, torch.utils.data.DataLoader(data, 8, shuffle=True), **LEARN, evaluating=True)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), grads, strict=True))
+    assert [m.training for m in model.modules()] == modes
+    assert (len(model[0]._forward_hooks), calls) == (1, [])
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert (np.random.get_state()[1] == states[2]).all()
+    with pytest.raises(RuntimeError), as_it_was():  # even after an error
+        torch.rand(3) @ torch.rand(4)
+    assert torch.equal(torch.get_rng_state(), states[0])
+
+
+def test_the_generator_of_a_loader_stays_where_it_was():
+    data, draw = torch.utils.data.TensorDataset(ROWS, LABELS), torch.Generator().manual_seed(0)
+    sampler = torch.utils.data.RandomSampler(data, generator=draw)
+    of_batches = torch.utils.data.BatchSampler(sampler, 4, drop_last=False)
+    for options in (dict(batch_size=4, shuffle=True, generator=draw), dict(sampler=sampler, batch_size=4),
+                    dict(batch_sampler=of_batches)):  # fmt: skip
+        before = draw.get_state()
+        mn.check_model(mlp(), torch.utils.data.DataLoader(data, **options))
+        assert torch.equal(draw.get_state(), before)
+
+
+def test_weight_norm_and_cached_activations_do_not_hinder_the_copy():
+    cached = By(lambda parts, x: setattr(parts[0], "cache", parts[0](x)) or parts[0].cache, nn.Linear(8, 3))
+    for model in (nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(8, 3))), cached):
+        model(ROWS)
+        assert mn.check_model(model, [(ROWS, LABELS)], **LEARN).skipped == ()
+        assert torch.equal(twin_of(model)(ROWS), model(ROWS))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# input, and what comes back
+
+
+def test_targets_are_found_in_tuples_and_in_dicts_and_forward_calls_as_the_caller_says():
+    named = By(lambda parts, x: parts[0](x), mlp())
+    for model, batch in ((mlp(), (ROWS, LABELS)), (named, {"x": ROWS, "labels": LABELS})):
+        found = mn.check_model(model, [batch], **LEARN)
+        assert (list(found), found.skipped) == ([], ())
+    model = mn.SequenceClassifier(10, vocab_size=20, d_model=8, n_layers=1, arm="BN>SSM>None")
+    batch = (WORDS, torch.full((16,), 4))
+    assert list(mn.check_model(model, [batch], forward=lambda m, b: m(b[0], lengths=b[1]))) == []
+
+
+def test_findings_come_the_worst_first_and_show_themselves():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+    found = mn.check_model(model.append(nn.LayerNorm(3)), IMAGES[:2])
+    order = [SEVERITIES.index(f.severity) for f in found]
+    assert order == sorted(order)
+    assert len(order) == 3
+    assert list(found.frame.columns) == ["severity", "where", "found", "try_this", "check"]
+    assert found._repr_html_().count("<tr>") == 4
+    assert "3 findings" in repr(found)
+    assert found[0].where in ("2", "5")
 
 
 def test_each_of_the_eleven_lines_of_the_checklist_has_its_check():
@@ -382,29 +562,38 @@ def test_each_of_the_eleven_lines_of_the_checklist_has_its_check():
     assert lines == set(range(1, 12))
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        (dict(task="styletransfer"), ValueError, "did you mean 'style_transfer'"),
-        (dict(component="critic"), ValueError, "valid are generator, discriminator, output"),
-        (dict(batch_size=0), ValueError, "batch_size must be a positive whole number"),
-        (dict(evaluating="yes"), ValueError, "evaluating must be True or False"),
-        (dict(loss=F.mse_loss), ValueError, "loss and lr go together"),
-        (dict(loss=F.mse_loss, lr=-1), ValueError, "lr must be a number above 0"),
-        (dict(loader=[]), ValueError, "no batch with a tensor"),
-    ],
-)
-def test_bad_values_are_answered_in_one_clear_line(options, error, words):
-    with pytest.raises(error, match=words):
-        mn.check_model(nn.Linear(2, 2), **options)
-
-
-def test_what_is_no_model_is_refused():
-    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
-        mn.check_model("model")
-
-
 def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
     blocks = nn.Sequential(mn.MambaBlock(8, "Scale", "SwitchNorm"))
     assert [(path, kind) for path, _, kind in norms_of(blocks)] == [("0.n2", "SwitchNorm")]
     assert takes_batch_statistics(blocks[0].n2, "SwitchNorm")
+
+
+def kept_graph():
+    model = mlp()
+    model.kept = [model(ROWS)]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "words"),
+    [
+        ("model", {}, TypeError, r"must be a torch\.nn\.Module"),
+        (nn.Sequential(nn.LazyLinear(3)), {}, ValueError, "the lazy layer '0' has no shape yet: call the model once"),
+        (kept_graph(), {}, ValueError, "cannot be copied, and only a copy is looked at.*remove what it keeps"),
+        (mlp(), dict(task="styletransfer"), ValueError, "did you mean 'style_transfer'"),
+        (mlp(), dict(component="critic"), ValueError, "valid are generator, discriminator, output"),
+        (mlp(), dict(batch_size=0), ValueError, "batch_size must be a positive whole number"),
+        (mlp(), dict(evaluating="yes"), ValueError, "evaluating must be True or False"),
+        (mlp(), dict(loss=F.mse_loss), ValueError, "loss and lr go together"),
+        (mlp(), dict(loss=F.mse_loss, lr=-1), ValueError, "lr must be a number above 0"),
+        (mlp(), dict(loader=[]), ValueError, "no batch with a tensor"),
+        (mlp(), dict(loader=[(ROWS,)], **LEARN), ValueError, "loss needs targets"),
+        (mlp(), dict(loader=[{"x": ROWS}], **LEARN), ValueError, "loss needs targets"),
+        (mlp(), dict(loader=(ROWS, LABELS)), ValueError, r"did you mean \[\(X, y\)\]"),
+        (mlp(), dict(loader={"x": ROWS}), ValueError, r"did you mean \[\{…\}\]"),
+        (mlp(), dict(loader=5), TypeError, "loader must be one tensor, or a list or a DataLoader of batches, got 5"),
+    ],
+)
+def test_bad_input_is_answered_in_one_clear_line_with_the_way_out(model, options, error, words):
+    with pytest.raises(error, match=words):
+        mn.check_model(model, **options)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import mambanorm as mn
+from mambanorm.basics.settings import ROOT
 from mambanorm.cli.diagnose import ids_of
 from mambanorm.cli.main import main
 from mambanorm.tasks.pydoc import ALPHABET, encode
@@ -62,6 +64,27 @@ def test_the_config_beside_a_checkpoint_tells_a_falcon_mamba_from_a_mamba(tmp_pa
         assert code == 0
         assert ("taken for Mamba-1" in err) == (not kind)
     assert said[""] == said["mamba"] != said["falcon_mamba"]
+
+
+def test_the_folder_of_a_download_is_diagnosed_and_the_page_that_shows_it_says_that_its_weights_are_random(
+    tmp_path, capsys, monkeypatch
+):
+    """docs/pretrained.py, at two layers: a folder of transformers' own files, under the names that a download has."""
+    pytest.importorskip("transformers")
+    folder, page = tmp_path / "mamba-tiny-random", (ROOT / "docs" / "pretrained.md").read_text()
+    monkeypatch.setattr("sys.argv", ["pretrained.py", str(folder), "--layers", "2", "--width", "32"])
+    runpy.run_path(str(ROOT / "docs" / "pretrained.py"), run_name="__main__")
+    capsys.readouterr()
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in folder.iterdir()}
+    text = str(ROOT / "LICENSE")
+    code, out, _ = call(capsys, str(folder), "--text", text, "--length", "16", "--rows", "2")
+    first = r"LanguageModel: \d+ sites in \d+ layers, \d+ modules, \d+ weights; loss [\d.]+ \(the loss given\)"
+    assert code == 0
+    assert re.match(first, out)
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert re.match(first, shown)
+    assert "sites in 24 layers" in shown
+    assert "drawn at random" in page.split("```text")[0].rsplit("\n\n", 2)[-2]  # said right above it
 
 
 def test_a_sick_checkpoint_is_told_where(tmp_path, capsys):

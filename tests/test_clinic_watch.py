@@ -142,28 +142,6 @@ def test_a_failure_is_met_again_and_named_also_where_only_a_gradient_overflows(t
     assert all(weight.eq(torch.eye(8)).all() for weight in model.parameters())
 
 
-@pytest.mark.parametrize("mixed", [True, False], ids=["float16", "float32"])
-def test_a_failure_of_mixed_precision_is_met_again_in_the_same_precision(tmp_path, mixed):
-    """10⁵ is beyond float16, not beyond float32; autocast is closed again when the optimizer steps."""
-    model = Line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-
-    def overflow(*_) -> None:
-        with torch.autocast("cpu", torch.float16, enabled=mixed):
-            value = model(1e5 * X / X.abs().max()).float().sum()
-        value.backward()
-        optimizer.step()
-
-    if mixed:
-        report, _ = failing(model, optimizer, overflow, folder=tmp_path)
-        assert report.first is not None
-        assert not report.backward
-    else:
-        with mn.watch(model, optimizer, folder=tmp_path) as seen:
-            overflow()
-        assert seen.report is None
-
-
 def test_weights_that_a_step_itself_made_infinite_are_replaced_by_the_last_copy(tmp_path):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -284,31 +262,10 @@ def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     assert not [m for m in model.modules() if m._forward_hooks]
 
 
-def test_a_real_trainer_stops_and_keeps_the_weights(tmp_path):
-    transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
-    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which is no dependency")
-
-    class Scored(Line):
-        def forward(self, x, labels=None):
-            y = super().forward(x)
-            return {"loss": (y - labels).square().mean(), "logits": y}
-
-    own = dict(optim="sgd", learning_rate=3.0, max_grad_norm=0.0, lr_scheduler_type="constant", max_steps=60)
-    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], **own)
-    rows = [{"x": row, "labels": torch.zeros_like(row)} for row in X] * 8
-    model, callback = Scored(), mn.trainer_callback(folder=tmp_path)
-    trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[callback])
-    trainer.train()
-    assert 0 < trainer.state.global_step == callback.report.step < 60
-    assert load_file(callback.report.checkpoint).keys() == model.state_dict().keys()
-    assert all(weight.isfinite().all() for weight in model.parameters())
-    assert not [m for m in model.modules() if m._forward_hooks]
-
-
 def test_without_transformers_only_the_callback_is_missing(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError):
         mn.trainer_callback()
-    assert watching.Watch is not None
+    assert watching.Watched is not None

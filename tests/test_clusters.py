@@ -327,6 +327,7 @@ def test_the_image_has_what_it_needs_and_nothing_else(tmp_path):
         "notebooks",
         "data/results",
         "pyproject.toml",
+        "setup.py",
         "constraints.txt",
         "README.md",
         "LICENSE",

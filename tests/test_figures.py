@@ -315,6 +315,12 @@ def test_a_full_grid_speaks_of_no_blank_cell(frame):
     assert "blank" not in figures.fig_grid(whole, "digits").get_supxlabel()
 
 
+def test_table_2_is_explained_where_it_is_drawn():
+    arms = pd.DataFrame([made_run("listops", f"RMSN>SSM>{n2}", 0) for n2 in ("None", "GN")])
+    assert "crosses: the paper's Table 2" in figures.fig_validation(arms).get_supxlabel()
+    assert "crosses" not in figures.fig_validation(arms.assign(task="mnist1d")).get_supxlabel()
+
+
 def test_the_norm_before_the_ssm_is_told_by_shape_as_well_as_by_colour(frame):
     (legend,) = figures.fig_n2_box(frame).legends
     assert len({handle.get_marker() for handle in legend.legend_handles}) == len(PAPER_NORMS) - 1

@@ -19,6 +19,7 @@ from mambanorm.lessons import batch_norm, block_parts, invariance, preprocessing
 from mambanorm.lessons.fitting import accuracy, first, fit
 from mambanorm.report.notebook_page import to_html
 from mambanorm.tasks.base import Split
+from mambanorm.training import kept
 
 # preprocessing
 
@@ -161,15 +162,46 @@ def test_the_arms_of_the_small_vgg_differ_in_norm_and_start_only():
         batch_norm.small_vgg("LN")
 
 
-def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off():
-    frame = batch_norm.with_and_without("smoke", 2, rates=(0.02,))
+def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_path, monkeypatch):
+    frame = batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
-    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,)))
+    torch.rand(17)
+    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other"))
+    monkeypatch.setattr(batch_norm, "small_vgg", None)  # what is kept is read, and the rest cannot be trained now
+    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one"))
+    with pytest.raises(TypeError):
+        batch_norm.with_and_without("smoke", 3, rates=(0.02,), runs_dir=tmp_path / "one")
     assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
     ahead = frame.assign(train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9}))
     said = answers.batch_norm(ahead)
     assert "**The claim holds here**" in said
     assert "The start alone accounts for +70.0 points of the difference of +80.0 points" in said
+
+
+def test_what_is_measured_is_kept_until_a_setting_a_line_or_a_file_changes(tmp_path):
+    asked, code = [], tmp_path / "lesson.py"
+
+    def one_seed(seed):
+        asked.append(seed)
+        return [dict(value=float(torch.rand(())), threads=torch.get_num_threads())]
+
+    def measured(*made_by):
+        return kept.kept(".there", "a name", one_seed, (0, 1), kept.digest(*made_by), tmp_path)
+
+    state, frame = torch.get_rng_state(), measured(3, one_seed)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert frame.equals(measured(3, one_seed))
+    assert asked == [0, 1]
+    assert (set(frame.threads), frame.seed.tolist(), frame.value.nunique()) == ({1}, [0, 1], 2)
+    assert measured(4, one_seed).value.equals(frame.value)  # another setting: anew, by the same seeds
+    code.write_text("first")
+    measured(3, one_seed, code)
+    code.write_text("second")
+    measured(3, one_seed, code)
+    assert asked == [0, 1] * 4
+    assert len(kept.stored(".there", "a name", kept.digest(3, one_seed), tmp_path)) == 2
+    assert kept.stored(".there", "a name", kept.digest(5), tmp_path).empty
+    assert mn.load_runs(tmp_path).empty
 
 
 def test_neighbours_cannot_be_told_by_counting_and_the_label_is_right():

@@ -9,8 +9,6 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.study import contrasts, gate, modes, procedure, table_2, tables
-from mambanorm.study.more_seeds import more_seeds
-from mambanorm.training.recorded_results import recorded_seeds
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
@@ -155,30 +153,29 @@ def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the
     assert table_2.printed_gain()["IMDB"] == pytest.approx(2.44)
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
     beside = table_2.gains_beside(tables.paired_steps(runs, {"NormVary→GN": (table_2.PROPOSAL, table_2.ORIGINAL)}))
-    assert beside.loc["ListOps"].tolist() == ["+2.37 points", "+10.0 points [10.0, 10.0]"]
+    assert beside.loc["ListOps"].tolist() == ["+2.37 points", "NormVary→GN: +10.0 points [10.0, 10.0]"]
     assert beside.loc["IMDB", "ours, quick"] == "not run"
 
 
-def test_the_cost_of_what_was_not_run_counts_all_runs_and_the_commands_name_each_task():
+def test_a_task_that_the_paper_has_not_stands_below_its_four_with_both_proposals():
+    runs = frame(dict.fromkeys(table_2.PROPOSALS, 0.5) | {table_2.ORIGINAL: 0.4}, task="mnist1d")
+    steps = {arm: (arm, table_2.ORIGINAL) for arm in table_2.PROPOSALS}
+    beside = table_2.gains_beside(tables.paired_steps(runs, steps | {"turned": (table_2.ORIGINAL, table_2.PROPOSAL)}))
+    gain = "+10.0 points [10.0, 10.0]"
+    assert beside.loc["mnist1d"].tolist() == ["–", f"NormVary→GN: {gain}; NormVary→LN: {gain}"]
+    assert len(beside) == 5
+
+
+def test_the_cost_of_what_was_not_run_counts_all_runs_and_the_commands_name_each_task(monkeypatch):
     cost = table_2.cost_table(["imdb"], measured=False)
     assert cost.index.tolist() == ["imdb"]
-    assert {"steps, one run", "FLOPs, one run", "quick, 18 runs", "lab, 48 runs", "paper, 18 runs"} <= set(cost)
+    assert {"steps, one run", "FLOPs, one run", "lab, 48 runs", "paper, 18 runs"} <= set(cost)
     assert cost["paper, 18 runs"].tolist() == ["–"]
+    monkeypatch.setattr(table_2, "_flops_a_second", lambda task: 31e15 * 18 / 3600)  # 31 P of FLOPs a run
+    assert table_2.cost_table(["imdb"])["paper, 18 runs"].tolist() == ["60 min"]
     assert table_2.cost_table([]).empty
     lines = table_2.commands(["imdb", "cifar100"]).splitlines()
     assert [line.split("--prepare ")[1].split()[0] for line in lines] == ["imdb", "cifar100"]
-
-
-def test_more_seeds_reads_what_is_recorded_and_else_trains_what_is_asked(tmp_path):
-    how = dict(runs_dir=tmp_path, workers=0, progress=False)
-    asked = mn.grid(["RMSN>SSM>None"], ["digits"], scale="quick", seeds=1)
-    eight = more_seeds(asked, **how)
-    assert sorted(eight.seed) == list(range(8))
-    pd.testing.assert_frame_equal(eight, recorded_seeds(asked))
-    assert not list(tmp_path.iterdir())
-    trained = more_seeds(mn.grid(["RMSN>SSM>None"], ["digits"], scale="smoke", seeds=1), **how)
-    assert trained.scale.tolist() == ["smoke"]
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_normvary_has_the_seeds_of_the_grid_and_few_where_it_alone_is_not_recorded():

@@ -350,6 +350,6 @@ def test_an_impossible_regimen_is_refused_when_it_is_written(change, told):
 
 def test_a_transformer_trains_through_the_same_path(tmp_path):
     configs = [base_config(task, "smoke", arm="AutoNorm", n_heads=2) for task in ("digits", "digits_images", "listops")]
-    frame = mn.sweep(configs, runs_dir=tmp_path, workers=1, progress=False)
+    frame = mn.sweep(configs, runs_dir=tmp_path, workers=0, progress=False)
     assert frame.status.tolist() == ["ok"] * 3
     assert frame.arm.tolist() == ["AutoNorm"] * 3

@@ -317,6 +317,30 @@ def test_every_link_of_every_page_leads_to_a_page_and_to_a_heading_that_are_ther
     assert "00_start_here.html#For-later:-where-the-paper-contradicts-itself" in pages["07_diagnostics.html"].links
 
 
+ADDRESS = re.compile(r"""(?:\s(?:src|href|srcset|action|poster|data)="|url\(["']?|@import\s+["'])([^"')]*)""")
+
+
+def test_a_report_can_be_published_as_it_is(committed):
+    """No address of a page leaves its folder or asks a host, but for a link that a reader may click."""
+    assert ADDRESS.findall('<img src="a"> b{c:url(d)} @import "e"; <a href="f">') == ["a", "d", "e", "f"]
+    found = {}
+    for path in committed.glob("*.html"):
+        page = re.sub(r'<a [^>]*href="https?://[^>]*>', "<a>", path.read_text())
+        found[path.name] = {one for one in ADDRESS.findall(page) if not one.startswith(("#", "data:"))}
+    outside = {(name, one) for name, some in found.items() for one in some if re.match(r"\w+:|/|.*\.\.", one)}
+    assert outside == set()
+    assert {"00_start_here.html", "00_start_here.png", "00_start_here.ipynb"} <= found["index.html"]
+    assert all((committed / one.partition("#")[0]).is_file() for some in found.values() for one in some)
+    assert (committed / ".nojekyll").is_file()
+
+
+def test_a_page_begins_with_a_folded_list_of_its_sections(committed):
+    page = (committed / "07_diagnostics.html").read_text()
+    listed = re.search(r"<summary>On this page</summary><ul>(.*?)</ul>", page, re.DOTALL)
+    assert re.findall('href="#(.*?)"', listed[1]) == re.findall('<h2 id="(.*?)"', page)
+    assert listed.start() < page.index("<h1")
+
+
 def test_a_figure_is_enlarged_without_a_script(committed):
     """A hidden checkbox in the figure's label does it: :checked makes the figure as wide as it was drawn."""
     for path in committed.glob("*.html"):

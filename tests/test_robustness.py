@@ -1,10 +1,19 @@
 """Corrupted test rows are what they say, the same for every arm; latencies are measured."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from mambanorm.study.robustness import corrupted, held, kinds_of, latency_table, robustness_table, rotated
+from mambanorm.study.robustness import (
+    against,
+    corrupted,
+    kinds_of,
+    latency_table,
+    recorded_corrupted,
+    robustness_table,
+    rotated,
+)
 from mambanorm.tasks import Split, load_task
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
@@ -77,10 +86,17 @@ def test_a_table_has_every_severity_and_the_run_itself_at_zero(tmp_path):
     assert clean["min"].to_dict() == clean["max"].to_dict() == pytest.approx(accuracies)
     worst = table[table.severity == 50.0]
     assert worst.accuracy.mean() < clean["min"].mean()
-    summary = held(table)
-    by_hand = table[(table.run_id == configs[0].run_id) & (table.severity > 0)]
-    by_kind = by_hand.accuracy.mean() - accuracies[configs[0].run_id]
-    assert summary.held[configs[0].run_id] == pytest.approx(by_kind)
+    measured = against(table).set_index(["kind", "arm"])
+    by_hand = table[(table.arm == "AutoNorm") & (table.kind == "noise") & (table.severity > 0)].accuracy.mean()
+    clean_mean = np.mean([accuracies[config.run_id] for config in configs if config.arm == "AutoNorm"])
+    assert measured.corrupted["noise", "AutoNorm"] == pytest.approx(100 * by_hand)
+    assert measured.change["noise", "AutoNorm"] == pytest.approx(100 * (by_hand - clean_mean))
+    assert measured.accuracy_gap["rotation", "AutoNorm"].index.tolist() == [0, 1]
+    kept = table[table.severity > 0].pivot_table(index="run_id", columns="kind", values="accuracy")
+    runs = table.drop_duplicates("run_id").set_index("run_id", drop=False)[["run_id", "task", "arm", "seed"]]
+    again = against(recorded_corrupted(runs.assign(test_accuracy=pd.Series(accuracies), **kept).reset_index(drop=True)))
+    pd.testing.assert_frame_equal(again.iloc[:, :5], against(table).iloc[:, :5])
+    assert recorded_corrupted(runs.assign(test_accuracy=0.5)).empty
 
 
 def test_latency_is_measured_for_one_row_and_for_a_batch():

@@ -30,29 +30,35 @@ from mambanorm.kernels.threads import set_threads
 from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
 from mambanorm.study.experiments import (
+    CROSSING_ARMS,
+    DEPTHS,
     EDGE_LRS,
     FAILURE_DEPTHS,
+    GATED_ARMS,
     deep_runs,
     depth_runs,
     failing_runs,
     failure_lrs,
     failure_runs,
     figure_9_runs,
+    four_arms,
     growth_runs,
     inside_task,
+    site_runs,
     study,
 )
 from mambanorm.tasks import Split, load_task, registry
 from mambanorm.tasks.base import Units
 from mambanorm.training import store as store_module
 from mambanorm.training.evaluation import accuracy, answers, errors, evaluate, predict
-from mambanorm.training.grid import base_config
+from mambanorm.training.grid import base_config, relative_cost
+from mambanorm.training.recorded_results import recorded_ids
 from mambanorm.training.regimen import Loss
 from mambanorm.training.run import train
 from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, save_run
 from mambanorm.training.stored_run import FILES
-from mambanorm.training.sweep import relative_cost, sweep
+from mambanorm.training.sweep import sweep
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -129,7 +135,7 @@ def test_seed_roles_are_disjoint():
 
 
 def test_quick_study_covers_the_grid_and_the_normvary_arms_with_three_seeds():
-    runs = study("quick")
+    runs = study("quick", source="trained")
 
     def arms(notebook, task):
         found = {(c.arm, c.seed) for c in runs[notebook] if c.task == task}
@@ -156,21 +162,32 @@ def test_a_notebook_runs_those_of_its_tasks_that_are_asked_for():
     assert {c.task for c in asked["08_validation"]} == {"imdb"}
     assert {c.task for c in asked["09_vision"]} == {"cifar10_images"}
     assert {c.task for c in study("paper", None, 1)["08_validation"]} == {"listops", "imdb", "cifar100", "pathfinder64"}
+    assert {c.task for c in study("evening")["08_validation"]} == {"mnist1d", "digits_images"}  # what is recorded
+    assert {c.task for c in study("evening", ["listops", "mnist1d"])["08_validation"]} == {"listops", "mnist1d"}
 
 
-def test_figure_9_takes_the_studys_models_the_verdicts_and_few_of_its_own():
-    runs = study("quick")
-    figure = figure_9_runs("quick")
-    assert [(c.task, c.n_layers) for c in figure[::4]] == [
-        ("listops", 4),
-        ("digits", 4),
-        ("digits", 12),
-        ("digits", 24),
-    ]
-    assert runs["07_diagnostics"][: len(figure)] == figure
-    shared = set(runs["04_position"] + runs["05_combination"]) | set(depth_runs("quick"))
-    assert [c for c in figure if c not in shared] == figure[:4] + figure[8:12]
-    assert {c.task for c in study("quick", ["imdb"])["07_diagnostics"]} == {"digits"}
+def test_figure_9_takes_four_small_models_on_digits_or_on_listops():
+    for scale in ("smoke", "quick"):
+        figure = figure_9_runs(scale)
+        assert figure == [base_config("digits", scale, arm=str(arm)) for arm in four_arms("BN")]
+        assert study(scale)["07_diagnostics"] == study(scale, ["imdb"])["07_diagnostics"] == figure
+    assert study("evening")["07_diagnostics"] == figure_9_runs("quick")
+    assert {(c.task, c.n_layers) for c in study("quick", ["listops"])["07_diagnostics"]} == {("listops", 4)}
+    assert len(depth_runs("quick")) == 4 * len(DEPTHS["quick"])
+
+
+def test_at_evening_the_notebooks_ask_for_what_is_recorded_at_one_rate_where_there_is_one():
+    plan = study("evening")
+    held = recorded_ids(["quick", "evening"])
+    for name in ("07_diagnostics", "10_autonorm", "13_beyond"):
+        assert {c.run_id for c in plan[name]} <= held
+    assert {c.run_id for c in site_runs("quick", seeds=8)} <= held
+    crossing = [c for c in plan["10_autonorm"] if c.model == "mamba"]
+    assert {c.arm for c in crossing} == set(map(str, CROSSING_ARMS))
+    assert {(c.task, c.lr) for c in crossing} == {("digits", base_config("digits", "quick").lr)}
+    assert {(c.task, c.arm) for c in plan["13_beyond"]} == {
+        (t, str(a)) for t in ("mnist1d", "pydoc") for a in GATED_ARMS
+    }
 
 
 def test_models_that_fail_have_controls_at_the_same_settings():
@@ -202,8 +219,6 @@ def test_deep_models_have_eight_blocks_at_every_scale_and_one_norm_after():
         assert {c.but(arm="None>SSM>None") for c in runs} == {runs[0]}
         assert (runs[0].task, runs[0].scale, runs[0].seed) == (inside_task(scale), scale, 3)
         assert runs[0].n_layers >= 8
-    shared = set(deep_runs("quick", 1)) & set(figure_9_runs("quick"))
-    assert {c.arm for c in shared} == {"None>SSM>None", "None>SSM>BN"}
 
 
 def test_a_scale_is_a_set_of_differences_that_every_task_has():
@@ -720,15 +735,6 @@ def test_sweep_on_dask_trains_what_is_missing_and_gives_the_frame_in_order(store
     assert dict(os.environ) | {"PYTEST_CURRENT_TEST": ""} == environment | {"PYTEST_CURRENT_TEST": ""}
 
 
-def test_sweep_gives_the_same_results_in_a_worker_as_in_this_process(store, tmp_path):
-    config = small_grid()[0]
-    there = sweep([config], workers=1, progress=False, runs_dir=tmp_path / "a")
-    here = sweep([config], workers=0, progress=False, runs_dir=tmp_path / "b")
-    assert there.test_accuracy[0] == here.test_accuracy[0]
-    curves = [find_run(config, tmp_path / d).curves for d in "ab"]
-    np.testing.assert_allclose(curves[0].train_loss, curves[1].train_loss, rtol=1e-5)
-
-
 def test_one_run_that_cannot_be_trained_does_not_take_the_others_with_it(store):
     bad = base_config("digits", "smoke", arm="GN>SSM>None", norm_options={"groups": 3})
     with pytest.warns(UserWarning, match="do not divide"):
@@ -812,21 +818,30 @@ def test_time_left_is_spelt_and_costs_grow_with_the_work():
 # what is written twice must agree
 
 
-def test_environment_yml_lists_what_pyproject_lists():
-    import re
+def test_make_conda_and_binder_install_the_same_versions():
+    """All three name one file of exact versions; it has every package that pyproject.toml asks for, in its bounds."""
     import tomllib
 
+    import yaml
+    from packaging.requirements import Requirement
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {re.split(r"[<>=\[]", line)[0] for line in wanted}
-    conda = {"pytorch": "torch"}  # the only one that conda-forge calls by another name
-    dependencies = (ROOT / "environment.yml").read_text().split("dependencies:")[1]
-    lines = re.findall(r"^ +- ([a-z0-9-]+)(>=[\d.]+)?(?:; .*)?$", dependencies, re.MULTILINE)
-    listed = {conda.get(name, name): bound for name, bound in lines if name not in ("python", "pip")}
-    assert set(listed) == names
-    for line in wanted:
-        name, bound = re.match(r"([a-z0-9-]+)(>=[\d.]+)", line).groups()
-        assert listed[name] == bound, name
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for wanted in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["dev"]]):
+        assert pins[wanted.name] in wanted.specifier, wanted.name
+
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert conda == [f"python{project['requires-python']}", "pip", {"pip": conda[-1]["pip"]}]
+    assert conda[-1]["pip"] == ["--constraint constraints.txt", "--editable .[dev]"]
+    assert '-c constraints.txt -e ".[dev]"' in (ROOT / "Makefile").read_text()
+    lines = (ROOT / "binder" / "requirements.txt").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        "--extra-index-url https://download.pytorch.org/whl/cpu",
+        "--constraint ../constraints.txt",  # pip looks for it from where the line stands, for the project from the root
+        "--editable .",
+    ]
+    python = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
+    assert Requirement(f"python{project['requires-python']}").specifier.contains(python)
 
 
 if __name__ == "__main__":

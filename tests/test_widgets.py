@@ -20,7 +20,7 @@ from mambanorm import widgets
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm.cli.main import main
-from mambanorm.diagnostics.growth_map import growth_map
+from mambanorm.diagnostics.growth import growth_map
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.diagrams import moving_cells
 from mambanorm.figures.growth_view import fig_growth_view

@@ -2,19 +2,16 @@
 
 Images are (B, C, H, W), sequences (B, L, D), as torch has them.
 
-    norm_2d, norm_1d          a norm by its name, for images or for sequences
-    ConvBlock                 convolution → norm → ReLU            (S4, CNN)
-    StyleConvBlock            the same with InstanceNorm           (S4, style transfer)
-    NormalizedLSTM            LSTM → norm of each step's output    (S4, RNN)
-    StackedNormalizedLSTM     several of them                      (S4, RNN)
-    TransformerLayer          pre- or post-norm, LN or RMSN        (S4, Transformer)
-    Generator, Discriminator  of a GAN for images of 8×8           (S4, GAN)
-    ConvNet, StyleNet, SequenceNet, DepthNet   the models of the experiments, made of them
+    new_norm             a norm of NORMS_2D (images) or NORMS_1D (sequences) by its name
+    ConvBlock            convolution → norm → ReLU             (S4, CNN)
+    TransformerLayer     pre- or post-norm, LN or RMSN         (S4, Transformer)
+    ConvNet, StyleNet, DenseNet, SequenceNet, DepthNet         the models of the experiments
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,13 +28,7 @@ NORMS_2D = {
     "GN": lambda c: nn.GroupNorm(min(GROUPS, max(c // 2, 1)), c),
     "LN": lambda c: nn.GroupNorm(1, c),  # one statistic over C, H and W, which is LN as images have it
 }
-
-
-def norm_2d(name: str, channels: int) -> nn.Module:
-    """A norm of images (B, C, H, W): None, BN, IN, GN or LN (over C·H·W). ValueError for another name."""
-    if name not in NORMS_2D:
-        raise unknown("norm of images", name, NORMS_2D)
-    return NORMS_2D[name](channels)
+"""Of images (B, C, H, W)."""
 
 
 class StepBatchNorm(nn.BatchNorm1d):
@@ -48,54 +39,22 @@ class StepBatchNorm(nn.BatchNorm1d):
 
 
 NORMS_1D = {"None": lambda d: nn.Identity(), "BN": StepBatchNorm, "LN": nn.LayerNorm, "RMSN": nn.RMSNorm}
+"""Of sequences (B, L, D)."""
 
 
-def norm_1d(name: str, channels: int) -> nn.Module:
-    """A norm of sequences (B, L, D): None, BN, LN or RMSN. ValueError for another name."""
-    if name not in NORMS_1D:
-        raise unknown("norm of sequences", name, NORMS_1D)
-    return NORMS_1D[name](channels)
+def new_norm(norms: Mapping[str, Callable[[int], nn.Module]], name: str, channels: int) -> nn.Module:
+    """A norm of NORMS_2D or NORMS_1D by its name. ValueError for another name."""
+    if name not in norms:
+        raise unknown("norm", name, norms)
+    return norms[name](channels)
 
 
 class ConvBlock(nn.Sequential):
     """Convolution 3×3 → norm → ReLU, (B, c_in, H, W) → (B, c_out, H, W)."""
 
     def __init__(self, c_in: int, c_out: int, norm: str = "BN"):
-        super().__init__(nn.Conv2d(c_in, c_out, 3, padding=1), norm_2d(norm, c_out), nn.ReLU(inplace=True))
-
-
-class StyleConvBlock(ConvBlock):
-    """The block for style transfer: each image is normalized by its own statistics."""
-
-    def __init__(self, c_in: int, c_out: int, norm: str = "IN"):
-        super().__init__(c_in, c_out, norm)
-
-
-class NormalizedLSTM(nn.Module):
-    """LSTM whose outputs are normalized step by step, (B, L, d_in) → (B, L, d) and the last (h, c)."""
-
-    def __init__(self, d_in: int, d: int, norm: str = "LN"):
-        super().__init__()
-        self.lstm = nn.LSTM(d_in, d, batch_first=True)
-        self.norm = norm_1d(norm, d)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        y, state = self.lstm(x)
-        return self.norm(y), state
-
-
-class StackedNormalizedLSTM(nn.Module):
-    """`n_layers` normalized LSTMs, (B, L, d_in) → (B, L, d)."""
-
-    def __init__(self, d_in: int, d: int, n_layers: int, norm: str = "LN"):
-        super().__init__()
-        widths = [d_in] + [d] * n_layers
-        self.layers = nn.ModuleList(NormalizedLSTM(a, b, norm) for a, b in itertools.pairwise(widths))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x, _ = layer(x)
-        return x
+        norm = new_norm(NORMS_2D, norm, c_out)
+        super().__init__(nn.Conv2d(c_in, c_out, 3, padding=1), norm, nn.ReLU(inplace=True))
 
 
 class TransformerLayer(nn.Module):
@@ -108,7 +67,7 @@ class TransformerLayer(nn.Module):
         self.place, self.n_heads = place, n_heads
         self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.ffn = nn.Sequential(nn.Linear(d, 4 * d), nn.ReLU(), nn.Linear(4 * d, d))
-        self.norm1, self.norm2 = norm_1d(norm, d), norm_1d(norm, d)
+        self.norm1, self.norm2 = new_norm(NORMS_1D, norm, d), new_norm(NORMS_1D, norm, d)
 
     def attend(self, x: Tensor) -> Tensor:
         q, k, v = (t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
@@ -119,37 +78,6 @@ class TransformerLayer(nn.Module):
         for norm, sublayer in ((self.norm1, self.attend), (self.norm2, self.ffn)):
             x = x + sublayer(norm(x)) if self.place == "pre" else norm(x + sublayer(x))
         return x
-
-
-class Generator(nn.Module):
-    """Noise (B, noise) → images (B, 1, 8, 8) in [−1, 1]."""
-
-    def __init__(self, noise: int = 16, channels: int = 32, norm: str = "None"):
-        super().__init__()
-        self.noise, self.channels = noise, channels
-        self.start = nn.Linear(noise, channels * 4 * 4)
-        self.blocks = nn.Sequential(
-            norm_2d(norm, channels), nn.ReLU(), nn.Upsample(scale_factor=2), ConvBlock(channels, channels, norm)
-        )
-        self.paint = nn.Conv2d(channels, 1, 3, padding=1)  # no norm on the output
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.paint(self.blocks(self.start(z).view(-1, self.channels, 4, 4))).tanh()
-
-
-class Discriminator(nn.Module):
-    """Images (B, 1, 8, 8) → one score a row (B,), above 0 for real."""
-
-    def __init__(self, channels: int = 32, norm: str = "None"):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, channels, 4, stride=2, padding=1), nn.LeakyReLU(0.2),
-            nn.Conv2d(channels, channels, 4, stride=2, padding=1), norm_2d(norm, channels), nn.LeakyReLU(0.2),
-            nn.Flatten(), nn.Linear(channels * 2 * 2, 1),
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x).squeeze(-1)
 
 
 class ConvNet(nn.Sequential):
@@ -165,23 +93,40 @@ class ConvNet(nn.Sequential):
 
 
 class StyleNet(nn.Sequential):
-    """StyleConvBlocks and a last convolution without norm: images (B, 1, H, W) → images."""
+    """ConvBlocks and a last convolution without norm: images (B, 1, H, W) → images (S4, style transfer)."""
 
     def __init__(self, channels: int = 16, depth: int = 2, norm: str = "IN"):
-        widths = [1] + [channels] * depth
-        blocks = [StyleConvBlock(a, b, norm) for a, b in itertools.pairwise(widths)]
+        blocks = [ConvBlock(a, b, norm) for a, b in itertools.pairwise([1] + [channels] * depth)]
         super().__init__(*blocks, nn.Conv2d(channels, 1, 3, padding=1))
 
 
+class DenseNet(nn.Sequential):
+    """Two hidden layers of linear features with a norm each, BN or GN: images (B, 1, 8, 8) → (B, 10).
+
+    Behind a convolution BatchNorm at batch 2 has 2·H·W values a statistic. Here it has 2, and whatever goes in, what
+    comes out in training is −1 and 1.
+    """
+
+    def __init__(self, width: int = 64, norm: str = "BN"):
+        norms = {"BN": nn.BatchNorm1d, "GN": lambda features: nn.GroupNorm(GROUPS, features)}
+        hidden = [layer for _ in range(2) for layer in (nn.Linear(64, width), new_norm(norms, norm, width), nn.ReLU())]
+        super().__init__(nn.Flatten(), *hidden, nn.Linear(width, 10))
+
+
 class SequenceNet(nn.Module):
-    """A StackedNormalizedLSTM and a linear head on its last step: (B, L, d_in) → (B, n_out)."""
+    """LSTMs whose outputs are normalized step by step, and a linear head on the last step: (B, L, d_in) → (B, n_out)
+    (S4, RNN)."""
 
     def __init__(self, d_in: int, n_out: int, d: int = 32, n_layers: int = 2, norm: str = "LN"):
         super().__init__()
-        self.lstm, self.head = StackedNormalizedLSTM(d_in, d, n_layers, norm), nn.Linear(d, n_out)
+        self.lstms = nn.ModuleList(nn.LSTM(d_in if i == 0 else d, d, batch_first=True) for i in range(n_layers))
+        self.norms = nn.ModuleList(new_norm(NORMS_1D, norm, d) for _ in range(n_layers))
+        self.head = nn.Linear(d, n_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(x)[:, -1])
+        for lstm, norm in zip(self.lstms, self.norms, strict=True):
+            x = norm(lstm(x)[0])
+        return self.head(x[:, -1])
 
 
 class DepthNet(nn.Module):
@@ -192,8 +137,8 @@ class DepthNet(nn.Module):
         self.embed, self.place = nn.Linear(d_in, d), nn.Embedding(length, d)
         self.layers = nn.ModuleList(TransformerLayer(d, **layer) for _ in range(depth))
         # pre-norm leaves the stream as it is, so a last norm stands before the head
-        self.final = norm_1d(layer.get("norm", "LN"), d) if layer.get("place", "pre") == "pre" else nn.Identity()
-        self.head = nn.Linear(d, n_classes)
+        last = layer.get("norm", "LN") if layer.get("place", "pre") == "pre" else "None"
+        self.final, self.head = new_norm(NORMS_1D, last, d), nn.Linear(d, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x) + self.place.weight

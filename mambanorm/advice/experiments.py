@@ -11,7 +11,6 @@
     recurrent     stacked LSTM on the rows of digits, None, LN, BN          norm → accuracy
     counting      LSTM that counts pulses, None, LN, BN, tested in eval and in train mode    norm, lengths → error
     style         images of many contrasts → one contrast, IN, BN, None     norm → error, and what of the style survives
-    gan           GANs of digits, norms in the generator and the discriminator (experiments_gan.py)
 
 EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py).
 """
@@ -19,7 +18,7 @@ EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -27,15 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mambanorm.advice.blocks import ConvNet, DepthNet, SequenceNet, StyleNet
-from mambanorm.advice.experiments_dense import dense
-from mambanorm.advice.experiments_gan import gan
+from mambanorm.advice.blocks import ConvNet, DenseNet, DepthNet, SequenceNet, StyleNet
 from mambanorm.advice.fitting import accuracy, cached, digits, fit, shuffled
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.training.seeds import check_seeds
 
-SEEDS = {"smoke": 1, "quick": 3, "evening": 8, "lab": 8, "paper": 8}
+SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 DEPTHS = {"smoke": (1, 2)} | dict.fromkeys(("quick", "evening", "lab", "paper"), (2, 12, 24))
@@ -45,8 +42,8 @@ REACHED = 80.0
 
 
 def _steps(scale: str, quick: int) -> int:
-    """The steps of a run: a few at smoke, four times as many at evening and above."""
-    return {"smoke": 4, "quick": quick}.get(scale, 4 * quick)
+    """The steps of a run: a few at smoke, four times as many at lab and paper."""
+    return {"smoke": 4, "quick": quick, "evening": quick}.get(scale, 4 * quick)
 
 
 def classify(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -61,29 +58,34 @@ def _batches(data: tuple[Tensor, Tensor], batch: int, steps: int, seed: int) -> 
 # images
 
 
-def _trained_convnet(norm: str, batch: int, scale: str, seed: int) -> tuple[nn.Module, list[float]]:
-    """A ConvNet that has seen the same number of rows whatever its batch; Adam's rate goes with the batch's root."""
+def _trained(make: Callable[..., nn.Module], norm: str, batch: int, scale: str, seed: int):
+    """A net of digits that has seen the same number of rows whatever its batch, and its losses; Adam's rate goes with
+    the batch's root."""
     torch.manual_seed(seed)
-    model, steps = ConvNet(norm=norm), max(_steps(scale, 48) * 32 // batch, 2)
+    model, steps = make(norm=norm), max(_steps(scale, 48) * 32 // batch, 2)
     batches = _batches(digits(scale, seed)["train"], batch, steps, seed)
     return model, fit(model, classify, batches, lr=5e-3 * math.sqrt(batch / 32), steps=steps)
 
 
-def batch_size(scale: str, seed: int) -> list[dict]:
+def batch_size(scale: str, seed: int, make: Callable[..., nn.Module] = ConvNet) -> list[dict]:
     rows = []
     for norm in ("BN", "GN"):
         for batch in BATCHES:
-            model, losses = _trained_convnet(norm, batch, scale, seed)
+            model, losses = _trained(make, norm, batch, scale, seed)
             score = accuracy(model, *digits(scale, seed)["test"])
             rows.append(dict(norm=norm, batch=batch, accuracy=score, losses=losses))
     return rows
+
+
+def dense(scale: str, seed: int) -> list[dict]:
+    return batch_size(scale, seed, DenseNet)
 
 
 def inference(scale: str, seed: int) -> list[dict]:
     """The same trained models, tested as they should be and with eval() forgotten; sorted: by the label."""
     rows, (x, labels) = [], digits(scale, seed)["test"]
     for norm in ("BN", "GN"):
-        model, losses = _trained_convnet(norm, 32, scale, seed)
+        model, losses = _trained(ConvNet, norm, 32, scale, seed)
         for order, where in (("mixed", torch.arange(len(labels))), ("sorted", labels.argsort(stable=True))):
             for batch in (1, *BATCHES):
                 for mode in ("train", "eval"):
@@ -111,19 +113,12 @@ def rates(scale: str, seed: int) -> list[dict]:
             torch.manual_seed(seed)
             model, seen = ConvNet(norm=norm), []
 
-            def watch(step: int, model: nn.Module = model, seen: list = seen) -> None:
+            def look(step: int, model: nn.Module = model, seen: list = seen) -> None:
                 if step % 4 == 0:
                     seen.append((step, accuracy(model, data["val"][0][:200], data["val"][1][:200])))
 
-            losses = fit(
-                model,
-                classify,
-                _batches(data["train"], 32, steps, seed),
-                lr=lr,
-                steps=steps,
-                optimizer="sgd",
-                watch=watch,
-            )
+            batches = _batches(data["train"], 32, steps, seed)
+            losses = fit(model, classify, batches, lr=lr, steps=steps, optimizer="sgd", watch=look)
             reached = next((step for step, score in seen if score >= REACHED), math.nan)
             score = accuracy(model, *data["test"])
             rows.append(dict(norm=norm, lr=lr, accuracy=score, reached=reached, limit=steps, losses=losses))
@@ -251,7 +246,7 @@ def _style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
 
 EXPERIMENTS = dict(
     batch_size=batch_size, dense=dense, inference=inference, rates=rates, depth=depth, recurrent=recurrent,
-    counting=counting, style=style, gan=gan,
+    counting=counting, style=style,
 )  # fmt: skip
 
 

@@ -6,13 +6,11 @@
     cached        rows of an experiment by seed, from the run store or measured now
     stored        the same, of those that are there already
 
-A frame of rows is kept in `<run store>/.advice/`, under a name that holds the digest of the code that made it: changed
-code measures anew. Folders with a dot are no runs, so the run store passes them by.
+A frame of rows is kept in `<run store>/.advice/` (training/kept.py): changed code measures anew.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,12 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm import loop
-from mambanorm.basics.atomic import replacing
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import default_scale
-from mambanorm.kernels.threads import exactly_threads
 from mambanorm.tasks import load_task
-from mambanorm.training.store import runs_dir as store_dir
+from mambanorm.training import kept
 
 FOLDER = ".advice"
 OPTIMIZERS = {
@@ -98,36 +94,22 @@ def cached(
     name: str, one_seed: Callable[[str, int], list[dict]], scale: str, seeds: Sequence[int], runs_dir=None
 ) -> pd.DataFrame:
     """The rows of `one_seed(scale, seed)` for each seed, with the columns seed and scale; what is stored is read."""
-    frames = []
-    for seed in seeds:
-        path = _path(name, scale, seed, runs_dir)
-        if not path.is_file():
-            with torch.random.fork_rng(devices=[]), exactly_threads(1):
-                torch.manual_seed(seed)
-                rows = pd.DataFrame(one_seed(scale, seed)).assign(seed=seed, scale=scale)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                rows.to_parquet(temporary, index=False)
-        frames.append(pd.read_parquet(path))
-    return pd.concat(frames, ignore_index=True)
+
+    def rows(seed: int) -> list[dict]:
+        return [row | dict(scale=scale) for row in one_seed(scale, seed)]
+
+    return kept.kept(FOLDER, f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
 
 
 def stored(name: str, scale: str | None = None, runs_dir=None) -> pd.DataFrame:
     """Every stored row of an experiment at a scale (None = the environment's); an empty frame where there is none."""
-    pattern = _path(name, default_scale() if scale is None else scale, "*", runs_dir)
-    paths = sorted(pattern.parent.glob(pattern.name)) if pattern.parent.is_dir() else []
-    return pd.concat(map(pd.read_parquet, paths), ignore_index=True) if paths else pd.DataFrame()
-
-
-def _path(name: str, scale: str, seed: int | str, runs_dir) -> Path:
-    return store_dir(runs_dir) / FOLDER / f"{name}-{scale}-{seed}-{_digest()}.parquet"
+    return kept.stored(FOLDER, f"{name}-{default_scale() if scale is None else scale}", _digest(), runs_dir)
 
 
 @lru_cache(maxsize=1)
 def _digest() -> str:
-    """Of the code that measures, and of torch's version: results of another one are not these."""
-    texts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")) if path.stem in MEASURES]
-    return hashlib.sha256(b"".join(texts) + torch.__version__.encode()).hexdigest()[:10]
+    """Of the code that measures."""
+    return kept.digest(*(Path(__file__).with_name(f"{name}.py") for name in MEASURES))
 
 
-MEASURES = ("blocks", "experiments", "experiments_dense", "experiments_gan", "fitting")
+MEASURES = ("blocks", "experiments", "fitting")

@@ -3,19 +3,19 @@
 MISTAKES         number → Mistake: the guide's words, the experiment, which rows are wrong and which are right
 mistake_runs     the rows of both, told apart by the column `twin`
 mistake_table    all five: mean ± sd of both, the difference with its interval, and whether the demo fails here
+in_words         what all experiments say, as the sentences of notebook 11;   guesses_tested: its three guesses
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
+from mambanorm.advice.evidence import Gap
 from mambanorm.advice.experiments import measure
 from mambanorm.basics.errors import unknown
-from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def _forgotten(frame: pd.DataFrame, mode: str) -> pd.Series:
     return (frame.norm == "BN") & (frame["rows"] == "sorted") & (frame.batch == 32) & (frame["mode"] == mode)
 
 
-def _counted(frame: pd.DataFrame, norm: str) -> pd.Series:
-    return (frame.norm == norm) & (frame.lengths == "four") & (frame["mode"] == "eval")
+def _used(frame: pd.DataFrame, lengths: str = "four") -> pd.Series:
+    return (frame.lengths == lengths) & (frame["mode"] == "eval")
 
 
 MISTAKES = {
@@ -53,7 +53,7 @@ MISTAKES = {
         ("BN, batch 2, linear layers", "GN, batch 2, linear layers"), "a net of linear layers alone, digits",
     ),
     2: Mistake(
-        "BatchNorm in RNN", "counting", lambda f: _counted(f, "BN"), lambda f: _counted(f, "LN"),
+        "BatchNorm in RNN", "counting", lambda f: _used(f) & (f.norm == "BN"), lambda f: _used(f) & (f.norm == "LN"),
         ("BN on the LSTM's outputs", "LN on the LSTM's outputs"),
         "counting pulses, four lengths, each batch of one, tested in eval mode", "error", -1, "RMSE (pulses)",
     ),
@@ -76,45 +76,104 @@ MISTAKES = {
 
 def mistake_runs(number: int, scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """The rows of a mistake and of its mended twin: twin ("wrong" or "right"), label, condition, measured, seed, scale,
-    losses.
-
-    Three of the five come from runs that other demos use too. ValueError for a number that is none of 1 to 5.
-    """
+    losses. ValueError for a number that is none of 1 to 5."""
     if number not in MISTAKES:
         raise unknown("mistake", number, MISTAKES)
     mistake = MISTAKES[number]
     frame = measure(mistake.experiment, scale, seeds, runs_dir)
     twins = zip(("wrong", "right"), (mistake.wrong, mistake.right), mistake.labels, strict=True)
-    found = [frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins]
-    rows = pd.concat(found, ignore_index=True)
+    rows = pd.concat([frame[which(frame)].assign(twin=twin, label=label) for twin, which, label in twins])
     facts = dict(depth=rows.depth.max() if "depth" in rows else 0, steps=rows.losses.map(len).max())
     rows = rows.assign(
         measured=rows[mistake.value],
         label=[label.format(**facts) for label in rows.label],
         condition=mistake.condition.format(**facts),
     )
-    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]]
+    return rows[["twin", "label", "condition", "measured", "seed", "scale", "losses"]].reset_index(drop=True)
 
 
 def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by (right's advantage,
     low, high: 95 % t-interval of the paired seeds), n, fails, wrong_is, right_is, condition. fails: what the interval
     says of the demo; the last three: what is compared, and under which condition."""
-    rows = []
+    rows, told = [], {"above zero": "yes", "below zero": "no, the twin is worse"}
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, scale, seeds, runs_dir)
-        wide = runs.pivot_table(index="seed", columns="twin", values="measured")
-        gain = mistake.better * (wide.right - wide.wrong)
-        low, high = t_interval(gain)
+        gap = Gap(runs.assign(measured=mistake.better * runs.measured), "twin", "right", "wrong", "measured")
+        by_twin = runs.groupby("twin")
         facts = dict(number=number, mistake=mistake.words, measured=mistake.unit)
-        facts |= {twin: _mean_sd(wide[twin]) for twin in ("wrong", "right")}
-        told = {"above zero": "yes", "below zero": "no, the twin is worse"}
-        facts |= dict(advantage=gain.mean(), low=low, high=high, n=len(gain))
-        facts["fails"] = told.get(interval_says(low, high), "not told")
-        facts |= {f"{twin}_is": label for twin, label in runs.groupby("twin").label.first().items()}
+        facts |= {twin: _mean_sd(by_twin.measured.get_group(twin)) for twin in ("wrong", "right")}
+        facts |= dict(advantage=gap.mean, low=gap.low, high=gap.high, n=len(gap.by_seed))
+        facts |= dict(fails=told.get(gap.says, "not told"))
+        facts |= {f"{twin}_is": label for twin, label in by_twin.label.first().items()}
         rows.append(facts | dict(condition=runs.condition.iloc[0]))
     return pd.DataFrame(rows)
 
 
 def _mean_sd(values: pd.Series) -> str:
     return f"{values.mean():.3g} ± {values.std():.2g}" if len(values) > 1 else f"{values.mean():.3g}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# in words: every number is read off the frames given
+
+SAID = {"yes": "it fails", "no, the twin is worse": "**the twin is worse**", "not told": "not told apart"}
+"""Short, for the first lines stand on the notebook's card in the report."""
+
+
+def in_words(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
+    """Lines of Markdown: each mistake with its twin, then what is at odds with the guide.
+
+    mistakes: mistake_table(). found: name → measure(name), of batch_size, recurrent, counting and style.
+    """
+    lines = [
+        f"- **{row.mistake}**: {SAID[row.fails]} here; {row.wrong_is}: {row.wrong}, {row.right_is}: {row.right} "
+        f"({row.measured}; {row.condition})."
+        for row in mistakes.itertuples()
+    ]
+    batch, here = found["batch_size"], counted(found["counting"])
+    ends = ((n, Gap(batch[batch.batch == n], "norm", "BN", "GN")) for n in (batch.batch.min(), batch.batch.max()))
+    told = "; ".join(f"{gap} at batch {n}, {gap.says}" for n, gap in ends)
+    lines.append(f"- **BN − GN in a small CNN**: {told}.")
+    gap = Gap(found["recurrent"], "norm", "LN", "BN")
+    told = _better(gap, "BN is the better one", "LN is the better one")
+    lines.append(f"- **LN − BN behind an LSTM that reads digits**: {gap}; {told}.")
+    gap, means = Gap(here, "norm", "LN", "None", "error"), here.groupby("norm").error.mean()
+    told = _better(gap, "LN is better than no norm", "LN is worse than no norm")
+    errors = f"RMSE {means.LN:.2f} and {means['None']:.2f}, {gap} pulses"
+    lines.append(f"- **LN against no norm behind the LSTM that counts**: {errors}; {told}.")
+    return "\n".join([*lines, f"- **Whose style survives?** {_survives(found['style'])}"])
+
+
+def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) -> str:
+    """The three guesses of notebook 11, as lines of Markdown. mistakes, found: as for `in_words`."""
+    fails = mistakes.set_index("number").fails.map(SAID)
+    nets = {"a small CNN": found["batch_size"], "a net of linear layers": found["dense"]}
+    behind = "; ".join(f"{net}: {_behind(frame)}" for net, frame in nets.items())
+    lines = (
+        f"Batch sizes at which BN is behind GN beyond the spread of the seeds: {behind}.",
+        _survives(found["style"]),
+        f"BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}.",
+    )
+    return "\n".join(f"{i}. {line}" for i, line in enumerate(lines, start=1))
+
+
+def counted(frame: pd.DataFrame, lengths: str = "four") -> pd.DataFrame:
+    """The rows of `counting` as the models are used: in eval mode, at one number of lengths."""
+    return frame[_used(frame, lengths)]
+
+
+def _better(gap: Gap, below: str, above: str) -> str:
+    return {"below zero": below, "above zero": above}.get(gap.says, "not told apart")
+
+
+def _behind(frame: pd.DataFrame) -> str:
+    """The batch sizes at which BN is behind GN beyond the spread of the seeds."""
+    sizes = sorted(frame.batch.unique())
+    behind = [n for n in sizes if Gap(frame[frame.batch == n], "norm", "BN", "GN").says == "below zero"]
+    return f"{', '.join(map(str, behind)) or 'none'} of {', '.join(map(str, sizes))} rows"
+
+
+def _survives(frame: pd.DataFrame) -> str:
+    left = 100 * frame.groupby("norm").survives.mean()
+    return f"{left.IN:.0f} % of each image's own style can be read behind IN, {left.BN:.0f} % behind BN."

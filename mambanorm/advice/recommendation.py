@@ -1,6 +1,6 @@
 """What is asked of `recommend` and what it hands back.
 
-Question          what is asked;   check: that it can be answered;   parameters, whole: numbers as they are given
+Question          what is asked
 Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
 Recommendation    norm, place, the line of code, reasons, what is at odds with them, and what is undecided
 """
@@ -8,15 +8,7 @@ Recommendation    norm, place, the line of code, reasons, what is at odds with t
 from __future__ import annotations
 
 import html
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
-
-from mambanorm.basics.checks import check_flag, check_size, shown
-from mambanorm.basics.errors import unknown
-from mambanorm.tasks import TASKS as KIT
 
 ARCHITECTURES = ("cnn", "rnn", "lstm", "gru", "transformer", "gan", "mamba", "mlp")
 TASKS = (
@@ -29,26 +21,8 @@ COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
-SAID = {
-    "cnn": "convnet, convolutional network, resnet",
-    "transformer": "attention, bert, gpt, llm, vit",
-    "gan": "generative adversarial network",
-    "mamba": "mamba 2, ssm, state space model",
-    "mlp": "dense, feed forward, multilayer perceptron",
-    "classification": "classifier, image classification, sequence classification, text classification",
-    "detection": "object detection",
-    "segmentation": "image segmentation, semantic segmentation",
-    "image_translation": "image to image",
-    "generation": "image generation",
-    "language_model": "causal lm, language modeling, language modelling, llm, lm, text generation",
-    "reinforcement_learning": "rl",
-    "debugging": "debug",
-    "output": "head, last layer, output layer",
-}
-"""Name → other words for it. Capitals, hyphens and a plural's s are no difference."""
 UNDECIDED = "Not decided by this kit's runs"
 """Title of the list of what was measured here and tells nothing apart, or was not measured."""
-UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
 @dataclass(frozen=True)
@@ -114,12 +88,6 @@ class Recommendation:
             lines += [title, *(f"  - {entry}" for entry in entries)]
         return "\n".join(lines)
 
-    def _repr_markdown_(self) -> str:
-        lines = [f"**{self.headline}**", "", f"`{self.code}`"]
-        for title, entries in self._lists:
-            lines += ["", f"{title}:", "", *(f"- {entry}" for entry in entries)]
-        return "\n".join(lines)
-
     def _repr_html_(self) -> str:
         def listed(title: str, entries: list) -> str:
             return f"<p>{title}:</p><ul>{''.join(f'<li>{html.escape(str(entry))}</li>' for entry in entries)}</ul>"
@@ -132,61 +100,3 @@ class Recommendation:
         lists = [("Why", self.reasons), ("What is at odds", self.at_odds), (UNDECIDED, self.undecided)]
         lists.append(("To try next", self.instead))
         return [(title, list(entries)) for title, entries in lists if entries]
-
-
-def meant(given: object, names: Iterable[str]) -> object:
-    """The one of the names that a text stands for, however it is spelt; anything else as it is."""
-    if not isinstance(given, str) or given in (names := tuple(names)):
-        return given
-    words = {_plain(name): name for name in names}
-    words |= {_plain(word): name for name in names for word in SAID.get(name, "").split(",")}
-    return words.get(_plain(given) or None, given)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[\W_]", "", text).lower().removesuffix("s")
-
-
-def tasks_of(architecture: object) -> tuple[str, ...]:
-    """The tasks that may be asked about: of a Mamba also those of this kit."""
-    return (*TASKS, *KIT) if architecture == "mamba" else TASKS
-
-
-def check(question: Question) -> None:
-    """ValueError for an unknown value, for a size below 1, and for a component that the architecture does not have."""
-    q = question
-    if q.architecture not in ARCHITECTURES:
-        raise unknown("architecture", q.architecture, ARCHITECTURES)
-    if q.task is not None and q.task not in (tasks := tasks_of(q.architecture)):
-        raise unknown("task", q.task, tasks)
-    if q.component is not None and q.component not in COMPONENTS:
-        raise unknown("component", q.component, COMPONENTS)
-    if q.architecture == "gan" and q.component is None:
-        raise ValueError(f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}")
-    if q.architecture != "gan" and q.component in COMPONENTS[:2]:
-        raise ValueError(f"component={q.component!r} is a part of a GAN, and architecture is {q.architecture!r}")
-    for name in ("batch_size", "depth"):
-        if (value := getattr(q, name)) is not None:
-            check_size(name, value)
-    check_flag("causal", q.causal)
-    if q.causal and q.task in IMAGES and q.architecture in ("cnn", "gan"):
-        raise ValueError(f"causal=True with task={q.task!r}: an image has no later positions, leave out one of the two")
-
-
-def whole(number: object) -> object:
-    """A NumPy whole number, as it comes out of an array, as Python's; anything else as it is."""
-    return number.item() if isinstance(number, np.integer) else number
-
-
-def parameters(size: float | str | None) -> float | None:
-    """A number of parameters, from a number or a text such as "7B" or "350M". ValueError for anything else."""
-    if size is None:
-        return None
-    try:
-        text = str(size).strip().lower()
-        number = float(text[:-1]) * UNITS[text[-1]] if text[-1:] in UNITS else float(text)
-    except ValueError:
-        number = 0.0
-    if not 1 <= number < float("inf") or isinstance(size, bool):
-        raise ValueError(f"size must be a number of parameters such as 3e8, '350M' or '7B', got {shown(size)}")
-    return number

@@ -55,25 +55,22 @@ IDENTICAL = Reason(
 
 def never(q: Question) -> Recommendation | None:
     """The three cases of "When NOT to Normalize"; None for any other question."""
-    section = "When NOT to Normalize"
-    if q.component == "output":
-        return _output(q, section)
-    if q.task == "debugging":
-        why = guide("Without norms a wrong initialization, loss or preprocessing shows itself.", section)
-        return Recommendation(q, "None", "until the cause is found", "nn.Identity()", (why,))
-    if q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES:
-        why = guide("One layer is too simple to need it.", section)
-        return Recommendation(q, "None", "in a single layer", "nn.Identity()", (why,), (_SCALED_INPUTS,))
-    return None
-
-
-def _output(q: Question, section: str) -> Recommendation:
-    """No norm on the last layer: logits from a linear layer, or pixels and a GAN's score from a convolution."""
-    images = q.architecture == "gan" or (q.architecture == "cnn" and q.task in IMAGES)
-    what = "Pixels and scores" if images else "Logits and predictions"
-    why = guide(f"{what} need their own scale; a norm on the output takes it away.", section)
-    layer = "nn.Conv2d(channels, 3, 3, padding=1)" if images else "nn.Linear(d, n_out)"
-    return Recommendation(q, "None", "on the output layer", f"{layer}  # and no norm behind it", (why,))
+    section, odd = "When NOT to Normalize", ()
+    if q.component == "output":  # logits come from a linear layer, pixels and a GAN's score from a convolution
+        images = q.architecture == "gan" or (q.architecture == "cnn" and q.task in IMAGES)
+        what, layer = ("Pixels and scores", "nn.Conv2d(channels, 3, 3, padding=1)") if images else (
+            "Logits and predictions", "nn.Linear(d, n_out)")  # fmt: skip
+        text = f"{what} need their own scale; a norm on the output takes it away."
+        place, code = "on the output layer", f"{layer}  # and no norm behind it"
+    elif q.task == "debugging":
+        text = "Without norms a wrong initialization, loss or preprocessing shows itself."
+        place, code = "until the cause is found", "nn.Identity()"
+    elif q.depth == 1 and q.architecture in ("mlp", "cnn") and q.task not in IMAGES:
+        text, odd = "One layer is too simple to need it.", (_SCALED_INPUTS,)
+        place, code = "in a single layer", "nn.Identity()"
+    else:
+        return None
+    return Recommendation(q, "None", place, code, (guide(text, section),), odd)
 
 
 _SCALED_INPUTS = Reason(
@@ -186,7 +183,7 @@ def transformer(q: Question, store: dict | None = None) -> Recommendation:
     large = (q.size or 0) >= LARGE
     norm = "RMSN" if large else "LN"
     says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
-    measured, odd, undecided = evidence.depth(q.depth, store) + evidence.rms_norm(norm, store)
+    measured, odd, undecided = evidence.depth(q.depth, store)
     whys = [
         guide(says, "Decision Framework, step 2; Modern Recommendations (2025)"),
         guide("Pre-norm is more stable, and the default.", "Decision Framework, steps 2 and 3"),
@@ -213,18 +210,16 @@ _GPT_2 = Reason(
 def gan(q: Question, store: dict | None = None) -> Recommendation:
     if q.component == "generator" and q.task in IMAGES:
         return replace(_instance_norm(q, store), instead=("None",))
-    measured, odd, undecided = evidence.gan(q.component, store)
-    odd = (_DCGAN, *odd)
-    section = "Decision Framework, step 2; GAN"
-    none = (_NO_STATISTIC,) if q.sees_no_future else ()
-    if q.component == "generator":
-        why = guide("A generator that translates no image needs no norm, or InstanceNorm.", section)
-        instead = ("LN over the channels of each position",) if none else ("IN",)
-        whys = (why, *none, *measured)
-        return Recommendation(q, "None", "in the generator", "nn.Identity()", whys, odd, instead, undecided)
-    why = guide("BatchNorm lets the discriminator see who else is in the batch.", section)
-    whys, instead = (why, _CRITIC, *none, *measured), ("LN", "spectral norm")
-    return Recommendation(q, "None", "in the discriminator", "nn.Identity()", whys, odd, instead, undecided)
+    why = {
+        "generator": "A generator that translates no image needs no norm, or InstanceNorm.",
+        "discriminator": "BatchNorm lets the discriminator see who else is in the batch.",
+    }
+    whys = [guide(why[q.component], "Decision Framework, step 2; GAN")]
+    instead = ("LN over the channels of each position",) if q.sees_no_future else ("IN",)
+    if q.component == "discriminator":
+        whys, instead = [*whys, _CRITIC], ("LN", "spectral norm")
+    whys += [_NO_STATISTIC] if q.sees_no_future else []
+    return Recommendation(q, "None", f"in the {q.component}", "nn.Identity()", tuple(whys), (_DCGAN,), instead)
 
 
 _NO_STATISTIC = Reason("Without a norm there is no statistic that a later position could enter.", "notebook 01")

@@ -71,14 +71,15 @@ def robustness_said(held: pd.DataFrame) -> pd.DataFrame:
 
 def guesses_on_choice(weights: pd.DataFrame, controls: pd.DataFrame, held: pd.DataFrame) -> str:
     """The three guesses of notebook 10: what the selectors prefer, what random and fixed blends lose, and whether DyT
-    is the more robust. `weights`: the frame of `SelectorLog`; `held`: `robustness.against`. Each may be empty."""
+    is the more robust. `weights`: `selector_weights` of a trained model; `held`: `robustness.against`. Each may be
+    empty."""
     return numbered([_preferred(weights), _blends(controls), _is_dyt_robust(held)])
 
 
 def _preferred(weights: pd.DataFrame) -> str:
     if weights.empty:
         return "No selector was watched."
-    last = weights[weights.step == weights.step.max()].groupby("block").w0.mean()
+    last = weights.groupby("block", sort=False).w0.mean()
     said = [f"{w0:.2f} in block {block}" for block, w0 in last.items()]
     side = {True: "DyT", False: "LN"}
     prefers = [side[bool(w0 > 0.5)] for w0 in last]
@@ -94,7 +95,7 @@ def _blends(controls: pd.DataFrame) -> str:
 def _is_dyt_robust(held: pd.DataFrame) -> str:
     mine = held[held.arm == "FrozenDyT"]
     if mine.empty:
-        return "Corrupted rows were not looked at: recorded results hold no weights."
+        return "Corrupted rows were not looked at."
     said = [
         f"under {row.kind} its accuracy minus FrozenLN's is {points(*_of_seeds(row.accuracy_gap))}, of what corruption "
         f"changes {points(*_of_seeds(row.change_gap))}"

@@ -12,7 +12,7 @@ from mambanorm.arms import MORE_SITES, SYMBOLS
 from mambanorm.basics.text import plural
 from mambanorm.study.tables import points
 
-SHOWS = "sites: 95 % t-intervals, not corrected, one learning rate for all; E1 to E4: the bounds of notebook 12"
+SHOWS = "95 % t-intervals, not corrected; E1 to E4: the bounds of notebook 12"
 
 
 def guesses_beyond(table: pd.DataFrame, verdicts: Sequence[Any]) -> str:
@@ -28,8 +28,8 @@ def _best_site(table: pd.DataFrame) -> str:
         names = listed(f"{row.norm} at {_name(row.site)}" for row in told.itertuples())
         worse = listed(f"{row.norm} at {_name(row.site)}" for row in rows[rows.high < 0].itertuples())
         said.append(
-            f"On {task} the largest mean is that of {best.norm} at {_name(best.site)}, {_amount(best)}; told to be "
-            f"better: {names}; told to be worse: {worse}."
+            f"On {task} the largest mean is that of {best.norm} at {_name(best.site)}, {_amount(best)}; clearly "
+            f"better: {names}; clearly worse: {worse}."
         )
     return " ".join(said) or "No further site was run."
 
@@ -97,13 +97,20 @@ def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
     return "\n".join(lines) or "No run of E1 is there."
 
 
-def what_a_site_brings(runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any]) -> str:
-    """The answer of notebook 13: the sites whose gain or loss is told, task by task, and each question's verdict."""
+def what_a_site_brings(
+    runs: pd.DataFrame, table: pd.DataFrame, verdicts: Iterable[Any], trained: pd.DataFrame | None = None
+) -> str:
+    """The answer of notebook 13: of models trained to the end each gain (`trained`, of which `runs` are the runs), of
+    all sites those that are clearly above or below zero, task by task, and each question's verdict."""
     lines = []
+    for row in [] if trained is None else trained.itertuples():
+        side = "clearly better" if row.low > 0 else "clearly worse" if row.high < 0 else "we cannot tell"
+        lines.append(f"- **{row.task}**, trained: {row.norm} at {_name(row.site)} {_amount(row)}: {side}")
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
         better, worse = rows[rows.low > 0], rows[rows.high < 0]
         luck = f"of {len(rows)} intervals about {len(rows) / 40:.1f} on each side by luck"
-        lines.append(f"- **{task}**, told to be better: {_all(better)}; told to be worse: {_all(worse)}; {luck}")
+        at = "" if trained is None else f", in the first epochs ({table.n.max()} seeds, one learning rate for all)"
+        lines.append(f"- **{task}**{at}, clearly better: {_all(better)}; clearly worse: {_all(worse)}; {luck}")
     lines += [f"- **{v.claim.id}** {v.claim.words} {v.brief}" for v in verdicts]
     return answer(runs, SHOWS, lines)
 

@@ -11,6 +11,7 @@ from mambanorm.answers.words import label, listed, numbered
 from mambanorm.diagnostics import FLAT
 from mambanorm.study.inside import first_to_last
 from mambanorm.study.tables import describe_frame, markdown_table, percent
+from mambanorm.training.result import RunResult
 
 NONE = "None→None"
 PAPER = "The paper: exponential growth without norms, none with a norm after; the variance rises, most in deep layers."
@@ -32,41 +33,40 @@ def hidden_growth(table: pd.DataFrame, at_most: int = 5) -> str:
     return "\n".join([head, "", *said])
 
 
-def have_learned(scores: pd.DataFrame, called: Mapping[tuple[str, int], str]) -> str:
-    """A line for each group of models: how many beat chance, and what they are called. `scores`: `inside.scores`."""
-    groups = scores.groupby(["task", "blocks", "steps"], sort=False)
-    return "\n".join(_group(*place, mine, called[place[:2]]) for place, mine in groups)
-
-
-def _group(task: str, blocks: int, steps: int, mine: pd.DataFrame, word: str) -> str:
-    lowest = mine.loc[mine.low.idxmin()]
+def have_learned(scores: pd.DataFrame, word: str) -> str:
+    """How many of a few models beat chance, and what they are called. `scores`: `inside.scores`."""
+    first, lowest = scores.iloc[0], scores.loc[scores.low.idxmin()]
     return (
-        f"- {task}, {blocks} blocks, {steps} steps: {mine.beats_chance.sum()} of {len(mine)} models beat chance "
-        f"({percent(mine.chance.mean())}), mean {percent(mine.test_accuracy.mean())}, lowest interval "
-        f"{100 * lowest.low:.1f} to {100 * lowest.high:.1f} %, n = {mine.n.iloc[0]} test rows each. They are called "
+        f"{first.task}, {first.blocks} blocks, {first.steps} steps: {scores.beats_chance.sum()} of {len(scores)} "
+        f"models beat chance ({percent(scores.chance.mean())}), mean {percent(scores.test_accuracy.mean())}, lowest "
+        f"interval {100 * lowest.low:.1f} to {100 * lowest.high:.1f} %, n = {first.n} test rows each. They are called "
         f"**{word}** below."
     )
 
 
-def its_end(run) -> str:
-    """How a stored run ended: "went non-finite at step 9 of 40, first at `…`", or that it did not fail."""
-    facts = run.facts
-    if facts["status"] == "diverged":
-        site = facts["first_nonfinite_site"]
-        return f"went non-finite at step {facts['steps'] + 1} of {run.config.steps}, first at `{site}`"
-    return f"did **not** fail in its {facts['steps']} steps at this scale"
+def its_end(run: RunResult) -> str:
+    """How a run ended: "went non-finite at step 9 of 40, first at `…`", or that it did not fail."""
+    if run.status == "diverged":
+        return f"went non-finite at step {run.steps + 1} of {run.config.steps}, first at `{run.first_nonfinite_site}`"
+    return f"did **not** fail in its {run.steps} steps here"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the guesses
 
 
-def guesses_on_growth(untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame) -> str:
+def guesses_on_growth(
+    untrained: pd.DataFrame, trained: pd.DataFrame, turned: pd.DataFrame, growing: pd.DataFrame
+) -> str:
     """The three guesses of notebook 07: growth without norms before training, after it and with larger weights, and
-    whether a norm after the SSM is enough. All three frames: `inside.residual_growth`."""
+    whether a norm after the SSM is enough. The first three frames: `inside.residual_growth`; growing: recorded runs."""
     after = [f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in _none(trained)]
     first = f"Without norms and untrained, from the first block to the last: {_factor(_none(untrained)[0])}."
-    second = f"After training: {'; '.join(after)}. With larger weights: {_factor(_none(turned)[0])}."
+    deep = grown_said(growing[growing.arm == "None>SSM>None"])
+    second = (
+        f"After training: {'; '.join(after)}. Recorded, eight blocks, decades of the largest token in 8 blocks at the "
+        f"last finite step: {deep}. With larger weights: {_factor(_none(turned)[0])}."
+    )
     return numbered([first, second, _is_after_enough(turned)])
 
 
@@ -119,16 +119,6 @@ def how_the_gains_differ(grown: Mapping[float, pd.DataFrame]) -> str:
     return f"{markdown_table(table)}\n\nWithout norms the model explodes {first}. Flat for longest: {last}."
 
 
-def how_often_it_fails(runs: pd.DataFrame) -> str:
-    """For each arm of a run frame, how many runs ended non-finite and at which steps."""
-    lines = []
-    for arm, mine in runs.groupby("arm", sort=False):
-        steps = sorted(mine.first_nonfinite_step[mine.status == "diverged"])
-        at = f", at step {listed(f'{step:.0f}' for step in steps)}" if steps else ""
-        lines.append(f"- {label(arm)}: {len(steps)} of {len(mine)} runs ended non-finite{at}")
-    return "\n".join(lines)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # the answer
 
@@ -147,27 +137,18 @@ def _short(table: pd.DataFrame) -> pd.Series:
     return pd.Series([f"{m}; {e}" for m, e in zip(median, ends, strict=True)], table.arm)
 
 
-def why_it_works(
-    table: pd.DataFrame, end: str, fates: pd.DataFrame, spectra: str, later: str, *, scale: str, settings: str
-) -> str:
-    """The answer of notebook 07: growth by arm (`growth_in_short`), how the run without norms ended (`its_end`) and its
-    controls (`inside.fates`), its singular values (`how_spectra_moved`), and models that train (`in_models_that_train`,
-    or "")."""
-    controls = ", ".join(_control(arm, row) for arm, row in fates.iterrows() if arm != NONE)
+def why_it_works(table: pd.DataFrame, later: str, end: str, spectra: str) -> str:
+    """The answer of notebook 07: growth by arm (`growth_in_short`), recorded models (`in_models_that_train`), how one
+    of them ended here (`its_end`) and its singular values (`how_spectra_moved`)."""
     lines = [
-        f"**Answer** ({scale} scale, one seed: a sketch). Growth of the residual stream in train mode: decades per 8 "
-        "blocks of the median token; log₁₀ of the largest token's norm, first → last block.",
+        "**Answer**. Growth of the residual stream in train mode, one seed: decades per 8 blocks of the median token; "
+        "log₁₀ of the largest token's norm, first → last block.",
         markdown_table(table),
-        f"Without norms, at {settings}, the model {end}. Controls there: {controls}.",
-        spectra,
         later,
+        f"One of those without norms, trained here once more, {end}. {spectra}",
         PAPER,
     ]
-    return "\n\n".join(filter(None, lines))
-
-
-def _control(arm: str, row: pd.Series) -> str:
-    return f"{arm} {'diverged' if row['status'] == 'diverged' else 'reached ' + row['test accuracy']}"
+    return "\n\n".join(lines)
 
 
 def how_spectra_moved(sigma: Mapping[str, np.ndarray], spread: pd.DataFrame) -> str:
@@ -188,17 +169,20 @@ def how_spectra_moved(sigma: Mapping[str, np.ndarray], spread: pd.DataFrame) -> 
 
 
 def in_models_that_train(hot: pd.DataFrame, growing: pd.DataFrame) -> str:
-    """Of recorded runs that train: how often they ended non-finite without norms and with RMSN on both sides, and how
-    the largest token grew in Figure 9's arms. "" without runs."""
-    if not len(hot):
-        return ""
+    """Of recorded runs: how often they ended non-finite without norms and with RMSN on both sides, and how the largest
+    token grew in Figure 9's arms."""
     failed = {arm: hot[hot.arm == arm] for arm in ("None>SSM>None", "RMSN>SSM>RMSN")}
     failures = ", ".join(
         f"{label(arm)} {(runs.status == 'diverged').sum()} of {len(runs)}" for arm, runs in failed.items() if len(runs)
     )
-    of = [(label(arm), runs.growth.dropna()) for arm, runs in growing.groupby("arm", sort=False)]
-    grown = ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g))
     return (
-        f"In models that train ({describe_frame(hot, 'all runs')}), at lr {hot.lr.iloc[0]:g}: ended non-finite: "
-        f"{failures}. Growth of the largest token over the blocks, decades in 8 blocks: {grown}."
+        f"Recorded models of eight blocks ({describe_frame(hot, 'all runs')}), at lr {hot.lr.iloc[0]:g}: ended "
+        f"non-finite: {failures}. Growth of the largest token over the blocks at the last finite step, decades in 8 "
+        f"blocks: {grown_said(growing)}."
     )
+
+
+def grown_said(runs: pd.DataFrame) -> str:
+    """Decades that the largest token grows in 8 blocks, arm by arm: "None→None 6.7 ± 2.1"."""
+    of = [(label(arm), mine.growth.dropna()) for arm, mine in runs.groupby("arm", sort=False)]
+    return ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g)) or "none was recorded"

@@ -12,7 +12,7 @@ def replicated(table: pd.DataFrame) -> str:
     """How many fresh runs lie inside the prediction intervals of the recorded ones, and which do not (a table of
     `replication.replication`)."""
     if table.empty:
-        return "No run was replicated: all runs above were trained here."
+        return "No run was replicated here."
     seeds = listed(f"{seed:,}" for seed in sorted(set(table.seed)))
     head = f"**Your machine's own runs**: {plural(len(table), 'run')} on a seed that no one has recorded ({seeds})."
     told = table[table.lies.isin(("inside", "below", "above"))]

@@ -6,48 +6,38 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mambanorm.answers.words import answer, gained, numbered
-from mambanorm.study.tables import interval_says, recorded_too, sketch_note
+from mambanorm.answers.words import answer, clearly, gained, numbered
+from mambanorm.study.tables import sketch_note
 
-HEADS = {
-    "NormVary→GN": "against the original: NormVary→GN",
-    "NormVary→LN": "NormVary→LN",
-    "GN alone": "Which norm brings the gain? GN alone brings",
-    "NormVary alone": "NormVary alone",
-    "NormVary, given GN": "NormVary added to GN",
-}
-"""Step of the notebook → how its part of the sentence begins."""
+PROPOSED = ("NormVary→GN", "NormVary→LN")
+SINGLE = {"GN alone": "GN after the SSM", "LN alone": "LN after the SSM", "NormVary alone": "NormVary before it"}
+ADDED = {"NormVary, given GN": "NormVary added to GN", "NormVary, given LN": "NormVary added to LN"}
 
 
-def proposal_or_original(
-    runs: pd.DataFrame, steps: pd.DataFrame, *, recorded: pd.DataFrame, printed: pd.Series, not_run: Sequence[str]
-) -> str:
-    """A line for each task: both proposals against the original, and the gain of each norm.
+def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd.Series, not_run: Sequence[str]) -> str:
+    """A line for each task: the proposals against the original, and the gain of each norm, of the arms that were run.
 
-    `steps`: `tables.paired_steps` of Table 2's step taken apart. `recorded`: run frame of more seeds, to stand beside
-    (or no row). `printed`: the paper's gain by task, in points. `not_run`: tasks of Table 2 that were not trained.
+    `steps`: `tables.paired_steps` of Table 2's step taken apart. `printed`: the paper's gain by task, in points.
+    `not_run`: tasks of Table 2 that were not trained.
     """
-    lines = [_task_line(task, here.set_index("step"), recorded) for task, here in steps.groupby("task", sort=False)]
+    lines = [_task_line(task, here.set_index("step")) for task, here in steps.groupby("task", sort=False)]
     theirs = ", ".join(f"{task} {points:+.1f}" for task, points in printed.items())
-    lines.append(f"- Not run: {', '.join(not_run) or 'nothing'}. The paper, in points: {theirs}.")
-    lines.append(
-        "- One learning rate for every arm here. In notebook 12 each arm is tuned, over eight seeds (H8): trust that "
-        "one."
-    )
+    lines.append(f"- Of Table 2 not run: {', '.join(not_run) or 'nothing'}. The paper, in points: {theirs}.")
+    lines.append("- Notebook 12 has the verdict on the proposal (H8): there the seeds that choose a rate do not judge.")
     return answer(runs, "95 % t-intervals", lines)
 
 
-def _task_line(task: str, row: pd.DataFrame, recorded: pd.DataFrame) -> str:
-    said = [f"{head} {_says(row, step, recorded)}" for step, head in HEADS.items()]
-    against, whose = "; ".join(said[:2]), "; ".join(said[2:])
-    return f"- **{task}**, {against}. {whose}. {sketch_note(row.n)}".rstrip()
+def _task_line(task: str, row: pd.DataFrame) -> str:
+    against = _said(row, {step: f"{step} brings" for step in PROPOSED})
+    whose = _said(row, {step: f"{step} brings" for step in SINGLE} | {step: f"{ADDED[step]} brings" for step in ADDED})
+    text = f"- **{task}**, against the original: {against or 'no proposal was run'}. Whose gain is it? {whose}."
+    return f"{text} {sketch_note(row.n)}".rstrip()
 
 
-def _says(row: pd.DataFrame, step: str, recorded: pd.DataFrame) -> str:
-    if step not in row.index:
-        return "not run"
-    found = row.loc[step]
-    return f"{gained(found)}, {interval_says(found.low, found.high)}{recorded_too(found, recorded)}"
+def _said(row: pd.DataFrame, heads: dict[str, str]) -> str:
+    """Each of these steps that was run: head, gain, and whether it is clear."""
+    there = [(head, row.loc[step]) for step, head in heads.items() if step in row.index]
+    return ". ".join(f"{head} {gained(found)}: {clearly(found)}" for head, found in there)
 
 
 def guesses_on_steps(steps: pd.DataFrame, beyond: pd.DataFrame) -> str:
@@ -56,30 +46,32 @@ def guesses_on_steps(steps: pd.DataFrame, beyond: pd.DataFrame) -> str:
     texts = []
     for task, here in steps.groupby("task", sort=False):
         row, more = here.set_index("step"), beyond[beyond.task == task].set_index("step")
-        texts.append(f"**{task}**\n\n{numbered([_single(row), _sum(more), _layer_norm(row)])}")
+        layer_norm = (
+            _said(row, {"LN alone": "LN alone brings", "NormVary→LN": "NormVary→LN brings"}) or "LN was not run"
+        )
+        texts.append(f"**{task}**\n\n{numbered([_single(row), _sum(more), f'{layer_norm}.'])}")
     return "\n\n".join(texts)
 
 
 def _single(row: pd.DataFrame) -> str:
-    gn, learned = row.loc["GN alone"], row.loc["NormVary alone"]
-    more = "GN after the SSM" if gn.difference > learned.difference else "NormVary before it"
-    least = "costs less" if max(gn.difference, learned.difference) < 0 else "brings more"
-    return f"{more} {least}: GN alone {gained(gn)}, NormVary alone {gained(learned)}."
+    there = row.loc[[step for step in ("GN alone", "NormVary alone") if step in row.index]]
+    told = ", ".join(f"{step} {gained(found)}" for step, found in there.iterrows())
+    if len(there) < 2:
+        return f"One of the two steps was not run: {told or 'nor was the other'}."
+    verb = "costs less" if there.difference.max() < 0 else "brings more"
+    return f"{SINGLE[there.difference.idxmax()]} {verb}: {told}."
+
+
+SUM = {
+    "clearly above zero": "together they bring more than the sum of both",
+    "clearly below zero": "together they bring less than the sum of both",
+    "we cannot tell": "whether the gains add up, we cannot tell",
+    "one seed cannot tell": "one seed cannot tell whether the gains add up",
+}
 
 
 def _sum(more: pd.DataFrame) -> str:
+    if "GN" not in more.index:
+        return "The four arms that this needs were not all run."
     row = more.loc["GN"]
-    means = {
-        "above zero": "together they bring more than the sum of both",
-        "below zero": "together they bring less than the sum of both",
-        "not told from zero": "whether the gains add up is not told from these seeds",
-    }
-    told = means.get(interval_says(row.low, row.high), "one seed cannot tell whether the gains add up")
-    return f"Both steps together minus the sum of the two is {gained(row)}: {told}."
-
-
-def _layer_norm(row: pd.DataFrame) -> str:
-    found = row.loc["NormVary→LN"]
-    return (
-        f"With LN in place of GN the gain over the original is {gained(found)}, {interval_says(found.low, found.high)}."
-    )
+    return f"Both steps together minus the sum of the two is {gained(row)}: {SUM[clearly(row)]}."

@@ -6,45 +6,25 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mambanorm.answers.words import answer, gained, label, listed, numbered
+from mambanorm.answers.words import answer, clearly, gained, label, listed, numbered
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import (
-    interval_says,
-    mean_sd,
-    paired,
-    pairs_only,
-    points,
-    recorded_too,
-    sketch_note,
-    summarize,
-)
+from mambanorm.study.tables import mean_sd, paired, pairs_only, sketch_note, summarize
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
 NONE, ORIGINAL = "None>SSM>None", "LN>SSM>LN"
 LAST = (
     "- The paper, ImageNet-100: no norm 10.7 %, LN→LN 86.6 % (§4.2), after ahead for 4 of 5 norms (Table 1).\n"
-    "- Compare the sequences: best pair and best N₂ in notebook 05. Tuned arms, eight seeds: the claims about images "
-    "in notebook 12."
+    "- Compare the sequences: best pair and best N₂ in notebook 05. Notebook 12 has the verdicts on images."
 )
 
 
-def does_it_hold(
-    runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame, *, recorded: pd.DataFrame, trained: pd.DataFrame
-) -> str:
-    """For each task: the best pair, the place, the norm after the SSM, the proposal; then models trained to the end.
-
-    `grid`: the runs of the 6×6 grid. `steps`: `tables.paired_steps` of the proposal taken apart. `recorded`: run frame
-    of more seeds to stand beside, `trained`: recorded runs of trained models; either may be empty.
-    """
+def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) -> str:
+    """For each task: the best pair, the place, the norm after the SSM, the proposal. `grid`: the runs of the 6×6 grid.
+    `steps`: `tables.paired_steps` of the proposal taken apart."""
     lines = []
     for task, here in runs.groupby("task", sort=False):
-        more, moves = recorded[recorded.task == task], steps[steps.task == task].set_index("step")
-        table = grid[grid.task == task]
-        lines += [_best(task, table), _place(here, more), _after(table, more), _proposal(moves, recorded)]
-    lines += [
-        f"- **{task}, trained to the end**: after is ahead of before for {place_counts(here)}."
-        for task, here in trained.groupby("task", sort=False)
-    ]
+        table, moves = grid[grid.task == task], steps[steps.task == task].set_index("step")
+        lines += [_best(task, table), _place(here), _after(table), _proposal(moves)]
     return answer(runs, "mean ± sd, differences with 95 % t-interval", [*lines, LAST])
 
 
@@ -57,33 +37,28 @@ def _best(task: str, grid: pd.DataFrame) -> str:
     )
 
 
-def _place(here: pd.DataFrame, more: pd.DataFrame) -> str:
-    text = f"- **The place**: after is ahead of before for {place_counts(here)}{_beside(place_counts, more)}."
+def _place(here: pd.DataFrame) -> str:
+    text = f"- **The place**: after is ahead of before for {place_counts(here)}."
     return f"{text} {sketch_note([here.seed.nunique()])}".rstrip()
 
 
-def _after(grid: pd.DataFrame, more: pd.DataFrame) -> str:
+def _after(grid: pd.DataFrame) -> str:
     means = by_n2(grid).mean().sort_values(ascending=False)
     order = ", ".join(f"{n2} {mean:.1f} %" for n2, mean in means.items())
     text = (
         f"- **The norm after the SSM**, mean over the four others before it: {order}. LN, the paper's choice, minus "
-        f"GN: {_ln_minus_gn(grid)}{_beside(_ln_minus_gn, more)}."
+        f"GN: {_ln_minus_gn(grid)}."
     )
     return f"{text} {sketch_note([grid.seed.nunique()])}".rstrip()
 
 
-def _proposal(moves: pd.DataFrame, recorded: pd.DataFrame) -> str:
-    said = {step: f"{gained(row)}{recorded_too(row, recorded)}" for step, row in moves.iterrows()}
+def _proposal(moves: pd.DataFrame) -> str:
+    said = {step: f"{gained(row)}, {clearly(row)}" for step, row in moves.iterrows()}
     text = (
-        f"- **The proposal**, NormVary→LN against LN→LN: {said['proposal']}; mixing gives {said['by mixing']}, "
-        f"learning the mixture {said['by learning']}."
+        f"- **The proposal**, NormVary→LN against LN→LN: {said['proposal']}. Mixing gives {said['by mixing']}. "
+        f"Learning the mixture gives {said['by learning']}."
     )
     return f"{text} {sketch_note(moves.n)}".rstrip()
-
-
-def _beside(tell, more: pd.DataFrame) -> str:
-    """What more recorded seeds say of the same; "" without any."""
-    return f"; {more.seed.nunique()} recorded seeds: {tell(more)}" if len(more) else ""
 
 
 def place_counts(frame: pd.DataFrame) -> str:
@@ -101,13 +76,10 @@ def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ln_minus_gn(frame: pd.DataFrame) -> str:
-    gap = _gap(frame)
-    return points(gap.mean(), *t_interval(gap))
-
-
-def _gap(frame: pd.DataFrame) -> pd.Series:
-    table = by_n2(frame)
-    return table.LN - table.GN
+    gap = (table := by_n2(frame)).LN - table.GN
+    low, high = t_interval(gap)
+    row = pd.Series(dict(difference=gap.mean(), low=low, high=high))
+    return f"{gained(row)}, {clearly(row)}"
 
 
 def guesses_on_images(grid: pd.DataFrame) -> str:
@@ -115,10 +87,10 @@ def guesses_on_images(grid: pd.DataFrame) -> str:
     after the SSM."""
     texts = []
     for task, here in grid.groupby("task", sort=False):
-        apart, gap = paired(here, ORIGINAL, NONE).iloc[0], _gap(here)
-        lines = [f"LN→LN minus no norm: {gained(apart)}, {interval_says(apart.low, apart.high)}."]
+        apart = paired(here, ORIGINAL, NONE).iloc[0]
+        lines = [f"LN→LN minus no norm: {gained(apart)}, {clearly(apart)}."]
         lines += [f"After is ahead of before for {place_counts(here)}."]
-        lines += [f"LN minus GN after the SSM: {_ln_minus_gn(here)}, {interval_says(*t_interval(gap))}."]
+        lines += [f"LN minus GN after the SSM: {_ln_minus_gn(here)}."]
         texts.append(f"**{task}**\n\n{numbered(lines)}")
     return "\n\n".join(texts)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.study.tables import describe_frame, points
+from mambanorm.study.tables import describe_frame, interval_says, points
 
 
 def label(arm: str) -> str:
@@ -18,6 +18,13 @@ def label(arm: str) -> str:
 def gained(row) -> str:
     """The difference of a row of `tables.paired` with its interval: "+2.3 points [−0.4, 5.0]"."""
     return points(row.difference, row.low, row.high)
+
+
+def clearly(row) -> str:
+    """What the interval of such a row says: "clearly above zero", "clearly below zero", "we cannot tell", or "one seed
+    cannot tell"."""
+    says = interval_says(row.low, row.high)
+    return {"not told from zero": "we cannot tell", "one seed cannot tell": says}.get(says, f"clearly {says}")
 
 
 def listed(words: Iterable[str], nothing: str = "none") -> str:

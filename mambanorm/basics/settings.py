@@ -1,4 +1,4 @@
-"""What the environment decides: where the checkout stands, at which scale everything runs, how figures are shown,
+"""What the environment decides: where things stand and go, at which scale everything runs, how figures are shown,
 whether results are trained or read.
 
 A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
@@ -12,10 +12,27 @@ from pathlib import Path
 
 from mambanorm.basics.errors import brief, unknown
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout: where notebooks, data and benchmarks stand beside the package."""
+PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = PACKAGE.parent
+"""The checkout: where notebooks, data and benchmarks stand beside the package. Of an installed wheel: site-packages."""
 
-TEACHING = ROOT / "reports" / "teaching"
+KIT = PACKAGE if (PACKAGE / "notebooks").is_dir() else ROOT
+"""What comes with the kit, notebooks and recorded results: beside the package, in a wheel (setup.py) inside it."""
+
+
+CHECKOUT = KIT == ROOT
+
+
+def _working_folder() -> Path:
+    """The current folder, or the one above where it holds the notebooks: JupyterLab starts a kernel beside its own."""
+    here = Path.cwd()
+    return here.parent if any((here / path.name).is_file() for path in KIT.glob("notebooks/*.ipynb")) else here
+
+
+WORK = ROOT if CHECKOUT else _working_folder()
+"""Where runs, reports and downloads go: the checkout; with a wheel the folder one works in."""
+
+TEACHING = WORK / "reports" / "teaching"
 """Where the sheet and the slides go."""
 
 SCALES = ("smoke", "quick", "evening", "lab", "paper")

@@ -14,17 +14,16 @@ calibrate.py       how often the rule is wrong, by made-up studies;   calibratio
 verdict_runs.py    trains what the claims lack;   recording.py: the recorded results, part by part
 budget.py          a claim over the training budget, and over the size of the model
 headline.py        which verdict stands first, that of trained models
-findings.py        what was found, in a few plain sentences
+findings.py        what was found, in a few plain sentences;   findings_page.py: docs/index.html, which shows them
 ranking.py         which arm to take, and how sure that is
 verdict_table.py   verdicts as text;   verdict_html.py: as one HTML table
 verdict_page.py    the runs, small tables and lines of notebook 12
-version_1/         version 1 of the protocol, frozen;   changes.py: its verdicts beside those of today
 """
 
-from mambanorm.claims.budget import budget_table, in_words, over_budget, over_size, still_rising
-from mambanorm.claims.changes import first_verdicts, recorded_under, verdict_changes
+from mambanorm.claims.budget import over_budget, over_size, still_rising
 from mambanorm.claims.findings import findings
-from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside, trained_runs
+from mambanorm.claims.frames import recorded_under
+from mambanorm.claims.headline import NOT_RECORDED, headline, headline_scales, trained_inside
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import chosen_lr, missing, needed, runs_behind
 from mambanorm.claims.protocol import VERSION
@@ -47,15 +46,12 @@ __all__ = [
     "Verdict",
     "against_chosen",
     "basis",
-    "budget_table",
     "chosen_lr",
     "describe",
     "find_claim",
     "findings",
-    "first_verdicts",
     "headline",
     "headline_scales",
-    "in_words",
     "judge",
     "known_runs",
     "leading",
@@ -81,8 +77,6 @@ __all__ = [
     "task_by_task",
     "train_verdicts",
     "trained_inside",
-    "trained_runs",
-    "verdict_changes",
     "verdict_html",
     "verdict_runs",
     "verdict_table",

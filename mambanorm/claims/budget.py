@@ -3,8 +3,6 @@
 over_budget     claims, run frame → a row for each claim, task and share of the steps
 over_size       the same for widths and depths
 still_rising    how many runs at all steps were best in their last tenth
-in_words        the verdicts over the budget as one: "reproduced early, gone when trained"
-budget_table    these words for every claim and task, with the effect from few steps to all
 
 The rule is the one of every verdict. Each budget has a schedule and a choice of learning rates of its own; so a short
 run is no cut of a long one. The verdict of a scale is the one at all of its steps.
@@ -23,7 +21,7 @@ from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.judged_on import kind_of, tasks_of
 from mambanorm.claims.protocol import RISING
-from mambanorm.claims.verdict import VERDICTS, Verdict, judge
+from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
 from mambanorm.training.grid import base_config
 
@@ -40,10 +38,10 @@ def over_budget(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evenin
     """A row for each claim, each of its tasks in the frame and each share of BUDGETS with runs: the verdict there, and
     the comparison that decides at all steps, with its state and bounds. Where all steps have not been run, it is the
     one that decides there, and `decided` says so. ValueError for a claim of §4.6, which has no budget."""
-    rows = []
-    for claim, task in _pairs(claims, frame, scale):
+    rows, evidence = [], Evidence(frame, scale)
+    for claim, task in _pairs(claims, evidence):
         settings = {f"steps × {share:g}": at_budget(task, scale, share) for share in BUDGETS}
-        for row, share in zip(_over(claim, frame, scale, task, settings), BUDGETS, strict=True):
+        for row, share in zip(_over(claim, frame, evidence, task, settings), BUDGETS, strict=True):
             rows.append(row | dict(share=share))
     return _frame(rows)
 
@@ -51,35 +49,34 @@ def over_budget(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evenin
 def over_size(claims: Iterable[str], frame: pd.DataFrame, scale: str = "evening", share: float = 1 / 4) -> pd.DataFrame:
     """The same for the scale's own width and depth and for those of SIZES, all at one share of the steps. All sizes are
     judged on the seeds that they share: otherwise the one with more seeds would look the surest."""
-    rows = []
-    for claim, task in _pairs(claims, frame, scale):
+    rows, evidence = [], Evidence(frame, scale)
+    for claim, task in _pairs(claims, evidence):
         steps, own = at_budget(task, scale, share), base_config(task, scale)
         sizes = [{}, *SIZES]
         names = [f"d {own.but(**size).d_model}, {own.but(**size).n_layers} blocks" for size in sizes]
         settings = dict(zip(names, (steps | size for size in sizes), strict=True))
-        rows += [row | dict(share=share) for row in _over(claim, frame, scale, task, settings, reference=names[0])]
+        rows += [row | dict(share=share) for row in _over(claim, frame, evidence, task, settings, names[0])]
     return _frame(rows)
 
 
-def _pairs(claims: Iterable[str], frame: pd.DataFrame, scale: str) -> list[tuple[str, str]]:
-    tasks, claims = Evidence(frame, scale).tasks, [claims] if isinstance(claims, str) else claims
-    return [(name, task) for name in claims for task in tasks_of(find_claim(name), tasks, scale)]
+def _pairs(claims: Iterable[str], evidence: Evidence) -> list[tuple[str, str]]:
+    claims = [claims] if isinstance(claims, str) else claims
+    return [(name, task) for name in claims for task in tasks_of(find_claim(name), evidence.tasks, evidence.scale)]
 
 
 def _over(
     claim: str,
     frame: pd.DataFrame,
-    scale: str,
+    evidence: Evidence,
     task: str,
     settings: Mapping[str, Mapping[str, Any]],
     reference: str = "",
 ) -> list[dict[str, Any]]:
     """A row for each setting. The comparison is the one that decides in `reference`, or in the last one; where that one
-    was not run, each setting's own."""
-    frame = _shared_seeds(claim, frame, scale, task, settings.values())
-    found = {
-        name: judge(claim, frame, scale=scale, tasks=[task], changes=changes) for name, changes in settings.items()
-    }
+    was not run, each setting's own. `evidence`: of the frame."""
+    scale = evidence.scale
+    runs = _shared_seeds(claim, frame, evidence, task, settings.values())
+    found = {name: judge(claim, runs, scale=scale, tasks=[task], changes=changes) for name, changes in settings.items()}
     reference = reference or list(settings)[-1]
     decided, rows = found[reference].decided_by, []
     for (name, verdict), changes in zip(found.items(), settings.values(), strict=True):
@@ -90,12 +87,15 @@ def _over(
 
 
 def _shared_seeds(
-    claim: str, frame: pd.DataFrame, scale: str, task: str, settings: Iterable[Mapping[str, Any]]
-) -> pd.DataFrame:
+    claim: str, frame: pd.DataFrame, evidence: Evidence, task: str, settings: Iterable[Mapping[str, Any]]
+) -> Evidence:
     """The runs of the seeds that all settings have; a setting without a whole seed is not asked."""
-    paired = (Evidence(frame, scale, changes=changes).tuned(find_claim(claim).arms, task) for changes in settings)
+    paired = (Evidence(evidence, changes=changes).tuned(find_claim(claim).arms, task) for changes in settings)
     seeds = [set(one.seeds) for one in paired if one.seeds and not one.gaps]
-    return frame[frame.seed.isin(set.intersection(*seeds))] if seeds else frame
+    shared = set.intersection(*seeds) if seeds else set(evidence.seeds[task])
+    if shared == set(evidence.seeds[task]):
+        return evidence
+    return Evidence(frame[frame.seed.isin(shared) & (frame.task == task)], evidence.scale)
 
 
 def _comparison(verdict: Verdict, name: str) -> dict[str, Any]:
@@ -110,64 +110,28 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return found[found.verdict != "not run"].reset_index(drop=True)
 
 
-def still_rising(frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
+def still_rising(frame: pd.DataFrame, scale: str = "evening", evidence: Evidence | None = None) -> pd.DataFrame:
     """A row for each task and arm at the rate that all seeds together choose: its runs with all steps that did not
     diverge, and the share of them whose best step, by validation, lies in the last tenth. On a plateau it is about a
     tenth by chance; `RISING` is the most that the protocol lets pass as trained. A loss falls a little for as long as
     its schedule lasts; so of language models it is the share to which the last tenth was worth the smallest effect of
-    interest (`late_gain` of summaries.py; NaN where that is not known)."""
-    evidence, rows = Evidence(frame, scale), []
-    by_id = frame.drop_duplicates("run_id").set_index("run_id") if "best_step" in frame else frame.iloc[:0]
+    interest (`late_gain` of summaries.py; NaN where that is not known). `evidence`: of the frame, if there is one."""
+    evidence, rows = evidence or Evidence(frame, scale), []
+    known_of = {name: frame[name].to_numpy() for name in ("status", "best_step", "late_gain") if name in frame}
+    first, place_of = (~frame.duplicated("run_id")).to_numpy().nonzero()[0], pd.Index(frame.run_id).drop_duplicates()
     for task in evidence.tasks:
         steps = base_config(task, scale).steps
-        for arm in dict.fromkeys(frame.arm[frame.task == task]) if len(by_id) else ():
+        for arm in dict.fromkeys(frame.arm[frame.task == task]) if "best_step" in frame else ():
             paired = evidence.tuned((arm,), task)
             if paired.gaps or not paired.seeds:
                 continue
-            runs = by_id.loc[paired.ids.ravel()]
-            runs = runs[runs.status == "ok"]
-            late = (runs.best_step > 0.9 * steps).to_numpy(float)
+            at = first[place_of.get_indexer(paired.ids.ravel())]
+            at = at[known_of["status"][at] == "ok"]
+            late = (known_of["best_step"][at] > 0.9 * steps).astype(float)
             if kind_of(task) == "language":
-                late = np.where(runs.late_gain.notna(), runs.late_gain >= SMALLEST_BITS, np.nan)
+                gain = known_of["late_gain"][at]
+                late = np.where(np.isfinite(gain), gain >= SMALLEST_BITS, np.nan)
             known = late[np.isfinite(late)]
             share = float(known.mean()) if len(known) else np.nan
             rows.append(dict(task=task, arm=arm, runs=len(known), late=share, trained=share <= RISING))
     return pd.DataFrame(rows, columns=["task", "arm", "runs", "late", "trained"])
-
-
-def in_words(over: pd.DataFrame) -> str:
-    """The verdicts of a claim on a task (rows of `over_budget`) as one.
-
-    `reproduced from the first steps on`; `reproduced early, gone when trained`; `inconclusive early, reproduced when
-    trained`. *Early* is the smallest share of BUDGETS, *trained* are all steps; where one of them is not told, it says
-    so.
-    """
-    told = {row.share: row.verdict for row in over.itertuples() if row.verdict in VERDICTS[:5]}
-    early, late = told.get(BUDGETS[0]), told.get(BUDGETS[-1])
-    if not told:
-        return "not told"
-    if late is None or early is None:
-        known = "; ".join(f"{word} at {_share(share)}" for share, word in told.items())
-        return f"{known}; {'the first steps' if late else 'all steps'} not told yet"
-    if early != late:
-        gone = early == "reproduced" and late in ("contradicted", "≈ threshold")
-        return f"{early} early, {'gone' if gone else late} when trained"
-    between = [word for word in told.values() if word != late]
-    if between:
-        return f"{late} early and when trained, {between[0]} between"
-    return f"{late} {'from the first steps on' if late in VERDICTS[:3] else 'at every budget'}"
-
-
-def budget_table(over: pd.DataFrame) -> pd.DataFrame:
-    """One row a claim and task of `over_budget`: task, its verdicts over the budget in words, and its effects."""
-    columns = ["task", "over the budget", "effect, from few steps to all"]
-    rows, claims = [], []
-    for (claim, task), mine in over.groupby(["claim", "task"], sort=False):
-        effects = " → ".join(f"{effect:+.3g}" for effect in mine.effect).replace("-", "−")
-        rows.append((task, in_words(mine), effects))
-        claims.append(claim)
-    return pd.DataFrame(rows, columns=columns, index=pd.Index(claims, name="claim"))
-
-
-def _share(share: float) -> str:
-    return "all steps" if share == 1 else f"1/{1 / share:.0f} of the steps"

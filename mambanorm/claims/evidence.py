@@ -127,7 +127,8 @@ class Paired:
 
 class Evidence:
     """A run frame as `judge` reads it. `variant` is one of `variants`; `changes` are fields in which the runs differ
-    from those of the scale, such as dict(d_model=16).
+    from those of the scale, such as dict(d_model=16). In place of the frame an Evidence of it can be given, whose rows
+    are not read again.
 
     ValueError for a frame that mixes scales unless `scale` names one, that holds two results of one run, or runs that
     were recorded under another version of the protocol.
@@ -135,18 +136,25 @@ class Evidence:
 
     def __init__(
         self,
-        frame: pd.DataFrame | None,
+        frame: pd.DataFrame | Evidence | None,
         scale: str | None = None,
         variant: int = 0,
         changes: Mapping[str, Any] | None = None,
     ):
+        if isinstance(frame, Evidence) and scale in (None, frame.scale):
+            self.__dict__ |= frame.__dict__
+        else:
+            self._read(frame, scale)
+        self.variant = variant
+        self.setting: Setting = tuple(sorted((changes or {}).items()))
+
+    def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
         frame = pd.DataFrame() if frame is None else frame
         check_kind("frame", frame, pd.DataFrame, "load_runs")
         frame = pd.DataFrame(columns=LOOKED_AT) if frame.empty else frame
         if len(frame):
             check_frame(frame, LOOKED_AT)
-        self.scale, self.variant = self._scale(frame, scale), variant
-        self.setting: Setting = tuple(sorted((changes or {}).items()))
+        self.scale = self._scale(frame, scale)
         runs = checked(frame, self.scale)
         self.index = pd.Index(runs.run_id.to_numpy(object), dtype=object)  # pandas' own text is slower
         self.columns = columns_of(runs)
@@ -203,9 +211,9 @@ class Evidence:
 
     def tuned(self, arms: tuple[str, ...], task: str) -> Paired:
         """The arms at their cross-fitted learning rates, on the seeds that have every rate of every arm."""
-        if (task, arms) not in self._tuned:
-            self._tuned[task, arms] = self._tune(arms, task)
-        return self._tuned[task, arms]
+        if (key := (task, arms, self.setting)) not in self._tuned:
+            self._tuned[key] = self._tune(arms, task)
+        return self._tuned[key]
 
     def _tune(self, arms: tuple[str, ...], task: str) -> Paired:
         model = model_of(arms)

@@ -11,6 +11,7 @@ from functools import cache
 
 import pandas as pd
 
+from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.headline import EARLY, TRAINED
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.study.tables import points
@@ -88,9 +89,11 @@ def findings(frame: pd.DataFrame | None = None) -> list[str]:
             return []
         frame = pd.concat([recorded(TRAINED), recorded(EARLY)], ignore_index=True)
 
+    read = {scale: Evidence(frame, scale) for scale in (TRAINED, EARLY)}
+
     @cache
     def verdict(claim: str, task: str, scale: str) -> Verdict:
-        return judge(claim, frame, scale=scale, tasks=[task])
+        return judge(claim, read[scale], scale=scale, tasks=[task])
 
     return [said for one in FINDINGS if (said := _sentence(one, verdict))]
 

@@ -85,11 +85,18 @@ def _check_protocol(runs: pd.DataFrame) -> None:
     if len(versions) > 1:
         named = " and ".join(map(str, versions))
         raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
-    older = versions[0] == 1
-    what_to_do = "judge it with mambanorm.claims.version_1" if older else "judge it with the mambanorm that recorded it"
     raise ValueError(
-        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or {what_to_do}"
+        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge it "
+        "with the mambanorm that recorded it"
     )
+
+
+def recorded_under(frame: pd.DataFrame) -> str:
+    """`protocol 2, in force since commit e74d60c`, from the frame's own columns."""
+    if not {"protocol", "protocol_commit"} <= set(frame.columns) or frame.empty:
+        return "no protocol is named in the frame"
+    said = frame[["protocol", "protocol_commit"]].drop_duplicates().itertuples(index=False)
+    return " and ".join(f"protocol {version:.0f}, in force since commit {commit}" for version, commit in said)
 
 
 def _check_texts(runs: pd.DataFrame) -> None:

@@ -6,26 +6,23 @@ quick says of the same claim is called early.
 
 headline_scales     a scale → the recorded scales that its verdicts stand on, the trained models first
 headline            run frame → a verdict for each claim
-trained_runs        arms → the recorded runs of trained models, for the figures of the notebooks
-trained_inside      the same of §4.6, with what they kept of their inside
+trained_inside      the recorded runs of trained models of §4.6, with what they kept of their inside
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.basics.errors import unknown
 from mambanorm.claims.budget import still_rising
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.frames import LOOKED_AT
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.claims.judged_on import kind_of
-from mambanorm.claims.protocol import RISING, TRAINED_TASKS
+from mambanorm.claims.protocol import RISING
 from mambanorm.claims.verdict import VERDICTS, Verdict, judge
 from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
 from mambanorm.training.recorded_results import recorded, recorded_inside, recorded_path
@@ -39,8 +36,9 @@ NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm 
 
 
 def headline_scales(scale: str) -> tuple[str, ...]:
-    """The scale itself; ahead of quick also evening, where its results are recorded."""
-    return (TRAINED, EARLY) if scale == EARLY and recorded_path(TRAINED).is_file() else (scale,)
+    """The scale itself; of evening and quick those of the two that are recorded, the trained models first."""
+    there = tuple(name for name in (TRAINED, EARLY) if recorded_path(name).is_file() or name == scale)
+    return there if scale in (TRAINED, EARLY) else (scale,)
 
 
 def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | None = None) -> list[Verdict]:
@@ -50,14 +48,15 @@ def headline(frame: pd.DataFrame, scales: Sequence[str], tasks: Iterable[str] | 
     if isinstance(scales, str) or not scales:
         raise ValueError(f"scales must be a list of scales such as ['evening', 'quick'], got {scales!r}")
     tasks = None if tasks is None else list(tasks)
-    rising = still_rising(frame, TRAINED) if TRAINED in scales and len(frame) else still_rising(frame.iloc[:0])
-    return [_with_rising(_first(name, frame, scales, tasks), rising[rising.late > RISING]) for name in CLAIMS]
+    read = {scale: Evidence(frame, scale) for scale in scales}
+    rising = still_rising(frame if TRAINED in scales else frame.iloc[:0], TRAINED, read.get(TRAINED))
+    return [_with_rising(_first(name, read, tasks), rising[rising.late > RISING]) for name in CLAIMS]
 
 
-def _first(name: str, frame: pd.DataFrame, scales: Sequence[str], tasks: list[str] | None) -> Verdict:
+def _first(name: str, read: Mapping[str, Evidence], tasks: list[str] | None) -> Verdict:
     found = []
-    for scale in scales:
-        found.append(judge(name, frame, scale=scale, tasks=tasks))
+    for scale, evidence in read.items():
+        found.append(judge(name, evidence, scale=scale, tasks=tasks))
         if found[-1].verdict in JUDGED:
             return found[-1]
     return next((verdict for verdict in found if verdict.n_seeds), found[0])
@@ -73,19 +72,6 @@ def _with_rising(verdict: Verdict, rising: pd.DataFrame) -> Verdict:
     named = ", ".join(f"{Arm.parse(row.arm).label} on {row.task} ({100 * row.late:.0f} %)" for row in mine.itertuples())
     told = f"not trained to the end, more than a third of the runs best in their last tenth: {named}"
     return replace(verdict, caveats=(*verdict.caveats, told))
-
-
-def trained_runs(arms: Iterable[str | Arm], kind: str = "sequence") -> pd.DataFrame:
-    """The recorded runs of trained models (scale evening), one row an arm and seed, at the learning rate that the
-    *other* seeds choose, as in the verdicts. Those tasks of the kind on which all of these arms are recorded, with the
-    seeds that they share; no row if there is none (NOT_RECORDED says what to do)."""
-    if kind not in set(map(kind_of, TRAINED_TASKS)):
-        raise unknown("kind", kind, sorted(set(map(kind_of, TRAINED_TASKS))))
-    frame = recorded(TRAINED) if recorded_path(TRAINED).is_file() else NO_RUNS
-    evidence, arms = Evidence(frame, TRAINED), tuple(dict.fromkeys(str(Arm.parse(arm)) for arm in arms))
-    found = [evidence.tuned(arms, task) for task in TRAINED_TASKS if kind_of(task) == kind]
-    ids = [name for paired in found if not paired.gaps for name in paired.ids.ravel()]
-    return frame.drop_duplicates("run_id").set_index("run_id", drop=False).loc[ids].reset_index(drop=True)
 
 
 def trained_inside(norm: str = "BN") -> tuple[pd.DataFrame, dict[str, dict[str, np.ndarray]]]:

@@ -84,12 +84,12 @@ def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = N
     return float(paired.chosen[0])
 
 
-def runs_behind(verdict: Verdict, frame: pd.DataFrame) -> pd.DataFrame:
+def runs_behind(verdict: Verdict, frame: pd.DataFrame, evidence: Evidence | None = None) -> pd.DataFrame:
     """The runs behind the comparison that decides: the rows of its arms on its task, at the learning rates that the
-    decision used. No row for a claim that was not run."""
+    decision used. No row for a claim that was not run. `evidence`: of the frame, if it has been read."""
     if not verdict.decided_by:
         return frame.iloc[:0]
-    evidence = Evidence(frame, verdict.scale)
+    evidence = evidence or Evidence(frame, verdict.scale)
     ids = [
         name
         for row in verdict.records

@@ -70,10 +70,10 @@ def ranking(
 
 def rankings(frame: pd.DataFrame, tasks: Iterable[str], scale: str | None = None) -> dict[str, pd.DataFrame]:
     """Task → `ranking`, for those of the tasks on which an arm is tuned and tested with two seeds or more."""
-    found = {}
+    found, evidence = {}, Evidence(frame, scale)
     for task in tasks:
         with suppress(ValueError):
-            found[task] = ranking(frame, task, scale=scale)
+            found[task] = ranking(evidence, task, scale=scale)
     return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import default_scale
+from mambanorm.basics.settings import CHECKOUT, KIT, default_scale
 from mambanorm.basics.text import plural
 from mambanorm.claims import hypotheses
 from mambanorm.claims.hypotheses import CLAIMS
@@ -198,6 +198,8 @@ def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None
     yet. ValueError for a file that is no recorded frame of the scale, which recording would spoil, and OSError for a
     folder that cannot be written to."""
     path = (recorded_path(scale) if path is None else path).resolve()
+    if not CHECKOUT and KIT in path.parents:
+        raise ValueError("the kit's own results are recorded in a checkout of the project: name a file, with --out")
     writable_folder(path.parent, "the recorded results")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file, and what is recorded is read again: let it go elsewhere (--out)")

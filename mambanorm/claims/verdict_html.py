@@ -18,12 +18,10 @@ import numpy as np
 from PIL import Image
 
 from mambanorm.basics.text import plural
-from mambanorm.claims.changes import first_brief
 from mambanorm.claims.judged_on import tasks_of
 from mambanorm.claims.protocol import TRAINED_TASKS, levels, planned_seeds
 from mambanorm.claims.verdict import VERDICTS, Verdict
 from mambanorm.claims.verdict_runs import VERDICT_TASKS
-from mambanorm.claims.version_1 import FirstVerdict
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 STYLE = """<style>
@@ -61,16 +59,15 @@ def verdict_html(
     verdicts: Sequence[Verdict],
     *,
     beside: Mapping[str, str] | None = None,
-    first: Mapping[str, FirstVerdict] | None = None,
-    early: Mapping[str, Verdict] | None = None,
     caption: str = "",
+    pictures: bool = True,
 ) -> str:
-    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold:
-    `first`, claim id → the verdict of version 1, where its word differs; `early`, claim id → the verdict on
-    models in their first epochs."""
+    """The table. `beside`: claim id → the word of a last column, such as what the reader's own runs say. In the fold,
+    where `pictures`, every comparison drawn."""
     names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "\n".join(_row(verdict, beside, _earlier(verdict, first, early)) for verdict in verdicts)
+    trained = any(verdict.scale == "evening" for verdict in verdicts)
+    rows = "\n".join(_row(verdict, beside, trained, pictures) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
@@ -85,22 +82,6 @@ def _said(verdicts: Sequence[Verdict]) -> str:
         said = ", ".join(f"{words[name]} {name}" for name in VERDICTS if words[name])
         sentences.append(f"At scale {scale}: {said}." if len(scales) > 1 else f"{said}.")
     return " ".join(sentences)
-
-
-def _earlier(
-    verdict: Verdict, first: Mapping[str, FirstVerdict] | None, early: Mapping[str, Verdict] | None
-) -> list[str]:
-    """What was said of the claim before: in the first epochs, and by version 1 of the protocol where it differs."""
-    before, soon = (first or {}).get(verdict.claim.id), (early or {}).get(verdict.claim.id)
-    lines = []
-    if soon is not None and soon.n_seeds and soon.scale == verdict.scale:
-        lines.append(f"of models in their first epochs (scale {soon.scale}), not of trained ones")
-    elif soon is not None and soon.n_seeds:
-        elsewhere = f", on other tasks: {', '.join(soon.tasks)}" if set(soon.tasks) != set(verdict.tasks) else ""
-        lines.append(f"early, in the first epochs (scale {soon.scale}{elsewhere}): {soon.brief}")
-    if before is not None and before.verdict != (soon or verdict).verdict:
-        lines.append(f"under protocol 1: {first_brief(before)}")
-    return lines
 
 
 def _style() -> str:
@@ -132,10 +113,10 @@ def _pill(word: str) -> str:
     return f'<i class="{_class(word)}">{word}</i>'
 
 
-def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str]) -> str:
+def _row(verdict: Verdict, beside: Mapping[str, str] | None, trained: bool, pictures: bool) -> str:
     """The claim in one line, and what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
-    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, earlier)}{_fold(verdict)}"
+    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, trained)}{_fold(verdict, pictures)}"
     effect = verdict.amount if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     return (
@@ -146,16 +127,19 @@ def _row(verdict: Verdict, beside: Mapping[str, str] | None, earlier: list[str])
     )
 
 
-def _small_print(verdict: Verdict, earlier: list[str]) -> str:
+def _small_print(verdict: Verdict, trained: bool) -> str:
     """What must not be missed beside the word of a verdict: why it is none, each task's own, how often models failed,
-    how many comparisons hold, other settings that say something else, and what was said earlier."""
+    how many comparisons hold, other settings that say something else, and that it stands on first epochs where others
+    stand on trained models."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
     lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count, verdict.uneven]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
-    return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, [*lines, *earlier]))
+    if trained and verdict.n_seeds and verdict.scale == "quick":
+        lines.append("of models in their first epochs (scale quick), not of trained ones")
+    return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, lines))
 
 
-def _fold(verdict: Verdict) -> str:
+def _fold(verdict: Verdict, pictures: bool) -> str:
     claim = verdict.claim
     lines = {
         "Decided by": f"{verdict.decided_by}; {plural(verdict.n_seeds, 'seed')}; {verdict.fidelity}",
@@ -174,7 +158,7 @@ def _fold(verdict: Verdict) -> str:
         lines["Errors"] = errors
     parts = [f"<p><strong>{name}.</strong> {html.escape(text)}</p>" for name, text in lines.items()]
     parts.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in verdict.caveats) + "</ul>")
-    if verdict.n_seeds:
+    if verdict.n_seeds and pictures:
         parts.append(_picture(verdict))
     return "".join(parts) + f"<pre>{html.escape(command(verdict))}</pre>"
 
@@ -210,7 +194,7 @@ def _picture(verdict: Verdict) -> str:
     figure.supxlabel("")
     figure.savefig(drawn, format="png", dpi=62)
     few = Image.open(drawn).convert("RGB").quantize(8, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.convert("RGB").save(small, format="webp", lossless=True, quality=100, method=6)
+    few.convert("RGB").save(small, format="webp", lossless=True, quality=75, method=4)  # the slowest way saves 0.5 %
     content, what = base64.b64encode(small.getvalue()).decode(), f"{verdict.claim.id}: {verdict.verdict}"
     return f'<img alt="{what}, every comparison with its interval" src="data:image/webp;base64,{content}">'
 

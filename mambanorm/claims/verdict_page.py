@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas as pd
 
 from mambanorm.basics.settings import check_scale, check_source, default_scale
-from mambanorm.claims.changes import recorded_under
-from mambanorm.claims.evidence import splits_of
+from mambanorm.claims.evidence import Evidence, splits_of
+from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.headline import headline_scales
 from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION
@@ -61,7 +61,8 @@ def runs_to_judge(
     or source."""
     scale = check_scale(scale) if scale else default_scale()
     known = recorded_results.recorded_path(scale).is_file()
-    source = check_source(source or ("recorded" if known else "trained"))
+    if (source := check_source(source)) == "auto":
+        source = "recorded" if known else "trained"
     scales = headline_scales(scale) if source == "recorded" else (scale,)
     mine = of_seeds(with_summaries(load_runs(runs_dir, scale=scale), runs_dir), seeds, scale)
     if source == "trained":
@@ -93,7 +94,8 @@ def splits_table(frame: pd.DataFrame, counts: Sequence[int] = (8, 32)) -> pd.Dat
 def task_by_task(verdicts: Iterable[Verdict], frame: pd.DataFrame, scales: Sequence[str]) -> list[Verdict]:
     """Each verdict once more for each of its tasks alone, scale by scale; those that were not run are left out."""
     told = sorted((v for v in verdicts if v.n_seeds), key=lambda v: scales.index(v.scale))
-    return [judge(v.claim, frame, scale=v.scale, tasks=[task]) for v in told for task in v.tasks]
+    read = {scale: Evidence(frame, scale) for scale in {v.scale for v in told}}
+    return [judge(v.claim, read[v.scale], scale=v.scale, tasks=[task]) for v in told for task in v.tasks]
 
 
 def basis(verdicts: Iterable[Verdict], scale: str, source: str) -> str:
@@ -107,10 +109,11 @@ def words_of(
 ) -> pd.DataFrame:
     """One row a claim: its verdict, and what the same runs say with these seeds alone, or at another threshold: claim,
     scale, said, then, effect (as text, with its bounds), changed (bool)."""
-    few, rows = of_seeds(frame, seeds), []
+    few, rows, verdicts = of_seeds(frame, seeds), [], list(verdicts)
+    read = {scale: Evidence(few, scale) for scale in {v.scale for v in verdicts}}
     for v in verdicts:
         claim = v.claim if threshold is None else replace(v.claim, threshold=threshold)
-        then = judge(claim, few, scale=v.scale, tasks=v.tasks)
+        then = judge(claim, read[v.scale], scale=v.scale, tasks=v.tasks)
         facts = dict(claim=v.claim.id, scale=v.scale, said=v.verdict, then=then.verdict, effect=then.amount)
         rows.append(facts | dict(changed=then.verdict != v.verdict))
     return pd.DataFrame(rows, columns=["claim", "scale", "said", "then", "effect", "changed"])
@@ -119,7 +122,9 @@ def words_of(
 def lines_of_runs(verdicts: Iterable[Verdict], frame: pd.DataFrame) -> list[str]:
     """A line for each scale and task: how many runs stand behind the decisions, how long they took, how many weights
     their models have, and how many epochs they trained. Runs that diverged are left out."""
-    behind = [runs_behind(v, frame) for v in verdicts if v.n_seeds]
+    told = [v for v in verdicts if v.n_seeds]
+    read = {scale: Evidence(frame, scale) for scale in {v.scale for v in told}}
+    behind = [runs_behind(v, frame, read[v.scale]) for v in told]
     if not behind:
         return []
     runs = pd.concat(behind).drop_duplicates("run_id")

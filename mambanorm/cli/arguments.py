@@ -182,8 +182,8 @@ def output(text: str) -> str:
     return "-" if text in ("-", "/dev/stdout") else file(text)
 
 
-SOURCE_HELP = "auto (recorded runs are read, the rest is trained), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
-FRESH_HELP = "how many fresh seeds of each compared arm stand beside the recorded runs (default: MAMBANORM_FRESH, else 1)"
+SOURCE_HELP = "auto (reads recorded runs, trains the rest), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
+FRESH_HELP = "how many fresh seeds of each compared arm are trained (default: MAMBANORM_FRESH, else 1)"
 
 
 def source(text: str) -> str:

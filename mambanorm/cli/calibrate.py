@@ -26,11 +26,14 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from mambanorm.basics.settings import CHECKOUT
     from mambanorm.claims import calibration
 
     if options.record and (options.claims or options.scenarios):
         raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
     cells = calibration.jobs(options.claims, options.scenarios, studies=options.studies)
+    if options.record and not CHECKOUT:
+        raise ValueError("--record writes a table of the project's repository: it needs a checkout")
     frame = calibration.calibrate(cells, options.workers, keep=calibration.UNFINISHED if options.record else None)
     print(calibration.calibration_text(frame))
     if options.record:

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 SUMMARY = "look into a checkpoint: activations, gradients and weights on a text, and what to try"
 EXAMPLES = [
     "model.safetensors --text novel.txt",
+    "mamba-130m/ --text novel.txt",
     "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
 ]
 BYTES = 256
 
 
 def add(command: Parser) -> None:
-    help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt; config.json "
-    help_text += "beside it says which"
-    command.add_argument("checkpoint", type=arg.file, metavar="CHECKPOINT", help=help_text)
+    help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
+    help_text += "folder of a download; config.json beside it says which"
+    command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
     help_text = "a text in UTF-8, read with tokenizer.json beside the checkpoint, or character by character"
     command.add_argument("--text", type=arg.file, required=True, metavar="FILE", help=help_text)
     command.add_argument("--length", type=arg.positive, default=256, metavar="L", help="positions a row (default: 256)")
@@ -36,10 +37,10 @@ def run(options: argparse.Namespace) -> int:
 
     from mambanorm.basics.atomic import write_text
     from mambanorm.clinic import diagnose
-    from mambanorm.models.pretrained import load_mamba_checkpoint, read_checkpoint
+    from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
     from mambanorm.tasks.pydoc import windows
 
-    checkpoint, text = (_there(path) for path in (options.checkpoint, options.text))
+    checkpoint, text = _there(checkpoint_in(options.checkpoint)), _there(options.text)
     config = checkpoint.with_name("config.json")
     model = load_mamba_checkpoint(read_checkpoint(checkpoint), hf_config=config if config.is_file() else None)
     ids = ids_of(_read(text), model.vocab_size, checkpoint.with_name("tokenizer.json"))
@@ -80,7 +81,7 @@ def ids_of(text: str, vocab_size: int, tokenizer: Path) -> Tensor:
     )
 
 
-def _there(path: str) -> Path:
+def _there(path: str | Path) -> Path:
     if not Path(path).is_file():
         raise ValueError(f"{path} is not there: give the path of a file")
     return Path(path)

@@ -24,6 +24,7 @@ from mambanorm.cli import (
     calibrate,
     diagnose,
     explore,
+    notebooks,
     plan,
     record,
     runs,
@@ -42,6 +43,7 @@ COMMANDS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         study,
+        notebooks,
         verdicts,
         record,
         calibrate,

@@ -21,7 +21,7 @@ def add(command: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from mambanorm.basics.settings import SCALES
+    from mambanorm.basics.settings import KIT, SCALES
     from mambanorm.tasks import TASKS, prepare_task
     from mambanorm.training.grid import base_config
 
@@ -40,5 +40,5 @@ def run(options: argparse.Namespace) -> int:
             size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}, lr {c.lr:g}"
             print(f"{'':<18}{size}; source: {task.source}")
     if not options.scale:
-        print(f"Settings and sources: --scale {', '.join(SCALES)}. What you bring: data/README.md")
+        print(f"Settings and sources: --scale {', '.join(SCALES)}. What you bring: {KIT / 'data' / 'README.md'}")
     return 0

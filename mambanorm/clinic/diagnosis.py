@@ -12,17 +12,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.findings import Findings
-from mambanorm.advice.given import TARGETS, first_tensor, split
-from mambanorm.advice.model_check import as_it_was
 from mambanorm.basics.checks import shown
 from mambanorm.basics.text import plural
-from mambanorm.clinic.passing import EDGES, Pass, check_device, run
+from mambanorm.clinic.batches import as_it_was, check_device, check_targets, first_tensor, run, split
+from mambanorm.clinic.passing import EDGES, First, Pass
 from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import places_of
 from mambanorm.clinic.surgery import sites_for_norms
+from mambanorm.clinic.symptoms import Symptoms
 from mambanorm.diagnostics import blocks_of, left_as_found
-from mambanorm.diagnostics.nonfinite import First, tensors_in
 
 HISTOGRAMS = ["histogram", "grad_histogram"]
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
@@ -36,7 +34,7 @@ class Diagnosis:
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
     weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for
-    matrices sigma_1, stable_rank (‖W‖_F²/σ₁²) and row_spread (largest by median row norm).
+    matrices sigma_1 and stable_rank (‖W‖_F²/σ₁²).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
     """
 
@@ -49,7 +47,7 @@ class Diagnosis:
     first_gradient: First | None
     loss: float
     loss_is: str
-    findings: Findings
+    findings: Symptoms
     modules: int
     """How many were run, and looked at for magnitudes and non-finite values, sites or not."""
 
@@ -132,22 +130,25 @@ def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Te
     """The loss, and in words where it is from."""
     output = run(model, batch, with_targets=loss is None)
     if loss is not None:
-        if split(batch)[1] is None:
-            ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
-            raise ValueError(f"loss needs targets, and the batch has none: give {ways}")
+        check_targets(batch)
         value, loss_is = loss(output, split(batch)[1]), "the loss given"
     elif isinstance(own := getattr(output, "loss", None), Tensor):
         value, loss_is = own, "the model's own loss"
     else:
-        first = next((t for t in tensors_in(output) if t.is_floating_point()), first_tensor(output))
+        first = first_tensor(output, real=True)
         if first is None or not first.is_floating_point():
             given = type(output).__name__
             raise ValueError(f"the model puts out {given}, in which no tensor of real numbers was found: give a loss")
         value, loss_is = first.float().square().mean(), NO_LOSS
+    check_loss(value)
+    return value, loss_is
+
+
+def check_loss(value: object) -> None:
+    """ValueError for what is no tensor of one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
         raise ValueError(f"the loss must be a tensor of one number, got {got}")
-    return value, loss_is
 
 
 def _gradients(value: Tensor, named: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
@@ -179,12 +180,9 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
     ratio = math.nan if grad is None else float(torch.linalg.vector_norm(grad, dtype=torch.float64))
     row["grad_to_weight"] = ratio / size if size > 0 else math.nan
     matrix = flat.flatten(1) if flat.dim() > 1 else None
-    facts = dict(sigma_1=math.nan, stable_rank=math.nan, row_spread=math.nan)
+    facts = dict(sigma_1=math.nan, stable_rank=math.nan)
     if matrix is not None and min(matrix.shape) > 0 and math.isfinite(size) and size > 0:
-        sigma, rows = sigma_1(matrix), torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64)
-        median = float(rows.median())
-        spread = float(rows.max()) / median if median > 0 else math.inf
-        facts = dict(sigma_1=sigma, stable_rank=(size / sigma) ** 2, row_spread=spread)
+        facts = dict(sigma_1=(sigma := sigma_1(matrix)), stable_rank=(size / sigma) ** 2)
     return row | facts
 
 

@@ -1,14 +1,26 @@
-"""What `watch` says of a step that is not finite: a Report, as data and as text, and the error that carries it."""
+"""What `watch` knows of a step that is not finite.
+
+Report, NonFinite     what is said of it, as data and as text, and the error that carries it
+Call, replay          the batch at which the training failed, once more
+save_state            the last finite weights, written
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import torch
+from torch import Tensor, nn
 
-from mambanorm.advice.findings import Findings
-from mambanorm.diagnostics.nonfinite import First, place
+from mambanorm.basics.atomic import replacing, save_tensors
+from mambanorm.clinic.batches import as_it_was, eagerly, tensors_in
+from mambanorm.clinic.passing import First, Pass, named
+from mambanorm.clinic.sites import places_of
+from mambanorm.clinic.symptoms import Symptoms
+from mambanorm.diagnostics import left_as_found
 
 BEFORE = 4
 """Steps that the text of a report tells of; the frames have them all."""
@@ -29,7 +41,7 @@ class Report:
     backward: bool
     steps: pd.DataFrame
     layers: pd.DataFrame
-    findings: Findings
+    findings: Symptoms
     checkpoint: Path | None
     picture: Path | None
     what: str = "is not finite"
@@ -45,7 +57,7 @@ class Report:
         lines = [f"step {self.step} {self.what}: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
         if self.first is not None:
             what = "the gradient of " if self.backward else ""
-            lines.append(f"first: {what}{place(self.first.site, self.first.depth, self.first.where)}")
+            lines.append(f"first: {what}{named(self.first.site, self.first.depth, self.first.where)}")
         norms = " → ".join(f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-BEFORE - 1 :])
         lines.append(f"norm of the gradients in the last steps: {norms}")
         if self.checkpoint is not None:
@@ -60,3 +72,45 @@ class NonFinite(FloatingPointError):
     def __init__(self, report: Report):
         super().__init__(str(report))
         self.report = report
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a model was called with, and under which random state and autocast."""
+
+    args: tuple
+    kwargs: dict
+    random: Tensor
+    casts: dict
+
+    @classmethod
+    def now(cls, model: nn.Module, args: tuple, kwargs: dict) -> Call:
+        kind = next((weight.device.type for weight in model.parameters()), "cpu")
+        casts = dict(device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind))
+        return cls(args, kwargs, torch.get_rng_state(), casts)
+
+
+def replay(model: nn.Module, given: Call, seed: Tensor | None, loss: float) -> Pass:
+    """A batch as `diagnose` looks at it, with the same weights, autocast and dropout masks (those of the CPU; on a GPU
+    dropout draws anew). seed: the gradient that the model's output had; loss: what it was then. The gradients behind a
+    finite pass tell nothing where it is the loss that is not finite."""
+    seen = Pass(places_of(model), None)
+    with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
+        torch.set_rng_state(given.random)
+        with torch.autocast(**given.casts), eagerly():
+            output = model(*given.args, **given.kwargs)
+        seen.end_forward(loss)
+        value = getattr(output, "loss", None)
+        if not isinstance(value, Tensor):
+            value = next((t for t in tensors_in(output) if t.requires_grad), None)
+        whole = seen.first is None and math.isfinite(loss)
+        if whole and value is not None and (seed is not None or value.numel() == 1):
+            learns = [weight for weight in model.parameters() if weight.requires_grad]
+            torch.autograd.grad(value, learns, grad_outputs=seed, allow_unused=True)
+    return seen
+
+
+def save_state(path: Path, state: dict[str, Tensor]) -> None:
+    """A state dict as safetensors; tied weights stand under each of their names, so that it loads as it is."""
+    with replacing(path) as temporary:
+        save_tensors(temporary, {key: value.detach().cpu().clone().contiguous() for key, value in state.items()})

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.advice.checks_of_behaviour import FLOW, LAYERS
-from mambanorm.advice.findings import Finding, Findings
 from mambanorm.basics.text import plural
-from mambanorm.clinic.passing import FLOAT32_SQUARE, LARGEST
+from mambanorm.clinic.passing import BACKWARD, FLOAT32_SQUARE, LARGEST, First, named
+from mambanorm.clinic.symptoms import Symptom, Symptoms
 from mambanorm.diagnostics import growth
-from mambanorm.diagnostics.nonfinite import BACKWARD, First, place
 
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
 SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
 """Sites that the scan reads; the value after them is its own."""
 BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
+FLOW, LAYERS = 1e-4, 8
+"""Ratio of the gradients of the first layer to those of the last below which they vanish, above its inverse they
+explode; layers from which that means something."""
 GROWS = 1.0
 """Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
 OUTLIER = 300.0
@@ -46,12 +46,6 @@ GROWTH, SPECTRA, FAILURES = (
 )  # fmt: skip
 
 
-class ClinicFindings(Findings):
-    """Findings whose last column says where this kit measured it."""
-
-    LAST = "measured in"
-
-
 def findings_of(
     table: pd.DataFrame,
     weights: pd.DataFrame,
@@ -62,7 +56,7 @@ def findings_of(
     seats: Sequence[str] = (),
     largest: Mapping[str, float] = MappingProxyType({}),
     buffers: pd.DataFrame | None = None,
-) -> Findings:
+) -> Symptoms:
     """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
     into this model. largest: the largest magnitude at each module, sites or not. buffers: as they were before the
     pass."""
@@ -74,25 +68,25 @@ def findings_of(
         *spoilt,
         *_decay(weights),
         *dead,
-        *([] if told else _non_finite(first, first_gradient, loss, seats)),
+        *([] if told else non_finite(first, first_gradient, loss, first and _norm_before(first, seats), FAILURES)),
     ]
     if dead:  # what such a Δ does to the layers behind it is no finding of its own
         table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
     found += _room(table, {} if dead else largest, seats)
     if len(table):
         found += [*_growth(table, seats), *_outliers(table), *_flow(table)]
-    return ClinicFindings([*found, *_stretched(weights)], skipped)
+    return Symptoms([*found, *_stretched(weights)], skipped, "measured in")
 
 
-def _lost_weights(weights: pd.DataFrame) -> Iterator[Finding]:
+def _lost_weights(weights: pd.DataFrame) -> Iterator[Symptom]:
     lost = weights[weights.nonfinite > 0] if len(weights) else weights
     if len(lost):
         first = lost.weight.iloc[0]
         found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {first} the first of them"
-        yield Finding("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
+        yield Symptom("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
 
 
-def _lost_buffers(buffers: pd.DataFrame, first: First | None) -> Iterator[Finding]:
+def _lost_buffers(buffers: pd.DataFrame, first: First | None) -> Iterator[Symptom]:
     """Buffers that hold NaN or infinity. −∞ is how masks are written, and one infinite number how a lowest value
     begins: the first counts in running statistics, the second also in the module where values stop being finite."""
     for row in buffers.itertuples():
@@ -104,7 +98,7 @@ def _lost_buffers(buffers: pd.DataFrame, first: First | None) -> Iterator[Findin
                 f"the buffer {row.buffer} holds {kind} ({told} of {plural(row.size, 'value')}) before the pass begins"
             )
             mend = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
-            yield Finding("serious", row.buffer, found, mend, FAILURES)
+            yield Symptom("serious", row.buffer, found, mend, FAILURES)
 
 
 def _inside(buffer: str, first: First | None) -> bool:
@@ -112,7 +106,7 @@ def _inside(buffer: str, first: First | None) -> bool:
     return first is not None and (not first.inside or buffer.startswith(f"{first.inside}."))
 
 
-def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
+def _decay(weights: pd.DataFrame) -> Iterator[Symptom]:
     """A = −exp(A_log) is computed in float32, whatever the model's type: above 88.7 it is infinite."""
     if not len(weights):
         return
@@ -122,10 +116,10 @@ def _decay(weights: pd.DataFrame) -> Iterator[Finding]:
         found = f"{row.weight} reaches {row.highest:.3g}, and A = −exp(A_log) is infinite in float32 above "
         found += f"{HIGHEST_LOG:.1f}; so in {plural(len(far), 'layer')}"
         mend = "a lower rate, at least for A_log, or clip_grad_norm_"
-        yield Finding("serious", row.weight, found, mend, FAILURES)
+        yield Symptom("serious", row.weight, found, mend, FAILURES)
 
 
-def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Finding]]:
+def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]]:
     """The first layer whose state keeps nothing from one position to the next, or takes nothing in, in every channel:
     its depth, 0 if there is none, and what is found."""
     made = table[table.apply(lambda row: row["where"].endswith(f".{row.site}"), axis=1)] if len(table) else table
@@ -139,7 +133,7 @@ def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> t
     inside = row["where"].removesuffix(row.site)
     where = f"{inside}step_size"
     most = f"{'0' if row.max_abs == 0 else f'at most {row.max_abs:.2g}'} in every channel, at every position"
-    found = f"{place('step_size', row.depth, where)}: a dead state, in {plural(dead.depth.nunique(), 'layer')}. "
+    found = f"{named('step_size', row.depth, where)}: a dead state, in {plural(dead.depth.nunique(), 'layer')}. "
     if row.site == "decay":
         delta = made[made["where"] == where].rms.max()
         found += f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {most}: the state forgets all that came before"
@@ -150,22 +144,22 @@ def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> t
     if len(bias) and not LOWEST_BIAS < (highest := bias.highest.iloc[0]) < HIGHEST_BIAS:
         mend = f"{bias.weight.iloc[0]} reaches {highest:.3g}, and its softplus should lie in 0.001…0.1: an earlier "
         mend += "checkpoint, a lower rate for it, no weight decay on it"
-    return int(row.depth), [Finding("serious", where, found, mend, FAILURES)]
+    return int(row.depth), [Symptom("serious", where, found, mend, FAILURES)]
 
 
-def _non_finite(
-    first: First | None, first_gradient: First | None, loss: float, seats: Sequence[str]
-) -> Iterator[Finding]:
-    """A loss that is not finite behind a finite forward pass is told before the gradients that it spoils."""
+def non_finite(
+    first: First | None, first_gradient: First | None, loss: float, overflow: str, check: str, spoilt: str = ""
+) -> Iterator[Symptom]:
+    """Where it begins, as diagnose and check_model both tell it. A loss that is not finite behind a finite forward pass
+    is told before the gradients that it spoils. overflow: what to try where the first value has left the range; spoilt:
+    what it has done to the gradients."""
     if first is not None:
-        plain = first.look_at or first.before_site in SCANNED  # no recorded run has norms on Δ, B and C there
-        mend = first.look_at or _norm_before(first, seats)
-        yield Finding("serious", first.where, first.told, mend, FAILURES if plain else _failures())
+        yield Symptom("serious", first.where, first.told + spoilt, first.look_at or overflow, check)
     elif not math.isfinite(loss):
         mend = "look at the loss: log of 0, or a mean of no values"
-        yield Finding("serious", "", f"every site is finite and the loss is {loss}", mend, FAILURES)
+        yield Symptom("serious", "", f"every site is finite and the loss is {loss}{spoilt}", mend, check)
     elif first_gradient is not None:
-        yield Finding("serious", first_gradient.where, first_gradient.told_backward, BACKWARD, _failures())
+        yield Symptom("serious", first_gradient.where, first_gradient.told_backward + spoilt, BACKWARD, check)
 
 
 def _norm_before(first: First, seats: Sequence[str]) -> str:
@@ -193,28 +187,7 @@ def _norm_for(site: str, seats: Sequence[str]) -> str:
     return "a norm before it, a lower rate, or clip_grad_norm_"
 
 
-@lru_cache(maxsize=1)
-def _failures() -> str:
-    """What this kit's recorded runs say of non-finite ends: where they began without norms, and how RMSN fared."""
-    from mambanorm.training.recorded_results import read_results, recorded_path
-
-    try:
-        runs = read_results(recorded_path("evening"))
-    except (OSError, ValueError):  # installed without its data
-        return FAILURES
-    none = runs[runs.arm == "None>SSM>None"]
-    failed = none[none.status == "diverged"]
-    none = none[none.task.isin(failed.task) & none.lr.isin(failed.lr)]
-    behind = failed.first_nonfinite_site.str.endswith((".scan", ".n2", ".gated")).sum()
-    same = runs[(runs.arm == "RMSN>SSM>RMSN") & runs.task.isin(failed.task) & runs.lr.isin(failed.lr)]
-    told = f"{FAILURES}: in float32, on other models, {len(failed)} of {len(none)} runs of None→None end non-finite"
-    told += f", {behind} of them first behind the scan"
-    if not len(same):
-        return told
-    return f"{told}; of RMSN→RMSN at their tasks and rates {(same.status == 'diverged').sum()} of {len(same)}"
-
-
-def _room(table: pd.DataFrame, largest: Mapping[str, float], seats: Sequence[str]) -> Iterator[Finding]:
+def _room(table: pd.DataFrame, largest: Mapping[str, float], seats: Sequence[str]) -> Iterator[Symptom]:
     """The first site or module beyond float16, or, where there is one, the first near what a square can hold."""
     places = {where: (size, "", 0) for where, size in largest.items()}
     for _, row in table.iterrows():
@@ -228,16 +201,16 @@ def _room(table: pd.DataFrame, largest: Mapping[str, float], seats: Sequence[str
     size = next(iter(beyond.values()))[0]
     same = [(where, told) for where, told in beyond.items() if told[0] == size]  # one tensor: a module's, and a site
     where, (_, site, depth) = next((pair for pair in same if pair[1][1]), same[0])
-    found = f"{place(site, depth, where)} reaches {size:.3g}, "
+    found = f"{named(site, depth, where)} reaches {size:.3g}, "
     if limit == FLOAT32_SQUARE:
         found += "whose square leaves float32, so that a mean square of it is infinite, and a norm of it puts out 0"
-        yield Finding("serious", where, found, _norm_for(site, seats), GROWTH)
+        yield Symptom("serious", where, found, _norm_for(site, seats), GROWTH)
         return
     found += f"the first of {plural(len(beyond), 'place')} beyond float16's {limit:,.0f}; the largest is {most:.3g}"
-    yield Finding("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
+    yield Symptom("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
 
 
-def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
+def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Symptom]:
     """RMS over depth of the residual stream, or of what stands for it."""
     site = next((site for site in STREAM if (table.site == site).any()), None)
     if site is None:
@@ -260,21 +233,21 @@ def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Finding]:
     found += f"from {told.iloc[0]:.3g} in layer {told.index[0]} to {told.iloc[-1]:.3g} in layer {told.index[-1]}"
     found += "" if leaps else f" ({facts['law']})"
     where = table[(table.site == site) & (table.depth == told.index[-1])].iloc[0]["where"]
-    yield Finding("warning", where, found, _norm_for(site, seats), GROWTH)
+    yield Symptom("warning", where, found, _norm_for(site, seats), GROWTH)
 
 
-def _outliers(table: pd.DataFrame) -> Iterator[Finding]:
+def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
     table = table[table.site != "decay"]  # of which most may be near 0
     ratio = table.max_abs / table.rms
     if (ratio > OUTLIER).any():
         row = table.loc[ratio.idxmax()]
-        found = f"{place(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
+        found = f"{named(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
         found += f"{ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)"
         mend = "keep this site in a wider type when you quantize; a norm of each token before the next matrix"
-        yield Finding("note", row["where"], found, mend, GROWTH)
+        yield Symptom("note", row["where"], found, mend, GROWTH)
 
 
-def _flow(table: pd.DataFrame) -> Iterator[Finding]:
+def _flow(table: pd.DataFrame) -> Iterator[Symptom]:
     """Gradients that vanish or explode on their way back through the layers."""
     site = next((site for site in STREAM if table[table.site == site].grad_rms.notna().any()), None)
     if site is None:
@@ -288,10 +261,10 @@ def _flow(table: pd.DataFrame) -> Iterator[Finding]:
         found = f"gradients {word}: at {site} of layer {rms.index[0]} their RMS is {rms.iloc[0]:.1e}, "
         found += f"{ratio:.1e} times that of layer {rms.index[-1]}"
         mend = "a norm before each layer and a residual path around it"
-        yield Finding("serious", table[table.site == site].iloc[0]["where"], found, mend, "notebook 11, check 8")
+        yield Symptom("serious", table[table.site == site].iloc[0]["where"], found, mend, "notebook 11, check 8")
 
 
-def _stretched(weights: pd.DataFrame) -> Iterator[Finding]:
+def _stretched(weights: pd.DataFrame) -> Iterator[Symptom]:
     """A weight whose σ₁ is far above that of the same weight in the other layers."""
     if not len(weights) or not weights.sigma_1.notna().any():
         return
@@ -302,4 +275,4 @@ def _stretched(weights: pd.DataFrame) -> Iterator[Finding]:
         row = weights.loc[far.idxmax()]
         found = f"σ₁ of {row.weight} is {row.sigma_1:.3g}, {far.max():.0f} times the median of its kind "
         found += f"(stable rank {row.stable_rank:.1f}); a large σ₁ is no diagnosis, one that stands alone is a sign"
-        yield Finding("warning", row.weight, found, "look at this layer's gradients first; weight decay on it", SPECTRA)
+        yield Symptom("warning", row.weight, found, "look at this layer's gradients first; weight decay on it", SPECTRA)

@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -160,7 +161,7 @@ def _of_leaves(model: nn.Module) -> Iterator[Place]:
 
 
 def _of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iterator[Place]:
-    """The sites of one layer, in the order of computation."""
+    """The sites of one layer."""
     layer = path.rpartition(".")[0]
     block = model.get_submodule(layer)
     norm = next((name for name in NORM_NAMES if name in block._modules), None) if path else None
@@ -171,51 +172,41 @@ def _of_mixer(model: nn.Module, depth: int, path: str, mixer: nn.Module) -> Iter
     def inside(part: str) -> str:
         return f"{path}.{part}".lstrip(".")
 
-    if norm:
-        yield place("x", layer, "input")
-        yield place("n1", f"{layer}.{norm}".lstrip("."))
-    yield from _of_mamba_1(mixer, place, inside) if version_of(mixer) == 1 else _of_mamba_2(mixer, place, inside)
-    yield place("gated", inside("out_proj"), "input")
+    parts = parts_of(mixer)
+    for site, (part, *rest) in parts.items():
+        yield place(site, inside(part), *rest)
+    part, *rest = parts.get("dt_norm", parts["dt"])
+    yield place("step_size", inside(part), *rest, partial(step_size, mixer), inside("step_size"))
+    yield place("decay", inside(part), *rest, lambda dt: decay(mixer, step_size(mixer, dt)), inside("decay"))
     yield place("branch", path)
     if norm:  # mamba-ssm's block hands on its branch and, apart, the stream that it has not yet been added to
         index = 1 if type(block).__module__.startswith("mamba_ssm") else 0
+        yield place("x", layer, "input")
+        yield place("n1", f"{layer}.{norm}".lstrip("."))
         yield place("residual", layer, "output", index)
 
 
-def _of_mamba_1(mixer: nn.Module, place, inside) -> Iterator[Place]:
-    E, N = mixer.A_log.shape
-    R = mixer.dt_proj.weight.shape[-1]
-    yield place("z", inside("in_proj"), "output", 0, (E, 2 * E))
-    yield place("conv", inside("x_proj"), "input")
+def parts_of(mixer: nn.Module) -> dict[str, tuple[str, str, int, tuple[int, int] | None]]:
+    """Site → module of the mixer, side, index and channels."""
+    gated = {"gated": ("out_proj", "input", 0, None)}
+    if version_of(mixer) == 2:
+        wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
+        dt = {"dt": ("in_proj", "output", 0, (wide - heads, wide))}
+        return dt | {"scan": ("norm", "input", 0, None), "z": ("norm", "input", 1, None)} | gated
+    (E, N), R = mixer.A_log.shape, mixer.dt_proj.weight.shape[-1]
+    found = {"z": ("in_proj", "output", 0, (E, 2 * E)), "conv": ("x_proj", "input", 0, None)}
     for site, channels in {"dt": (0, R), "B": (R, R + N), "C": (R + N, R + 2 * N)}.items():
-        yield place(site, inside("x_proj"), "output", 0, channels)
-    for part, site in INNER_NORMS.items():
-        if part in mixer._modules:
-            yield place(site, inside(part))
-    normed = "dt_layernorm" in mixer._modules
-    of_dt = (inside("dt_layernorm"), None) if normed else (inside("x_proj"), (0, R))
-
-    def step_size(dt: Tensor) -> Tensor:
-        weight, bias = mixer.dt_proj.weight.detach(), mixer.dt_proj.bias.detach()
-        return F.softplus(F.linear(dt, weight.to(dt.dtype), bias.to(dt.dtype)))
-
-    yield from _of_delta(mixer, place, inside, of_dt, step_size)
+        found[site] = ("x_proj", "output", 0, channels)
+    found |= {site: (part, "output", 0, None) for part, site in INNER_NORMS.items() if part in mixer._modules}
+    return found | gated
 
 
-def _of_mamba_2(mixer: nn.Module, place, inside) -> Iterator[Place]:
-    wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
-    of_dt = inside("in_proj"), (wide - heads, wide)
-    yield place("dt", of_dt[0], "output", 0, of_dt[1])
-    yield from _of_delta(mixer, place, inside, of_dt, lambda dt: F.softplus(dt + mixer.dt_bias.detach()))
-    yield place("scan", inside("norm"), "input", 0)
-    yield place("z", inside("norm"), "input", 1)
-
-
-def _of_delta(mixer: nn.Module, place, inside, of_dt: tuple, step_size: Callable) -> Iterator[Place]:
-    """Δ and what it leaves of the state, made of dt."""
-    at = (of_dt[0], "output", 0, of_dt[1])
-    yield place("step_size", *at, step_size, inside("step_size"))
-    yield place("decay", *at, lambda dt: decay(mixer, step_size(dt)), inside("decay"))
+def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
+    """Δ as a mixer of another house makes it of dt."""
+    if version_of(mixer) == 2:
+        return F.softplus(dt + mixer.dt_bias.detach())
+    weight, bias = mixer.dt_proj.weight.detach(), mixer.dt_proj.bias.detach()
+    return F.softplus(F.linear(dt, weight.to(dt.dtype), bias.to(dt.dtype)))
 
 
 def decay_place(depth: int, layer: str, path: str, block: nn.Module) -> Place:

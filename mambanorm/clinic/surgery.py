@@ -15,25 +15,21 @@ Layers are fitted in the order of execution, so that each makes up for what thos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.given import first_tensor
-from mambanorm.advice.model_check import as_it_was
 from mambanorm.arms import MORE_SITES
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
-from mambanorm.clinic.passing import check_device, run
-from mambanorm.clinic.sites import mixers_of, version_of
+from mambanorm.clinic.batches import as_it_was, check_device, first_tensor, run
+from mambanorm.clinic.sites import mixers_of, parts_of, version_of
 from mambanorm.diagnostics import left_as_found
-from mambanorm.diagnostics.nonfinite import tensors_in
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
@@ -47,13 +43,12 @@ TO_PREDICT = "which a language model is to predict"
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one norm goes: the module that gets it, whether it takes the module's input or its output, and channels."""
+    """Where one norm goes. path: of the new norm in the model; new(): a fresh one; put(module): seats it there and
+    returns what takes it out."""
 
     path: str
-    module: nn.Module
-    side: str
-    channels: tuple[int, int] | None
-    width: int
+    new: Callable[[], nn.Module]
+    put: Callable[[nn.Module], Callable[[], None]]
 
 
 class Surgery:
@@ -62,10 +57,14 @@ class Surgery:
     output. norms: the new modules.
     """
 
-    def __init__(self, site: str, norm: str, paths: list[str], norms: list[nn.Module], undo: list[Callable[[], None]]):
-        self.site, self.norm, self.norms, self._undo = site, norm, norms, undo
+    def __init__(self, site: str, norm: str, paths: list[str], norms: list[nn.Module]):
+        self.site, self.norm, self.norms, self._undo = site, norm, norms, []
         self.layers = pd.DataFrame({"where": paths, "change": math.nan})
         self.change = math.nan
+
+    def seat(self, seats: list[Seat], modules: list[nn.Module]) -> None:
+        """Puts the modules into their seats."""
+        self._undo = [seat.put(module) for seat, module in zip(seats, modules, strict=True)]
 
     def undo(self) -> None:
         """Takes the norms out; the model is as it was before. A second call does nothing."""
@@ -87,7 +86,7 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
     Falcon-Mamba and Jamba, and mamba-ssm's, n1, delta, B, C, gated or branch; of Mamba-2 n1, delta, gated or branch.
     delta is what becomes Δ: R numbers before dt_proj in Mamba, one a head before bias and softplus in Mamba-2; "dt" is
     the same. norm: a name of NORMS; options go to `create_norm`. batch: as for `diagnose`, without a loss; the model is
-    run on it in its own mode, three times. The new weights learn once an optimizer has them, which one made before does
+    run on it in its own mode, twice. The new weights learn once an optimizer has them, which one made before does
     not: add_param_group. ValueError for a family that is not known, an unknown site, one where a norm stands already, a
     norm that is not causal in a language model, and a site that the model computes in a fused kernel.
     """
@@ -103,8 +102,8 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
         check_causal([name], TO_PREDICT)
     check_device(model, batch)
     with as_it_was(), left_as_found(model), torch.no_grad():
-        operate = _into_blocks if blocks else _into_mixers
-        return operate(model, SAME.get(site, site), name, batch, options)
+        find = _seats_in_blocks if blocks else _seats_in_mixers
+        return _operate(model, SAME.get(site, site), name, batch, find(model, SAME.get(site, site), name, options))
 
 
 def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
@@ -115,23 +114,84 @@ def sites_for_norms(model: nn.Module) -> tuple[str, ...]:
     return _sites_of(model) if mixers_of(model) else ()
 
 
-# ------------------------------------------------------------------------------------------------ this kit's own blocks
-
-
-def _into_blocks(model: nn.Module, site: str, name: str, batch: object, options: dict) -> Surgery:
+def _seats_in_blocks(model: nn.Module, site: str, name: str, options: dict) -> list[Seat]:
+    """Of this kit's own blocks."""
     blocks = [(path, block) for path, block in model.named_modules() if isinstance(block, OWN_BLOCKS)]
     known = [name for name in OWN_SITES if all(name in block.site_widths for _, block in blocks)]
     if site not in known:
         raise unknown("site for a norm in this kit's blocks", site, known)
-    if taken := next((pair for pair in blocks if pair[1].arm.sites.get(site, "None") != "None"), None):
-        standing = taken[1].arm.sites[site]
-        raise ValueError(f"{site} of {taken[0]} has a norm already, {standing}: choose another of {', '.join(known)}")
-    norms = [block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype) for _, block in blocks]
-    before, targets = _unnormed(model, batch, site, [block for _, block in blocks])
-    undo = [_set_norm(block, site, name, norm) for (_, block), norm in zip(blocks, norms, strict=True)]
+    for path, block in blocks:
+        if (standing := block.arm.sites.get(site, "None")) != "None":
+            raise ValueError(f"{site} of {path} has a norm already, {standing}: choose another of {', '.join(known)}")
     place = site if site in ("n1", "n2") else f"more.{site}"
-    paths = [f"{path}.{place}".lstrip(".") for path, _ in blocks]
-    return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
+    return [_seat_in_block(f"{path}.{place}".lstrip("."), block, site, name, options) for path, block in blocks]
+
+
+def _seat_in_block(path: str, block: Block, site: str, name: str, options: dict) -> Seat:
+    def put(module: nn.Module) -> Callable[[], None]:
+        before = block.put_norm(site, "None" if isinstance(module, Keeping) else name, module)
+        return lambda: block.put_norm(site, "None", before)
+
+    return Seat(path, lambda: block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype), put)
+
+
+def _seats_in_mixers(model: nn.Module, site: str, name: str, options: dict) -> list[Seat]:
+    """Of other families."""
+    known = _sites_of(model)
+    if site not in known:
+        raise unknown(f"site for a norm in {type(model).__name__}", site, known)
+    seats = [_seat_in_mixer(path, mixer, site, name, options) for path, mixer in mixers_of(model)]
+    modules = dict(model.named_modules())
+    if taken := next((seat.path for seat in seats if seat.path in modules), None):
+        raise ValueError(f"{site} has a norm already, {taken}: undo that surgery first")
+    return seats
+
+
+def _sites_of(model: nn.Module) -> tuple[str, ...]:
+    every = all(version_of(mixer) == 1 for _, mixer in mixers_of(model))
+    return ("n1", "delta", "B", "C", "gated", "branch") if every else ("n1", "delta", "gated", "branch")
+
+
+def _seat_in_mixer(path: str, mixer: nn.Module, site: str, name: str, options: dict) -> Seat:
+    """A norm on the input or the output of one of a mixer's modules, or on some of its channels."""
+    parts = {"n1": ("in_proj", "input", 0, None), "branch": ("out_proj", "output", 0, None)} | parts_of(mixer)
+    part, side, _, channels = parts["dt" if site == "delta" else site]
+    linear, child = getattr(mixer, part), f"norm_{site}"
+    wide = linear.weight.shape[1 if side == "input" else 0]
+    width = wide if channels is None else channels[1] - channels[0]
+    return Seat(
+        f"{path}.{part}.{child}",
+        lambda: create_norm(name, width, **options).to(linear.weight.device, linear.weight.dtype),
+        lambda norm: _hang(linear, child, side, channels or (0, wide), norm),
+    )
+
+
+def _hang(linear: nn.Module, child: str, side: str, channels: tuple[int, int], norm: nn.Module) -> Callable[[], None]:
+    """Hangs a norm on some channels of a module's input or output; returns what takes it off.
+
+    The hook finds the norm through the module it is called with, so that a deep copy of the model uses its own.
+    """
+    first, last = channels
+
+    def normed(module: nn.Module, value: Tensor) -> Tensor:
+        inside = getattr(module, child)(value[..., first:last].contiguous())
+        whole = last - first == value.shape[-1]
+        return inside if whole else torch.cat([value[..., :first], inside, value[..., last:]], dim=-1)
+
+    linear.add_module(child, norm)
+    if side == "input":
+        hook = linear.register_forward_pre_hook(lambda module, args: (normed(module, args[0]), *args[1:]))
+    else:
+        hook = linear.register_forward_hook(lambda module, _args, output: normed(module, output))
+
+    def off() -> None:
+        hook.remove()
+        del linear._modules[child]
+
+    return off
+
+
+# ---------------------------------------------------------------------------------------------------------- calibration
 
 
 class Keeping(nn.Module):
@@ -144,142 +204,56 @@ class Keeping(nn.Module):
         return x
 
 
-def _unnormed(model: nn.Module, batch: object, site: str, blocks: list[Block]) -> tuple[Tensor, list[Tensor]]:
-    """The model's output before the surgery, and what stands at the site of each block."""
-    keeping = [Keeping() for _ in blocks]
-    undo = [_set_norm(block, site, "None", module) for block, module in zip(blocks, keeping, strict=True)]
+def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[Seat]) -> Surgery:
+    """One pass that keeps what stands at each seat, and one that fits the norms; whatever goes wrong, they come out."""
+    keeping, norms = [Keeping() for _ in seats], [seat.new() for seat in seats]
+    done = Surgery(site, name, [seat.path for seat in seats], norms)
+    done.seat(seats, keeping)
     try:
-        return _output(model, batch), [module.kept for module in keeping]
+        before = _output(model, batch)
     finally:
-        for put_back in undo:
-            put_back()
-
-
-def _set_norm(block: Block, site: str, name: str, norm: nn.Module) -> Callable[[], None]:
-    """Puts a norm into a block and returns what puts the old one back."""
-    before = block.put_norm(site, name, norm)
-    return lambda: block.put_norm(site, "None", before)
-
-
-# ------------------------------------------------------------------------------------------------------- other families
-
-
-def _into_mixers(model: nn.Module, site: str, name: str, batch: object, options: dict) -> Surgery:
-    known = _sites_of(model)
-    if site not in known:
-        raise unknown(f"site for a norm in {type(model).__name__}", site, known)
-    seats = [_seat(path, mixer, site) for path, mixer in mixers_of(model)]
-    child = f"norm_{site}"
-    if taken := next((seat.path for seat in seats if child in seat.module._modules), None):
-        raise ValueError(f"{site} has a norm already, {taken}.{child}: undo that surgery first")
-    norms = [_new(name, seat.width, next(seat.module.parameters()), options) for seat in seats]
-    before, targets = _clean(model, batch, seats)
-    undo = [_hang(seat, child, norm) for seat, norm in zip(seats, norms, strict=True)]
-    paths = [f"{seat.path}.{child}" for seat in seats]
-    return _calibrated(model, batch, Surgery(site, name, paths, norms, undo), before, targets)
-
-
-def _sites_of(model: nn.Module) -> tuple[str, ...]:
-    every = all(version_of(mixer) == 1 for _, mixer in mixers_of(model))
-    return ("n1", "delta", "B", "C", "gated", "branch") if every else ("n1", "delta", "gated", "branch")
-
-
-def _seat(path: str, mixer: nn.Module, site: str) -> Seat:
-    """The module and side of a site, of one mixer."""
-    if site in ("n1", "gated"):
-        part = "in_proj" if site == "n1" else "out_proj"
-        linear = getattr(mixer, part)
-        return Seat(f"{path}.{part}", linear, "input", None, linear.weight.shape[1])
-    if site == "branch":
-        return Seat(f"{path}.out_proj", mixer.out_proj, "output", None, mixer.out_proj.weight.shape[0])
-    if version_of(mixer) == 2:
-        wide, heads = mixer.in_proj.weight.shape[0], len(mixer.A_log)
-        return Seat(f"{path}.in_proj", mixer.in_proj, "output", (wide - heads, wide), heads)
-    R, N = mixer.dt_proj.weight.shape[-1], mixer.A_log.shape[-1]
-    first, last = {"delta": (0, R), "B": (R, R + N), "C": (R + N, R + 2 * N)}[site]
-    return Seat(f"{path}.x_proj", mixer.x_proj, "output", (first, last), last - first)
-
-
-def _hang(seat: Seat, child: str, norm: nn.Module) -> Callable[[], None]:
-    """Hangs a norm on a module's input or output; returns what takes it off.
-
-    The hook finds the norm through the module it is called with, so that a deep copy of the model uses its own.
-    """
-
-    def normed(module: nn.Module, value: Tensor) -> Tensor:
-        if seat.channels is None:
-            return getattr(module, child)(value)
-        first, last = seat.channels
-        inside = getattr(module, child)(value[..., first:last].contiguous())
-        return torch.cat([value[..., :first], inside, value[..., last:]], dim=-1)
-
-    seat.module.add_module(child, norm)
-    if seat.side == "input":
-        hook = seat.module.register_forward_pre_hook(lambda module, args: (normed(module, args[0]), *args[1:]))
-    else:
-        hook = seat.module.register_forward_hook(lambda module, _args, output: normed(module, output))
-
-    def off() -> None:
-        hook.remove()
-        del seat.module._modules[child]
-
-    return off
-
-
-# ---------------------------------------------------------------------------------------------------------- calibration
-
-
-def _new(name: str, width: int, like: Tensor, options: dict) -> nn.Module:
-    """A fresh norm beside the weights of its seat."""
-    return create_norm(name, width, **options).to(like.device, like.dtype)
-
-
-def _clean(model: nn.Module, batch: object, seats: list[Seat]) -> tuple[Tensor, list[Tensor]]:
-    """The model's output before the surgery, and what stands at each seat. ValueError for a seat that does not run."""
-    targets: dict[int, Tensor] = {}
-    hooks = []
-    for i, seat in enumerate(seats):
-
-        def note(value: Tensor, i=i, seat=seat) -> None:
-            part = value if seat.channels is None else value[..., slice(*seat.channels)]
-            targets.setdefault(i, part.detach().clone())
-
-        if seat.side == "input":
-            hooks.append(seat.module.register_forward_pre_hook(lambda _m, args, note=note: note(args[0])))
-        else:
-            hooks.append(seat.module.register_forward_hook(lambda _m, _args, output, note=note: note(output)))
+        done.undo()
+    for path, module in zip(done.layers["where"], keeping, strict=True):
+        _check_kept(path.rpartition(".")[0], module.kept)
+    done.seat(seats, norms)
+    hooks = [norm.register_forward_hook(_fitting(done, i, keeping[i].kept)) for i, norm in enumerate(norms)]
     try:
-        output = _output(model, batch)
+        done.change = change(_output(model, batch), before)
+    except BaseException:
+        done.undo()
+        raise
     finally:
         for hook in hooks:
             hook.remove()
-    silent = next((seat.path for i, seat in enumerate(seats) if i not in targets), None)
-    if silent is not None:
-        raise ValueError(f"{silent} is not called: the model computes it in a fused kernel, which no norm can enter")
-    if (shape := targets[0].shape) and len(shape) != 3:
-        raise ValueError(f"{seats[0].path} takes {tuple(shape)}; a norm needs (B, L, D) there")
-    return output, [targets[i] for i in range(len(seats))]
+    return done
+
+
+def _check_kept(path: str, value: Tensor | None) -> None:
+    if value is None:
+        raise ValueError(f"{path} is not called: the model computes it in a fused kernel, which no norm can enter")
+    if value.dim() != 3:
+        raise ValueError(f"{path} takes {tuple(value.shape)}; a norm needs (B, L, D) there")
 
 
 def _output(model: nn.Module, batch: object) -> Tensor:
     given = run(model, batch)
-    found = next((t for t in tensors_in(given) if t.is_floating_point()), first_tensor(given))
-    if found is None:
+    if (found := first_tensor(given, real=True)) is None:
         raise ValueError(f"the model puts out {type(given).__name__}, in which no tensor was found")
     return found.detach().double()
 
 
-def _fitting(norm: nn.Module, target: Tensor) -> Callable:
-    """A hook that fits a fresh norm to its target at its first call, and lets it give the fitted output."""
-    done = False
+def _fitting(done: Surgery, i: int, target: Tensor) -> Callable:
+    """A hook that fits a fresh norm to its target at its first call, lets it give the fitted output, and notes what
+    that changes at its site."""
 
-    def fit(_norm, args, output) -> Tensor | None:
-        nonlocal done
-        if done:
+    def fit(norm: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+        if not math.isnan(done.layers.loc[i, "change"]):
             return None
-        done = True
+        done.layers.loc[i, "change"] = 0.0  # from here on it is fitted, and calls itself
         _calibrate(norm, args[0], target)
-        return norm(*args)
+        fitted = norm(*args)
+        done.layers.loc[i, "change"] = change(fitted, target)
+        return fitted
 
     return fit
 
@@ -296,50 +270,17 @@ def _calibrate(norm: nn.Module, x: Tensor, target: Tensor) -> None:
     normed = norm.forward(x).double().flatten(0, 1)  # γ = 1, β = 0 so far
     t = target.double().flatten(0, 1)
     if beta is None:
-        scale, shift = ratio((normed * t).sum(0), normed.square().sum(0)), None
-    else:
-        centred = normed - normed.mean(0)
-        scale = ratio((centred * (t - t.mean(0))).sum(0), centred.square().sum(0))
-        shift = t.mean(0) - scale * normed.mean(0)
-        beta.copy_(shift)
+        gamma.copy_(_ratio((normed * t).sum(0), normed.square().sum(0)))
+        return
+    centred = normed - normed.mean(0)
+    scale = _ratio((centred * (t - t.mean(0))).sum(0), centred.square().sum(0))
     gamma.copy_(scale)
+    beta.copy_(t.mean(0) - scale * normed.mean(0))
 
 
-def ratio(above: Tensor, below: Tensor) -> Tensor:
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
     """above / below, 1 where both are 0: a channel that is always 0 keeps γ = 1."""
     return torch.where(below > 0, above / below.clamp(min=torch.finfo(below.dtype).tiny), torch.ones_like(above))
-
-
-def _calibrated(model: nn.Module, batch: object, done: Surgery, before: Tensor, targets: list[Tensor]) -> Surgery:
-    """One pass that fits the norms, and one that sees what has changed; whatever goes wrong, the norms come out."""
-    try:
-        with _hooked(done.norms, lambda i, norm: _fitting(norm, targets[i])):
-            run(model, batch)
-        seen: dict[int, float] = {}
-        with _hooked(done.norms, lambda i, _norm: _noting(seen, i, targets[i])):
-            done.change = change(_output(model, batch), before)
-        done.layers["change"] = [seen[i] for i in range(len(done.norms))]
-    except BaseException:
-        done.undo()
-        raise
-    return done
-
-
-@contextmanager
-def _hooked(norms: list[nn.Module], make: Callable) -> Iterator[None]:
-    hooks = [norm.register_forward_hook(make(i, norm)) for i, norm in enumerate(norms)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _noting(seen: dict[int, float], i: int, target: Tensor) -> Callable:
-    def note(_norm, _args, output: Tensor) -> None:
-        seen.setdefault(i, change(output, target))
-
-    return note
 
 
 def change(after: Tensor, before: Tensor) -> float:

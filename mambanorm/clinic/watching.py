@@ -1,25 +1,19 @@
-"""`watch`: a training loop under observation. When loss or gradient turns non-finite it says where, and saves weights.
-
-    with mn.watch(model, optimizer) as watched:
-        for x, y in loader:
-            loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
-            optimizer.zero_grad(); loss.backward(); optimizer.step()
-
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients and one of the
-weights that are vectors (Δ's bias is one), a copy of the buffers, one wait for the device. What it keeps: those numbers
-of the last `ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a
-copy of the weights in main memory, made every `every` steps.
+"""Watched: what `watch` does at each step of a training loop, and what it knows when a step is not finite.
 
 It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
 its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
 last finite step, at no cost. Only where the step before made the weights themselves infinite is the last copy written
 instead. A loop may catch NonFinite and go on: the step was not made, and the next is watched.
+
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients and one of the
+weights that are vectors (Δ's bias is one), a copy of the buffers, one wait for the device. What it keeps: those numbers
+of the last `ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a
+copy of the weights in main memory, made every `every` steps.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,24 +22,22 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.findings import Findings
-from mambanorm.advice.given import first_tensor
-from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
-from mambanorm.basics.checks import check_size, shown
-from mambanorm.basics.text import plural
-from mambanorm.clinic.replay import Given, replay
-from mambanorm.clinic.reports import NonFinite, Report
-from mambanorm.clinic.sentences import ClinicFindings, findings_of
+from mambanorm.basics.atomic import write_bytes
+from mambanorm.clinic.batches import first_tensor, tensors_in
+from mambanorm.clinic.diagnosis import check_loss
+from mambanorm.clinic.passing import First, Pass, named
+from mambanorm.clinic.reports import Call, NonFinite, Report, replay, save_state
+from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import layers_of
 from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics.nonfinite import First, place, tensors_in
+from mambanorm.clinic.symptoms import Symptoms
 
 PATIENCE = 5
 """Batches in a row that are not finite and that no step follows, after which a GradScaler is not waited for longer."""
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
 
-class Watch:
+class Watched:
     """See `watch`. report: the last one, None while all is finite."""
 
     def __init__(self, model: nn.Module, optimizer, ring: int, every: int, folder: Path):
@@ -55,22 +47,22 @@ class Watch:
         self.report: Report | None = None
         self.step = 0
         self._hooks: list = []
-        self._forget()
-        self._unmade: list[
-            Tensor
-        ] = []  # of batches since the last step one number each, not finite if one in it is not
-        self._kept: tuple[int, dict[str, Tensor]] | None = None
+        self._unmade: list[Tensor] = []  # a number for each batch since the last step, not finite if one in it is not
+        self._kept: tuple[int | None, dict[str, Tensor]] = (None, {})
         self._buffers: dict[str, Tensor] = {}
         self._infinite: set[str] = set()  # buffers that hold −inf by design
         self._by_design: set[int] = set()  # layers whose output is infinite and finds nothing wrong, as behind a mask
         self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
+        self._forget()
 
     def _forget(self) -> None:
-        self._given, self._seed, self._loss, self._seen = None, None, None, None
+        self._call: Call | None = None
+        self._seed = self._loss = None
+        self._seen: Pass | None = None
         self._outputs: dict[int, tuple[Tensor, int]] = {}
         self._gradients: dict[int, Tensor] = {}
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watched:
         hooks = self._hooks
         self._vectors = [weight for weight in self.model.parameters() if weight.requires_grad and weight.dim() == 1]
         self._infinite = {name for name, value in self.model.named_buffers() if not value.isfinite().all()}
@@ -82,35 +74,32 @@ class Watch:
         return self
 
     def __exit__(self, *_) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Takes the hooks off and lets go of batch and copy."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._forget()
-        self._kept, self._buffers = None, {}
+        self._kept, self._buffers = (None, {}), {}
 
     # ---------------------------------------------------------------------------------------------------- each step
 
     def loss(self, value: Tensor) -> Tensor:
         """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`. ValueError
         for what is no tensor of one number."""
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
-            raise ValueError(f"the loss must be a tensor of one number, got {got}")
+        check_loss(value)
         self._loss = value.detach()
         return value
 
     def _begin(self, _model, args, kwargs) -> None:
-        if torch.is_grad_enabled() and not self._again:
-            if self._given is not None and not self._between and self.optimizer is not None:
-                self._note_unmade()
-            self._forget()
-            self._given = Given.now(self.model, args, kwargs)
-            if self._between:
-                self._note_buffers()
+        if not torch.is_grad_enabled() or self._again:
+            return
+        if self._call is not None and not self._between and self.optimizer is not None:
+            self._note_unmade()
+        self._forget()
+        self._call = Call.now(self.model, args, kwargs)
+        if self._between:  # all buffers, since torch's BN writes without a trace
+            self._buffers = {name: value.detach().clone() for name, value in self.model.named_buffers()}
+            self._between = False
 
     def _note_unmade(self) -> None:
         """A batch that no step has followed: gradients are accumulated, or a GradScaler skips its steps, for ever if
@@ -135,24 +124,8 @@ class Watch:
             raise NonFinite(self.report)
 
     def _remember(self, loss: float, grad_norm: float) -> None:
-        self.ring.append(dict(step=self.step, loss=loss, grad_norm=grad_norm,
-                              outputs=self._outputs, gradients=self._gradients))  # fmt: skip
-
-    def _note_buffers(self) -> None:
-        """Copies the buffers as the last step has left them: all, since torch's BN writes without a trace."""
-        for name, value in self.model.named_buffers():
-            kept = self._buffers.get(name)
-            if kept is None or kept.shape != value.shape:
-                self._buffers[name] = value.detach().clone()
-            else:
-                kept.copy_(value.detach())
-        self._between = False
-
-    @torch.no_grad()
-    def _put_buffers_back(self) -> None:
-        for name, value in self.model.named_buffers():
-            if name in self._buffers and self._buffers[name].shape == value.shape:
-                value.copy_(self._buffers[name])
+        seen = dict(outputs=self._outputs, gradients=self._gradients)
+        self.ring.append(dict(step=self.step, loss=loss, grad_norm=grad_norm) | seen)
 
     def _layer_hook(self, i: int):
         def see(_layer, _args, output) -> None:
@@ -174,13 +147,10 @@ class Watch:
             return
         if isinstance(own := getattr(output, "loss", None), Tensor):
             self._loss = own.detach().mean()  # of DataParallel one number a device
-        else:
-            seen = next((t for t in tensors_in(output) if t.requires_grad), None)
-            if seen is not None and not seen.is_leaf:
-                seen.register_hook(self._keep_seed)
-
-    def _keep_seed(self, grad: Tensor) -> None:
-        self._seed = grad
+            return
+        seen = next((t for t in tensors_in(output) if t.requires_grad), None)
+        if seen is not None and not seen.is_leaf:
+            seen.register_hook(lambda grad: setattr(self, "_seed", grad))
 
     def _check_or_raise(self, *_) -> None:
         skips = getattr(self.optimizer, "found_inf", None)  # a fused optimizer makes no step that its GradScaler skips
@@ -194,24 +164,17 @@ class Watch:
         self._unmade.clear()
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
-        norm = torch.nn.utils.get_total_norm(grads)
-        told = norm.new_tensor(math.nan) if self._loss is None else self._loss
-        wide = torch.promote_types(
-            torch.promote_types(norm.dtype, told.dtype), torch.float32
-        )  # a loss may leave float16
-        norm, loss = norm.to(wide), told.to(norm.device, wide)
-        sizes = [size.to(norm.device, wide) for size, _ in self._outputs.values()]
-        sizes += [torch.nn.utils.get_total_norm(self._vectors).to(norm.device, wide)]
-        # one wait for the device
-        grad_norm, loss_now, *sizes = torch.stack([norm, loss.reshape(()), *sizes]).tolist()
-        if not math.isfinite(grad_norm) and all(bool(grad.isfinite().all()) for grad in grads):
-            # only the squares have overflowed
-            grad_norm = float(torch.stack([norm_of(grad, torch.float64) for grad in grads]).norm())
-        self._remember(loss_now, grad_norm)
-        lost = self._loss is not None and not math.isfinite(loss_now)
+        sizes = [norm_of(grad, torch.float64) for grad in grads]  # in float64, where no square of float32 overflows
+        told = [torch.tensor(math.nan) if self._loss is None else self._loss]
+        told += [size for size, _ in self._outputs.values()] + [torch.nn.utils.get_total_norm(self._vectors)]
+        where = next((size.device for size in sizes), None)
+        numbers = torch.stack([number.reshape(()).to(where, torch.float64) for number in [*sizes, *told]]).tolist()
+        grad_norm, (loss, *outputs) = math.hypot(*numbers[: len(grads)]), numbers[len(grads) :]  # one wait for all
+        self._remember(loss, grad_norm)
+        lost = self._loss is not None and not math.isfinite(loss)
         what = "is not finite" if lost or not math.isfinite(grad_norm) else ""
-        huge = {i for i, size in enumerate(sizes) if not math.isfinite(size)} - self._by_design
-        if not what and huge:
+        huge = {i for i, size in enumerate(outputs) if not math.isfinite(size)} - self._by_design
+        if huge and not what:
             if self._run_again()[0] is None:
                 self._by_design |= huge
             else:
@@ -236,14 +199,11 @@ class Watch:
         that is not finite, as of a row of an embedding that no batch reads, never replaces a finite copy."""
         state = self._tensors()
         state |= {name: kept for name, kept in self._buffers.items() if name in state}
-        if self._lost(state):
-            return
-        copies = self._kept[1] if self._kept else {}
-        for name in state.keys() - copies.keys():
-            copies[name] = torch.empty_like(state[name], device="cpu")
-        for name, tensor in state.items():
-            copies[name].copy_(tensor)
-        self._kept = (self.step - 1, copies)
+        if not self._lost(state):
+            _, copies = self._kept
+            for name, tensor in state.items():
+                copies.setdefault(name, torch.empty_like(tensor, device="cpu")).copy_(tensor)
+            self._kept = (self.step - 1, copies)
 
     # --------------------------------------------------------------------------------------------------- the report
 
@@ -258,55 +218,57 @@ class Watch:
         rows = []
         for one in self.ring:
             for i, (norm, count) in one["outputs"].items():
-                grad = one["gradients"].get(i)
-                root = math.sqrt(count)
-                sizes = dict(rms=float(norm) / root, grad_rms=math.nan if grad is None else float(grad) / root)
+                grad = float(one["gradients"].get(i, math.nan))
+                sizes = dict(rms=float(norm) / math.sqrt(count), grad_rms=grad / math.sqrt(count))
                 rows.append(dict(step=one["step"], depth=i + 1, layer=self.layers[i][0], **sizes))
         return pd.DataFrame(rows, columns=["step", "depth", "layer", "rms", "grad_rms"])
 
+    @torch.no_grad()
     def _write_report(self, what: str) -> Report:
-        self._put_buffers_back()
-        state = self._tensors()
+        for name, value in self.model.named_buffers():
+            if name in self._buffers and self._buffers[name].shape == value.shape:
+                value.copy_(self._buffers[name])
+        state, skipped = self._tensors(), []
         lost = self._lost(state)
         first, backward, why = (First(lost[0]), False, "") if lost else self._run_again()
-        after, state = (self._kept or (None, None)) if lost else (self.step - 1, state)
-        name, not_written = f"step-{self.step:06d}", []
+        after, state = self._kept if lost else (self.step - 1, state)
+        skipped += [why] if why else []
+        steps, layers = self.steps, self.by_layer
 
-        def written(path: Path, write: Callable[[Path], None]) -> Path | None:
+        def written(suffix: str, write: Callable[[Path], None]) -> Path | None:
+            path = self.folder / f"step-{self.step:06d}{suffix}"
             try:  # a full disk must not take the rest of the report with it
                 write(path)
             except OSError as error:
-                not_written.append(f"{path.name}: it could not be written, {error}")
+                skipped.append(f"{path.name}: it could not be written, {error}")
                 return None
             return path
 
-        folder, steps, layers = self.folder, self.steps, self.by_layer
-        checkpoint = state and written(folder / f"{name}.safetensors", lambda path: save_state(path, state))
-        picture = written(folder / f"{name}.png", lambda path: self._draw(path, steps, layers, first, what))
-        findings = self._findings(lost, [*([why] if why else []), *not_written])
+        def draw(path: Path) -> None:
+            from mambanorm.figures.clinic import fig_failure
+
+            title = f"{type(self.model).__name__}: step {self.step} {what}"
+            where = (
+                f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
+            )
+            write_bytes(path, fig_failure(steps, layers, title, where)._repr_png_())
+
+        checkpoint = written(".safetensors", lambda path: save_state(path, state)) if state else None
+        picture = written(".png", draw)
+        findings = self._findings(lost, skipped, bool(why))
         return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture, what)
 
-    def _draw(self, path: Path, steps: pd.DataFrame, layers: pd.DataFrame, first: First | None, what: str):
-        from mambanorm.figures.clinic import fig_failure
-
-        title = f"{type(self.model).__name__}: step {self.step} {what}"
-        where = f"first: {place('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
-        write_bytes(path, fig_failure(steps, layers, title, where)._repr_png_())
-
-    def _findings(self, lost: list[str], skipped: list[str]) -> Findings:
+    def _findings(self, lost: list[str], skipped: list[str], unmet: bool) -> Symptoms:
         none, seen = pd.DataFrame(), self._seen
+        facts, told = dict(nonfinite=0.0, sigma_1=math.nan), 0.0 if unmet else self._told
         if lost:
             weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
-            return ClinicFindings(findings_of(none, weights, None, None, math.nan).found, skipped)
-        seats, told = sites_for_norms(self.model), self._told if not skipped else 0.0
+            return findings_of(none, weights, None, None, 0.0, skipped)
         if seen is None or not (seen.first or seen.first_gradient or seen.huge):
-            return findings_of(none, none, None, None, told, skipped, seats)
-        facts = dict(nonfinite=0.0, sigma_1=math.nan)
-        weights = [
-            dict(weight=name, highest=float(w.detach().max())) | facts for name, w in self.model.named_parameters()
-        ]
-        frames = pd.DataFrame(seen.rows), pd.DataFrame(weights), seen.first, seen.first_gradient
-        return findings_of(*frames, told, skipped, seats, seen.largest)
+            return findings_of(none, none, None, None, told, skipped)
+        own = [dict(weight=name, highest=float(w.max())) | facts for name, w in self.model.named_parameters()]
+        frames = pd.DataFrame(seen.rows), pd.DataFrame(own), seen.first, seen.first_gradient
+        return findings_of(*frames, told, skipped, sites_for_norms(self.model), seen.largest)
 
     @property
     def _told(self) -> float:
@@ -318,7 +280,7 @@ class Watch:
         a gradient; and why there is none. The weights are to be saved whatever the model's code raises."""
         self._again, self._seen = True, None
         try:
-            self._seen = seen = self._given and replay(self.model, self._given, self._seed, self._told)
+            self._seen = seen = self._call and replay(self.model, self._call, self._seed, self._told)
         except Exception as error:
             return None, False, f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
         finally:
@@ -328,63 +290,7 @@ class Watch:
         return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
 
 
-def save_state(path: Path, state: dict[str, Tensor]) -> None:
-    """A state dict as safetensors; tied weights stand under each of their names, so that it loads as it is."""
-    with replacing(path) as temporary:
-        save_tensors(temporary, {key: value.detach().cpu().clone().contiguous() for key, value in state.items()})
-
-
 def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
     narrow = value.dtype in (torch.float16, torch.bfloat16)
     return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))
-
-
-def watch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    ring: int = 64,
-    every: int = 100,
-    folder: str | Path = "clinic",
-) -> Watch:
-    """A context manager that watches every step of `optimizer` while it is open.
-
-    When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
-    a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
-    the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
-    GradScaler it sees the scaled gradients of the steps that the scaler makes; where it makes none, PATIENCE batches in
-    a row that are not finite raise NonFinite from the model's next call. A step whose loss and gradients are finite is
-    stopped too where a layer or a weight holds values whose squares leave float32. Of accumulated gradients all are
-    looked at, and the last batch alone is run again to find where it began.
-
-    ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
-    main memory, once. TypeError for what is no module or optimizer; ValueError for a size or folder that cannot be, and
-    for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
-    _check_holds(model, optimizer)
-    return new_watch(model, optimizer, ring, every, folder)
-
-
-def _check_holds(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """ValueError for an optimizer that holds no weight of the model that learns, a warning where it lacks some."""
-    weights = {id(weight): name for name, weight in model.named_parameters() if weight.requires_grad}
-    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    lacks = [name for key, name in weights.items() if key not in held]
-    given = f"the optimizer holds {len(weights) - len(lacks) or 'none'} of the {plural(len(weights), 'weight')} of "
-    given += f"{type(model).__name__} that learn"
-    if lacks and len(lacks) == len(weights):
-        raise ValueError(f"{given}: give watch this model's own optimizer, made of its parameters()")
-    if lacks:
-        warnings.warn(f"{given}, not {lacks[0]}: only its steps are watched", stacklevel=3)
-
-
-def new_watch(model: nn.Module, optimizer, ring: int, every: int, folder: str | Path) -> Watch:
-    """A Watch, not entered yet; optimizer None: `check` is to be called before each step."""
-    check_size("ring", ring)
-    check_size("every", every)
-    return Watch(model, optimizer, ring, every, writable_folder(folder, "the report"))

@@ -1,42 +1,40 @@
 """Looking inside: hooks in, data out. Nothing here trains, plots or prints.
 
-    recording.py           record_sites: every site of every block while a model runs, yours too
-    l2_over_depth.py    token_norms, the data of Figure 9, and the law by which outputs grow
-    nonfinite.py           Search: the first value of a pass that is not finite, in any model
-    weights.py             WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra,
-                           weight norms, loss spikes
-    selectors.py           what a NormSelector chooses, by layer, class and position, and while it trains
+    recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model
+    growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
+    weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
+                    what a NormSelector chooses
 
 Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
 """
 
-from mambanorm.diagnostics.l2_over_depth import (
+from mambanorm.diagnostics.growth import (
     EXPONENTIAL,
     FLAT,
     growth,
     growth_fits,
+    growth_map,
     growth_table,
     norm_quantiles,
     norms_by_depth,
     token_norms,
 )
-from mambanorm.diagnostics.recording import Recorder, blocks_of, left_as_found, record_sites
-from mambanorm.diagnostics.selectors import SelectorLog, selector_weights
+from mambanorm.diagnostics.recording import Recorder, blocks_of, inspected, left_as_found, record_sites
 from mambanorm.diagnostics.weights import (
     BLOCK_PARTS,
+    SelectorLog,
     WeightLog,
     marchenko_pastur,
     mixture_moves,
     mixtures_of,
     part_norms,
+    selector_weights,
     sigma_history,
     singular_values,
     spectra,
     spectrum_at,
     spectrum_facts,
     spectrum_spread,
-    spike_score,
-    weight_table,
 )
 
 record = record_sites  # the older name; the command `record` is another thing: it records results
@@ -51,7 +49,9 @@ __all__ = [
     "blocks_of",
     "growth",
     "growth_fits",
+    "growth_map",
     "growth_table",
+    "inspected",
     "left_as_found",
     "marchenko_pastur",
     "mixture_moves",
@@ -68,7 +68,5 @@ __all__ = [
     "spectrum_at",
     "spectrum_facts",
     "spectrum_spread",
-    "spike_score",
     "token_norms",
-    "weight_table",
 ]

@@ -1,5 +1,6 @@
 """Looking into a model: hooks in, data out.
 
+    inspected(model)        while it is open, every module and every site of every block tells what it computes
     record_sites(model)     every site of every block while it is open: a frame, or tensors
     left_as_found(model)    restores a model's mode and buffers
     blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
@@ -10,8 +11,9 @@ NormSelector shows its weights as "selector". A model of your own works too, if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -36,12 +38,49 @@ def blocks_of(model: nn.Module) -> list[tuple[str, BLOCKS]]:
     return [(name, module) for name, module in model.named_modules() if isinstance(module, BLOCKS)]
 
 
+@contextmanager
+def inspected(
+    model: nn.Module,
+    *,
+    at: Callable[[str, int, str, Tensor], None] | None = None,
+    entered: Callable[[str, nn.Module, list], None] | None = None,
+    left: Callable[[str, nn.Module, object], None] | None = None,
+) -> Iterator[None]:
+    """While open, the model tells what it computes. All that looks into a model, here and in the clinic, looks by this.
+
+    at(block, depth, site, value): each site of each block of this kit, and "selector" of each NormSelector in it, by
+    the observer that blocks have; what observed before is back afterwards. entered(path, module, given): before any
+    module runs, with its positional and keyword arguments; left(path, module, output): after it.
+    """
+    hooks, observed = [], []
+    for path, module in model.named_modules():
+        if entered is not None:
+            hook = partial(_hand_on, entered, path)
+            hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        if left is not None:
+            hooks.append(module.register_forward_hook(lambda module, _args, out, path=path: left(path, module, out)))
+    if at is not None:
+        for depth, pair in enumerate(blocks_of(model), start=1):
+            for name, module in _observed(*pair):
+                observed.append((module, module.observer))
+                module.observer = partial(at, name, depth)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, observer in observed:
+            module.observer = observer
+
+
+def _hand_on(entered: Callable, path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    entered(path, module, [*args, *kwargs.values()])
+
+
 def _observed(name: str, block: BLOCKS) -> list[tuple[str, nn.Module]]:
     """A block and the NormSelectors in it, each with its name."""
-    inside = [(f"{name}.{site}", getattr(block, site)) for site in ("n1", "n2")]
-    if isinstance(block, Block):
-        inside += [(f"{name}.more.{site}", norm) for site, norm in block.more.items()]
-    return [(name, block), *(pair for pair in inside if isinstance(pair[1], NormSelector))]
+    inside = [(path, part) for path, part in block.named_modules() if isinstance(part, NormSelector)]
+    return [(name, block), *((f"{name}.{path}", part) for path, part in inside)]
 
 
 def _sites_of(block: BLOCKS) -> tuple[str, ...]:
@@ -55,14 +94,9 @@ class Recorder:
         self.sites = frozenset(sites)
         self.seen: list[tuple[str, int, str, Tensor]] = []
 
-    def watch(self, name: str, depth: int):
-        """The observer of one block."""
-
-        def observe(site: str, value: Tensor) -> None:
-            if site in self.sites:
-                self.seen.append((name, depth, site, value.detach()))
-
-        return observe
+    def see(self, name: str, depth: int, site: str, value: Tensor) -> None:
+        if site in self.sites:
+            self.seen.append((name, depth, site, value.detach()))
 
     def tensors(self, site: str) -> list[Tensor]:
         """That site's tensors, by depth."""
@@ -115,15 +149,8 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
     if not there & {*sites}:
         raise unknown(f"site of {type(model).__name__}", ", ".join(sites), [s for s in ALL_SITES if s in there])
     recorder = Recorder(sites)
-    observed = [(depth, *one) for depth, pair in enumerate(blocks, start=1) for one in _observed(*pair)]
-    before = [module.observer for _, _, module in observed]
-    for depth, name, module in observed:
-        module.observer = recorder.watch(name, depth)
-    try:
+    with inspected(model, at=recorder.see):
         yield recorder
-    finally:
-        for (_, _, module), observer in zip(observed, before, strict=True):
-            module.observer = observer
 
 
 def describe(value: Tensor) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
     WeightLog                          kept by every training run: snapshots, and a ring of the last few steps
     singular_values, spectra, …        spectra of out_proj, and what is made of them
-    part_norms, weight_table           L2 norms of a block's parts; each parameter described
-    mixture_moves, spike_score         how far NormVary's weights got; jumps of a loss curve
+    part_norms, mixture_moves          L2 norms of a block's parts; how far NormVary's weights got
+    selector_weights, SelectorLog      what a NormSelector chooses, by layer, class and position, and while it trains
 
 Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
 """
@@ -20,12 +20,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.diagnostics.recording import Block, blocks_of
+from mambanorm.diagnostics.recording import Block, blocks_of, left_as_found, record_sites
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.models.vision import VSSBlock
 from mambanorm.norms.more import NormVaryToken, SwitchNorm
 from mambanorm.norms.normvary import NormVary
+from mambanorm.tasks import Split
 
 BLOCK_PARTS = {
     "in_proj": ("in_proj.weight",),
@@ -112,25 +113,6 @@ def spectrum_spread(sigma: np.ndarray) -> dict[str, float]:
     and σ_1 of the first and the last block."""
     within, between = float(np.nanvar(sigma, axis=1).mean()), float(np.nanmean(sigma, axis=1).var())
     return dict(within=within, between=between, sigma_1_first=float(sigma[0, 0]), sigma_1_last=float(sigma[-1, 0]))
-
-
-def weight_table(model: nn.Module, before: dict[str, Tensor] | None = None) -> pd.DataFrame:
-    """One row a parameter: Frobenius norm, gradient norm, and for matrices σ_1, stable and effective rank.
-
-    `before` (an earlier state_dict) adds relative_update = ‖W − W_before‖/‖W_before‖.
-    """
-    rows = []
-    for name, parameter in model.named_parameters():
-        matrix = parameter.detach().flatten(1) if parameter.dim() > 1 else None
-        row = {"parameter": name, "frobenius": float(parameter.detach().norm())}
-        row["gradient_norm"] = float(parameter.grad.norm()) if parameter.grad is not None else np.nan
-        if matrix is not None:
-            row |= spectrum_facts(singular_values(matrix))
-        if before is not None:
-            old = before[name].to(parameter)
-            row["relative_update"] = float((parameter.detach() - old).norm() / old.norm().clamp(min=1e-30))
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def part_norms(block: Block) -> list[float]:
@@ -235,13 +217,53 @@ def mixture_moves(runs: Mapping[tuple[str, int], object]) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby(["task", "norm"], sort=False).max().reset_index()
 
 
-def spike_score(loss: np.ndarray, window: int = 50, sigmas: float = 7.0) -> float:
-    """Share of steps whose loss lies more than `sigmas` standard deviations above the trailing window's mean.
+# ---------------------------------------------------------------------------------------------------------------------
+# What a NormSelector chooses: w₀, the weight of DyT; 1 − w₀ is LN's (S2, §IV.A)
+# ---------------------------------------------------------------------------------------------------------------------
 
-    After the spike score of OLMo 2 (2024), whose window is 1,000. A non-finite loss is a spike; the first window is
-    not judged.
-    """
-    loss = np.asarray(loss, float)
-    judged = range(window, len(loss))
-    spikes = [not loss[i] <= loss[i - window : i].mean() + sigmas * loss[i - window : i].std() for i in judged]
-    return float(np.mean(spikes)) if spikes else 0.0
+ROWS = 256  # of a split are looked at, the first ones
+
+
+@torch.no_grad()
+def selector_weights(model: nn.Module, split: Split, by: str = "label", rows: int = ROWS) -> pd.DataFrame:
+    """One row a selector and class (`by="label"`) or position (`by="position"`): block (its name), depth, that column,
+    w0 (mean over tokens, of no padding), sd. In eval mode; the model is left as it was found.
+
+    ValueError for another `by`, for classes of a regression, and for a model without a NormSelector."""
+    if by not in ("label", "position"):
+        raise ValueError(f"by must be 'label' or 'position', got {by!r}")
+    if by == "label" and split.is_regression:
+        raise ValueError("a regression has no classes: say by='position'")
+    inputs, lengths, labels = split.batch(slice(0, min(rows, len(split))))
+    device = next(model.parameters()).device
+    with left_as_found(model), record_sites(model, ["selector"]) as seen:
+        model.eval()
+        model(inputs.to(device), None if lengths is None else lengths.to(device))
+    if not seen.seen:
+        raise ValueError(f"{type(model).__name__} has no NormSelector in its blocks: choose an arm with one")
+    tables = []
+    for name, depth, _, w in seen.seen:
+        w0 = w[..., 0].double().cpu()
+        B, L = w0.shape
+        valid = torch.ones(B, L, dtype=torch.bool) if lengths is None else torch.arange(L) < lengths[:, None]
+        key = labels[:, None].expand(B, L) if by == "label" else torch.arange(L).expand(B, L)
+        frame = pd.DataFrame({by: key[valid].numpy(), "w0": w0[valid].numpy()}).groupby(by).w0.agg(w0="mean", sd="std")
+        tables.append(frame.reset_index().assign(block=name, depth=depth))
+    return pd.concat(tables, ignore_index=True)[["block", "depth", by, "w0", "sd"]]
+
+
+class SelectorLog:
+    """Keeps `selector_weights` every few steps, and at the first. `frame()`: with the column step."""
+
+    def __init__(self, split: Split, every: int = 20, by: str = "label"):
+        self.split, self.every, self.by, self.tables = split, every, by, []
+
+    def __call__(self, step: int, model: nn.Module, loss: float) -> None:
+        if step == 1 or step % self.every == 0:
+            self.tables.append(selector_weights(model, self.split, self.by).assign(step=step))
+
+    def frame(self) -> pd.DataFrame:
+        """ValueError before the first step."""
+        if not self.tables:
+            raise ValueError("no step was seen yet: give it to train(config, on_step=…)")
+        return pd.concat(self.tables, ignore_index=True)

@@ -8,7 +8,7 @@
     lessons.py       one row before and after a norm, what the SSM remembers, signal sizes, costs
     autonorm.py      S2: what the selectors choose, robustness, latency
     sheet.py         the norms on one A4 page, from the registry, to print
-    advice.py        mistakes beside their mended twins, values over batch, rate and depth, samples of GANs
+    advice.py        mistakes beside their mended twins, values over batch, rate and depth
     clinic.py        what one batch shows of a model, the steps before a failure, and what cures it
     speed.py         what a training step costs: from the frame of `mambanorm bench`
     beyond.py        norms at the sites of later models, ladders of learning rates
@@ -28,7 +28,7 @@ from mambanorm.figures.accuracy import (
     fig_single_vs_best,
     fig_type,
 )
-from mambanorm.figures.advice import fig_mistakes, fig_over, fig_samples
+from mambanorm.figures.advice import fig_mistakes, fig_over
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.autonorm import fig_latency, fig_robustness, fig_selector
 from mambanorm.figures.beyond import fig_ladder, fig_site_gains
@@ -99,7 +99,6 @@ __all__ = [
     "fig_position",
     "fig_robustness",
     "fig_rows",
-    "fig_samples",
     "fig_scaling",
     "fig_scan_view",
     "fig_selector",

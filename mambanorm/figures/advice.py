@@ -2,7 +2,6 @@
 
 fig_over        a measured value over batch size, learning rate or depth, one line a norm or place
 fig_mistakes    training curves of the mistakes and their twins
-fig_samples     what the GANs of each arm paint, with their distance from real images
 """
 
 from __future__ import annotations
@@ -12,18 +11,15 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from mambanorm.figures.style import (
     COMBINATION,
-    INK,
     MARKERS,
     NO_NORM,
     PALETTE,
     SPARE_COLOURS,
-    empty_axes,
     finish,
     new_figure,
     styled,
@@ -99,32 +95,3 @@ def fig_mistakes(runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], un
         f"{whole.scale.iloc[0]} scale · {seeds_text([whole.seed.nunique()])} · {lines} · below: means of the tests"
     )
     return finish(fig, "Mistakes (dashed) beside their mended twins", caption)
-
-
-@styled
-def fig_samples(frame: pd.DataFrame, seed: int | None = None) -> Figure:
-    """One panel an arm of `advice.measure("gan")`: samples of one seed (None = the first), distance over all seeds."""
-    seed = frame.seed.min() if seed is None else seed
-    arms = list(frame.groupby(["generator", "discriminator"], sort=False))
-    fig, axes = new_figure(1, len(arms), height=3.1)
-    for ax, ((generator, discriminator), runs) in zip(axes[0], arms, strict=True):
-        (row,) = runs[runs.seed == seed].itertuples()
-        _tiles(ax, np.asarray(row.samples, dtype=float).reshape(-1, 8, 8))
-        spread = f" ± {runs.distance.std():.2f}" if len(runs) > 1 else ""
-        names = [name.replace("None", "no norm") for name in (generator, discriminator)]
-        ax.set_title(
-            f"G: {names[0]}\nD: {names[1]}\ndistance {runs.distance.mean():.2f}{spread}", color=INK, fontsize=9
-        )
-    best = f"as many real training images: {frame.best.mean():.2f}"
-    note = "energy distance to test images, mean ± sd, lower is better"
-    title = "GANs of digits, by the norms of generator (G) and discriminator (D)"
-    return finish(fig, title, f"{_caption(frame).rsplit(' · ', 1)[0]} · samples of seed {seed}", note, best)
-
-
-def _tiles(ax: Axes, images: np.ndarray) -> None:
-    """Images side by side in a square."""
-    side = int(np.sqrt(len(images)))
-    rows = [np.hstack([np.pad(image, 1, constant_values=-1) for image in images[i * side : (i + 1) * side]])
-            for i in range(side)]  # fmt: skip
-    ax.imshow(np.vstack(rows), cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
-    empty_axes(ax)

@@ -39,25 +39,26 @@ def fig_selector(log: pd.DataFrame, caption: str = "") -> Figure:
     """w₀, the weight of DyT, of every selector: over the steps (mean over the classes), and by class at the last step.
     1 − w₀ is LN's. log: `SelectorLog.frame()` of one run; `selector_weights` alone shows the right half only."""
     check_frame(log, ("block", "depth", "label", "w0"))
-    log = log if "step" in log else log.assign(step=0)
-    fig, axes = new_figure(1, 2, height=0.9 + 0.42 * max(log.block.nunique(), 6), width_ratios=(1, 1.25))
-    blocks = list(log.block.unique())
-    _over_steps(axes[0, 0], log, blocks)
-    last = log[log.step == log.step.max()]
+    blocks, over = list(log.block.unique()), "step" in log
+    widths = dict(width_ratios=(1, 1.25)) if over else {}
+    fig, axes = new_figure(1, 1 + over, height=0.9 + 0.42 * max(len(blocks), 6), **widths)
+    if over:
+        _over_steps(axes[0, 0], log, blocks)
+    last = log[log.step == log.step.max()] if over else log
     table = last.pivot(index="block", columns="label", values="w0").loc[blocks]
     colours = LinearSegmentedColormap.from_list("choice", [norm_colour("LN"), "#FFFFFF", norm_colour("DyT")])
-    ax = axes[0, 1]
+    ax = axes[0, -1]
     image = ax.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
     for (i, j), value in np.ndenumerate(table.to_numpy()):
         ax.text(j, i, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=7.5, color=INK)
     ax.set_yticks(range(len(blocks)), [_named(block, depth) for block, depth in _depths(last, blocks)])
     ax.set_xticks(range(table.shape[1]), table.columns)
-    ax.set(title=f"by class, step {log.step.max()}", xlabel="class")
+    ax.set(title=f"by class, step {log.step.max()}" if over else "by class", xlabel="class")
     ax.grid(False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     fig.colorbar(image, ax=ax, label="w₀: 0 = LN, 1 = DyT", pad=0.02).outline.set_visible(False)
-    lines = "lines: solid = attention, dashed = feed-forward, dark = deep"
+    lines = "lines: solid = attention, dashed = feed-forward, dark = deep" if over else ""
     return finish(
         fig, "What the selectors choose", caption or "one run", "mean over the tokens of the split's rows", lines
     )

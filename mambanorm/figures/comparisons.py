@@ -233,7 +233,8 @@ def fig_validation(
         norm_ticks(ax, n2s, "N₂, the norm after the SSM")
     axes = list(panels.values())
     axes[0].legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
-    notes = ("small dots: seeds", own_runs(fresh), f"crosses: the paper's Table 2, {PATTERN_ONLY}")
+    crosses = f"crosses: the paper's Table 2, {PATTERN_ONLY}" * any(task in SAME_TASK for task in panels)
+    notes = ("small dots: seeds", own_runs(fresh), crosses)
     return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(frame, "means and seeds"), *notes)
 
 

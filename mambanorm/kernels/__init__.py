@@ -1,6 +1,7 @@
 """The kernels: the fused loops of norms, block and scan, and what starts them. Nothing here knows a config.
 
     runtime.py               helpers of every CPU kernel, and what starts it;   threads.py: how many threads
+    warm.py                  compiles them all, on two cores
     once_differentiable.py   backward passes without a second derivative: asking for one is an error
     scan_cpu.py              the selective scan on the CPU, its interface to torch;   scan_cpu_loops.py: its loops
     scan_triton.py           the selective scan on a GPU, in Triton;   scan_triton_plan.py, _parts.py, _loops.py: of it

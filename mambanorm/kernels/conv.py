@@ -8,7 +8,6 @@ gradients.
 Glossary: B rows, L positions, E = d_inner channels, K taps of the kernel.
 """
 
-import numba
 import numpy as np
 import torch
 
@@ -20,10 +19,10 @@ from mambanorm.kernels.runtime import (
     add_product,
     added_up,
     empty,
+    entry,
     jit,
     load,
     memory,
-    places,
     run,
     sigmoid,
     store,
@@ -54,8 +53,10 @@ def _convolve(t, taps, fixed, ring, row):
         add_product(row, 0, fixed, (1 + k) * LANES, ring, (t + 1 + k) % taps * LANES)
 
 
-@jit()
-def _forward_worker(worker, workers, batch, length, channels, taps, places):
+@entry
+def _forward(worker, workers, numbers, places):
+    """numbers: B, L, E, K. places: u, taps, bias, and the result."""
+    batch, length, channels, taps = numbers
     u, w, bias, out = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     blocks = (channels + LANES - 1) // LANES
     ring, fixed = np.empty((taps, LANES), np.float32), np.empty((taps + 1, LANES), np.float32)
@@ -74,9 +75,11 @@ def _forward_worker(worker, workers, batch, length, channels, taps, places):
             store(row, 0, 0, out, place, width)
 
 
-@jit()
-def _backward_worker(worker, workers, batch, length, channels, taps, places):
-    """Writes du; adds the gradients of the bias, then of the taps, to the worker's own sums (K + 1, E)."""
+@entry
+def _backward(worker, workers, numbers, places):
+    """numbers: B, L, E, K. places: u, taps, bias, grad, and the results du and sums: each worker adds the gradients of
+    the bias, then of the taps, to its own sums (K + 1, E)."""
+    batch, length, channels, taps = numbers
     u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     du, all_sums = memory(places, 4), memory(places, 5)
     share, blocks = (taps + 1) * channels, (channels + LANES - 1) // LANES
@@ -116,22 +119,10 @@ def _backward_worker(worker, workers, batch, length, channels, taps, places):
                 all_sums[worker * share + k * channels + d0 + d] += sums[k, d]
 
 
-@jit(parallel=True)
-def _forward(workers, arguments):
-    for worker in numba.prange(workers):
-        _forward_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def _backward(workers, arguments):
-    for worker in numba.prange(workers):
-        _backward_worker(worker, workers, *arguments)
-
-
 def conv_forward(u, taps, bias):
     """SiLU of the convolution, (B, L, E) → (B, L, E), from the taps (K, E)."""
     out = empty(u.shape)
-    run(_forward, _forward_worker, _workers(u), (*u.shape, len(taps), places([u, taps, bias, out])))
+    run(_forward, _workers(u), [*u.shape, len(taps)], [u, taps, bias, out])
     return out
 
 
@@ -139,8 +130,7 @@ def conv_backward(u, taps, bias, grad):
     """The gradients of u (B, L, E), weight (E, 1, K) and bias (E,) from that of the result."""
     workers, du = _workers(u), empty(u.shape)
     sums = zeros(workers, len(taps) + 1, u.shape[2])
-    arguments = (*u.shape, len(taps), places([u, taps, bias, grad, du, sums]))
-    run(_backward, _backward_worker, workers, arguments)
+    run(_backward, workers, [*u.shape, len(taps)], [u, taps, bias, grad, du, sums])
     sums = added_up(sums)
     return du, sums[1:].t().unsqueeze(1), sums[0]
 

@@ -6,7 +6,6 @@ The readable twin is `centred_conv` in operations/conv_gate.py.
 Glossary: B rows of the batch, H and W of the image, L = H·W, E channels, K×K taps, K odd.
 """
 
-import numba
 import numpy as np
 import torch
 
@@ -19,11 +18,11 @@ from mambanorm.kernels.runtime import (
     add_product,
     added_up,
     empty,
+    entry,
     in_order,
     jit,
     load,
     memory,
-    places,
     run,
     sigmoid,
     store,
@@ -56,9 +55,10 @@ def _load_image(u, b, height, width, channels, d0, lanes, reach, image):
             load(image, (y + reach) * (width + 2 * reach) + x + reach, 0, u, start, lanes)
 
 
-@jit()
-def _conv_worker(worker, workers, batch, height, width, channels, reach, places):
-    """places: u (B, H, W, E), taps, bias, and the result."""
+@entry
+def _forward(worker, workers, numbers, places):
+    """numbers: B, H, W, E, (K − 1) / 2. places: u (B, H, W, E), taps, bias, and the result."""
+    batch, height, width, channels, reach = numbers
     u, w, bias, out = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     side, blocks, taps = width + 2 * reach, (channels + LANES - 1) // LANES, (2 * reach + 1) ** 2
     image = np.zeros((side * (height + 2 * reach), LANES), np.float32)
@@ -76,9 +76,11 @@ def _conv_worker(worker, workers, batch, height, width, channels, reach, places)
                 store(row, 0, 0, out, ((b * height + y) * width + x) * channels + d0, lanes)
 
 
-@jit()
-def _conv_backward_worker(worker, workers, batch, height, width, channels, reach, places):
-    """Writes du; adds the gradients of the bias, then of the taps, to the worker's own sums (K·K + 1, E)."""
+@entry
+def _backward(worker, workers, numbers, places):
+    """numbers: as forward. places: u, taps, bias, grad, and the results du and sums: each worker adds the gradients of
+    the bias, then of the taps, to its own sums (K·K + 1, E)."""
+    batch, height, width, channels, reach = numbers
     u, w, bias, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     du, all_sums = memory(places, 4), memory(places, 5)
     side, blocks, across = width + 2 * reach, (channels + LANES - 1) // LANES, 2 * reach + 1
@@ -121,18 +123,6 @@ def _conv_backward_worker(worker, workers, batch, height, width, channels, reach
                 all_sums[(worker * (taps + 1) + k) * channels + d0 + d] += sums[k, d]
 
 
-@jit(parallel=True)
-def _forward(workers, arguments):
-    for worker in numba.prange(workers):
-        _conv_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def _backward(workers, arguments):
-    for worker in numba.prange(workers):
-        _conv_backward_worker(worker, workers, *arguments)
-
-
 class _ConvSiLU2d(torch.autograd.Function):
     """u (B, H, W, E), weight (E, 1, K, K), bias (E,), all float32 on the CPU."""
 
@@ -140,17 +130,17 @@ class _ConvSiLU2d(torch.autograd.Function):
     def forward(ctx, u, weight, bias):
         u, taps, out = in_order(u.detach()), weight.detach().flatten(1).t().contiguous(), empty(u.shape)  # (K·K, E)
         ctx.cut, ctx.across = (*u.shape, weight.shape[-1] // 2), weight.shape[-1]
-        run(_forward, _conv_worker, _workers(u), (*ctx.cut, places([u, taps, bias, out])))
+        run(_forward, _workers(u), ctx.cut, [u, taps, bias, out])
         ctx.save_for_backward(u, taps, bias)
         return out
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
-        (u, taps, bias), grad = ctx.saved_tensors, in_order(grad)  # held by a name until the kernel has read its memory
+        u, taps, bias = ctx.saved_tensors
         workers, du = _workers(u), empty(u.shape)
         sums = zeros(workers, len(taps) + 1, u.shape[-1])
-        run(_backward, _conv_backward_worker, workers, (*ctx.cut, places([u, taps, bias, grad, du, sums])))
+        run(_backward, workers, ctx.cut, [u, taps, bias, in_order(grad), du, sums])
         sums = added_up(sums)
         return du, sums[1:].t().unflatten(1, (1, ctx.across, ctx.across)), sums[0]
 

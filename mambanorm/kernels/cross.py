@@ -4,12 +4,11 @@ backward pass. The readable twins are the last lines of `cross_scan` and `cross_
 Glossary: B rows of the batch, H and W of the image, L = H·W, E channels.
 """
 
-import numba
 import numpy as np
 import torch
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, in_order, jit, load, memory, places, run, store
+from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, entry, in_order, jit, load, memory, run, store
 from mambanorm.kernels.threads import scan_threads
 
 DIRECTIONS = 4
@@ -41,9 +40,13 @@ def _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row):
         add_product(row, 0, part, 0, one, 0)
 
 
-@jit()
-def _order_worker(worker, workers, batch, height, width, channels, merging, places):
-    """If merging, the image (B, L, E) is the sum of its four directions (B, L, 4, E); else it is copied to all four."""
+@entry
+def _order(worker, workers, numbers, places):
+    """numbers: B, H, W, E, merging. places: the image (B, L, E) and its four directions (B, L, 4, E).
+
+    If merging, the image is the sum of the four; else it is copied to all four.
+    """
+    batch, height, width, channels, merging = numbers
     image, four = memory(places, 0), memory(places, 1)
     blocks = (channels + LANES - 1) // LANES
     row, part, one = np.zeros((1, LANES), np.float32), np.zeros((1, LANES), np.float32), np.ones(LANES, np.float32)
@@ -63,22 +66,16 @@ def _order_worker(worker, workers, batch, height, width, channels, merging, plac
                         store(row, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
 
 
-@jit(parallel=True)
-def _order(workers, arguments):
-    for worker in numba.prange(workers):
-        _order_worker(worker, workers, *arguments)
-
-
 def _spread(image):
     (batch, height, width, channels), image = image.shape, in_order(image)
     four = empty(batch, height * width, DIRECTIONS, channels)
-    run(_order, _order_worker, _workers(image), (*image.shape, False, places([image, four])))
+    run(_order, _workers(image), [*image.shape, False], [image, four])
     return four
 
 
 def _merged(four, size):
     four, image = in_order(four), empty(len(four), *size, four.shape[-1])
-    run(_order, _order_worker, _workers(image), (*image.shape, True, places([image, four])))
+    run(_order, _workers(image), [*image.shape, True], [image, four])
     return image
 
 

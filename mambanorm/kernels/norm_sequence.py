@@ -12,13 +12,12 @@ norms/masked_moments.py. They run for other dtypes and devices, and the tests co
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ZERO, constant, empty, in_order, jit, memory, places, run
+from mambanorm.kernels.runtime import EMPTY, ZERO, constant, empty, entry, in_order, memory, run, whole_numbers
 from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
@@ -36,13 +35,15 @@ def centre_scale(x: Tensor, mean: Tensor | None, scale: Tensor, shift: Tensor | 
 
 
 # All arrays are flat memory, offsets unsigned: see norm_token. A row's (B, D) numbers start at `own`, a step at `at`.
-@jit()
-def _moments_worker(worker, workers, batch, length, channels, lengths, places):
-    """places: x, and the results m and v, which start at zero."""
-    x, m, v = memory(places, 0), memory(places, 1), memory(places, 2)
+# numbers: B, L, D. `lengths` are the valid positions of each row; of size 0 if all are.
+@entry
+def _moments_forward(worker, workers, numbers, places):
+    """places: lengths, x, and the results m and v."""
+    batch, length, channels = numbers
+    lengths, x, m, v = whole_numbers(places, 0, 1), memory(places, 1), memory(places, 2), memory(places, 3)
     mean, rest, square = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
-        n, own = lengths[b], _u(b * channels)
+        n, own = lengths[b, 0] if lengths.size else length, _u(b * channels)
         mean[:] = ZERO
         rest[:] = ZERO
         square[:] = ZERO
@@ -64,14 +65,16 @@ def _moments_worker(worker, workers, batch, length, channels, lengths, places):
             v[own + _u(d)] = square[d] / _f(n) - c * c
 
 
-@jit()
-def _moments_grad_worker(worker, workers, batch, length, channels, lengths, places):
-    """places: x, m, dm, dv, passed, and the result dx = passed + (dm + 2·dv·(x − m)) / n; at the padding passed."""
-    x, m, dm = memory(places, 0), memory(places, 1), memory(places, 2)
-    dv, passed, dx = memory(places, 3), memory(places, 4), memory(places, 5)
+@entry
+def _moments_backward(worker, workers, numbers, places):
+    """places: lengths, x, m, dm, dv, passed, and the result dx = passed + (dm + 2·dv·(x − m)) / n; at the padding
+    passed."""
+    batch, length, channels = numbers
+    lengths, x, m, dm = whole_numbers(places, 0, 1), memory(places, 1), memory(places, 2), memory(places, 3)
+    dv, passed, dx = memory(places, 4), memory(places, 5), memory(places, 6)
     shift, slope = np.empty(channels, np.float32), np.empty(channels, np.float32)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
-        n, own = lengths[b], _u(b * channels)
+        n, own = lengths[b, 0] if lengths.size else length, _u(b * channels)
         for d in range(channels):
             slope[d] = _TWO * dv[own + _u(d)] / _f(n)
             shift[d] = dm[own + _u(d)] / _f(n)
@@ -85,9 +88,10 @@ def _moments_grad_worker(worker, workers, batch, length, channels, lengths, plac
                     dx[at + _u(d)] = passed[at + _u(d)]
 
 
-@jit()
-def _apply_worker(worker, workers, batch, length, channels, places):
+@entry
+def _apply_forward(worker, workers, numbers, places):
     """places: x, mean, scale, shift, and the result y."""
+    batch, length, channels = numbers
     x, mean, scale = memory(places, 0), memory(places, 1), memory(places, 2)
     shift, y = memory(places, 3), memory(places, 4)
     for b in range(batch * worker // workers, batch * (worker + 1) // workers):
@@ -98,10 +102,11 @@ def _apply_worker(worker, workers, batch, length, channels, places):
                 y[at + _u(d)] = (x[at + _u(d)] - mean[own + _u(d)]) * scale[own + _u(d)] + shift[_u(d)]
 
 
-@jit()
-def _apply_grad_worker(worker, workers, batch, length, channels, places):
+@entry
+def _apply_backward(worker, workers, numbers, places):
     """places: x, mean, scale, grad g, and the results dx = g·scale and, per row and channel, Σ_l g and
     Σ_l g·(x − mean)."""
+    batch, length, channels = numbers
     x, mean, scale, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
     dx, sum_g, sum_gx = memory(places, 4), memory(places, 5), memory(places, 6)
     total, weighted = np.empty(channels, np.float32), np.empty(channels, np.float32)
@@ -121,42 +126,18 @@ def _apply_grad_worker(worker, workers, batch, length, channels, places):
             sum_gx[own + _u(d)] = weighted[d]
 
 
-@jit(parallel=True)
-def _moments_forward(workers, arguments):
-    for worker in numba.prange(workers):
-        _moments_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def _moments_backward(workers, arguments):
-    for worker in numba.prange(workers):
-        _moments_grad_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def _apply_forward(workers, arguments):
-    for worker in numba.prange(workers):
-        _apply_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def _apply_backward(workers, arguments):
-    for worker in numba.prange(workers):
-        _apply_grad_worker(worker, workers, *arguments)
-
-
-def _start(parallel, serial, shape, tensors: list[Tensor], *more) -> None:
+def _start(kernel, shape, tensors: list[Tensor]) -> None:
     """Runs a kernel over the rows of the batch; a row has one worker, so results do not depend on the thread count."""
-    run(parallel, serial, min(scan_threads(), shape[0]), (*shape, *more, places(tensors)))
+    run(kernel, min(scan_threads(), shape[0]), shape, tensors)
 
 
 class _Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, lengths):
-        rows, (B, L, D) = in_order(x), x.shape
-        ctx.lengths = np.full(B, L) if lengths is None else lengths.numpy().astype(np.int64)
+        rows, (B, _, D) = in_order(x), x.shape
+        ctx.lengths = EMPTY if lengths is None else lengths.long().contiguous()
         m, v = empty(B, 1, D), empty(B, 1, D)
-        _start(_moments_forward, _moments_worker, x.shape, [rows, m, v], ctx.lengths)
+        _start(_moments_forward, x.shape, [ctx.lengths, rows, m, v])
         ctx.save_for_backward(rows, m)
         return m, v, x.view_as(x)
 
@@ -165,8 +146,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx, dm, dv, passed):
         x, m = ctx.saved_tensors
         dx = torch.empty_like(x)
-        tensors = [x, m, in_order(dm), in_order(dv), in_order(passed), dx]
-        _start(_moments_backward, _moments_grad_worker, x.shape, tensors, ctx.lengths)
+        _start(_moments_backward, x.shape, [ctx.lengths, x, m, in_order(dm), in_order(dv), in_order(passed), dx])
         return dx, None
 
 
@@ -177,7 +157,7 @@ class _CentreScale(torch.autograd.Function):
         mu, s = (t.expand(B, 1, D).contiguous() for t in (constant(D, 0.0) if mean is None else mean, scale))
         beta = constant(D, 0.0) if shift is None else in_order(shift)
         y = torch.empty_like(rows)
-        _start(_apply_forward, _apply_worker, x.shape, [rows, mu, s, beta, y])
+        _start(_apply_forward, x.shape, [rows, mu, s, beta, y])
         ctx.save_for_backward(rows, mu, s)
         ctx.shapes = [None if t is None else t.shape for t in (mean, scale, shift)]
         return y
@@ -187,7 +167,7 @@ class _CentreScale(torch.autograd.Function):
     def backward(ctx, grad):
         x, mu, s = ctx.saved_tensors
         dx, sum_g, sum_gx = torch.empty_like(x), torch.empty_like(mu), torch.empty_like(mu)
-        _start(_apply_backward, _apply_grad_worker, x.shape, [x, mu, s, in_order(grad), dx, sum_g, sum_gx])
+        _start(_apply_backward, x.shape, [x, mu, s, in_order(grad), dx, sum_g, sum_gx])
         of_mean, of_scale, of_shift = ctx.shapes  # each was broadcast to (B, 1, D): its gradient is the sum over that
         dmean = None if of_mean is None else (-sum_g * s).sum_to_size(of_mean)
         dshift = None if of_shift is None else sum_g.sum_to_size(of_shift)

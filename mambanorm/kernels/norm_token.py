@@ -8,12 +8,11 @@ for other dtypes and devices, and the tests compare the two.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import ONE, ZERO, added_up, constant, empty, in_order, jit, memory, places, run, zeros
+from mambanorm.kernels.runtime import ONE, ZERO, added_up, constant, empty, entry, in_order, jit, memory, run, zeros
 from mambanorm.kernels.threads import scan_threads
 
 _f = np.float32
@@ -67,11 +66,13 @@ def _statistics(x, start, width, eps, centred):
     return mean, ONE / np.sqrt(var + eps)
 
 
-@jit()
-def _forward_worker(worker, workers, tokens, groups, width, eps, centred, places):
-    """places: x, γ, β, y, and the statistics (tokens, groups, 2)."""
-    x, gamma, beta = memory(places, 0), memory(places, 1), memory(places, 2)
-    y, stats = memory(places, 3), memory(places, 4)
+@entry
+def _forward(worker, workers, numbers, places):
+    """numbers: tokens, groups, channels of a group, centred. places: x, γ, β, ε, and the results y and the statistics
+    (tokens, groups, 2)."""
+    tokens, groups, width, centred = numbers
+    x, gamma, beta, eps = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)[0]
+    y, stats = memory(places, 4), memory(places, 5)
     for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
         for k in range(groups):
             low, start, place = _u(k * width), _u((t * groups + k) * width), _u(2 * (t * groups + k))
@@ -81,11 +82,13 @@ def _forward_worker(worker, workers, tokens, groups, width, eps, centred, places
                 y[start + _u(d)] = (x[start + _u(d)] - mean) * scale * gamma[low + _u(d)] + beta[low + _u(d)]
 
 
-@jit()
-def _backward_worker(worker, workers, tokens, groups, width, centred, places):
-    """places: x, γ, β, the statistics, grad, and the results dx and per worker the sums of dγ and dβ."""
-    x, gamma, stats, grad = memory(places, 0), memory(places, 1), memory(places, 3), memory(places, 4)
-    dx, sums = memory(places, 5), memory(places, 6)
+@entry
+def _backward(worker, workers, numbers, places):
+    """numbers: as forward. places: x, γ, the statistics, grad, and the results dx and per worker the sums of dγ and
+    dβ."""
+    tokens, groups, width, centred = numbers
+    x, gamma, stats, grad = memory(places, 0), memory(places, 1), memory(places, 2), memory(places, 3)
+    dx, sums = memory(places, 4), memory(places, 5)
     g, dgamma = np.empty(width, np.float32), _u(worker * 2 * groups * width)
     dbeta = dgamma + _u(groups * width)
     for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
@@ -104,37 +107,23 @@ def _backward_worker(worker, workers, tokens, groups, width, centred, places):
                 dx[start + _u(d)] = scale * (g[d] - total - (x[start + _u(d)] - mean) * scale * weighted)
 
 
-@jit(parallel=True)
-def _forward(workers, arguments):
-    for worker in numba.prange(workers):
-        _forward_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def _backward(workers, arguments):
-    for worker in numba.prange(workers):
-        _backward_worker(worker, workers, *arguments)
-
-
 class _TokenNorm(torch.autograd.Function):
     """x (B, L, D), weight and bias (D,), float32 on the CPU → y."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, eps, centred, groups):
-        given = [in_order(t) for t in (x, weight, bias)]
+        x, weight, bias = (in_order(t) for t in (x, weight, bias))
         tokens = x.shape[0] * x.shape[1]
-        ctx.cut = tokens, groups, x.shape[2] // groups
-        ctx.workers, ctx.centred = min(scan_threads(), tokens), bool(centred)
+        ctx.workers, ctx.numbers = min(scan_threads(), tokens), (tokens, groups, x.shape[2] // groups, centred)
         y, stats = empty(x.shape), empty(tokens, groups, 2)
-        run(_forward, _forward_worker, ctx.workers, (*ctx.cut, _f(eps), ctx.centred, places([*given, y, stats])))
-        ctx.save_for_backward(*given, stats)
+        run(_forward, ctx.workers, ctx.numbers, [x, weight, bias, constant(1, eps), y, stats])
+        ctx.save_for_backward(x, weight, stats)
         return y
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
         dx, sums = empty(grad.shape), zeros(ctx.workers, 2, grad.shape[2])
-        tensors = [*ctx.saved_tensors, in_order(grad), dx, sums]
-        run(_backward, _backward_worker, ctx.workers, (*ctx.cut, ctx.centred, places(tensors)))
+        run(_backward, ctx.workers, ctx.numbers, [*ctx.saved_tensors, in_order(grad), dx, sums])
         dweight, dbias = added_up(sums).unbind()
         return dx, dweight, dbias, None, None, None

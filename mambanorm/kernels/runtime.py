@@ -1,14 +1,15 @@
 """Helpers that every CPU kernel uses: Numba's `jit`, blocks of LANES numbers, and how a kernel is started.
 
 Map
-    jit                             the compiler, its flags and its cache on disk
+    entry, jit                      the compiler, its flags and its cache on disk: for a kernel, and for parts of one
     exp2, exp2_below, sigmoid       elementary functions that LLVM can vectorise (llvmlite has no vector math library)
-    memory, load, store, add_product  blocks of LANES numbers between tensors and a worker's buffers
+    load, store, add_product        blocks of LANES numbers between tensors and a worker's buffers
     empty, zeros, ones, full        tensors as kernels read and write them
     constant, EMPTY                 a vector of one number, made once; no tensor
-    places, in_order                addresses and sizes of tensors; a contiguous tensor
+    memory, table, whole_numbers    the tensors that a kernel was given
+    in_order                        a contiguous tensor
     added_up                        the sum of what each worker has summed
-    run                             starts a kernel, one at a time, and announces it if it must be compiled first
+    run, address_of                 starts a kernel, one at a time, and announces it if it must be compiled first
 """
 
 import functools
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
-from numba.core import event
+from numba.core import cgutils, event
 from numba.extending import intrinsic
 from torch import Tensor
 
@@ -31,10 +32,10 @@ LANES = 64  # channels per block: four AVX-512 or eight AVX2 registers; the inne
 
 
 def fingerprint(folder):
-    """Checksum of the source of all kernels: of every file in a subfolder of `folder` that has a `@jit`."""
+    """Checksum of the source of all kernels: of every file in a subfolder of `folder` that has `@entry` or `@jit`."""
     digest = hashlib.sha256()
     for source in sorted(folder.glob("*/*.py")):
-        if b"\n@jit(" in (text := source.read_bytes()):
+        if b"\n@entry\n" in (text := source.read_bytes()) or b"\n@jit(" in text:
             digest.update(text)
     return digest.hexdigest()[:8]
 
@@ -42,23 +43,29 @@ def fingerprint(folder):
 FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
 
 
+OPTIONS = {"error_model": "numpy", "nogil": True}
+
+
 def jit(*flags, **options):
-    """`numba.njit` without the flags that would hide inf or NaN; without a disk cache where none can be written.
+    """`numba.njit` for what kernels call, without the flags that would hide inf or NaN. Python cannot call it: it has
+    no wrapper for that and no machine code of its own, which would take a third of the time to compile."""
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **OPTIONS, **options}
+    return numba.njit(fastmath={"contract", *flags}, **options)
+
+
+def entry(function, **options):
+    """`numba.njit` for a kernel that `run` starts; without a disk cache where none can be written.
 
     Numba's disk cache notices a change in the file that defines a kernel, but not in another file whose functions the
     kernel calls. The cache files are named after the function's qualified name. That name holds the fingerprint, so a
     change in any kernel changes the name, and what was compiled before is not used.
     """
-    options = {"fastmath": {"contract", *flags}, "error_model": "numpy", "nogil": True, **options}
-
-    def decorate(function):
-        function.__qualname__ += f"_{FINGERPRINT}"
-        try:
-            return numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # "no locator available": neither the package's folder nor the user's can be written
-            return numba.njit(**options)(function)
-
-    return decorate
+    function.__qualname__ += f"_{FINGERPRINT}"
+    options = {"fastmath": {"contract"}, "no_cfunc_wrapper": True, **OPTIONS, **options}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # "no locator available": neither the package's folder nor the user's can be written
+        return numba.njit(**options)(function)
 
 
 # ---------------------------------------------------------------------------------------------- elementary functions
@@ -154,12 +161,20 @@ def in_wide_registers(typingctx):
     return types.none(), codegen
 
 
-@intrinsic
-def _pointer(typingctx, address):
-    def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], context.get_value_type(types.float32).as_pointer())
+def _pointer_to(kind):
+    """An address as a pointer to numbers of a kind."""
 
-    return types.CPointer(types.float32)(address), codegen
+    @intrinsic
+    def pointer(typingctx, address):
+        def codegen(context, builder, signature, args):
+            return builder.inttoptr(args[0], context.get_value_type(kind).as_pointer())
+
+        return types.CPointer(kind)(address), codegen
+
+    return pointer
+
+
+_float_pointer, _whole_pointer = _pointer_to(types.float32), _pointer_to(types.int64)
 
 
 @jit(inline="always")
@@ -169,7 +184,25 @@ def memory(places, k):
     An array passed from Python takes a microsecond to unpack, and the loops count references to it. This avoids both.
     Of a strided tensor the array reaches beyond its size: only ask whether that is 0, for a tensor that is not there.
     """
-    return numba.carray(_pointer(places[k, 0]), places[k, 1])
+    return numba.carray(_float_pointer(places[k, 0]), places[k, 1])
+
+
+@jit(inline="always")
+def table(places, k, columns):
+    """The numbers of tensor k as rows of so many columns."""
+    return numba.carray(_float_pointer(places[k, 0]), (places[k, 1] // columns, columns))
+
+
+@jit(inline="always")
+def room_for(address, rows, columns):
+    """A table of a worker's own at an address, and the address behind it."""
+    return numba.carray(_float_pointer(address), (rows, columns)), address + 4 * rows * columns
+
+
+@jit(inline="always")
+def whole_numbers(places, k, columns):
+    """`table` of an int64 tensor."""
+    return numba.carray(_whole_pointer(places[k, 0]), (places[k, 1] // columns, columns))
 
 
 @jit(inline="always")
@@ -217,28 +250,60 @@ class _Announce(event.Listener):
     def on_start(self, event):
         if not _Announce.said:
             _Announce.said = True
-            print("mambanorm: compiling the CPU kernels, once (about a minute) …", file=sys.stderr, flush=True)
+            print("mambanorm: compiling the CPU kernels, once (about half a minute) …", file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass
 
 
-_COMPILED = set()
+SIGNATURE = types.int64, types.int64, types.int64[::1], types.int64[:, ::1]
+"""Every kernel's: the worker, how many there are, whole numbers such as sizes, and where the tensors lie."""
 
 
-def run(parallel, serial, workers, arguments):
-    """Start a kernel. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
-    kernel, given = (serial, (0, 1, *arguments)) if workers == 1 else (parallel, (workers, arguments))
+@intrinsic
+def _call(typingctx, address, worker, workers, numbers, places):
+    """The kernel at an address, called with what follows."""
+
+    def codegen(context, builder, signature, args):
+        kind = context.call_conv.get_function_type(types.none, SIGNATURE).as_pointer()
+        kernel = builder.inttoptr(args[0], kind)
+        status, _ = context.call_conv.call_function(builder, kernel, types.none, SIGNATURE, args[1:])
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, *SIGNATURE), codegen
+
+
+@functools.partial(entry, parallel=True)
+def _side_by_side(address, workers, numbers, places):
+    """The one parallel loop: a kernel with such a loop of its own would take Numba thrice as long."""
+    for worker in numba.prange(workers):
+        _call(address, worker, workers, numbers, places)
+
+
+@functools.cache
+def address_of(kernel):
+    """Where the machine code of a kernel lies; it is compiled if it must be."""
+    with event.install_listener("numba:compile", _Announce()):
+        kernel.compile(SIGNATURE)
+    compiled = kernel.overloads[SIGNATURE]
+    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+
+
+def run(kernel, workers, numbers, tensors):
+    """Start a kernel with whole numbers and contiguous tensors, which the kernel finds at the same places in `numbers`
+    and `places`. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
+    numbers, places = np.array(numbers, dtype=np.int64), _places(tensors)
     with _LOCK:
-        if kernel in _COMPILED:
-            kernel(*given)
-            return
-        with event.install_listener("numba:compile", _Announce()):
-            kernel(*given)
-        _COMPILED.add(kernel)
+        address = address_of(kernel)
+        if workers == 1:
+            kernel(0, 1, numbers, places)
+        else:
+            _side_by_side(address, workers, numbers, places)
 
 
-def places(tensors):
+def _places(tensors):
     """Address and size of each tensor, as (tensors, 2) int64; an empty one has the address 0."""
     return np.array([(t.data_ptr(), t.numel()) for t in tensors], dtype=np.int64)
 

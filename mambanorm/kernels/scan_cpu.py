@@ -34,10 +34,15 @@ from torch import Tensor
 
 from mambanorm.kernels import scan_cpu_loops
 from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, ones, places, run, zeros
+from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, ones, run, zeros
 from mambanorm.kernels.threads import scan_threads
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
+
+
+def _rows(numbers):
+    """Rows of whole numbers as a kernel takes them, (rows, columns) int64."""
+    return torch.from_numpy(np.array([*numbers], dtype=np.int64))
 
 
 @functools.lru_cache(maxsize=256)
@@ -66,23 +71,20 @@ class Plan:
     decaying: bool = False  # every state decays and none is weighted: the kernels leave out what only the others need
 
     @functools.cached_property
-    def arguments(self):
-        """What the kernels need to know of the shapes."""
+    def numbers(self):
+        """What the kernels need to know of the shapes, and what they may leave out."""
         sizes = self.batch, self.length, self.channels, self.size, self.rank
-        return self.segments, self.blocks, STEPS, np.array(sizes, dtype=np.int64)
+        return self.segments, STEPS, *sizes, self.decaying
 
-    @property
+    @functools.cached_property
     def blocks(self):
         """(blocks, 4) int64: first channel, width, group of B, group of C."""
         per_b, per_c = self.channels // self.groups_b, self.channels // self.groups_c
         run = math.gcd(per_b, per_c)
-        return np.array(
-            [
-                (d, min(LANES, end - d), d // per_b, d // per_c)
-                for end in range(run, self.channels + 1, run)
-                for d in range(end - run, end, LANES)
-            ],
-            dtype=np.int64,
+        return _rows(
+            (d, min(LANES, end - d), d // per_b, d // per_c)
+            for end in range(run, self.channels + 1, run)
+            for d in range(end - run, end, LANES)
         )
 
     @functools.cached_property
@@ -131,7 +133,7 @@ class Plan:
 @functools.lru_cache(maxsize=256)
 def _rows_of_four(strides):
     """Strides as the kernels take them, beside flat memory: one compiled variant for every layout. Made once."""
-    return np.array([(*row, 0, 0, 0, 0)[:4] for row in strides], dtype=np.int64)
+    return _rows((*row, 0, 0, 0, 0)[:4] for row in strides)
 
 
 def powers_of(A):
@@ -214,10 +216,9 @@ def scan_forward(inputs, plan, keep, want_last):
     out = empty(inputs.u.shape)
     last = empty(plan.batch, plan.size, plan.channels) if want_last else EMPTY
     states = empty(plan.states_shape) if keep else EMPTY
-    tensors = [*inputs.strided(), *inputs.ordered(), empty(plan.scratch_shapes["forward"]), out, last, states]
-    strides = _rows_of_four(inputs.strides())
-    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
-    run(scan_cpu_loops.run_forward, scan_cpu_loops.forward_worker, plan.workers, arguments)
+    scratch, strides = empty(plan.scratch_shapes["forward"]), _rows_of_four(inputs.strides())
+    tensors = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, out, last, states]
+    run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, inputs.softplus), tensors)
     return out, last, states
 
 
@@ -238,10 +239,10 @@ def scan_backward(inputs, plan, grad, states):
         db, dc = (zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))
         layers = (), *((m.shape[1] * length * size, length * size, size) for m in (inputs.B, inputs.C))
     sums, scratch = zeros(plan.sums_shape), empty(plan.scratch_shapes["backward"])
-    tensors = [*inputs.strided(), *inputs.ordered(), scratch, grad, states, du, ddelta, db, dc, dz, sums]
     strides = _rows_of_four((*inputs.strides(), grad.stride(), *layers))
-    arguments = (*plan.arguments, strides, places(tensors), inputs.softplus, plan.decaying)
-    run(scan_cpu_loops.run_backward, scan_cpu_loops.backward_worker, plan.workers, arguments)
+    given = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, grad, states]
+    tensors = [*given, du, ddelta, db, dc, dz, sums]
+    run(scan_cpu_loops.backward, plan.workers, (*plan.numbers, inputs.softplus), tensors)
     ddelta, sums = added_up(ddelta), added_up(sums)
     db, dc = (None, None) if plan.rank else (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dA, dweight, dD, dbias, dlow = sums.split_with_sizes([size, size, 1, 1, plan.rank])

@@ -3,12 +3,11 @@
 Map of the file
 ---------------
 1. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
-2. `forward_worker`, `backward_worker`   walk over (batch row, channel block, chunk); `run_*` start them in parallel
+2. `forward`, `backward`   walk over (batch row, channel block, chunk)
 
 What calls them, and how the work is cut up, is in `mambanorm/kernels/scan_cpu.py`, with the glossary and the source.
 """
 
-import numba
 import numpy as np
 
 from mambanorm.kernels.runtime import (
@@ -19,14 +18,17 @@ from mambanorm.kernels.runtime import (
     TWO,
     ZERO,
     _f,
+    entry,
     exp2,
     exp2_below,
     in_wide_registers,
     jit,
     load,
     memory,
+    room_for,
     sigmoid,
     store,
+    whole_numbers,
 )
 
 # Slots of LANES floats in a worker's buffers. A row of a buffer holds its slots at fixed distances, so that LLVM sees
@@ -41,7 +43,7 @@ _BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _
 
 
 def scratch_floats(direction, steps, size, rank):
-    """Floats in a worker's scratch buffer; `_rooms` and `_more_rooms` name its parts."""
+    """Floats in a worker's scratch buffer, whose parts the two passes name."""
     pairs = (size + 1) // 2
     scalars = (_LOW + rank) * LANES + 2 * steps * 2 * pairs
     if direction == "forward":
@@ -84,8 +86,8 @@ def _read_scalars(m, b, group, t0, steps, size, values):
 
 
 @jit()
-def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows, slope):
-    """Fill u, Δ, Δ·u and, for the backward pass, `slope` = softplus' of a chunk: Δ = softplus(delta + bias).
+def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, rows):
+    """Fill u, Δ, Δ·u and, for the backward pass, the slope of softplus of a chunk: Δ = softplus(delta + bias).
 
     With a rank the rows of delta hold R numbers for each group, and delta is their product with the weight in `fixed`.
     Lanes past the width keep u = 0, so their state stays 0.
@@ -104,7 +106,7 @@ def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, ro
             load(rows, t, _DT, delta[0], _place(delta, b, t0 + t, d0), width)
             for d in range(LANES):
                 rows[t, _DT + d] += fixed[_BIAS, d]
-        if softplus and slope:
+        if softplus and rows.shape[1] == _BACKWARD:
             for d in range(LANES):
                 x = rows[t, _DT + d]
                 e = exp2_below(-abs(x) * LOG2E)
@@ -161,8 +163,8 @@ def _replay(steps, decaying, rows, cells, b_values, c_values, history):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
                     a0, a1 = exp2_below(dt * cells[p, _A + d]), exp2_below(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
-                    history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
-                    history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
+                    history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
+                    history[t * len(cells) + p, _A1 + d], history[t * len(cells) + p, _AH1 + d] = a1, h1
                     h0 += du * b0
                     h1 += du * b1
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
@@ -172,8 +174,8 @@ def _replay(steps, decaying, rows, cells, b_values, c_values, history):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
                     a0, a1 = exp2(dt * cells[p, _A + d]), exp2(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
-                    history[t, p, _A0 + d], history[t, p, _AH0 + d] = a0, h0
-                    history[t, p, _A1 + d], history[t, p, _AH1 + d] = a1, h1
+                    history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
+                    history[t * len(cells) + p, _A1 + d], history[t * len(cells) + p, _AH1 + d] = a1, h1
                     h0 += du * b0
                     h1 += du * b1
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
@@ -201,7 +203,7 @@ def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
             if weighted:
                 for d in range(LANES):
                     dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
-                    ah0, ah1 = history[t, p, _AH0 + d], history[t, p, _AH1 + d]
+                    ah0, ah1 = history[t * len(cells) + p, _AH0 + d], history[t * len(cells) + p, _AH1 + d]
                     h0, h1 = ah0 + du * b0, ah1 + du * b1
                     cells[p, _DW + d] += dy * h0 * c0
                     cells[p, CELL + _DW + d] += dy * h1 * c1
@@ -212,8 +214,8 @@ def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
                     db0 += g0 * du
                     db1 += g1 * du
                     rows[t, _DDU + d] += g0 * b0 + g1 * b1
-                    cells[p, _G + d] = g0 * history[t, p, _A0 + d]
-                    cells[p, CELL + _G + d] = g1 * history[t, p, _A1 + d]
+                    cells[p, _G + d] = g0 * history[t * len(cells) + p, _A0 + d]
+                    cells[p, CELL + _G + d] = g1 * history[t * len(cells) + p, _A1 + d]
                     g0 *= ah0
                     g1 *= ah1
                     rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
@@ -222,15 +224,15 @@ def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
             else:
                 for d in range(LANES):
                     dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
-                    ah0, ah1 = history[t, p, _AH0 + d], history[t, p, _AH1 + d]
+                    ah0, ah1 = history[t * len(cells) + p, _AH0 + d], history[t * len(cells) + p, _AH1 + d]
                     dc0 += dy * (ah0 + du * b0)
                     dc1 += dy * (ah1 + du * b1)
                     g0, g1 = cells[p, _G + d] + dy * c0, cells[p, CELL + _G + d] + dy * c1
                     db0 += g0 * du
                     db1 += g1 * du
                     rows[t, _DDU + d] += g0 * b0 + g1 * b1
-                    cells[p, _G + d] = g0 * history[t, p, _A0 + d]
-                    cells[p, CELL + _G + d] = g1 * history[t, p, _A1 + d]
+                    cells[p, _G + d] = g0 * history[t * len(cells) + p, _A0 + d]
+                    cells[p, CELL + _G + d] = g1 * history[t * len(cells) + p, _A1 + d]
                     g0 *= ah0
                     g1 *= ah1
                     rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
@@ -248,41 +250,6 @@ def _add_scalars(t0, steps, size, values, total, start, strides):
 
 
 # ---------------------------------------------------------------------------------------------------- walks over blocks
-@jit()
-def _own(scratch, worker, workers):
-    """A worker's part of a buffer."""
-    share = scratch.size // workers
-    return scratch[worker * share : (worker + 1) * share]
-
-
-@jit()
-def _rooms(scratch, steps, pairs, rank, row):
-    """A worker's buffers, one after the other: per step, per state index, per block, B and C; and what is left."""
-    first, second = steps * row, steps * row + pairs * 2 * CELL
-    third = second + (_LOW + rank) * LANES
-    values = steps * 2 * pairs
-    return (
-        scratch[:first].reshape(steps, row),
-        scratch[first:second].reshape(pairs, 2 * CELL),
-        scratch[second:third].reshape(_LOW + rank, LANES),
-        scratch[third : third + values].reshape(steps, 2 * pairs),
-        scratch[third + values : third + 2 * values].reshape(steps, 2 * pairs),
-        scratch[third + 2 * values :],
-    )
-
-
-@jit()
-def _more_rooms(scratch, steps, pairs, rank):
-    """What the backward pass needs in addition: sums per block, dB and dC of a chunk, and its history."""
-    first, values = (_LOW + rank) * LANES, steps * 2 * pairs
-    return (
-        scratch[:first].reshape(_LOW + rank, LANES),
-        scratch[first : first + values].reshape(steps, 2 * pairs),
-        scratch[first + values : first + 2 * values].reshape(steps, 2 * pairs),
-        scratch[first + 2 * values :].reshape(steps, pairs, HISTORY),
-    )
-
-
 @jit()
 def _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed):
     """What a block of channels keeps for all its steps: A·log2(e), weight (1 if none), D, bias and Δ's weight."""
@@ -317,23 +284,27 @@ def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
         store(rows, t, _Y, out, start + t * channels, width)
 
 
-@jit()
-def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, decaying):
+@entry
+def forward(worker, workers, numbers, places):
     """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
 
-    sizes: B, L, D, N, R. places: u, delta, B, C, z (with a row of strides each), A, low,
-    weight, D, bias, scratch, and then the results out, last and states, in order.
+    numbers: segments, steps of a chunk, B, L, D, N, R, decaying, softplus. places: u, delta, B, C, z (with a row of
+    strides each), A, low, weight, D, bias, scratch, blocks, strides, and then the results out, last and states.
     """
-    batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    segments, steps, batch, length, channels, size, rank, decaying, softplus = numbers
+    blocks, strides = whole_numbers(places, 11, 4), whole_numbers(places, 12, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
     u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
     cm, z = (memory(places, 3), strides[3]), (memory(places, 4), strides[4])
     a, low, weight, skip, bias = (
         memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
     )  # fmt: skip
-    out, last, states = memory(places, 11), memory(places, 12), memory(places, 13)
-    room = _own(memory(places, 10), worker, workers)
-    rows, cells, fixed, b_values, c_values, _ = _rooms(room, steps, pairs, rank, _FORWARD)
+    out, last, states = memory(places, 13), memory(places, 14), memory(places, 15)
+    rows, room = room_for(places[10, 0] + 4 * (places[10, 1] // workers) * worker, steps, _FORWARD)
+    cells, room = room_for(room, pairs, 2 * CELL)
+    fixed, room = room_for(room, _LOW + rank, LANES)
+    b_values, room = room_for(room, steps, 2 * pairs)
+    c_values, room = room_for(room, steps, 2 * pairs)
     for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
@@ -349,7 +320,7 @@ def forward_worker(worker, workers, segments, blocks, steps, sizes, strides, pla
                         store(cells, n // 2, n % 2 * CELL + _H, states, (place + n) * channels + d0, width)
                 _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
                 _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
-                _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows, False)
+                _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
                 _advance(count, decaying, rows, cells, b_values, c_values)
                 start = (b * length + t0) * channels + d0
                 _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
@@ -410,7 +381,8 @@ def _finish_ddelta(
 
 @jit()
 def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
-    """Adds a block's sums over its steps to a worker's: N rows of dA, N of the weight, dD, d(delta_bias), R of low."""
+    """Adds a block's sums over its steps to a worker's, from d0 on: N rows of dA, N of the weight, dD, d(delta_bias),
+    R of low."""
     for n in range(size):
         for d in range(width):
             sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
@@ -423,26 +395,34 @@ def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
             sums[np.uintp((2 * size + 2 + r) * channels + d0) + np.uintp(d)] += totals[_LOW + r, d]
 
 
-@jit()
-def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, places, softplus, decaying):
-    """Backward pass of one worker's share; arguments as in `forward_worker`.
+@entry
+def backward(worker, workers, numbers, places):
+    """Backward pass of one worker's share; arguments as in `forward`.
 
-    After scratch stand grad (with strides), states, du, ddelta, dB, dC, dz and sums. The last three rows of strides are
+    After strides stand grad (with strides), states, du, ddelta, dB, dC, dz and sums. The last three rows of strides are
     those of ddelta, dB and dC: from layer to layer (segment · B + b), group to group, and step to step.
     """
-    batch, length, channels, size, rank = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    segments, steps, batch, length, channels, size, rank, decaying, softplus = numbers
+    blocks, strides = whole_numbers(places, 11, 4), whole_numbers(places, 12, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
     u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
-    cm, z, grad = (memory(places, 3), strides[3]), (memory(places, 4), strides[4]), (memory(places, 11), strides[5])
+    cm, z, grad = (memory(places, 3), strides[3]), (memory(places, 4), strides[4]), (memory(places, 13), strides[5])
     a, low, weight, skip, bias = (
         memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
     )  # fmt: skip
-    states, du, dz = memory(places, 12), memory(places, 13), memory(places, 17)
-    ddelta, db, dc = memory(places, 14), memory(places, 15), memory(places, 16)
-    sums = _own(memory(places, 18), worker, workers)
-    room = _own(memory(places, 10), worker, workers)
-    rows, cells, fixed, b_values, c_values, room = _rooms(room, steps, pairs, rank, _BACKWARD)
-    totals, db_values, dc_values, history = _more_rooms(room, steps, pairs, rank)
+    states, du, dz = memory(places, 14), memory(places, 15), memory(places, 19)
+    ddelta, db, dc = memory(places, 16), memory(places, 17), memory(places, 18)
+    sums = memory(places, 20)
+    first_sum = sums.size // workers * worker
+    rows, room = room_for(places[10, 0] + 4 * (places[10, 1] // workers) * worker, steps, _BACKWARD)
+    cells, room = room_for(room, pairs, 2 * CELL)
+    fixed, room = room_for(room, _LOW + rank, LANES)
+    totals, room = room_for(room, _LOW + rank, LANES)
+    b_values, room = room_for(room, steps, 2 * pairs)
+    c_values, room = room_for(room, steps, 2 * pairs)
+    db_values, room = room_for(room, steps, 2 * pairs)
+    dc_values, room = room_for(room, steps, 2 * pairs)
+    history, room = room_for(room, steps * pairs, HISTORY)
     for item in range(batch * segments * worker // workers, batch * segments * (worker + 1) // workers):
         b, segment = item // segments, item % segments
         for k in range(len(blocks) * segment // segments, len(blocks) * (segment + 1) // segments):
@@ -464,7 +444,7 @@ def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, pl
                             cells[p, slot + d] = ZERO
                 _read_scalars(bm, b, group_b, t0, count, size, b_values)
                 _read_scalars(cm, b, group_c, t0, count, size, c_values)
-                _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows, True)
+                _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
                 _replay(count, decaying, rows, cells, b_values, c_values, history)
                 start = (b * length + t0) * channels + d0
                 _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
@@ -481,16 +461,4 @@ def backward_worker(worker, workers, segments, blocks, steps, sizes, strides, pl
                     b, group_b, t0, count, width, start, layer, rank, channels, strides[6], delta, fixed, rows, ddelta,
                     totals,
                 )  # fmt: skip
-            _add_sums(size, rank, channels, d0, width, cells, totals, sums)
-
-
-@jit(parallel=True)
-def run_forward(workers, arguments):
-    for worker in numba.prange(workers):
-        forward_worker(worker, workers, *arguments)
-
-
-@jit(parallel=True)
-def run_backward(workers, arguments):
-    for worker in numba.prange(workers):
-        backward_worker(worker, workers, *arguments)
+            _add_sums(size, rank, channels, first_sum + d0, width, cells, totals, sums)

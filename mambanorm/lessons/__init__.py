@@ -6,5 +6,5 @@
     batch_norm.py      a small VGG with and without batch norm (the lecture's claim)
     block_parts.py     a Mamba block without its gate or without its convolution
 
-The study's own runs go through training/ and its store. These do not: they are too small to keep.
+What the last two measured is kept in the run store, in a folder that its runs do not see (training/kept.py).
 """

@@ -9,18 +9,19 @@ is one of the norm, and how much one of the start.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import pandas as pd
 import torch
 from torch import nn
 
 from mambanorm.basics.errors import unknown
-from mambanorm.lessons.fitting import accuracy, channels_first, fit
+from mambanorm.lessons.fitting import accuracy, channels_first, fit, kept_lesson
 from mambanorm.tasks import load_task
 
 ARMS = ("none", "none, He start", "BN")
 RATES = (0.02, 0.1)
-EPOCHS, SEEDS = {"smoke": 1, "quick": 5}, {"smoke": 1, "quick": 4}
+EPOCHS, SEEDS = {"smoke": 1, "quick": 5, "evening": 5}, {"smoke": 1, "quick": 4, "evening": 4}
 """At larger scales 10 epochs and 8 seeds."""
 
 
@@ -44,21 +45,28 @@ def small_vgg(arm: str, *, classes: int = 10) -> nn.Sequential:
     return model
 
 
-def with_and_without(scale: str, seeds: int | None = None, rates: Iterable[float] = RATES) -> pd.DataFrame:
-    """Trains every arm at every rate with every seed. A row an epoch: arm, lr, seed, epoch, train_accuracy, and
-    val_accuracy of the trained model (the same in all rows of a run); accuracies are fractions."""
+def with_and_without(
+    scale: str, seeds: int | None = None, rates: Iterable[float] = RATES, runs_dir=None
+) -> pd.DataFrame:
+    """Trains every arm at every rate with every seed, or reads what the run store holds of that. A row an epoch: arm,
+    lr, scale, epoch, train_accuracy, val_accuracy of the trained model (the same in all rows of a run), seed;
+    accuracies are fractions."""
     seeds = SEEDS.get(scale, 8) if seeds is None else seeds
-    runs = [_run(scale, arm, rate, seed) for rate in rates for seed in range(seeds) for arm in ARMS]
-    return pd.concat(runs, ignore_index=True)
+    each = {f"vgg-{scale}-{rate:g}": partial(_curves, scale, rate) for rate in rates}
+    return pd.concat(
+        [kept_lesson(__file__, name, curves, seeds, runs_dir) for name, curves in each.items()], ignore_index=True
+    )
 
 
-def _run(scale: str, arm: str, rate: float, seed: int) -> pd.DataFrame:
+def _curves(scale: str, rate: float, seed: int) -> list[dict]:
+    return [row for arm in ARMS for row in _run(scale, arm, rate, seed)]
+
+
+def _run(scale: str, arm: str, rate: float, seed: int) -> list[dict]:
     data = load_task("digits_images", scale, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = small_vgg(arm)
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-        curve = list(fit(model, channels_first(data.train), optimizer, epochs=EPOCHS.get(scale, 10)))
-    frame = pd.DataFrame(dict(epoch=range(1, len(curve) + 1), train_accuracy=curve))
-    facts = dict(arm=arm, lr=rate, seed=seed, scale=scale, val_accuracy=accuracy(model, channels_first(data.val)))
-    return frame.assign(**facts)
+    torch.manual_seed(seed)
+    model = small_vgg(arm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    curve = list(fit(model, channels_first(data.train), optimizer, epochs=EPOCHS.get(scale, 10)))
+    facts = dict(arm=arm, lr=rate, scale=scale, val_accuracy=accuracy(model, channels_first(data.val)))
+    return [facts | dict(epoch=epoch, train_accuracy=share) for epoch, share in enumerate(curve, start=1)]

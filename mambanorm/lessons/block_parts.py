@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import pandas as pd
 import torch
@@ -17,15 +18,17 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.block import BlockCache, MambaBlock
-from mambanorm.lessons.fitting import accuracy, first, fit
+from mambanorm.lessons.fitting import accuracy, first, fit, kept_lesson
 from mambanorm.tasks import load_task
 from mambanorm.tasks.base import Split
 
 PARTS = ("nothing", "conv", "gate")
 TASKS = ("neighbours", "digits")
-ROWS, SEEDS = {"smoke": 96, "quick": 960}, {"smoke": 1, "quick": 3}
+ROWS, SEEDS = {"smoke": 96, "quick": 960, "evening": 960}, {"smoke": 1, "quick": 3, "evening": 3}
 """Training rows and seeds; at larger scales 4,000 and 8."""
-EPOCHS = {"smoke": {"neighbours": 1, "digits": 1}, "quick": {"neighbours": 4, "digits": 6}}
+EPOCHS = {"smoke": {"neighbours": 1, "digits": 1}} | {
+    scale: {"neighbours": 4, "digits": 6} for scale in ("quick", "evening")
+}
 """At larger scales 15."""
 SYMBOLS, A, B = 6, 0, 1
 
@@ -78,19 +81,26 @@ def neighbours(rows: int, seed: int, *, copies: int = 3) -> Split:
 
 
 def parts_of_a_block(
-    scale: str, seeds: int | None = None, tasks: Iterable[str] = TASKS, *, epochs: int | None = None
+    scale: str, seeds: int | None = None, tasks: Iterable[str] = TASKS, *, epochs: int | None = None, runs_dir=None
 ) -> pd.DataFrame:
-    """Trains a one-block model without each of PARTS. A row a run: task, without, seed, scale, epochs, test_accuracy,
-    chance (fractions). None = the scale's seeds and epochs. ValueError for an unknown task."""
-    seeds = SEEDS.get(scale, 8) if seeds is None else seeds
-    rows = [(task, seed, part) for task in tasks for seed in range(seeds) for part in PARTS]
-    return pd.DataFrame([_run(scale, *row, epochs) for row in rows])
+    """Trains a one-block model without each of PARTS, or reads what the run store holds of that. A row a run: task,
+    without, scale, epochs, test_accuracy, chance (fractions), seed. None = the scale's seeds and epochs. ValueError for
+    an unknown task."""
+    seeds, frames = SEEDS.get(scale, 8) if seeds is None else seeds, []
+    for task in tasks:
+        if task not in TASKS:
+            raise unknown("task of this lesson", task, TASKS)
+        passes = EPOCHS.get(scale, {}).get(task, 15) if epochs is None else epochs
+        each = partial(_runs, scale, task, passes)
+        frames.append(kept_lesson(__file__, f"{task}-{scale}-{passes}", each, seeds, runs_dir))
+    return pd.concat(frames, ignore_index=True)
 
 
-def _run(scale: str, task: str, seed: int, part: str, epochs: int | None) -> dict:
-    if task not in TASKS:
-        raise unknown("task of this lesson", task, TASKS)
-    epochs = EPOCHS.get(scale, {}).get(task, 15) if epochs is None else epochs
+def _runs(scale: str, task: str, epochs: int, seed: int) -> list[dict]:
+    return [_run(scale, task, seed, part, epochs) for part in PARTS]
+
+
+def _run(scale: str, task: str, seed: int, part: str, epochs: int) -> dict:
     train, test, classes = _data(task, scale, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -98,7 +108,7 @@ def _run(scale: str, task: str, seed: int, part: str, epochs: int | None) -> dic
         optimizer = torch.optim.AdamW(model.parameters(), lr=8e-3)
         for _ in fit(model, train, optimizer, epochs=epochs, batch_size=32):
             pass
-    facts = dict(task=task, without=part, seed=seed, scale=scale, epochs=epochs)
+    facts = dict(task=task, without=part, scale=scale, epochs=epochs)
     return facts | dict(test_accuracy=accuracy(model, test), chance=1 / classes)
 
 

@@ -1,14 +1,20 @@
-"""A loop of a few lines for the lessons' small experiments; it goes by epochs, the kit's (loop.py) by steps."""
+"""A loop of a few lines for the lessons' small experiments, and their place in the run store.
+
+The loop goes by epochs, the kit's (loop.py) by steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.tasks.base import Split
+from mambanorm.training import kept
 
 
 def fit(
@@ -46,3 +52,11 @@ def channels_first(split: Split) -> Split:
     """Images (n, H, W, C) as (n, C, H, W)."""
     images: Tensor = split.inputs.permute(0, 3, 1, 2).contiguous()
     return Split(images, split.labels)
+
+
+def kept_lesson(
+    file: str, name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int, runs_dir=None
+) -> pd.DataFrame:
+    """The rows of a lesson's experiment for seeds 0, 1, …, from `<run store>/.lessons/` or measured now. file: where
+    the lesson is written; a lesson that is written anew is measured anew."""
+    return kept.kept(".lessons", name, one_seed, range(seeds), kept.digest(Path(file), Path(__file__)), runs_dir)

@@ -1,5 +1,6 @@
 """Pretrained weights: a checkpoint of mamba-ssm or transformers becomes a LanguageModel of this kit.
 
+checkpoint_in            a file, or the folder of a download → the file with the weights
 read_checkpoint          a file → state dict, without running anything in it
 load_mamba_checkpoint    a state dict of Mamba-1, Mamba-2 or Falcon-Mamba → LanguageModel
 
@@ -27,19 +28,34 @@ ENDINGS = (".safetensors", ".bin", ".pt", ".pth")  # of the files that hold a st
 SHOWN = 5  # names of a kind in an error: enough to see what is wrong
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a `.safetensors` file or of one that torch has saved; nothing in the file is ever run.
+def checkpoint_in(path: str | Path) -> Path:
+    """The file itself; of a folder its model.safetensors, or the one checkpoint that lies in it.
 
-    ValueError for a folder and for a file that is damaged or holds more than tensors, FileNotFoundError for one that is
-    not there.
+    ValueError for a folder with none or with several.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    found = sorted(file.name for file in path.iterdir() if file.suffix in ENDINGS)
+    if "model.safetensors" in found or len(found) == 1:
+        return path / ("model.safetensors" if "model.safetensors" in found else found[0])
+    if not found:
+        raise ValueError(f"{path} is a folder: give the path of a checkpoint; none ({', '.join(ENDINGS)}) lies in it")
+    raise ValueError(f"{path} is a folder: give the path of a file in it, {' or '.join(found[:SHOWN])}{more(found)}")
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a `.safetensors` file or of one that torch has saved, or of the folder it lies in (checkpoint_in);
+    nothing in the file is ever run.
+
+    ValueError for a file that is damaged or holds more than tensors, FileNotFoundError for one that is not there.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder: {_files_in(Path(path))}")
+    path = checkpoint_in(path)
     try:
-        if Path(path).suffix == ".safetensors":
+        if path.suffix == ".safetensors":
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -51,14 +67,6 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         ) from None
     except (SafetensorError, OSError, EOFError, KeyError, RuntimeError) as error:
         raise ValueError(f"{path} is truncated, altered or no checkpoint ({error!r}): bring it again") from error
-
-
-def _files_in(folder: Path) -> str:
-    """Which file to give instead of the folder it lies in."""
-    found = sorted(file.name for file in folder.iterdir() if file.suffix in ENDINGS)
-    if not found:
-        return f"give the path of a checkpoint; none ({', '.join(ENDINGS)}) lies in it"
-    return f"give the path of a file in it, {' or '.join(found[:SHOWN])}{more(found)}"
 
 
 def load_mamba_checkpoint(

@@ -36,7 +36,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import ROOT
+from mambanorm.basics.settings import CHECKOUT, KIT, ROOT, WORK
 from mambanorm.report import notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome, tags_of
 from mambanorm.training import machine
@@ -101,7 +101,8 @@ def run_notebook(
     unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
     crash, kernels = "", kernels or Kernels()
     try:
-        with kernels.start(path.parent) as kernel:
+        # beside its notebook, as in JupyterLab; but nothing is written beside those of an installed wheel
+        with kernels.start(path.parent if CHECKOUT or KIT not in path.parents else WORK) as kernel:
             # papermill formats its paths: braces in a folder's name must be doubled
             names = [str(name).replace("{", "{{").replace("}", "}}") for name in (path, unfinished)]
             options = dict(kernel_name="python3", language="python", progress_bar=False)
@@ -212,7 +213,8 @@ class Kernels:
     def _environment(self) -> dict[str, str]:
         env = dict(os.environ)
         env.pop("MPLBACKEND", None)  # a backend chosen for scripts would swallow the figures
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+        if CHECKOUT:  # which need not be installed
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         if self.threads:
             names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
             env |= dict.fromkeys(names, str(self.threads))

@@ -62,6 +62,7 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
     )
     whole = page(f"Normalization in Mamba: report at scale {scale}", figures(body), template("index.css"))
     write_text(out_dir / "index.html", whole)
+    write_text(out_dir / ".nojekyll", "")  # GitHub Pages then serves the folder as it is
     return out_dir / "index.html"
 
 

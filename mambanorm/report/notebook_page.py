@@ -7,6 +7,7 @@ elements.
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 
 import nbformat
@@ -72,5 +73,12 @@ def to_html(nb: nbformat.NotebookNode, title: str) -> str:
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
     links = navigation()
-    whole = page(title, f"{links}\n{figures(cells)}\n{links}", colours, template("notebook.css"))
-    return to_pages(whole)
+    body = f"{links}\n{sections(cells)}\n{figures(cells)}\n{links}"
+    return to_pages(page(title, body, colours, template("notebook.css")))
+
+
+def sections(cells: str) -> str:
+    """The contents of a page, folded: a link to each section."""
+    found = re.findall(r'<h2 id="(.*?)">(.*?)<a class="anchor-link"', cells)
+    lines = "\n".join(f'<li><a href="#{place}">{title}</a></li>' for place, title in found)
+    return f"<details><summary>On this page</summary><ul>{lines}</ul></details>" if found else ""

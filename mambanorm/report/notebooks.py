@@ -1,6 +1,7 @@
 """The study's notebooks and the runs that they need. This much a dry run asks for, and does not wait for the rest.
 
 find_notebooks      their files, in teaching order
+copy_notebooks      them in another folder
 study_runs          the runs of each
 """
 
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from mambanorm.basics.atomic import write_bytes
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import ROOT
+from mambanorm.basics.settings import KIT
 from mambanorm.study.experiments import study
 from mambanorm.training.grid import check_names, check_task
 
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS = KIT / "notebooks"
 
 
 def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
@@ -24,7 +26,7 @@ def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
     """
     found = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("."))
     if not found:
-        raise ValueError(f"no notebooks in {NOTEBOOKS}: the study runs from a checkout of the project")
+        raise ValueError(f"no notebooks in {NOTEBOOKS}: a checkout of the project has them, and so has its wheel")
     if wanted is None:
         return found
     wanted = check_names("notebooks", wanted.split(",") if isinstance(wanted, str) else wanted)
@@ -37,6 +39,18 @@ def find_notebooks(wanted: str | Sequence[str] | None = None) -> list[Path]:
             raise unknown("notebook", name, [path.stem for path in found])
         chosen.update(matches)
     return sorted(chosen)
+
+
+def copy_notebooks(folder: Path, *, force: bool = False) -> list[str]:
+    """Copies the notebooks into a folder; those in it that differ stay unless forced, and their names are returned."""
+    kept = []
+    for path in find_notebooks():
+        copy, content = folder / path.name, path.read_bytes()
+        if force or not copy.exists():
+            write_bytes(copy, content)
+        elif copy.read_bytes() != content:
+            kept.append(path.name)
+    return kept
 
 
 def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> dict[str, list]:

@@ -18,9 +18,10 @@ from itertools import chain
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import ROOT, check_source, study_scale
+from mambanorm.basics.settings import WORK, check_source, study_scale
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
+from mambanorm.kernels.warm import warm_up
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
@@ -36,7 +37,7 @@ from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 from mambanorm.training.sweep import sweep
 
-REPORTS = ROOT / "reports"
+REPORTS = WORK / "reports"
 
 
 def exit_code(outcomes: Iterable[NotebookOutcome]) -> int:
@@ -89,6 +90,7 @@ def run_study(
         facts = study_facts(scale, source, tasks, seeds, len(runs), len(missing), time.monotonic() - start)
         write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
 
+    warm_up()  # here, on two cores, and not in every notebook
     for train_first in (False, True):
         now = [path for path in paths if bool(lacking[path.stem]) is train_first]
         if train_first and missing:

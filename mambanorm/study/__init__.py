@@ -12,7 +12,7 @@ table_2.py        Table 2 beside our gains, and what the tasks that are not run 
 gate.py           what a block does with an input that grows;   modes.py: trained models scored in train and eval mode
 inside.py         the models of notebook 07: weights turned up, trained weights, growth over depth, how runs ended
 replication.py    the reader's own machine trains compared arms once more, and what that says
-halves.py         IN taken apart;   more_seeds.py: recorded seeds of the same arms
+halves.py         IN taken apart
 two_looks.py      why new seeds are judged alone
 classical.py      boosted trees and a linear model on a run's own split of a table
 plan.py           what a run costs before it starts;   estimate.py: how long the runs take that are not trained yet

@@ -21,11 +21,11 @@ from typing import Any
 
 from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm, AttentionArm, arms
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import STUDY_SCALE, check_scale, check_source, default_scale, study_scale
+from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import base_config, check_names, grid, unique
+from mambanorm.training.own_rates import at_own_rates
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
-from mambanorm.training.recorded_results import own_rate
 from mambanorm.training.seeds import check_seeds
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
@@ -62,6 +62,9 @@ VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None",
 
 OWN = Arm("RMSN", "None")
 """Mamba's own arm, beside which those of `site_arms` stand."""
+GATED_ARMS = [OWN, OWN._replace(more=(("gated", "RMSN"),))]
+"""It, and with the norm behind the gate that Mamba-2 has: of the further sites the one recorded in trained models."""
+
 SITE_NORMS = ("RMSN", "LN", "Scale")
 """The norm of most later models, another one, and the gain alone that tells normalizing from scaling."""
 
@@ -69,6 +72,14 @@ SITE_NORMS = ("RMSN", "LN", "Scale")
 def site_arms(norms: Sequence[str] = SITE_NORMS) -> list[Arm]:
     """Mamba's own arm, and with it each norm at each of the further sites: beyond the paper."""
     return [OWN, *(OWN._replace(more=((site, norm),)) for norm in norms for site in MORE_SITES)]
+
+
+def site_runs(
+    scale: str, tasks: Sequence[str] = ("digits",), seeds: int | Iterable[int] | None = None
+) -> list[RunConfig]:
+    """Every norm at every site at one learning rate, and RMSN at every site of a language model; [] without a task."""
+    tasks_of = ((site_arms(), tasks), (site_arms(["RMSN"]), LANGUAGE_TASKS if tasks else []))
+    return [config for arms, of in tasks_of for config in grid(arms, of, scale=scale, seeds=seeds)]
 
 
 STUDY_TASKS = ("digits", "listops", "digits_images", "diabetes")
@@ -125,17 +136,12 @@ TRAINED_FURTHER: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def figure_9_runs(scale: str, norm: str = "BN", tasks: Sequence[str] | None = None) -> list[RunConfig]:
-    """Figure 9's four arms with one norm, one seed: on digits, and on ListOps if it is asked for (None = it is).
-
-    On ListOps the models of `TRAINED_FURTHER`; on digits the study's own models and those of `TRAINED_FURTHER` (at
-    quick 8 runs, 25 s on two cores); then the deepest of `depth_runs`. The verdict on Figure 9 rests on `growth_runs`.
-    """
-    four = four_arms(norm)
-    further = [TRAINED_FURTHER.get((scale, task), {}) for task in ("listops", "digits")]
-    listops = grid(four, "listops", scale=scale, seeds=1, **further[0]) if "listops" in (tasks or STUDY_TASKS) else []
-    digits = [config for more in ({}, further[1]) for config in grid(four, "digits", scale=scale, seeds=1, **more)]
-    deepest = depth_runs(scale, norm, depths=DEPTHS[scale][-1:])
-    return unique(listops + digits + deepest)
+    """Figure 9's four arms with one norm, one seed, trained in seconds, to look at every token: on digits, with the
+    scale's own four blocks; on ListOps (`TRAINED_FURTHER`) if it is asked for and digits are not. The verdict on
+    Figure 9 rests on `growth_runs`."""
+    task = next((task for task in tasks or () if task in ("digits", "listops")), "digits")
+    further = TRAINED_FURTHER.get((scale, task), {}) if task == "listops" else {}
+    return grid(four_arms(norm), task, scale=scale, seeds=1, **further)
 
 
 FAILURE_DEPTHS = {"smoke": (1, 2), "quick": (4, 8, 16), "evening": (8,), "lab": (4, 8, 16), "paper": (4, 8, 16)}
@@ -317,37 +323,13 @@ def scaled_lr(task: str, scale: str | None, factor: float, model: str = "mamba")
 
 
 def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str]:
-    """Those of Table 2's tasks that are asked for. None = all; at smoke and quick only ListOps, which takes minutes and
-    needs no download."""
+    """Those of Table 2's tasks that are asked for, and at evening of the recorded ones. None = all; at smoke and quick
+    only ListOps, which takes minutes and needs no download, and at evening only what is recorded."""
+    recorded = RECORDED_TASKS[:2] if scale == STUDY_SCALE else ()
     if tasks is None:
-        few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: RECORDED_TASKS[:2]}
+        few = {"smoke": VALIDATION_TASKS[:1], "quick": VALIDATION_TASKS[:1], STUDY_SCALE: recorded}
         return list(few.get(scale, VALIDATION_TASKS))
-    return [task for task in VALIDATION_TASKS if task in check_names("tasks", tasks)]
-
-
-def at_own_rates(
-    arms: Sequence[Arm],
-    tasks: Sequence[str],
-    scale: str,
-    seeds: int | Iterable[int] | None = None,
-    source: str | None = None,
-) -> list[RunConfig]:
-    """`grid`, each arm at the learning rate at which its recorded runs are best on validation, else at the task's.
-
-    Where runs of the task are recorded and they are to be read (`source`, None = the environment's), arms that are not
-    recorded are left out, and `seeds=None` are the seeds that all of them have.
-    """
-    configs = []
-    for task in tasks:
-        rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
-        known = {arm: rate for arm, rate in rates.items() if rate}
-        chosen, here = [str(arm) for arm in arms], seeds
-        if known and check_source(source) != "trained":
-            chosen = list(known)
-            here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
-        for config in grid(chosen, [task], scale=scale, seeds=here):
-            configs.append(config.but(lr=known[config.arm][0]) if config.arm in known else config)
-    return unique(configs)
+    return [task for task in (*recorded, *VALIDATION_TASKS) if task in check_names("tasks", tasks)]
 
 
 def study(
@@ -375,18 +357,22 @@ def study(
         return at_own_rates(arms, tasks, scale, seeds, source)
 
     # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
-    small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, sequences[:1])
+    small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, (whole or sequences)[:1])
+    often = AUTONORM_SEEDS[scale] if seeds is None else seeds
+    beyond = runs(GATED_ARMS, [*whole[:1], *(LANGUAGE_TASKS if whole else ())])
     further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
+    # the core arms by themselves: they share more recorded seeds than all have
+    step = [[arm for arm in VALIDATION_ARMS if (arm in NORMVARY_CORE_ARMS) == core] for core in (True, False)]
     return {
         "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], first, scale=small, seeds=1),
         "03_type": runs(TYPE_ARMS, sequences),
         "04_position": runs(POSITION_ARMS, sequences),
         "05_combination": runs(GRID_ARMS, whole or sequences),
         "06_normvary": unique([*runs(NORMVARY_CORE_ARMS, sequences), *runs(further, whole)]),
-        "07_diagnostics": figure_9_runs(small, tasks=tasks) + failing_runs(small),
-        "08_validation": runs(VALIDATION_ARMS, validation_tasks(scale, tasks)),
+        "07_diagnostics": figure_9_runs(small, tasks=tasks),
+        "08_validation": [config for arms in step for config in runs(arms, validation_tasks(scale, tasks))],
         "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
-        "10_autonorm": autonorm_runs([*images, *tables], small, seeds)
-        + at_own_rates(CROSSING_ARMS, first if small != scale else whole[:1], small, seeds, source),
-        "13_beyond": runs(site_arms(), whole[:1]) + runs(site_arms(["RMSN"]), LANGUAGE_TASKS if whole else []),
+        "10_autonorm": autonorm_runs([*images, *tables], small, often)
+        + grid(CROSSING_ARMS, first, scale=small, seeds=often),
+        "13_beyond": site_runs(scale, first, seeds) if small == scale else beyond,
     }

@@ -2,15 +2,17 @@
 
 turned_up, stored_model     a model with larger weights; a model with a stored run's weights
 residual_growth, as_shown   what the residual stream does over the blocks, as numbers and as a table to read
-scores, called              whether each model beats chance, and what its group is called
+scores, called              whether each model beats chance, and what they are called
 norms_of_stored             Figure 9's data of stored runs
-came_of, fates              how runs ended
+came_of                     how runs ended
+watched                     a run trained once more, its singular values at every step
 phases_of, edges            Figure 10's three steps of a run, and where a random matrix's singular values lie
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -24,9 +26,11 @@ from mambanorm.models.build import build_model
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.tables import percent
 from mambanorm.tasks import load_task
+from mambanorm.training.result import RunResult
+from mambanorm.training.run import train
 from mambanorm.training.stored_run import StoredRun
 
-ROWS = 64
+ROWS = 32
 """Rows of the training split on which norms over depth are taken."""
 
 
@@ -75,16 +79,12 @@ def as_shown(table: pd.DataFrame) -> pd.DataFrame:
     return named.assign(r2=table.r2.round(3).astype(object).fillna("–"), **ends, nonfinite=table.nonfinite.round(3))
 
 
-def norms_of_stored(runs: Iterable[StoredRun], names: Mapping[tuple[str, int], str]) -> pd.DataFrame:
-    """`norms_by_depth` of stored runs of one seed, with a column task. `names`: (task, blocks) → the word of `called`,
-    which becomes the phase; a pair that it lacks is left out."""
-    runs, frames = list(runs), []
-    for (task, blocks), phase in names.items():
-        mine = [run for run in runs if (run.config.task, run.config.n_layers) == (task, blocks)]
-        x, lengths, _ = load_task(task, mine[0].config.scale, mine[0].config.seed).train.batch(slice(0, ROWS))
-        models = {run.config.arm: stored_model(run) for run in mine}
-        frames.append(diagnostics.norms_by_depth(models, x, lengths, phase=phase).assign(task=task))
-    return pd.concat(frames, ignore_index=True)
+def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
+    """`norms_by_depth` of stored runs of one task and seed, with a column task."""
+    config = runs[0].config
+    x, lengths, _ = load_task(config.task, config.scale, config.seed).train.batch(slice(0, ROWS))
+    models = {run.config.arm: stored_model(run) for run in runs}
+    return diagnostics.norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -106,32 +106,9 @@ def _score(run: StoredRun) -> dict:
     return facts | {"beats_chance": run.facts["status"] == "ok" and low > chance}
 
 
-def called(scores: pd.DataFrame) -> dict[tuple[str, int], str]:
-    """(task, blocks) → "trained" if every model there beats chance, else "barely trained"."""
-    groups = scores.groupby(["task", "blocks"], sort=False).beats_chance.all()
-    return {place: "trained" if every else "barely trained" for place, every in groups.items()}
-
-
-def deepest_trained(names: Mapping[tuple[str, int], str]) -> dict[str, int]:
-    """Task → the most blocks with which its models are called trained; where none are, the most blocks."""
-    tasks = dict.fromkeys(task for task, _ in names)
-    return {task: max((word == "trained", n) for (t, n), word in names.items() if t == task)[1] for task in tasks}
-
-
-def fates(runs: Mapping[str, StoredRun]) -> pd.DataFrame:
-    """One row an arm: how its run ended, after how many steps, its accuracy, and its largest finite gradient norm."""
-    return pd.DataFrame({label(arm): _fate(run) for arm, run in runs.items()}).T
-
-
-def _fate(run: StoredRun) -> dict:
-    gradients, facts = run.curves.grad_norm, run.facts
-    return {
-        "status": facts["status"],
-        "steps": facts["steps"],
-        "test accuracy": percent(facts["test_accuracy"]),
-        "chance": percent(facts["chance"]),
-        "largest finite gradient": f"{gradients[np.isfinite(gradients)].max():.3g}",
-    }
+def called(scores: pd.DataFrame) -> str:
+    """ "trained" if every one of these models beats chance, else "barely trained"."""
+    return "trained" if scores.beats_chance.all() else "barely trained"
 
 
 def came_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -155,6 +132,30 @@ def _ends(runs: pd.DataFrame) -> dict[str, str]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figure 10
+
+
+class _Enough(Exception):
+    """Ends a training from within."""
+
+
+def watched(config: RunConfig, until: int | None = None) -> tuple[RunResult | None, dict[str, np.ndarray]]:
+    """Trains a run, stores nothing, and keeps out_proj's singular values at every step, step 0 before the first:
+    the run, None if it was ended after step `until`, and step (T,) and singular_values (T, layers, k)."""
+    kept = {0: _spectra(build_model(config, load_task(config.task, config.scale, config.seed)))}
+
+    def look(step: int, model: nn.Module, loss: float) -> None:
+        kept[step] = _spectra(model)
+        if step == until:
+            raise _Enough
+
+    run = None
+    with suppress(_Enough):
+        run = train(config, on_step=look)
+    return run, dict(step=np.array(list(kept)), singular_values=np.stack(list(kept.values())))
+
+
+def _spectra(model: nn.Module) -> np.ndarray:
+    return diagnostics.spectra([block.out_proj.weight for _, block in diagnostics.blocks_of(model)])
 
 
 def phases_of(arrays: Mapping, end: int, last: str) -> tuple[dict[str, int], dict[str, np.ndarray]]:

@@ -1,8 +1,8 @@
 """Replication: the reader's own machine trains compared arms once more, on a seed that no one has recorded.
 
 The notebooks stand on recorded runs. Beside them stands one fresh run of each compared arm, at the recorded learning
-rate and steps. A new run of the same arm lies inside the 95 % prediction interval of the recorded ones nineteen times in
-twenty; one that does not is named.
+rate and steps. A new run of the same arm lies inside the 95 % prediction interval of the recorded ones nineteen times
+in twenty; one that does not is named.
 
 fresh_seeds     the store's own seeds, drawn once
 to_replicate    which of the recorded configs are trained once more
@@ -22,10 +22,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from mambanorm.arms import AUTONORM
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
-from mambanorm.study.experiments import NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
+from mambanorm.study.experiments import CROSSING_ARMS, NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
 from mambanorm.training.grid import unique
 from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.recorded_results import recorded_ids, recorded_runs
@@ -37,8 +38,8 @@ FRESH = ".fresh-seed"
 """The file of a store that holds its seed."""
 
 FIRST_FRESH = 10_001
-COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *NORMVARY_ARMS, OWN)}
-"""The arms of type, position and NormVary; of the grid its best and its worst come besides."""
+COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *NORMVARY_ARMS, *CROSSING_ARMS, *AUTONORM, OWN)}
+"""The arms of type, position, NormVary and AutoNorm; of the grid its best and its worst come besides."""
 
 LEVEL = 0.95
 FEWEST = 3  # recorded runs that an interval needs
@@ -63,8 +64,8 @@ def _kept(directory: str | Path | None) -> int | None:
 
 
 def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> list[RunConfig]:
-    """Of these configs one of each recorded task and arm that is trained once more, with its seed of before: the arms of
-    COMPARED, and of each task the best and the worst on validation. Empty where all is trained here."""
+    """Of these configs one of each recorded task and arm that is trained once more, with its seed of before: the arms
+    of COMPARED, and of each task the best and the worst on validation. Empty where all is trained here."""
     configs = unique(configs)
     held = recorded_ids(config.scale for config in configs) if check_source(source) != "trained" else set()
     known = [config for config in configs if config.run_id in held and not (config.teacher or config.start)]
@@ -96,8 +97,8 @@ def fresh_configs(
 
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    """One row a fresh run: task, arm, seed, value, mean, low, high, n, unit and lies: inside, below, above, diverged, or
-    untold where fewer than FEWEST recorded runs finished.
+    """One row a fresh run: task, arm, seed, value, mean, low, high, n, unit and lies: inside, below, above, diverged,
+    or untold where fewer than FEWEST recorded runs finished.
 
     Values are test accuracies in per cent, of language models bits a character. low and high are the 95 % prediction
     interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n), which holds the next one as often if runs are

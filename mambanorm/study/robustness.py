@@ -3,8 +3,8 @@
     CORRUPTIONS          noise and rotation, each with its severities
     corrupted            a split, corrupted
     robustness_table     stored runs → accuracy at every severity
-    held                 what corruption costs a run on average
-    against              the same by arm, and beside a reference arm, seed by seed
+    recorded_corrupted   the same of recorded runs, which keep the mean over the severities
+    against              means by arm, and beside a reference arm, seed by seed
     latency_table        milliseconds for one row and for a batch
 
 Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
@@ -121,20 +121,24 @@ def _measured(model: nn.Module, split: Split, config: RunConfig, units: Units | 
     return dict(accuracy=accuracy(found)) | errors(found)
 
 
-def held(table: pd.DataFrame) -> pd.DataFrame:
-    """run_id → clean, corrupted (mean accuracy over all kinds and severities above 0) and held, their difference."""
-    clean = table[table.severity == 0].groupby("run_id", sort=False).accuracy.mean()
-    dirty = table[table.severity > 0].groupby("run_id", sort=False).accuracy.mean()
-    return pd.DataFrame({"clean": clean, "corrupted": dirty, "held": dirty - clean})
+def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
+    """The same of recorded runs, which keep each kind's mean over its severities: severity 0 and NaN. No row for a run
+    that kept none."""
+    facts = ["run_id", "task", "arm", "seed"]
+    kinds = [kind for kind in CORRUPTIONS if kind in runs]
+    kept = runs.dropna(subset=kinds) if kinds else runs.iloc[:0]
+    long = kept.melt(facts, kinds, var_name="kind", value_name="accuracy").assign(severity=np.nan)
+    clean = long.assign(severity=0.0, accuracy=long.run_id.map(kept.set_index("run_id").test_accuracy))
+    return pd.concat([clean, long], ignore_index=True).reindex(columns=COLUMNS)
 
 
 def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
-    """One row a task, kind and arm of `robustness_table`: corrupted (mean accuracy over the severities, per cent),
-    change (that minus the clean accuracy, points), and both minus those of the reference arm, seed by seed, as series
-    (accuracy_gap, change_gap; the reference's own are empty). No row for an empty table."""
+    """One row a task, kind and arm of `robustness_table` or `recorded_corrupted`: corrupted (mean accuracy over the
+    severities, per cent), change (that minus the clean accuracy, points), and both minus those of the reference arm,
+    seed by seed, as series (accuracy_gap, change_gap; the reference's own are empty). No row for an empty table."""
     clean = table[table.severity == 0].drop_duplicates("run_id").set_index("run_id").accuracy
     keys = ["task", "kind", "seed", "arm", "run_id"]
-    mean = table[table.severity > 0].groupby(keys).accuracy.mean().reset_index()
+    mean = table[table.severity != 0].groupby(keys).accuracy.mean().reset_index()
     mean["change"] = mean.accuracy - mean.run_id.map(clean)
     rows = []
     for (task, kind), mine in mean.groupby(["task", "kind"]):
@@ -148,7 +152,7 @@ def against(table: pd.DataFrame, reference: str = "FrozenLN") -> pd.DataFrame:
 
 
 def latency_table(
-    configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64), repeats: int = 30, warm: int = 5
+    configs: Iterable[RunConfig], rows: Sequence[int] = (1, 64), repeats: int = 10, warm: int = 2
 ) -> pd.DataFrame:
     """Milliseconds of a forward pass in eval mode, with the run's threads: median, quartiles low and high, a row for
     each config and number of rows. The weights do not matter: they are those at the start. All are timed in turn, so

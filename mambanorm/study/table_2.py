@@ -13,16 +13,18 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from mambanorm.arms import Arm
 from mambanorm.basics.text import prefixed, spell
 from mambanorm.study.experiments import VALIDATION_ARMS
 from mambanorm.study.paper import TABLE_2_ARMS, paper_values
-from mambanorm.study.plan import plan_table
+from mambanorm.study.plan import plan, plan_table
 from mambanorm.study.tables import SAME_TASK, points
 from mambanorm.training.grid import base_config
 from mambanorm.training.presets import SEEDS_PER_ARM
 
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
-SCALES = ("quick", "lab", "paper")
+PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
+SCALES = ("lab", "paper")
 FACTS = dict(parameters="parameters", steps="steps", tokens="tokens", flops="FLOPs", bytes="bytes of memory")
 
 
@@ -44,35 +46,45 @@ def printed_table() -> pd.DataFrame:
     return table.assign(gain=printed_gain().map("{:+.2f} points".format))
 
 
-def gains_beside(steps: pd.DataFrame, step: str = "NormVary→GN") -> pd.DataFrame:
-    """The paper's gain beside ours, both in words, one row a task of the paper. `steps`: the frame of
-    `tables.paired_steps` that holds this step."""
-    ours = steps[steps.step == step]
-    worded = {SAME_TASK[row.task]: points(row.difference, row.low, row.high) for row in ours.itertuples()}
-    scale = ", ".join(ours.scale.unique()) or "not run"
-    columns = {"the paper": printed_table().gain, f"ours, {scale}": pd.Series(worded, dtype=object)}
-    return pd.DataFrame(columns).fillna("not run")
+def gains_beside(steps: pd.DataFrame) -> pd.DataFrame:
+    """The paper's gain beside ours, both in words, one row a task: the paper's four, then others of ours. `steps`: a
+    frame of `tables.paired`, of which the rows that set a proposal against the original are taken."""
+    ours = steps[steps.a.isin(PROPOSALS) & (steps.b == ORIGINAL)]
+    said = [f"{Arm.parse(row.a).label}: {points(row.difference, row.low, row.high)}" for row in ours.itertuples()]
+    said = pd.Series(said, ours.task.replace(SAME_TASK), dtype=object).groupby(level=0, sort=False).agg("; ".join)
+    theirs = printed_table().gain
+    here = ", ".join(ours.scale.unique()) or "not run"
+    both = theirs.index.append(said.index.difference(theirs.index))
+    table = {"the paper": theirs.reindex(both, fill_value="–"), f"ours, {here}": said.reindex(both)}
+    return pd.DataFrame(table).fillna("not run").rename_axis("task")
 
 
 def cost_table(tasks: Sequence[str], *, measured: bool = True) -> pd.DataFrame:
     """What tasks that were not run would cost: of one run at the paper's settings its parameters, steps, tokens, FLOPs
     and bytes; of all runs of notebook 08 the time on this machine at each scale, one after another.
 
-    Every arm is counted as NormVary→GN. `measured=False` leaves the timing out ("–"). No row for no task.
+    Every arm is counted as NormVary→GN. The time is that of the training's FLOPs at the speed of a few timed steps on
+    two rows of the first task; `measured=False` leaves it out ("–"). No row for no task.
     """
     if not tasks:
         return pd.DataFrame()
-    cost = plan_table([base_config(t, s, arm=PROPOSAL) for t in tasks for s in SCALES], measured=measured)
+    cost = plan_table([base_config(t, s, arm=PROPOSAL) for t in tasks for s in SCALES], measured=False)
     cost["runs"] = len(VALIDATION_ARMS) * cost.scale.map(SEEDS_PER_ARM)
-    times = cost.assign(all=cost.runs * cost.hours).pivot(index="task", columns="scale", values="all")
-    times = times[list(SCALES)].map(_hours)
+    speed = _flops_a_second(tasks[0]) if measured else float("nan")
+    times = cost.assign(s=cost.runs * cost.flops / speed).pivot(index="task", columns="scale", values="s")
+    times = times[list(SCALES)].map(_spelled)
     times.columns = [f"{s}, {cost.runs[cost.scale == s].iloc[0]} runs" for s in SCALES]
     facts = cost[cost.scale == "paper"].set_index("task")[list(FACTS)]
     return facts.map(prefixed).rename(columns=FACTS).add_suffix(", one run").join(times).loc[list(tasks)]
 
 
-def _hours(hours: float) -> str:
-    return "–" if hours != hours else spell(3600 * float(f"{hours:.2g}"))
+def _flops_a_second(task: str) -> float:
+    small = plan(base_config(task, SCALES[0], arm=PROPOSAL, batch_size=2))
+    return small["flops_per_step"] / small["seconds_per_step"]
+
+
+def _spelled(seconds: float) -> str:
+    return "–" if seconds != seconds else spell(3600 * float(f"{seconds / 3600:.1g}"))
 
 
 def commands(tasks: Iterable[str], scale: str = "paper") -> str:

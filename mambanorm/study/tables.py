@@ -163,16 +163,6 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
     return f"{difference:+.{digits}f} {name} {interval}".replace("-", "−")
 
 
-def recorded_too(row, recorded: pd.DataFrame) -> str:
-    """The difference of a row of `paired` over the recorded seeds (`recorded_seeds` in training/), as text
-    to follow it: " (8 recorded seeds: +2.3 points [−0.4, 5.0])"; "" if one of the two arms is not recorded."""
-    here = recorded[recorded.task == row.task]
-    if not {row.a, row.b} <= set(here.arm):
-        return ""
-    more = _paired_row(row.task, here, row.a, row.b, "test_accuracy")
-    return f" ({more['n']} recorded seeds: {points(more['difference'], more['low'], more['high'])})"
-
-
 def interval_says(low: float, high: float) -> str:
     """What a 95 % interval says of its difference: above zero, below zero, or not told from zero."""
     if not np.isfinite(low):

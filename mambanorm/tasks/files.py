@@ -35,6 +35,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import replacing
 from mambanorm.basics.later import Later, has
+from mambanorm.basics.settings import KIT, WORK
 
 pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
 
@@ -45,14 +46,14 @@ FIXED_SEED = 42  # of the split where the run's seed does not decide: s4's
 
 
 def data_folder(task: str) -> Path:
-    """Where a task's files lie: `data/<task>` of the project, or of the folder in MAMBANORM_DATA_DIR."""
-    root = os.environ.get("MAMBANORM_DATA_DIR") or Path(__file__).parents[2] / "data"
+    """Where a task's files lie: `data/<task>` of the working folder, or of the folder in MAMBANORM_DATA_DIR."""
+    root = os.environ.get("MAMBANORM_DATA_DIR") or WORK / "data"
     return Path(root).expanduser() / task
 
 
 def missing(task: str, what: object, how: str) -> ValueError:
     """The error for missing data: what is missing, and how to get it."""
-    return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see data/README.md)")
+    return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see {KIT / 'data' / 'README.md'})")
 
 
 def read_lines(path: Path) -> list[str]:

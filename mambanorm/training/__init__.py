@@ -7,7 +7,7 @@ result.py       what a run gives
 store.py        the folder of all runs;   stored_run.py: one of them, read and checked;   index.py: what is known of all
 sweep.py        many runs;   worker.py, cluster.py, leases.py: where they train, one process each
 gpus.py         how many of them fit on a GPU, measured
-recorded_results.py   results that the repository carries
+recorded_results.py   results that the repository carries;   kept.py: what small trainings measured that are no runs
 machine.py      device, versions, commit, memory
 language.py     training of a language model
 """

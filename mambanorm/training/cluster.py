@@ -5,7 +5,6 @@ count_workers   how many runs train side by side
 open_engine     the engine that a sweep asks for
 connect         a client of a scheduler that somebody else started
 local_cluster   Dask on this machine, for this machine alone; on several GPUs by dask-cuda
-warm_up         compiles the CPU kernels here, once, instead of once in every worker
 """
 
 from __future__ import annotations
@@ -26,16 +25,13 @@ from typing import Any
 
 import dask
 import numba
-import torch
 from dask.distributed import Client, Future, KilledWorker, LocalCluster, Security
 from tqdm.auto import tqdm
 
 from mambanorm.basics.extensions import load_imports
 from mambanorm.basics.text import plural
-from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
-from mambanorm.kernels.threads import plain_torch
-from mambanorm.models.vision import VSSBlock
+from mambanorm.kernels.warm import warm_up
 from mambanorm.training.gpus import gpus_for, runs_a_gpu, spread
 from mambanorm.training.machine import cores
 from mambanorm.training.store import missing_runs
@@ -346,19 +342,3 @@ def _settle() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-@plain_torch()
-def warm_up() -> None:
-    """Compiles every CPU kernel that is not in the disk cache, for one thread and for several.
-
-    Call it before worker processes start: otherwise each of them compiles the same kernels at the same time.
-    """
-    before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
-        block, image_block = MambaBlock(4, "RMSN", "NormVary"), VSSBlock(4, "None", "None")
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        block(torch.ones(2, 2, 4)).sum().backward()  # two rows, so that two threads have work
-        image_block(torch.ones(2, 2, 2, 4)).sum().backward()
-    torch.set_num_threads(before)

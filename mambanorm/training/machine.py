@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from mambanorm.basics.later import Later, has
+from mambanorm.basics.settings import CHECKOUT
 
 psutil, torch = Later("psutil"), Later("torch")
 
@@ -38,6 +39,8 @@ def pick_device(name: str = "auto") -> torch.device:
 @functools.cache
 def git_commit(root: Path = Path(__file__).parent) -> str:
     """Commit of the checkout this package runs from, with `+` where it has been changed since; "" outside one."""
+    if not CHECKOUT:  # a wheel's folder may stand in a repository of somebody else
+        return ""
     try:
         commit = _git(root, "rev-parse", "--short=12", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "*.py")

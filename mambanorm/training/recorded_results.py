@@ -3,7 +3,6 @@
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
-    data/results/<scale>-version-1.parquet    the same, as it was recorded under version 1 of the protocol
 
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
 
@@ -13,9 +12,7 @@ no weights and no curves: whatever needs those has to train.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,40 +20,29 @@ import pandas as pd
 from pyarrow import ArrowInvalid
 
 from mambanorm.basics.atomic import replacing, sha256, write_text
-from mambanorm.basics.settings import ROOT, SCALES, check_scale, default_scale
+from mambanorm.basics.settings import KIT, SCALES, check_scale, default_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, relative_cost, unique
-from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.training.grid import unique
 
-RESULTS = ROOT / "data" / "results"
+RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"
-SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
 
 
-def recorded_path(scale: str | None = None, version: int | None = None) -> Path:
-    """Where the recorded results of a scale lie: those of today (None), or of an older version of the protocol."""
-    scale = default_scale() if scale is None else check_scale(scale)
-    return RESULTS / (f"{scale}.parquet" if version is None else f"{scale}-version-{version}.parquet")
+def recorded_path(scale: str | None = None) -> Path:
+    """Where the recorded results of a scale lie (None = the environment's)."""
+    return RESULTS / f"{default_scale() if scale is None else check_scale(scale)}.parquet"
 
 
-def recorded(scale: str | None = None, version: int | None = None) -> pd.DataFrame:
-    """The recorded run frame of a scale (None = the environment's), of today or as an older version of the protocol
-    left it. ValueError if there is none."""
-    path = recorded_path(scale, version)
+def recorded(scale: str | None = None) -> pd.DataFrame:
+    """The recorded run frame of a scale (None = the environment's). ValueError if there is none."""
+    path = recorded_path(scale)
     if path.is_file():
         _check_sum(path)
-        frame = read_results(path)
-        return frame if version is None else frame.assign(protocol=version)
-    scale = default_scale() if scale is None else scale
-    there = ", ".join(name for name in SCALES if recorded_path(name, version).is_file()) or "none at all"
-    if version is not None:
-        raise ValueError(
-            f"there are no recorded results of scale {scale!r} under version {version} of the protocol "
-            f"(recorded under it: {there}): leave version out for those of today"
-        )
+        return read_results(path)
+    there = ", ".join(name for name in SCALES if recorded_path(name).is_file()) or "none at all"
     raise ValueError(
-        f"there are no recorded results of scale {scale!r} (recorded: {there}): "
-        f'source="trained" trains, `mambanorm record --scale {scale}` records'
+        f"there are no recorded results of scale {path.stem!r} (recorded: {there}): "
+        f'source="trained" trains, `mambanorm record --scale {path.stem}` records'
     )
 
 
@@ -74,69 +60,6 @@ def recorded_ids(scales: Iterable[str]) -> set[str]:
     return {name for scale in set(scales) if recorded_path(scale).is_file() for name in recorded(scale).run_id}
 
 
-@lru_cache(maxsize=8)
-def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
-    """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on validation: accuracy
-    (chance if the run diverged), of language models minus the loss (minus that of chance)."""
-    frame = pd.read_parquet(path, columns=["run_id", "task", "arm", "lr", "seed", "status", *SCORES])
-    ended = frame.status != "diverged"
-    accuracy = frame.best_val_accuracy.where(ended, frame.chance)
-    loss = frame.best_val_loss.where(ended, frame.chance_loss)
-    frame["score"] = accuracy.where(~frame.task.isin(LANGUAGE_TASKS), -loss)
-    return frame.drop_duplicates("run_id").set_index("run_id").sort_index()
-
-
-@lru_cache(maxsize=512)
-def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
-    frame = _scores(path, mtime_ns)
-    mine = frame[(frame.task == task) & (frame.arm == arm)]
-    found = []
-    for lr in sorted(map(float, mine.lr.unique())):
-        own = base_config(task, scale, arm=arm, lr=lr)
-        ids = {own.with_seed(seed).run_id: seed for seed in sorted(map(int, mine.seed.unique()))}
-        if there := [name for name in ids if name in mine.index]:
-            found.append((len(there), mine.score[there].mean(), lr, tuple(ids[name] for name in there)))
-    best = max(found, default=None)
-    return best and best[2:]
-
-
-def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:
-    """The learning rate at which an arm is best on validation, the mean of all its recorded seeds, and these seeds.
-    Of the runs that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate that
-    has fewer seeds than another is none to choose. None where nothing is recorded."""
-    path = recorded_path(scale)
-    return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
-
-
-USUAL_S = 4e-6
-"""Seconds of a unit of `relative_cost` where no run is recorded that tells."""
-
-
-@lru_cache(maxsize=8)
-def _seconds(path: Path, mtime_ns: int) -> dict[tuple[str, str], float]:
-    """(task, arm) → the least seconds that a recorded run took, a layer, a step and a unit of width: least, because
-    some were recorded while the machine did other things as well."""
-    frame = pd.read_parquet(path, columns=["task", "arm", "steps", "n_layers", "d_model", "status", "wall_s"])
-    frame = frame[frame.status == "ok"]
-    return (frame.wall_s / _size(frame)).groupby([frame.task, frame.arm]).min().to_dict()
-
-
-def _size(run: pd.DataFrame | RunConfig) -> pd.Series | int:
-    return run.steps * run.n_layers * (run.d_model + 16)
-
-
-def weight(config: RunConfig) -> float:
-    """About how many seconds a run takes, judged by the recorded ones of its task and arm, or of its task: which one
-    goes first, and how much of a sweep is done."""
-    path = recorded_path(config.scale)
-    known = _seconds(path, path.stat().st_mtime_ns) if path.is_file() else {}
-    like = [seconds for (task, _), seconds in known.items() if task == config.task]
-    if not like:
-        return USUAL_S * relative_cost(config)
-    batch = config.batch_size / base_config(config.task, config.scale, arm=config.arm).batch_size
-    return known.get((config.task, config.arm), statistics.median(like)) * _size(config) * batch
-
-
 def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
     """The recorded rows of these configs, in their order. ValueError if one of them is not recorded."""
     configs = unique(configs)
@@ -150,22 +73,6 @@ def recorded_runs(configs: Iterable[RunConfig]) -> pd.DataFrame:
             f'{first.task}, seed {first.seed}, lr {first.lr:g}. source="trained" trains them'
         )
     return frame.loc[[config.run_id for config in configs]].reset_index(drop=True)
-
-
-def recorded_seeds(configs: Iterable[RunConfig], seeds: int = 8) -> pd.DataFrame:
-    """The recorded rows of the same arms and settings, the learning rate included, over the seeds 0 to `seeds` − 1.
-
-    They are shown beside a result of fewer seeds. An arm that lacks one of the seeds is left out. The frame is empty if
-    the scale is not recorded, or if the configs have at least as many seeds themselves.
-    """
-    configs = list(configs)
-    frames = [recorded(scale) for scale in {c.scale for c in configs} if recorded_path(scale).is_file()]
-    if not frames or len({config.seed for config in configs}) >= seeds:
-        return pd.DataFrame(columns=["task", "arm", "seed", "test_accuracy"])
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame[frame.run_id.isin({config.but(seed=seed).run_id for config in configs for seed in range(seeds)})]
-    whole = frame.groupby(["task", "arm"]).seed.transform("nunique") == seeds
-    return frame[whole].reset_index(drop=True)
 
 
 def describe_recorded(frame: pd.DataFrame) -> str:

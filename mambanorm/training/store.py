@@ -44,7 +44,7 @@ from mambanorm.basics.atomic import (
     writable_folder,
 )
 from mambanorm.basics.errors import NotRegistered, check_kind, unknown
-from mambanorm.basics.settings import ROOT
+from mambanorm.basics.settings import WORK
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import config_list, unique
 from mambanorm.training.index import Index, is_one_of
@@ -67,13 +67,13 @@ ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished
 
 
 def runs_dir(path: str | Path | None = None) -> Path:
-    """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` beside the package. Not created here.
+    """The run store: the path given, else `MAMBANORM_RUNS_DIR`, else `runs/` where one works. Not created here.
 
     ValueError for "" and for a file.
     """
     if path == "":
         raise ValueError("the run store '' names no folder: None is the default")
-    given = path or os.environ.get("MAMBANORM_RUNS_DIR") or ROOT / "runs"
+    given = path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs"
     try:
         store = Path(given).expanduser().resolve()
     except RuntimeError as error:  # ~name of no user, or links that go in a circle

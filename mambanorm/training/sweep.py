@@ -31,7 +31,8 @@ from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
 from mambanorm.training.grid import unique
 from mambanorm.training.leases import Watch
-from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs, weight
+from mambanorm.training.own_rates import weight
+from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm.training.store import (
     COLUMNS,
     find_run,

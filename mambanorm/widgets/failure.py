@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mambanorm.diagnostics.growth_map import growth_map
+from mambanorm.diagnostics.growth import growth_map
 from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS

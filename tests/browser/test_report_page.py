@@ -103,6 +103,10 @@ def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, 
         coloured = pixels[(pixels[..., 1] > 110) & (pixels[..., 2] > 90)]
         blue[scheme] = (abs(coloured[:, 0] - 152) < 20).mean()
         shoot(page, f"report-{scheme}-index")
+        thumbnail = page.locator(".picture img").last
+        thumbnail.scroll_into_view_if_needed()
+        light = np.asarray(Image.open(io.BytesIO(thumbnail.screenshot())).convert("L"))
+        assert light.max() > 190 if scheme == "dark" else light.min() < 90  # its words and axes can be seen
         page.goto((report / "01_normalization.html").as_uri())
         words = page.locator("img[alt*='dark is low']").evaluate("image => getComputedStyle(image).filter")
         assert words == ("none" if scheme == "light" else "brightness(0.78)")  # it would be false, turned over

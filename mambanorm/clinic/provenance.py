@@ -1,12 +1,11 @@
-"""What one forward pass shows: which norms ran, on what, and which operation made their inputs.
+"""What one forward pass shows of a model's norms: which ran, on what, and which operation made their inputs.
 
 Provenance comes from autograd's graph: the node behind a norm's input tells the operation that made it, whether it was
 a module or a function. Reshapes and dropout are looked through.
 
-    Norms       norms_of(model): path, module and kind of each norm, torch's, this kit's or by its name
-    Seen        a norm as it ran: shapes, and the operation and module that made its input
-    Trace       all of them, and what stands at the output;   trace(model, batch, forward)
-                behind_sums(trace): those that the residual stream passes through
+    norms_of        path, module and kind of each norm, torch's, this kit's or by its name
+    Ran, Trace      a norm as it ran; all of them, and what stands at the output;   trace(model, batch, forward)
+    behind_sums     those that the residual stream passes through
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from mambanorm.advice.given import first_tensor
+from mambanorm.clinic.batches import first_tensor
+from mambanorm.diagnostics.recording import inspected
 from mambanorm.norms.base import Norm
 
 TORCH_KINDS = {
@@ -49,8 +49,8 @@ def norm_kind(module: nn.Module) -> str | None:
     own = type(module).__name__
     if isinstance(module, Norm):
         return None if own in ("NoNorm", "Scale") else BY_NAME.get(own, own)
-    named = re.search("|".join(BY_NAME), own)
-    return BY_NAME[named[0]] if named and not list(module.children()) else None
+    by_name = re.search("|".join(BY_NAME), own)
+    return BY_NAME[by_name[0]] if by_name and not list(module.children()) else None
 
 
 def norms_of(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
@@ -65,10 +65,12 @@ def takes_batch_statistics(module: nn.Module, kind: str) -> bool:
 
 
 @dataclass
-class Seen:
+class Ran:
     """A norm as it ran. made_by: the operation behind its input ("" = the model's input); before: the one behind that;
     source: the module that did it, if one did; behind: the same, looked through activations; adds: its input is a sum;
-    skips: the norm whose output is that sum's residual stream, so that the stream passes through a norm."""
+    skips: the norm whose output is that sum's residual stream, so that the stream passes through a norm; empty: the
+    share of the positions that are zero in every channel; masked: it was told the lengths of its rows; node:
+    autograd's, of its output."""
 
     path: str
     module: nn.Module
@@ -80,16 +82,18 @@ class Seen:
     behind: str
     adds: bool
     skips: object
-    empty: float  # share of the positions that are zero in every channel
-    masked: bool  # it was told the lengths of its rows
-    node: object = None  # autograd's, of its output
+    empty: float
+    masked: bool
+    node: object = None
 
 
 @dataclass
 class Trace:
-    seen: list[Seen] = field(default_factory=list)
+    """seen: every call of a norm. ends_in: path of the norm that makes the output, "" if none does."""
+
+    seen: list[Ran] = field(default_factory=list)
     output: Tensor | None = None
-    ends_in: str = ""  # the path of the norm that makes the output, "" if none does
+    ends_in: str = ""
 
 
 def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object], object]) -> Trace:
@@ -100,46 +104,29 @@ def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object]
     """
     result, made, kinds = Trace(), {}, {path: kind for path, _, kind in norms_of(model)}
 
-    def entered(path: str, module: nn.Module):
-        def hook(_module, args, kwargs):
-            x = first_tensor([*args, *kwargs.values()])
-            if x is not None:
-                rest = [*args[1:], *kwargs.values()]
-                told_lengths = isinstance(module, Norm) and any(isinstance(a, Tensor) for a in rest)
-                result.seen.append(_look(path, module, kinds, x, made, told_lengths))
+    def entered(path: str, module: nn.Module, given: list) -> None:
+        x = first_tensor(given)
+        if path in kinds and x is not None:
+            masked = isinstance(module, Norm) and any(isinstance(more, Tensor) for more in given[1:])
+            result.seen.append(_look(path, module, kinds, x, made, masked))
 
-        return hook
+    def left(path: str, module: nn.Module, output: object) -> None:
+        node = getattr(first_tensor(output), "grad_fn", None)
+        if node is not None and path and not isinstance(module, TRANSPARENT):
+            made.setdefault(node, path)
+        if path in kinds and node is not None:
+            next(ran for ran in reversed(result.seen) if ran.path == path).node = node
 
-    def left(path: str):
-        def hook(_module, _args, output):
-            y = first_tensor(output)
-            if y is not None and y.grad_fn is not None:
-                made.setdefault(y.grad_fn, path)
-            if path in kinds and y is not None:
-                next(seen for seen in reversed(result.seen) if seen.path == path).node = y.grad_fn
-
-        return hook
-
-    _show_everything(model)
-    for path, module in model.named_modules():
-        if path in kinds:
-            module.register_forward_pre_hook(entered(path, module), with_kwargs=True)
-        if path and not isinstance(module, TRANSPARENT):
-            module.register_forward_hook(left(path))
-    with torch.enable_grad():
-        result.output = first_tensor(forward(model, batch))
-    path = made.get(_through(result.output.grad_fn, made, SOFTMAX)) if result.output is not None else None
-    result.ends_in = path if path in kinds else ""
-    return result
-
-
-def _show_everything(model: nn.Module) -> None:
     for weight in model.parameters():
-        if weight.is_floating_point():
-            weight.requires_grad_(True)
+        weight.requires_grad_(weight.is_floating_point())
     for module in model.modules():
         if isinstance(module, DROPOUTS):
             module.eval()
+    with inspected(model, entered=entered, left=left), torch.enable_grad():
+        result.output = first_tensor(forward(model, batch))
+    path = None if result.output is None else made.get(_through(result.output.grad_fn, made, SOFTMAX))
+    result.ends_in = path if path in kinds else ""
+    return result
 
 
 def _through(node, made: dict, also: re.Pattern | None = None):
@@ -160,15 +147,15 @@ def _name(node) -> str:
     return "" if node is None else node.name()
 
 
-def _look(path: str, module: nn.Module, kinds: dict, x: Tensor, made: dict, masked: bool) -> Seen:
+def _look(path: str, module: nn.Module, kinds: dict, x: Tensor, made: dict, masked: bool) -> Ran:
     node = _through(x.grad_fn, made)
     parts = [_through(part, made) for part in _inputs(node)] if node is not None else []
     adds = _name(node).startswith("AddBackward")
     skips = [part for part in parts if made.get(part) in kinds and _feeds(part, [p for p in parts if p is not part])]
     behind = made.get(_through(node, made, ACTIVATIONS), "")
     before = _name(parts[0]) if parts else ""
-    return Seen(path, module, kinds[path], tuple(x.shape), _name(node), before, made.get(node, ""), behind,
-                adds, skips[0] if adds and skips else None, _empty(x, module), masked)  # fmt: skip
+    return Ran(path, module, kinds[path], tuple(x.shape), _name(node), before, made.get(node, ""), behind,
+               adds, skips[0] if adds and skips else None, _empty(x, module), masked)  # fmt: skip
 
 
 def _feeds(source, nodes: list) -> bool:
@@ -184,17 +171,17 @@ def _feeds(source, nodes: list) -> bool:
     return False
 
 
-def behind_sums(trace: Trace) -> list[Seen]:
+def behind_sums(trace: Trace) -> list[Ran]:
     """The norms, call by call, that the residual stream passes through: each stands behind a sum, and is the residual
     path of the next sum, or the last of such a chain."""
-    skipped = {seen.skips for seen in trace.seen if seen.skips is not None}
-    return [seen for seen in trace.seen if seen.skips is not None or (seen.adds and seen.node in skipped)]
+    skipped = {ran.skips for ran in trace.seen if ran.skips is not None}
+    return [ran for ran in trace.seen if ran.skips is not None or (ran.adds and ran.node in skipped)]
 
 
 def channels_of(norm: nn.Module) -> int | None:
     """The number of channels that a norm has a statistic or a weight for; None if it does not say."""
-    named = (getattr(norm, name, None) for name in ("num_features", "num_channels", "d"))
-    return next((n for n in named if isinstance(n, int)), None)
+    sizes = (getattr(norm, name, None) for name in ("num_features", "num_channels", "d"))
+    return next((n for n in sizes if isinstance(n, int)), None)
 
 
 def channel_axis(norm: nn.Module, shape: tuple[int, ...]) -> int:

@@ -6,22 +6,19 @@ if a loss and a learning rate are given, some steps of training. CHECKS lists ev
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
-from mambanorm.advice import checks_of_behaviour as behaviour
-from mambanorm.advice import checks_of_structure as structure
-from mambanorm.advice.findings import Exam, Finding, Findings, NotSeen
-from mambanorm.advice.given import TARGETS, batches_of, call, first_tensor, split, twin_of
 from mambanorm.advice.recommendation import COMPONENTS, TASKS
-from mambanorm.advice.trace import norms_of, trace
 from mambanorm.basics.checks import check_flag, check_size, shown
 from mambanorm.basics.errors import unknown
+from mambanorm.clinic import checks_of_behaviour as behaviour
+from mambanorm.clinic import checks_of_structure as structure
+from mambanorm.clinic.batches import as_it_was, batches_of, call, check_targets, first_tensor
+from mambanorm.clinic.exam import Exam, NotSeen, twin_of
+from mambanorm.clinic.provenance import norms_of, trace
+from mambanorm.clinic.symptoms import Symptom, Symptoms
 
 CHECKS = {
     "check 1: batch size": structure.small_batches,
@@ -39,7 +36,6 @@ CHECKS = {
     "BatchNorm: padding": structure.padding,
 }
 """Line of the guide → check."""
-
 NO_GRAPH = "what stands before and behind each norm: the output has no graph (is there a torch.no_grad in the model?)"
 
 
@@ -55,7 +51,7 @@ def check_model(
     evaluating: bool = False,
     batches: int = 3,
     forward: Callable[[nn.Module, object], object] | None = None,
-) -> Findings:
+) -> Symptoms:
     """What is wrong with the norms of a model, the worst first; the model, its gradients and all random states stay.
 
     loader: batches, or one tensor. A batch is an input, a tuple (input, targets), or a dict of keyword arguments with
@@ -73,13 +69,11 @@ def check_model(
         raise ValueError("loss and lr go together: both, or neither")
     with as_it_was():
         given = [] if loader is None else batches_of(loader, batches)
-        if loss is not None and given and split(given[0])[1] is None:
-            ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
-            raise ValueError(f"loss needs targets, and the first batch has none: give {ways}")
-        exam, skipped = _examined(model, given, forward or call)
-        exam.loss, exam.lr, exam.task, exam.component, exam.evaluating = loss, lr, task, component, evaluating
-        exam.batch_size = batch_size
-        return Findings([found for name in CHECKS for found in _findings(name, exam, skipped)], skipped)
+        if loss is not None and given:
+            check_targets(given[0])
+        facts = dict(loss=loss, lr=lr, batch_size=batch_size, task=task, component=component, evaluating=evaluating)
+        exam, skipped = _examined(Exam(twin_of(model), forward or call, training=model.training, **facts), given)
+        return Symptoms([found for name in CHECKS for found in _findings(name, exam, skipped)], skipped)
 
 
 def _check(batch_size, task, component, evaluating, batches, lr) -> None:
@@ -94,15 +88,13 @@ def _check(batch_size, task, component, evaluating, batches, lr) -> None:
         raise ValueError(f"lr must be a number above 0, got {shown(lr)}")
 
 
-def _examined(model: nn.Module, batches: list, forward) -> tuple[Exam, list[str]]:
-    """A copy of the model, the batches, and the trace of a pass with the first of them."""
-    exam, training = Exam(twin_of(model), [], None, forward), model.training
-    exam.training = training
+def _examined(exam: Exam, batches: list) -> tuple[Exam, list[str]]:
+    """The exam with what a pass of the first batch shows."""
     if not batches:
         return exam, ["all that needs batches: no loader was given"]
     exam.rows = next(iter(first_tensor(batches[0]).shape), None)
     try:
-        exam.trace = trace(exam.twin(), batches[0], forward)
+        exam.trace = trace(exam.twin(), batches[0], exam.forward)
     except Exception as error:  # whatever the caller's code raises
         return exam, [f"all that needs a forward pass: it {_fails(error)}"]
     exam.batches = batches
@@ -110,27 +102,13 @@ def _examined(model: nn.Module, batches: list, forward) -> tuple[Exam, list[str]
     return exam, [NO_GRAPH] if blind and any(norms_of(exam.model)) else []
 
 
-def _findings(name: str, exam: Exam, skipped: list[str]) -> Iterator[Finding]:
+def _findings(name: str, exam: Exam, skipped: list[str]) -> Iterator[Symptom]:
     """What one check finds; why it could not be made goes to `skipped`. The caller's code may raise anything."""
     try:
         yield from CHECKS[name](exam)
-    except NotSeen as error:
-        skipped.append(f"{name}: {error}")
     except Exception as error:
-        skipped.append(f"{name}: it {_fails(error)}")
+        skipped.append(f"{name}: {error if isinstance(error, NotSeen) else f'it {_fails(error)}'}")
 
 
 def _fails(error: Exception) -> str:
     return f"fails with {type(error).__name__}: {error}"
-
-
-@contextmanager
-def as_it_was():
-    """Random states of torch, NumPy and Python as they were, whatever is drawn inside."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])

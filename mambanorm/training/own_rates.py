@@ -1,0 +1,112 @@
+"""What recorded runs tell of runs to come: the learning rate of an arm, and how long a run takes.
+
+own_rate        the rate at which an arm's recorded runs are best on validation
+at_own_rates    `grid`, each arm at its own rate
+weight          about how many seconds a run takes
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from mambanorm.arms import Arm
+from mambanorm.basics.settings import check_source
+from mambanorm.config import RunConfig
+from mambanorm.training.grid import base_config, grid, relative_cost, unique
+from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.training.recorded_results import recorded_path
+
+SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
+
+
+@lru_cache(maxsize=8)
+def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
+    """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on validation: accuracy
+    (chance if the run diverged), of language models minus the loss (minus that of chance)."""
+    frame = pd.read_parquet(path, columns=["run_id", "task", "arm", "lr", "seed", "status", *SCORES])
+    ended = frame.status != "diverged"
+    accuracy = frame.best_val_accuracy.where(ended, frame.chance)
+    loss = frame.best_val_loss.where(ended, frame.chance_loss)
+    frame["score"] = accuracy.where(~frame.task.isin(LANGUAGE_TASKS), -loss)
+    return frame.drop_duplicates("run_id").set_index("run_id").sort_index()
+
+
+@lru_cache(maxsize=512)
+def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
+    frame = _scores(path, mtime_ns)
+    mine = frame[(frame.task == task) & (frame.arm == arm)]
+    found = []
+    for lr in sorted(map(float, mine.lr.unique())):
+        own = base_config(task, scale, arm=arm, lr=lr)
+        ids = {own.with_seed(seed).run_id: seed for seed in sorted(map(int, mine.seed.unique()))}
+        if there := [name for name in ids if name in mine.index]:
+            found.append((len(there), mine.score[there].mean(), lr, tuple(ids[name] for name in there)))
+    best = max(found, default=None)
+    return best and best[2:]
+
+
+def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:
+    """The learning rate at which an arm is best on validation, the mean of all its recorded seeds, and these seeds.
+    Of the runs that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate that
+    has fewer seeds than another is none to choose. None where nothing is recorded."""
+    path = recorded_path(scale)
+    return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
+
+
+def at_own_rates(
+    arms: Sequence[Arm],
+    tasks: Sequence[str],
+    scale: str,
+    seeds: int | Iterable[int] | None = None,
+    source: str | None = None,
+) -> list[RunConfig]:
+    """`grid`, each arm at the learning rate at which its recorded runs are best on validation, else at the task's.
+
+    Where runs of the task are recorded and they are to be read (`source`, None = the environment's), arms that are not
+    recorded are left out, and `seeds=None` are the seeds that all of them have.
+    """
+    configs = []
+    for task in tasks:
+        rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
+        known = {arm: rate for arm, rate in rates.items() if rate}
+        chosen, here = [str(arm) for arm in arms], seeds
+        if known and check_source(source) != "trained":
+            chosen = list(known)
+            here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
+        for config in grid(chosen, [task], scale=scale, seeds=here):
+            configs.append(config.but(lr=known[config.arm][0]) if config.arm in known else config)
+    return unique(configs)
+
+
+USUAL_S = 4e-6
+"""Seconds of a unit of `relative_cost` where no run is recorded that tells."""
+
+
+@lru_cache(maxsize=8)
+def _seconds(path: Path, mtime_ns: int) -> dict[tuple[str, str], float]:
+    """(task, arm) → the least seconds that a recorded run took, a layer, a step and a unit of width: least, because
+    some were recorded while the machine did other things as well."""
+    frame = pd.read_parquet(path, columns=["task", "arm", "steps", "n_layers", "d_model", "status", "wall_s"])
+    frame = frame[frame.status == "ok"]
+    return (frame.wall_s / _size(frame)).groupby([frame.task, frame.arm]).min().to_dict()
+
+
+def _size(run: pd.DataFrame | RunConfig) -> pd.Series | int:
+    return run.steps * run.n_layers * (run.d_model + 16)
+
+
+def weight(config: RunConfig) -> float:
+    """About how many seconds a run takes, judged by the recorded ones of its task and arm, or of its task: which one
+    goes first, and how much of a sweep is done."""
+    path = recorded_path(config.scale)
+    known = _seconds(path, path.stat().st_mtime_ns) if path.is_file() else {}
+    like = [seconds for (task, _), seconds in known.items() if task == config.task]
+    if not like:
+        return USUAL_S * relative_cost(config)
+    batch = config.batch_size / base_config(config.task, config.scale, arm=config.arm).batch_size
+    return known.get((config.task, config.arm), statistics.median(like)) * _size(config) * batch

@@ -1,0 +1,146 @@
+"""The reader's own runs beside the recorded ones: which arms, on which seed, and where they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mambanorm as mn
+from mambanorm import answers
+from mambanorm.study import experiments, replication
+from mambanorm.training import recorded_results
+from mambanorm.training.own_rates import at_own_rates, own_rate
+from mambanorm.training.recorded_results import recorded
+
+
+def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):
+    """Made-up recorded and fresh runs of an arm, with a spread of 1.5 points."""
+    for _ in range(n):
+        accuracy = 0.85 + 0.015 * rng.standard_normal(seeds + 1)
+        accuracy[-1] += shift
+        frame = pd.DataFrame(dict(task="made_up", arm="LN>SSM>LN", seed=range(seeds + 1), status="ok"))
+        frame["test_accuracy"] = accuracy
+        yield frame.iloc[:-1], frame.iloc[-1:]
+
+
+@pytest.mark.parametrize("seeds", [8, 12])
+def test_a_fresh_run_of_the_same_arm_lies_inside_nineteen_times_in_twenty(seeds):
+    rng = np.random.default_rng(0)
+    lies = [replication.replication(*study).lies.iloc[0] for study in studies(rng, 200, seeds)]
+    assert 0.92 <= np.mean([place == "inside" for place in lies]) <= 0.98
+
+
+def test_a_fresh_run_that_is_far_worse_lies_below_and_is_named():
+    (recorded, fresh), *_ = studies(np.random.default_rng(1), 1, 12, shift=-0.2)
+    table = replication.replication(recorded, fresh)
+    assert table.lies.tolist() == ["below"]
+    said = answers.replicated(table)
+    assert "0 of 1" in said
+    assert "Outside: LN→LN on made_up" in said
+
+
+def test_a_real_run_at_a_twentieth_of_its_rate_falls_outside_and_is_named(tmp_path):
+    arm, task = "LN>SSM>LN", "digits_images"
+    lr, seeds = own_rate(task, arm, "evening")
+    own = mn.base_config(task, "evening", arm=arm, lr=lr)
+    known = recorded_results.recorded_runs([own.with_seed(seed) for seed in seeds])
+    worse = mn.sweep([own.but(lr=0.05 * lr, seed=10_001)], runs_dir=tmp_path, workers=0, source="trained")
+    table = replication.replication(known, worse)
+    assert table.lies.tolist() == ["below"]
+    assert "Outside: LN→LN on digits_images" in answers.replicated(table)
+
+
+def test_diverged_runs_are_counted_apart_and_few_recorded_ones_tell_nothing():
+    (recorded, fresh), *_ = studies(np.random.default_rng(2), 1, 8)
+    ended = pd.concat([fresh.assign(status="diverged", test_accuracy=0.1), fresh.assign(arm="GN>SSM>GN")])
+    table = replication.replication(recorded, ended)
+    assert table.lies.tolist() == ["diverged", "untold"]
+    said = answers.replicated(table)
+    assert "Diverged, and counted apart: LN→LN on made_up" in said
+    assert "Too few recorded runs" in said
+    spoilt = recorded.assign(status=["diverged", *["ok"] * 7])
+    assert replication.replication(spoilt, fresh).n.tolist() == [7]
+
+
+def test_language_models_are_compared_in_bits():
+    frame = pd.DataFrame(dict(task="pydoc", arm="LN>SSM>LN", seed=range(5), status="ok", test_accuracy=0.5))
+    frame["test_loss"] = np.log(2) * np.array([3.00, 3.01, 3.02, 2.99, 3.9])
+    row = replication.replication(frame.iloc[:4], frame.iloc[4:]).iloc[0]
+    assert (row.unit, row.lies) == ("bits", "above")
+    assert row.value == pytest.approx(3.9)
+    assert row["mean"] == pytest.approx(3.005)
+
+
+def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
+    (first,) = replication.fresh_seeds(tmp_path)
+    assert first > 10_000
+    assert replication.fresh_seeds(tmp_path) == [first]
+    monkeypatch.setenv("MAMBANORM_FRESH", "3")
+    assert replication.fresh_seeds(tmp_path) == [first, first + 1, first + 2]
+    (tmp_path / replication.FRESH).write_text("torn")
+    assert min(replication.fresh_seeds(tmp_path)) > 10_000
+    monkeypatch.setenv("MAMBANORM_FRESH", "many")
+    with pytest.raises(ValueError, match="from 0 to 100, got 'many'"):
+        replication.fresh_seeds(tmp_path)
+
+
+def test_a_dry_look_draws_and_writes_nothing(tmp_path):
+    assert replication.fresh_seeds(tmp_path / "none", draw=False) == [10_001]
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_its_ends():
+    configs = mn.study("evening", ["mnist1d"], source="auto")
+    assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(map(str, experiments.TYPE_ARMS))
+    grid = configs["05_combination"]
+    chosen = replication.to_replicate(grid)
+    means = recorded_results.recorded_runs(grid).groupby("arm").val_accuracy.mean()
+    assert {means.idxmax(), means.idxmin(), "RMSN>SSM>None"} <= {c.arm for c in chosen}
+    assert len(chosen) == len({c.arm for c in chosen}) < len({c.arm for c in grid})
+    assert replication.to_replicate(grid, "trained") == []
+    assert mn.replicate(grid, source="trained").empty
+
+
+def test_fresh_runs_have_the_recorded_rate_and_steps(tmp_path):
+    asked = mn.study("evening", ["mnist1d"], source="auto")["03_type"]
+    (seed,) = replication.fresh_seeds(tmp_path)
+    known, recorded_seed = {config.run_id for config in asked}, asked[0].seed
+    for config in replication.fresh_configs(asked, runs_dir=tmp_path):
+        assert config.seed == seed
+        assert config.with_seed(recorded_seed).run_id in known
+
+
+def test_an_arms_own_rate_is_the_best_mean_on_validation_of_all_its_seeds():
+    frame = recorded("evening")
+    for arm in ("GN>SSM>None", "BN>SSM>BN", "RMSN>SSM>IN"):
+        lr, seeds = own_rate("mnist1d", arm, "evening")
+        own = mn.base_config("mnist1d", "evening", arm=arm)
+        scores = {}
+        for rate in frame.lr[(frame.task == "mnist1d") & (frame.arm == arm)].unique():
+            ids = [own.but(lr=float(rate), seed=seed).run_id for seed in seeds]
+            rows = frame[frame.run_id.isin(ids)]
+            if len(rows) == len(seeds):
+                scores[rate] = rows.best_val_accuracy.where(rows.status != "diverged", rows.chance).mean()
+        assert len(scores) >= 3
+        assert lr == max(scores, key=scores.get)
+    assert own_rate("listops", "LN>SSM>LN", "evening") is None
+
+
+def test_what_is_recorded_is_read_and_the_rest_is_trained(tmp_path, capsys):
+    recorded_one = mn.study("evening", ["digits_images"], source="auto")["09_vision"][0]
+    new = mn.grid(["LN>SSM>LN"], ["digits"], scale="smoke", seeds=1)
+    frame = mn.sweep([*new, recorded_one], runs_dir=tmp_path, workers=0, source="auto")
+    assert frame.run_id.tolist() == [new[0].run_id, recorded_one.run_id]
+    assert mn.load_runs(tmp_path).run_id.tolist() == [new[0].run_id]
+    assert "Recorded results, not trained here: 1 runs" in capsys.readouterr().out
+
+
+def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
+    asked = [*experiments.TYPE_ARMS, experiments.Arm("NormVary", "BN")]
+    read = at_own_rates(asked, ["mnist1d"], "evening", source="auto")
+    assert {c.arm for c in read} == set(map(str, experiments.TYPE_ARMS))
+    assert len({c.seed for c in read}) == 12
+    trained = at_own_rates(asked, ["mnist1d"], "evening", source="trained")
+    assert {c.arm for c in trained} == set(map(str, asked))
+    assert len({c.seed for c in trained}) == 3
