@@ -170,7 +170,8 @@ def store_runs(results):
 
 def runs_are_whole(folder, done):
     """The stored ones are there, of those that were begun at least the checkpoint, and what is there is whole."""
-    states = check_runs(folder / "runs", progress=False)
+    store = folder / "runs"
+    states = check_runs(store, progress=False) if store.is_dir() else pd.DataFrame(columns=["run_id", "state"])
     assert set(states.state) <= {"whole"}
     there, begun = set(states.run_id), {path.parts[-3] for path in folder.glob("runs/.resume-*/step-3/state")}
     assert there >= {name for name in done if " " not in name}

@@ -389,7 +389,7 @@ def test_the_page_needs_no_network_and_is_written_whole(tmp_path):
     assert "http" not in page
     assert "prefers-color-scheme: dark" in page
     assert "1 of 1 notebooks ran through" in page
-    assert os.listdir(tmp_path) == ["index.html"]
+    assert sorted(os.listdir(tmp_path)) == [".nojekyll", "index.html"]
 
 
 FETCHING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}

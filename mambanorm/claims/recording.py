@@ -112,7 +112,7 @@ def parts(
         grid_out = leaves_grid_out(task, scale)
         claims = tuple(name for name, claim in CLAIMS.items() if not (claim.needs_grid and grid_out))
         found.append(Part(f"verdicts, {task}", claims, task, seeds))
-    runs = tuple(config for runs in study(scale, tasks, seeds).values() for config in runs)
+    runs = tuple(config for runs in study(scale, tasks, seeds, "trained").values() for config in runs)
     return [*found, Part("the notebooks", also=runs)]
 
 

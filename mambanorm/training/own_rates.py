@@ -65,21 +65,20 @@ def at_own_rates(
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
 ) -> list[RunConfig]:
-    """`grid`, each arm at the learning rate at which its recorded runs are best on validation, else at the task's.
-
-    Where runs of the task are recorded and they are to be read (`source`, None = the environment's), arms that are not
-    recorded are left out, and `seeds=None` are the seeds that all of them have.
+    """`grid`; where runs of a task are recorded and are to be read (`source`, None = the environment's), each arm at
+    its own rate. Arms that are not recorded are then left out, and `seeds=None` are the seeds that all of them have.
     """
+    if check_source(source) == "trained":
+        return grid(arms, tasks, scale=scale, seeds=seeds)
     configs = []
     for task in tasks:
         rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
         known = {arm: rate for arm, rate in rates.items() if rate}
-        chosen, here = [str(arm) for arm in arms], seeds
-        if known and check_source(source) != "trained":
-            chosen = list(known)
-            here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
-        for config in grid(chosen, [task], scale=scale, seeds=here):
-            configs.append(config.but(lr=known[config.arm][0]) if config.arm in known else config)
+        if not known:
+            configs += grid(arms, [task], scale=scale, seeds=seeds)
+            continue
+        here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
+        configs += [c.but(lr=known[c.arm][0]) for c in grid(list(known), [task], scale=scale, seeds=here)]
     return unique(configs)
 
 
