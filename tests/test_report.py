@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import ipywidgets
 import nbformat
+import pandas as pd
 import psutil
 import pytest
 import zmq
@@ -189,6 +190,22 @@ def test_the_study_trains_once_and_reports(small_study, tmp_path, capsys, monkey
     page = (out / "index.html").read_text()
     assert "Title of 01_a" in page  # from the first time
     assert "executed earlier" in page
+
+
+def test_notebooks_that_need_no_training_come_first_and_the_page_fills_as_they_come(small_study, tmp_path, monkeypatch):
+    out, told, run = tmp_path / "out", [], base_config("digits", "smoke")
+    asks_for(monkeypatch, lambda *_: {"01_a": [run], "02_b": []})
+
+    def execute(paths, out_dir, parameters, progress, each):
+        for path in paths:
+            each(NotebookOutcome(path.stem, status="ok", title=path.stem))
+            told.append(re.search(r"\d of \d notebooks ran through", (out / "index.html").read_text())[0])
+
+    trained = lambda configs, **_: told.append("training") or pd.DataFrame(dict(status="ok", run_id=[run.run_id]))  # noqa: E731
+    monkeypatch.setattr(whole_study, "execute", execute)
+    monkeypatch.setattr(whole_study, "sweep", trained)
+    assert [outcome.name for outcome in run_study("smoke", out_dir=out, progress=False)] == ["01_a", "02_b"]
+    assert told == ["1 of 1 notebooks ran through", "training", "2 of 2 notebooks ran through"]
 
 
 def test_a_notebook_of_which_no_task_is_asked_is_left_out(small_study, tmp_path, capsys, monkeypatch):
