@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mambanorm.arms import AUTONORM
+from mambanorm.arms import AUTONORM, Arm
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
@@ -38,7 +38,8 @@ FRESH = ".fresh-seed"
 """The file of a store that holds its seed."""
 
 FIRST_FRESH = 10_001
-COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *NORMVARY_ARMS, *CROSSING_ARMS, *AUTONORM, OWN)}
+LEARNED = [arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")]
+COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED, *CROSSING_ARMS, *AUTONORM, OWN)}
 """The arms of type, position, NormVary and AutoNorm; of the grid its best and its worst come besides."""
 
 LEVEL = 0.95

@@ -183,7 +183,8 @@ def _places(todo: list[RunConfig], workers: int | str) -> tuple[int, list[str]]:
     threads = most_threads(todo)
     most = max(1, cores() // threads)
     if not gpus:
-        here = len(todo) == 1 and threads <= numba.config.NUMBA_NUM_THREADS
+        alone = len(todo) == 1 or numba.config.NUMBA_NUM_THREADS == 1  # a notebook of the study may have one core
+        here = alone and threads <= numba.config.NUMBA_NUM_THREADS
         return 0 if here else min(len(todo), most), gpus
     each = 1
     if len(todo) > len(gpus) and most >= 2 * len(gpus):  # otherwise there is no choice
