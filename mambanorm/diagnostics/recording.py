@@ -160,13 +160,16 @@ def describe(value: Tensor) -> dict[str, float]:
     nonfinite = 1.0 - finite.size / max(flat.size, 1)
     if not finite.size:
         return dict(rms=np.nan, max_abs=np.nan, p999=np.nan, kurtosis=np.nan, nonfinite=nonfinite)
-    centred = finite - finite.mean()
-    var = np.mean(centred**2)
+    size, squares = (
+        np.abs(finite),
+        np.square(finite - finite.mean()),
+    )  # products: a power of 4 takes twenty times as long
+    var = squares.mean()
     return dict(
-        rms=float(np.sqrt(np.mean(finite**2))),
-        max_abs=float(np.abs(finite).max()),
-        p999=float(np.quantile(np.abs(finite), 0.999)),
-        kurtosis=float(np.mean(centred**4) / var**2) if var > 0 else np.nan,
+        rms=float(np.sqrt(np.mean(np.square(finite)))),
+        max_abs=float(size.max()),
+        p999=float(np.quantile(size, 0.999)),
+        kurtosis=float(np.mean(squares * squares) / var**2) if var > 0 else np.nan,
         nonfinite=nonfinite,
     )
 
