@@ -8,6 +8,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import answers
+from mambanorm.report.study import trained_here
 from mambanorm.study import experiments, replication
 from mambanorm.training import recorded_results
 from mambanorm.training.own_rates import at_own_rates, own_rate
@@ -144,3 +145,21 @@ def test_at_evening_unrecorded_arms_are_left_out_unless_all_is_trained():
     trained = at_own_rates(asked, ["mnist1d"], "evening", source="trained")
     assert {c.arm for c in trained} == set(map(str, asked))
     assert len({c.seed for c in trained}) == 3
+
+
+def test_a_fresh_run_that_could_not_be_trained_is_not_inside():
+    (recorded, fresh), *_ = studies(np.random.default_rng(3), 1, 8)
+    table = replication.replication(recorded, fresh.assign(status="failed", test_accuracy=np.nan))
+    assert table.lies.tolist() == ["failed"]
+    said = answers.replicated(table)
+    assert "Could not be trained: LN→LN on made_up" in said
+    assert "lie inside" not in said
+
+
+def test_recorded_runs_as_the_only_source_refuse_what_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAMBANORM_SOURCE", "recorded")
+    asked = mn.grid(["LN>SSM>LN"], ["digits"], scale="evening", seeds=1)
+    with pytest.raises(ValueError, match="not in the recorded results"):
+        trained_here(asked, tmp_path)
+    small = mn.grid(["LN>SSM>LN"], ["level"], scale="quick", seeds=1)
+    assert trained_here(small, tmp_path) == small

@@ -24,6 +24,8 @@ def replicated(table: pd.DataFrame) -> str:
     lines += [f"- Outside: {_where(row)}." for row in told[told.lies != "inside"].itertuples()]
     ended = table[table.lies == "diverged"]
     lines += [f"- Diverged, and counted apart: {listed(_named(row) for row in ended.itertuples())}."] * bool(len(ended))
+    failed = table[table.lies == "failed"]
+    lines += [f"- Could not be trained: {listed(_named(row) for row in failed.itertuples())}."] * bool(len(failed))
     untold = table[table.lies == "untold"]
     lines += [f"- Too few recorded runs to tell: {listed(_named(row) for row in untold.itertuples())}."] * bool(
         len(untold)

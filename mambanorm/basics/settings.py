@@ -106,6 +106,10 @@ def check_source(source: str | None = None) -> str:
     return source
 
 
+KERNEL = "MAMBANORM_KERNEL"
+"""Set in the environment of the kernels that a study starts, each with a share of the cores."""
+
+
 def fresh_seeds_asked() -> int:
     """How many fresh seeds the reader's machine trains of each compared arm: `MAMBANORM_FRESH`, or 1; 0 = none.
     ValueError for what is no number from 0 to 100."""

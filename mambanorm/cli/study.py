@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
     from mambanorm.report import study as report
 
     configs = [config for configs in plan.values() for config in configs]
-    here = report.trained_here(configs, options.runs_dir, draw=not options.dry_run)
+    how = dict(runs_dir=options.runs_dir, draw=not options.dry_run)
+    here = [config for own in plan.values() for config in report.trained_here(own, **how)]
     if options.dry_run:
         if options.out:
             writable_folder(options.out, "the report")

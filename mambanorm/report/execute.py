@@ -36,7 +36,7 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import CHECKOUT, KIT, ROOT, WORK
+from mambanorm.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm.report import notebooks
 from mambanorm.report.outcome import NotebookOutcome, read_outcome, tags_of
 from mambanorm.training import machine
@@ -215,6 +215,7 @@ class Kernels:
         env.pop("MPLBACKEND", None)  # a backend chosen for scripts would swallow the figures
         if CHECKOUT:  # which need not be installed
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+        env[KERNEL] = "1"
         if self.threads:
             names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
             env |= dict.fromkeys(names, str(self.threads))

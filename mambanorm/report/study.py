@@ -18,8 +18,8 @@ from itertools import chain
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import WORK, check_source, study_scale
-from mambanorm.basics.text import spell
+from mambanorm.basics.settings import STUDY_SCALE, WORK, check_source, study_scale
+from mambanorm.basics.text import plural, spell
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
 from mambanorm.report.execute import execute
@@ -31,13 +31,15 @@ from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
 from mambanorm.training.grid import check_names, unique
-from mambanorm.training.recorded_results import recorded_ids
+from mambanorm.training.recorded_results import recorded_ids, recorded_runs
 from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 from mambanorm.training.sweep import sweep
 
 REPORTS = WORK / "reports"
+READ_THE_STORE = ("12_verdicts",)
+"""Notebooks that ask for no runs of their own, and judge those of the others."""
 
 
 def exit_code(outcomes: Iterable[NotebookOutcome]) -> int:
@@ -78,41 +80,49 @@ def run_study(
         parameters["runs_dir"] = str(store_dir(runs_dir))
     out_dir = writable_folder(out_dir or REPORTS / scale, "the report")
 
-    lacking = {path.stem: missing_runs(trained_here(plan.get(path.stem, ()), runs_dir), runs_dir) for path in paths}
+    here = {path.stem: trained_here(plan.get(path.stem, ()), runs_dir) for path in paths}
+    lacking = {name: missing_runs(configs, runs_dir) for name, configs in here.items()}
     missing = unique(chain.from_iterable(lacking.values()))
-    runs = {config.run_id for configs in plan.values() for config in configs} | {config.run_id for config in missing}
-    outcomes, failed = [], set()
+    runs = {config.run_id for configs in (*plan.values(), *here.values()) for config in configs}
+    earlier = _earlier([path.stem for path in paths], out_dir)
+    outcomes, trained, failed = [], 0, set()
 
     def shown(outcome: NotebookOutcome) -> None:
         """The page as far as it is."""
         mine = lacking.get(outcome.name, [])
         outcomes.append(replace(outcome, failed_runs=sum(config.run_id in failed for config in mine)))
-        facts = study_facts(scale, source, tasks, seeds, len(runs), len(missing), time.monotonic() - start)
-        write_index(outcomes + _earlier(outcomes, out_dir), out_dir, facts)
+        facts = study_facts(scale, source, tasks, seeds, len(runs), trained, time.monotonic() - start)
+        if to_come := len(paths) - len(outcomes):
+            facts = {"Still to come": plural(to_come, "notebook")} | facts
+        write_index(outcomes + earlier, out_dir, facts)
 
     warm_up()  # here, on two cores, and not in every notebook
-    for train_first in (False, True):
-        now = [path for path in paths if bool(lacking[path.stem]) is train_first]
-        if train_first and missing:
-            frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)
-            failed = set(frame.loc[frame["status"] == "failed", "run_id"])
-        execute(now, out_dir, parameters, progress, shown)
+    waits = {path: bool(lacking[path.stem] or (missing and path.stem in READ_THE_STORE)) for path in paths}
+    execute([path for path in paths if not waits[path]], out_dir, parameters, progress, shown)
+    if missing:
+        frame = sweep(missing, scheduler=scheduler, workers=workers, runs_dir=runs_dir, progress=progress)
+        failed = set(frame.loc[frame["status"] == "failed", "run_id"])
+        trained = len(missing) - len(failed)
+    execute([path for path in paths if waits[path]], out_dir, parameters, progress, shown)
     print(f"The report is at {(Path(out_dir) / 'index.html').resolve().as_uri()}")
     return sorted(outcomes, key=lambda outcome: outcome.name)
 
 
 def trained_here(configs: Iterable[RunConfig], runs_dir: str | Path | None, *, draw: bool = True) -> list[RunConfig]:
     """What of these runs is trained on this machine, now or before: those that are not recorded, and a fresh seed of
-    the recorded arms that are compared. draw: as of `fresh_seeds`."""
+    the recorded arms that are compared. draw: as of `fresh_seeds`. ValueError where recorded runs are the only source
+    and one of STUDY_SCALE is not recorded; smaller ones are trained in any case."""
     configs, source = unique(configs), check_source()
+    if source == "recorded" and (asked := [config for config in configs if config.scale == STUDY_SCALE]):
+        recorded_runs(asked)
     held = recorded_ids(config.scale for config in configs) if source != "trained" else set()
     again = fresh_configs(configs, source=source, runs_dir=runs_dir, draw=draw)
     return [*(config for config in configs if config.run_id not in held), *again]
 
 
-def _earlier(outcomes: Sequence[NotebookOutcome], out_dir: Path) -> list[NotebookOutcome]:
-    """What the folder holds of notebooks that were not executed this time, so that the page stays whole."""
-    done, found = {outcome.name for outcome in outcomes}, []
+def _earlier(names: Sequence[str], out_dir: Path) -> list[NotebookOutcome]:
+    """What the folder holds of notebooks that are not executed this time, so that the page stays whole."""
+    done, found = set(names), []
     for source in find_notebooks():
         path = out_dir / source.name
         if source.stem not in done and path.is_file():

@@ -72,9 +72,10 @@ def to_replicate(configs: Iterable[RunConfig], source: str | None = None) -> lis
     known = [config for config in configs if config.run_id in held and not (config.teacher or config.start)]
     if not known:
         return []
-    means = recorded_runs(known).groupby(["task", "arm"]).val_accuracy.mean()
-    ends = {(task, pick(of)[1]) for task, of in means.groupby("task") for pick in (pd.Series.idxmax, pd.Series.idxmin)}
-    one_each = {(config.task, config.arm): config for config in known}
+    means = recorded_runs(known).groupby(["scale", "task", "arm"]).val_accuracy.mean()
+    each = [of for _, of in means.groupby(["scale", "task"])]
+    ends = {pick(of) for of in each for pick in (pd.Series.idxmax, pd.Series.idxmin)}
+    one_each = {(config.scale, config.task, config.arm): config for config in known}
     return [config for key, config in one_each.items() if config.arm in COMPARED or key in ends]
 
 
@@ -98,8 +99,8 @@ def fresh_configs(
 
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    """One row a fresh run: task, arm, seed, value, mean, low, high, n, unit and lies: inside, below, above, diverged,
-    or untold where fewer than FEWEST recorded runs finished.
+    """One row a fresh run: task, arm, seed, value, mean, low, high, n, unit and lies: inside, below, above; diverged
+    or failed, as the run did; or untold where fewer than FEWEST recorded runs finished.
 
     Values are test accuracies in per cent, of language models bits a character. low and high are the 95 % prediction
     interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n), which holds the next one as often if runs are
@@ -114,7 +115,7 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
         lies = "untold" if not np.isfinite(low) else "below" if value < low else "above" if value > high else "inside"
         facts = dict(task=run.task, arm=run.arm, seed=run.seed, value=value, mean=seen.mean() if len(seen) else np.nan)
         unit = "bits" if run.task in LANGUAGE_TASKS else "%"
-        lies = "diverged" if run.status == "diverged" else lies
+        lies = lies if run.status == "ok" else run.status
         rows.append(facts | dict(low=low, high=high, n=len(seen), unit=unit, lies=lies))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "lies"])
 

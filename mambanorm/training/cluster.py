@@ -29,6 +29,7 @@ from dask.distributed import Client, Future, KilledWorker, LocalCluster, Securit
 from tqdm.auto import tqdm
 
 from mambanorm.basics.extensions import load_imports
+from mambanorm.basics.settings import KERNEL
 from mambanorm.basics.text import plural
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
@@ -183,8 +184,9 @@ def _places(todo: list[RunConfig], workers: int | str) -> tuple[int, list[str]]:
     threads = most_threads(todo)
     most = max(1, cores() // threads)
     if not gpus:
-        alone = len(todo) == 1 or numba.config.NUMBA_NUM_THREADS == 1  # a notebook of the study may have one core
-        here = alone and threads <= numba.config.NUMBA_NUM_THREADS
+        given = numba.config.NUMBA_NUM_THREADS
+        alone = len(todo) == 1 or (given == 1 and KERNEL in os.environ)  # a notebook of the study may have one core
+        here = alone and threads <= given
         return 0 if here else min(len(todo), most), gpus
     each = 1
     if len(todo) > len(gpus) and most >= 2 * len(gpus):  # otherwise there is no choice

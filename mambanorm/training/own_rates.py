@@ -77,7 +77,8 @@ def at_own_rates(
         if not known:
             configs += grid(arms, [task], scale=scale, seeds=seeds)
             continue
-        here = sorted(set.intersection(*(set(own) for _, own in known.values()))) if seeds is None else seeds
+        shared = sorted(set.intersection(*(set(own) for _, own in known.values())))
+        here = (shared or None) if seeds is None else seeds  # None: the scale's own number
         configs += [c.but(lr=known[c.arm][0]) for c in grid(list(known), [task], scale=scale, seeds=here)]
     return unique(configs)
 

@@ -78,7 +78,8 @@ def sweep(
         held = set() if source == "recorded" else recorded_ids(config.scale for config in configs)
         read = [config for config in configs if source == "recorded" or config.run_id in held]
         if read:
-            frame, rest = recorded_runs(read), [config for config in configs if config not in set(read)]
+            frame, there = recorded_runs(read), {config.run_id for config in read}
+            rest = [config for config in configs if config.run_id not in there]
             print(describe_recorded(frame))
             return _beside(configs, frame, _trained(rest, client, scheduler, workers, runs_dir, progress))
     return _trained(configs, client, scheduler, workers, runs_dir, progress)
