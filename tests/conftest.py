@@ -15,17 +15,6 @@ os.environ.setdefault("MAMBANORM_TEST_RUNS", tempfile.mkdtemp(prefix="mambanorm-
 os.environ["MAMBANORM_RUNS_DIR"] = os.environ["MAMBANORM_TEST_RUNS"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config, items):
-    """What must stay together in one test process: a notebook's cells, and the tests that share a module's fixture."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        shared = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {}).values()
-        if item.path.suffix == ".ipynb" or any(found[-1].scope == "module" for found in shared):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> Path:
     """An empty run store, the default one while the test runs."""
