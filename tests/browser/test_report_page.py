@@ -69,6 +69,23 @@ def test_the_first_card_is_within_the_first_screens_and_a_claim_has_one_line(pag
     assert page.evaluate(OVERFLOW) <= 0
 
 
+CUT_OFF = """() => [...document.querySelectorAll('.dataframe')].filter(table => table.offsetParent).map(table => {
+  const wider = table.scrollWidth > table.clientWidth + 1;
+  table.scrollLeft = 10_000;
+  const end = table.getBoundingClientRect().right, last = table.querySelector('tbody tr').lastElementChild;
+  return [wider, last.getBoundingClientRect().right <= end + 1 && end <= window.innerWidth + 1];
+})"""
+
+
+def test_all_of_a_table_that_is_wider_than_the_screen_can_be_reached(page, report):
+    tables = []
+    for path in NOTEBOOKS:
+        page.goto((report / f"{path.stem}.html").as_uri())
+        tables += page.evaluate(CUT_OFF)
+    assert all(reached for _, reached in tables)
+    assert any(wider for wider, _ in tables) or page.size == "wide"
+
+
 def test_a_click_enlarges_a_figure_in_its_own_box_without_a_script(browser, report, shoot):
     context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True, java_script_enabled=False)
     page = context.new_page()
