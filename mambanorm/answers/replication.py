@@ -7,6 +7,12 @@ import pandas as pd
 from mambanorm.answers.words import label, listed
 from mambanorm.basics.text import plural
 
+APART = {
+    "diverged": "Diverged, and counted apart",
+    "failed": "Could not be trained",
+    "untold": "Too few recorded runs to tell",
+}
+
 
 def replicated(table: pd.DataFrame) -> str:
     """How many fresh runs lie inside the prediction intervals of the recorded ones, and which do not (a table of
@@ -22,14 +28,9 @@ def replicated(table: pd.DataFrame) -> str:
         "expected outside. Runs of one seed share their data, so several may miss together."
     ] * bool(len(told))
     lines += [f"- Outside: {_where(row)}." for row in told[told.lies != "inside"].itertuples()]
-    ended = table[table.lies == "diverged"]
-    lines += [f"- Diverged, and counted apart: {listed(_named(row) for row in ended.itertuples())}."] * bool(len(ended))
-    failed = table[table.lies == "failed"]
-    lines += [f"- Could not be trained: {listed(_named(row) for row in failed.itertuples())}."] * bool(len(failed))
-    untold = table[table.lies == "untold"]
-    lines += [f"- Too few recorded runs to tell: {listed(_named(row) for row in untold.itertuples())}."] * bool(
-        len(untold)
-    )
+    for lies, said in APART.items():
+        if named := [_named(row) for row in table[table.lies == lies].itertuples()]:
+            lines.append(f"- {said}: {listed(named)}.")
     return "\n".join([head, "", *lines])
 
 

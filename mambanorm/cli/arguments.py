@@ -236,7 +236,8 @@ def address(text: str) -> str:
     return text
 
 
-SCALE_HELP = f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: MAMBANORM_SCALE, else quick)"
+def scale_help(usual: str = "quick") -> str:
+    return f"{', '.join(SCALES[:-1])} or {SCALES[-1]} (default: MAMBANORM_SCALE, else {usual})"
 
 
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
@@ -246,8 +247,8 @@ JUDGED_SEEDS_HELP = (
 )
 
 
-def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP) -> None:
-    command.add_argument("--scale", type=scale, help=SCALE_HELP)
+def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP, usual: str = "quick") -> None:
+    command.add_argument("--scale", type=scale, help=scale_help(usual))
     if several:
         command.add_argument("--tasks", type=names, metavar="A,B", help="tasks, separated by commas")
         command.add_argument("--seeds", type=seeds, metavar="N", help=seeds_help)

@@ -20,7 +20,7 @@ def add(command: Parser) -> None:
     )
     arms = "arms, separated by commas (default: the original, RMSN>SSM>None, of images LN>SSM>LN)"
     command.add_argument("--arm", "--arms", dest="arms", type=arg.names, help=arms)
-    command.add_argument("--scale", type=arg.scale, help=arg.SCALE_HELP)
+    command.add_argument("--scale", type=arg.scale, help=arg.scale_help())
     command.add_argument("--seeds", type=arg.seeds, metavar="N", help="seeds an arm (default: the scale's)")
     command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")
     arg.add_set(command)

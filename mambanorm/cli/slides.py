@@ -8,7 +8,7 @@ from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
 
 SUMMARY = "make a slide deck of each notebook's questions and figures, one file that opens offline"
-EXAMPLES = ["", "--notebooks 03,04 --out /tmp/lesson", "--from reports/quick"]
+EXAMPLES = ["", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening"]
 
 
 def add(command: Parser) -> None:

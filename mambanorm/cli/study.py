@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
@@ -20,7 +21,7 @@ EXAMPLES = [
 
 
 def add(command: Parser) -> None:
-    arg.add_common(command)
+    arg.add_common(command, usual=STUDY_SCALE)
     arg.add_training(command)
     command.add_argument("--source", type=arg.source, metavar="WHERE", help=arg.SOURCE_HELP)
     command.add_argument("--fresh", type=arg.fresh, metavar="N", help=arg.FRESH_HELP)

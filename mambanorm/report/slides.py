@@ -67,7 +67,7 @@ def make_slides(
         made = {path.name: here for path in find_notebooks() if (here := Path(source) / path.name).is_file()}
         if not made:
             state = "has none of the study's notebooks" if Path(source).is_dir() else "is no folder"
-            raise ValueError(f"{source} {state}: name one that `mambanorm study` has written, such as reports/quick")
+            raise ValueError(f"{source} {state}: name one that `mambanorm study` has written, such as reports/evening")
         if missing := [path.name for path in paths if path.name not in made and wanted is not None]:
             raise unknown(f"notebook in {source}", missing[0], made)
         paths = [made[path.name] for path in paths if path.name in made]

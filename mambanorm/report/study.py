@@ -26,7 +26,6 @@ from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import find_notebooks, study_runs
 from mambanorm.report.outcome import NotebookOutcome, read_outcome
-from mambanorm.study.experiments import study
 from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
@@ -85,15 +84,19 @@ def run_study(
     missing = unique(chain.from_iterable(lacking.values()))
     runs = {config.run_id for configs in (*plan.values(), *here.values()) for config in configs}
     earlier = _earlier([path.stem for path in paths], out_dir)
+    about = study_facts(scale, source, [config for configs in plan.values() for config in configs], tasks)
     outcomes, trained, failed = [], 0, set()
 
     def shown(outcome: NotebookOutcome) -> None:
         """The page as far as it is."""
         mine = lacking.get(outcome.name, [])
         outcomes.append(replace(outcome, failed_runs=sum(config.run_id in failed for config in mine)))
-        facts = study_facts(scale, source, tasks, seeds, len(runs), trained, time.monotonic() - start)
-        if to_come := len(paths) - len(outcomes):
-            facts = {"Still to come": plural(to_come, "notebook")} | facts
+        to_come = len(paths) - len(outcomes)
+        facts = {"Still to come": plural(to_come, "notebook")} if to_come else {}
+        facts |= about | {
+            "Training runs": f"{len(runs)}, of which {trained or 'none'} trained this time",
+            "Total time": spell(time.monotonic() - start),
+        }
         write_index(outcomes + earlier, out_dir, facts)
 
     warm_up()  # here, on two cores, and not in every notebook
@@ -138,19 +141,14 @@ WHERE_FROM = {
 }
 
 
-def study_facts(scale, source: str, tasks, seeds, n_runs: int, trained: int, wall_s: float) -> dict[str, str]:
-    """What the page says about the run as a whole: label → text."""
-    configs = [config for runs in study(scale, tasks, seeds, source).values() for config in runs]
+def study_facts(scale: str, source: str, configs: Sequence[RunConfig], tasks: Sequence[str] | None) -> dict[str, str]:
+    """What the page says about the study as a whole: label → text. configs: those of its plan."""
     names = tuple(tasks or dict.fromkeys(config.task for config in configs))
     return {
         "Scale": scale,
         "Seeds": ", ".join(map(str, sorted({config.seed for config in configs}))),
         "Source": WHERE_FROM[source],
         "Tasks": "; ".join(f"{name} ({TASKS[name].title})" if name in TASKS else name for name in names),
-        "Training runs": f"{n_runs}, of which {trained} trained this time"
-        if trained
-        else f"{n_runs}, none trained this time",
-        "Total time": spell(wall_s),
         "Date": f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         "Machine": machine.machine(),
         "Code": f"commit {machine.git_commit() or 'unknown'}, {machine.versions()}",
