@@ -162,9 +162,8 @@ def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
 
 
 def asks_for(monkeypatch, study):
-    """The study is this one, for the runs and for the page."""
-    for place in ("notebooks", "study"):
-        monkeypatch.setattr(f"mambanorm.report.{place}.study", study)
+    """The study is this one."""
+    monkeypatch.setattr("mambanorm.report.notebooks.study", study)
 
 
 @pytest.fixture
