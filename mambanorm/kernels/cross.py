@@ -7,8 +7,8 @@ Glossary: B rows of the batch, H and W of the image, L = H·W, E channels.
 import numpy as np
 import torch
 
-from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, entry, in_order, jit, load, memory, run, store
+from mambanorm.kernels import backward_once
+from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, entry, jit, load, memory, run, store
 from mambanorm.kernels.threads import scan_threads
 
 DIRECTIONS = 4
@@ -67,14 +67,14 @@ def _order(worker, workers, numbers, places):
 
 
 def _spread(image):
-    (batch, height, width, channels), image = image.shape, in_order(image)
+    (batch, height, width, channels), image = image.shape, image.contiguous()
     four = empty(batch, height * width, DIRECTIONS, channels)
     run(_order, _workers(image), [*image.shape, False], [image, four])
     return four
 
 
 def _merged(four, size):
-    four, image = in_order(four), empty(len(four), *size, four.shape[-1])
+    four, image = four.contiguous(), empty(len(four), *size, four.shape[-1])
     run(_order, _workers(image), [*image.shape, True], [image, four])
     return image
 
