@@ -318,7 +318,11 @@ def model_cases():
     yield "a model's eps", lambda: classifier(norm_options={"eps": math.inf}), "eps must be finite"
     yield "images, a list", lambda: images()([1]), "x is a list; a tensor of images (B, H, W, 1) is needed"
     yield "images, an array", lambda: images()(image.numpy()), "x is a ndarray; a tensor of images"
-    yield "images, bytes", lambda: images()(image.to(torch.uint8)), "expected images (B, H, W, 1), got torch.uint8"
+    yield (
+        "images, bytes",
+        lambda: images()(image.to(torch.uint8)),
+        "expected real values (B, H, W, 1), at least one, got torch.uint8",
+    )
     yield "images, float64", lambda: images()(image.double()), "use x.to(torch.float32)"
     yield "images, none", lambda: images()(image[:0]), "at least one"
     yield "images, halved at 1.5", lambda: images(n_layers=3, down_sample=(1.5,)), "down_sample names blocks among 1..2"

@@ -19,7 +19,7 @@ from mambanorm.kernels import scan_cpu
 from mambanorm.loop import build_optimizer
 from mambanorm.models import vision
 from mambanorm.models.build import build_model
-from mambanorm.models.image import PatchMerging
+from mambanorm.models.vision import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.operations import conv_silu
 from mambanorm.tasks import Split, TaskData, load_task
@@ -359,9 +359,12 @@ def test_an_arm_is_exactly_what_it_says():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: model_of()(torch.zeros(2, 4, 4, 1)), r"expected images \(B, H, W, 3\), got .*\(2, 4, 4, 1\)"),
-        (lambda: model_of()(torch.zeros(2, 4, 3)), "expected images"),
-        (lambda: model_of()(torch.zeros(2, 4, 4, 3, dtype=torch.long)), "expected images"),
+        (
+            lambda: model_of()(torch.zeros(2, 4, 4, 1)),
+            r"expected real values \(B, H, W, 3\), at least one, got .*\(2, 4, 4, 1\)",
+        ),
+        (lambda: model_of()(torch.zeros(2, 4, 3)), "expected real values"),
+        (lambda: model_of()(torch.zeros(2, 4, 4, 3, dtype=torch.long)), "expected real values"),
         (lambda: model_of(patch=2)(torch.zeros(2, 4, 5, 3)), "4×5 pixels do not divide into patches of 2×2"),
         (lambda: model_of(patch=2, down_sample=(1,))(torch.zeros(2, 6, 4, 3)), "multiples of 4"),
         (lambda: model_of()(torch.zeros(2, 4, 4, 3), torch.tensor([4, 4])), "images have no padding"),

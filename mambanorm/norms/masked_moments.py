@@ -103,9 +103,5 @@ def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
     m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)
     mean = m.mean(-1, keepdim=True)
     var = (v + (m - mean).square()).mean(-1, keepdim=True)
-    return spread(mean, B, D, groups), spread(var, B, D, groups)
-
-
-def spread(per_group: Tensor, B: int, D: int, groups: int) -> Tensor:
-    """(B, 1, groups, 1) → (B, 1, D): each channel gets its group's value."""
-    return per_group.expand(B, 1, groups, D // groups).reshape(B, 1, D)
+    mean, var = (value.expand_as(m).reshape(B, 1, D) for value in (mean, var))  # each channel gets its group's value
+    return mean, var
