@@ -316,8 +316,8 @@ def model_cases():
     yield "a width of text", lambda: classifier(d_model="8"), "d_model must be a positive whole number, got '8'"
     yield "a model's norm options", lambda: classifier(norm_options=["eps"]), "norm_options must be a dict"
     yield "a model's eps", lambda: classifier(norm_options={"eps": math.inf}), "eps must be finite"
-    yield "images, a list", lambda: images()([1]), "x is a list; a tensor of images (B, H, W, 1) is needed"
-    yield "images, an array", lambda: images()(image.numpy()), "x is a ndarray; a tensor of images"
+    yield "images, a list", lambda: images()([1]), "x is a list; a tensor of real values (B, H, W, 1) is needed"
+    yield "images, an array", lambda: images()(image.numpy()), "x is a ndarray; a tensor of real values"
     yield (
         "images, bytes",
         lambda: images()(image.to(torch.uint8)),

@@ -126,12 +126,6 @@ def test_reference_is_the_equations(b, c):
     np.testing.assert_allclose(last.numpy(), expected_last, rtol=1e-12, atol=1e-13)
 
 
-def test_reference_passes_gradcheck():
-    arguments = leaves(example(channels=4, length=4, size=2, b=2, c=0), torch.float64)
-    values = [arguments[name] for name in FLOATS]
-    assert torch.autograd.gradcheck(lambda *x: selective_scan(*x, True, backend="reference"), values)
-
-
 # ------------------------------------------------------------------------------------------------ cpu against reference
 @pytest.mark.parametrize("length", [1, 2, 43, 44, 45, 89, 300])
 def test_cpu_equals_reference_at_every_length(length):

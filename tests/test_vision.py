@@ -147,8 +147,7 @@ def test_each_direction_is_the_selective_scan_of_the_image_flattened_in_that_ord
 # the block
 
 
-@pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("arm", "training"), [*zip(ARMS, [True, False] * 3, strict=True), ("BN>SSM>IN", True)])
 def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, training):
     block = mn.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference").double().train(training)
     x, weight = sample(B, H, W, D).double().requires_grad_(), sample(B, H, W, D, seed=1).double()
@@ -159,14 +158,15 @@ def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, tr
 
 
 @pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [((B, H, W, 8), {}), ((1, 1, 3, 2), dict(d_state=1)), ((2, 9, 6, 36), dict(d_state=5, dt_rank=3, d_conv=5))],
+    ("shape", "sizes", "threads"),
+    [
+        ((B, H, W, 8), {}, 1),
+        ((2, 9, 6, 36), dict(d_state=5, dt_rank=3, d_conv=5), 2),
+        ((1, 1, 3, 4), {"d_state": 1}, 1),
+    ],
 )
 @pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("threads", [1, 2])
 def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, shape, sizes, threads):
-    if shape[3] % 4 and ("GN" in arm or "NormVary" in arm):
-        pytest.skip("two channels do not divide into four groups")
     found, before = [], torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -195,12 +195,6 @@ def test_the_four_scans_are_one_call_that_makes_no_tensor_of_all_states(monkeypa
     assert (plan.channels, plan.groups_b, plan.groups_c, plan.rank) == (256, 4, 4, 2)
     buffers = plan.states_shape, *plan.scratch_shapes.values()
     assert sum(map(math.prod, buffers)) < 0.1 * 4 * 256 * 256 * 64
-
-
-def test_block_passes_gradcheck_in_float64():
-    block = mn.VSSBlock(3, "LN", "RMSN", d_state=2).double()
-    x = sample(1, 2, 3, 3).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -280,7 +274,7 @@ def test_what_does_not_fit_is_refused(make, message):
 # recording
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", ["RMSN>SSM>GN", "NormVary>SSM>LN-DL"])
 def test_recording_changes_no_output_and_shows_every_site(arm):
     block, x = mn.VSSBlock(D, *mn.Arm.parse(arm)).eval(), sample(B, H, W, D)
     plain = block(x)
