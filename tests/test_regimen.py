@@ -327,19 +327,14 @@ def test_fields_of_the_regimen_enter_no_run_id_at_their_default():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (dict(mixup=-0.1), "mixup must be a finite number of at least 0, got -0.1"),
         (dict(cutmix=float("nan")), "cutmix must be a finite number of at least 0"),
         (dict(drop_path=1), "drop_path must be a number from 0 to below 1, got 1"),
-        (dict(label_smoothing=1.0), "label_smoothing must be a number from 0 to below 1"),
-        (dict(ema=True), "ema must be a number"),
         (dict(temperature=0), "temperature must be a finite number above 0"),
         (dict(teacher_weight=1.1), "teacher_weight must be a number from 0 to 1"),
-        (dict(patience=-1), "patience must be a whole number of at least 0"),
         (dict(teacher="best"), "teacher must be the run_id of a stored run"),
         (dict(head_steps=3), "head_steps=3 without start"),
         (dict(model="transformer"), "did you mean 'RMSN>MHA>None'"),
         (dict(arm="AutoNorm"), "is of model='transformer'"),
-        (dict(model="lstm"), "model"),
         (dict(model="transformer", arm="AutoNorm", n_heads=5), "n_heads=5 does not divide d_model=32"),
     ],
 )

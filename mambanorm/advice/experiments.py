@@ -30,7 +30,7 @@ from mambanorm.advice.blocks import ConvNet, DenseNet, DepthNet, SequenceNet, St
 from mambanorm.advice.fitting import accuracy, cached, digits, fit, shuffled
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import check_seeds
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)

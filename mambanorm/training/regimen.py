@@ -32,7 +32,7 @@ from mambanorm.tasks.base import Units
 from mambanorm.training.evaluation import autocast
 
 if TYPE_CHECKING:
-    from mambanorm.training.stored_run import StoredRun
+    from mambanorm.training.result import StoredRun
 
 
 class Lesson(NamedTuple):
