@@ -26,7 +26,7 @@ from mambanorm.kernels.warm import warm_up
 from mambanorm.study import estimate
 from mambanorm.training import cluster
 from mambanorm.training import worker as worker_module
-from mambanorm.training.cluster import count_workers, local_cluster
+from mambanorm.training.cluster import count_workers, local_cluster, worker_environment
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 from mambanorm.training.store import LEASE, find_run, load_runs, missing_runs, save_run
@@ -87,12 +87,14 @@ def worker(address, *options, **environment):
 # how many threads
 
 
-def test_a_sweep_on_workers_of_its_own_trains_what_is_missing_and_gives_the_frame_in_order(store):
+def test_a_sweep_on_workers_of_its_own_trains_what_is_missing_and_gives_the_frame_in_order(store, monkeypatch):
     """Each run on the threads that it asks for, more than the machine may have, and this process as it was."""
-    environment = dict(os.environ)
+    for name in worker_environment(1):  # what is set outside would hold for the worker too
+        monkeypatch.delenv(name, raising=False)
     configs = [smoke(threads=3), smoke(), smoke(arm="None>SSM>None", lr=1e6, steps=30, warmup_steps=0, n_layers=4)]
     save_run(train(configs[1]))
     before = (store / configs[1].run_id / "result.json").read_bytes()
+    environment = dict(os.environ)
     frame = sweep(configs, workers=1, progress=False)
     assert list(frame.run_id) == [c.run_id for c in configs]
     assert list(frame.status) == ["ok", "ok", "diverged"]
@@ -209,7 +211,7 @@ def test_what_makes_no_sense_is_told_before_anything_is_trained(store, tmp_path,
 
 DYING = """
 import os, pathlib, sys
-import dask
+import dask.distributed  # with its configuration, which is changed below
 import mambanorm as mn
 from mambanorm.tasks import TASKS
 

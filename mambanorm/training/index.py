@@ -120,8 +120,9 @@ class Index:
         if len(new) < max(LEAST, len(self.table) // 100):
             return
         kept = [i for name, i in self.place.items() if name not in new and (there is None or name in there)]
+        old = self.table.take(kept) if kept else pa.table({})
         with suppress(OSError):  # where it cannot be written, all goes on without
-            _write(_joined(self.table.take(kept), list(new.values())).sort_by("run_id"), self.store / INDEX)
+            _write(_joined(old, list(new.values())).sort_by("run_id"), self.store / INDEX)
 
 
 def signature(folder: str) -> bytes | None:
