@@ -44,6 +44,8 @@ def machine(monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(cluster, "cores", lambda: cores)
         monkeypatch.setattr(cluster, "find_spec", lambda name: name if dask_cuda else None)
+        for name in cluster.worker_environment(1):  # what is set outside would hold for the workers too
+            monkeypatch.delenv(name, raising=False)
         if names is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
