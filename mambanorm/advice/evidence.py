@@ -77,74 +77,66 @@ class Measured(NamedTuple):
         return Measured(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-def _source(frame: pd.DataFrame) -> str:
-    return f"this kit, {frame.scale.iloc[0]} scale, {seeds_text([frame.seed.nunique()])}, mean and 95 % t-interval"
-
-
 def _unmeasured(name: str, store: dict) -> Measured:
     text = f"Not measured here yet: `mambanorm.advice.measure({name!r}, {store['scale']!r})` does it."
     return Measured(undecided=(Reason(text, f"this kit, {store['scale']} scale"),))
 
 
-def _sorted(text: str, frame: pd.DataFrame, says: str, good: str) -> Measured:
-    """The text in its list; good: what the interval says ("above zero" or "below zero") if it agrees."""
-    reason = (Reason(text, _source(frame)),)
-    if says == good:
-        return Measured(agree=reason)
-    return Measured(odd=reason) if says in ("above zero", "below zero") else Measured(undecided=reason)
+def _compared(words: str, frame: pd.DataFrame, gap: Gap, good: str, but: str = "") -> Measured:
+    """The sentence on a gap, in its list; good: what the interval says ("above zero" or "below zero") if it agrees, ""
+    where it decides nothing; but: what is to be said of that."""
+    source = f"this kit, {frame.scale.iloc[0]} scale, {seeds_text([frame.seed.nunique()])}, mean and 95 % t-interval"
+    reason = (Reason(f"{words}: {gap}, {gap.says}.{but}", source),)
+    if good and gap.says in ("above zero", "below zero"):
+        return Measured(agree=reason) if gap.says == good else Measured(odd=reason)
+    return Measured(undecided=reason)
 
 
 def batch_size(batch: int | None, norm: str, store: dict, name: str = "batch_size") -> Measured:
     """BN against GN at the measured batch nearest to the one asked for; norm: the recommended one. It is decided only
     for one of the two. name: of the CNN, or "dense"."""
-    frame = stored(name, **store)
-    if frame.empty:
+    if (frame := stored(name, **store)).empty:
         return _unmeasured(name, store)
     near = min(frame.batch.unique(), key=lambda b: abs(b - (batch or (32 if norm == "BN" else 4))))
     here = frame[frame.batch == near]
-    gap = Gap(here, "norm", "BN", "GN")
-    model = "linear layers" if name == "dense" else "a small CNN"
-    text = f"BN − GN at batch {near}, {model} on digits: {gap}, {gap.says}."
-    if norm in ("BN", "GN"):
-        return _sorted(text, here, gap.says, "above zero" if norm == "BN" else "below zero")
-    return Measured(undecided=(Reason(f"{text} {norm} is not in these runs.", _source(here)),))
+    words = f"BN − GN at batch {near}, {'linear layers' if name == 'dense' else 'a small CNN'} on digits"
+    good = {"BN": "above zero", "GN": "below zero"}.get(norm, "")
+    but = "" if good else f" {norm} is not in these runs."
+    return _compared(words, here, Gap(here, "norm", "BN", "GN"), good, but)
 
 
 def depth(layers: int | None, store: dict) -> Measured:
     """Pre- against post-norm at the measured depth nearest to the one asked for (None = the deepest), both with LN."""
-    frame = stored("depth", **store)
-    if frame.empty:
+    if (frame := stored("depth", **store)).empty:
         return _unmeasured("depth", store)
     near = min(frame.depth.unique(), key=lambda n: abs(n - (layers or 10**6)))
     here = frame[(frame.depth == near) & (frame.norm == "LN")]
-    gap = Gap(here, "place", "pre", "post")
-    text = f"Pre- − post-norm at {near} layers, no warm-up, digits: {gap}, {gap.says}."
-    return _sorted(text, here, gap.says, "above zero")
+    words = f"Pre- − post-norm at {near} layers, no warm-up, digits"
+    return _compared(words, here, Gap(here, "place", "pre", "post"), "above zero")
 
 
 def recurrent(store: dict) -> Measured:
     """LN against BN and against no norm in an LSTM."""
-    frame, found = stored("recurrent", **store), Measured()
-    if frame.empty:
+    if (frame := stored("recurrent", **store)).empty:
         return _unmeasured("recurrent", store)
-    for other, what in (("BN", "BN"), ("None", "no norm")):
-        gap = Gap(frame, "norm", "LN", other)
-        text = f"LN − {what} in a stacked LSTM on digits: {gap}, {gap.says}."
-        found += _sorted(text, frame, gap.says, "above zero")
-    return found
+    bn, none = (
+        _compared(f"LN − {what} in a stacked LSTM on digits", frame, Gap(frame, "norm", "LN", other), "above zero")
+        for other, what in (("BN", "BN"), ("None", "no norm"))
+    )
+    return bn + none
 
 
 def style(store: dict) -> Measured:
     """IN against BN where one style is painted, and how much of each image's own style they leave."""
-    frame = stored("style", **store)
-    if frame.empty:
+    if (frame := stored("style", **store)).empty:
         return _unmeasured("style", store)
-    gap, left = Gap(frame, "norm", "IN", "BN", "error_beyond"), 100 * frame.groupby("norm").survives.mean()
-    text = f"IN − BN, painting digits of unseen contrasts in one style, RMSE: {gap}, {gap.says}."
-    found = _sorted(text, frame, gap.says, "below zero")
+    words = "IN − BN, painting digits of unseen contrasts in one style, RMSE"
+    found = _compared(words, frame, Gap(frame, "norm", "IN", "BN", "error_beyond"), "below zero")
+    left = 100 * frame.groupby("norm").survives.mean()
     if left.IN < left.BN:
         text = f"Of each image's own style {left.IN:.0f} % of the variance can be read behind IN, {left.BN:.0f} % "
-        found += Measured(odd=(Reason(f"{text}behind BN: the guide has it the other way round.", _source(frame)),))
+        (source,) = {reason.source for reason in (*found.agree, *found.odd, *found.undecided)}
+        found += Measured(odd=(Reason(f"{text}behind BN: the guide has it the other way round.", source),))
     return found
 
 

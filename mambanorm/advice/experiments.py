@@ -33,6 +33,7 @@ from mambanorm import loop
 from mambanorm.advice.blocks import ConvNet, DenseNet, DepthNet, SequenceNet, StyleNet
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.diagnostics import left_as_found
 from mambanorm.tasks import load_task
 from mambanorm.training import kept
 from mambanorm.training.seeds import check_seeds
@@ -167,11 +168,9 @@ def inference(scale: str, seed: int) -> list[dict]:
 @torch.no_grad()
 def _accuracy_in(model: nn.Module, x: Tensor, labels: Tensor, batch: int, training: bool) -> float:
     """Accuracy batch by batch, in train or in eval mode. The model's running statistics stay as they are."""
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.train(training)
-    right = [(model(a).argmax(-1) == b).float() for a, b in zip(x.split(batch), labels.split(batch), strict=True)]
-    for name, buffer in model.named_buffers():
-        buffer.copy_(kept[name])
+    with left_as_found(model):
+        model.train(training)
+        right = [(model(a).argmax(-1) == b).float() for a, b in zip(x.split(batch), labels.split(batch), strict=True)]
     return 100 * torch.cat(right).mean().item()
 
 

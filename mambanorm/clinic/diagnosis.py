@@ -2,7 +2,7 @@
 
 Diagnosis, diagnose     of a model on a batch
 Report, NonFinite       of a training step that is not finite, and the error that carries it (`watch`)
-Call, replay            the batch of that step, looked at as diagnose does
+Call, replay, …         the batch of that step, looked at as diagnose does, and what is wrong with it
 """
 
 from __future__ import annotations
@@ -300,3 +300,17 @@ def replay(model: nn.Module, given: Call, seed: Tensor | None, loss: float) -> P
             learns = [weight for weight in model.parameters() if weight.requires_grad]
             torch.autograd.grad(value, learns, grad_outputs=seed, allow_unused=True)
     return seen
+
+
+def step_findings(model: nn.Module, seen: Pass | None, lost: list[str], loss: float, why: str) -> Symptoms:
+    """What is wrong at a step: with weights that are lost, by name; else with the batch that was run again, if it shows
+    anything. why: it does not."""
+    weights = [dict(weight=name, nonfinite=1.0) for name in lost]
+    if lost or seen is None or not (seen.first or seen.first_gradient or seen.huge):
+        seen, loss = Pass(), 0.0 if lost or why else loss
+    else:
+        own = model.named_parameters()
+        weights = [dict(weight=name, nonfinite=0.0, highest=float(weight.max())) for name, weight in own]
+    frames = pd.DataFrame(seen.rows, columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS)
+    seats, skipped = sites_for_norms(model), [why] * bool(why)
+    return findings_of(*frames, seen.first, seen.first_gradient, loss, skipped, seats, seen.largest)

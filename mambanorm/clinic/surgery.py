@@ -212,7 +212,11 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[
     finally:
         done.undo()
     for path, module in zip(done.layers["where"], keeping, strict=True):
-        _check_kept(path.rpartition(".")[0], module.kept)
+        where = path.rpartition(".")[0]
+        if module.kept is None:
+            raise ValueError(f"{where} is not called: the model computes it in a fused kernel, which no norm can enter")
+        if module.kept.dim() != 3:
+            raise ValueError(f"{where} takes {tuple(module.kept.shape)}; a norm needs (B, L, D) there")
     done.seat(seats, norms)
     hooks = [norm.register_forward_hook(_fitting(done, i, keeping[i].kept)) for i, norm in enumerate(norms)]
     try:
@@ -224,13 +228,6 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[
         for hook in hooks:
             hook.remove()
     return done
-
-
-def _check_kept(path: str, value: Tensor | None) -> None:
-    if value is None:
-        raise ValueError(f"{path} is not called: the model computes it in a fused kernel, which no norm can enter")
-    if value.dim() != 3:
-        raise ValueError(f"{path} takes {tuple(value.shape)}; a norm needs (B, L, D) there")
 
 
 def _output(model: nn.Module, batch: object) -> Tensor:

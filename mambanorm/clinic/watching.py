@@ -30,12 +30,10 @@ from torch import Tensor, nn
 from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.text import plural
-from mambanorm.clinic.diagnosis import WEIGHTS, Call, NonFinite, Report, check_loss, replay
-from mambanorm.clinic.findings import Symptoms, findings_of
-from mambanorm.clinic.passing import COLUMNS, First, Pass, named
+from mambanorm.clinic.diagnosis import Call, NonFinite, Report, check_loss, replay, step_findings
+from mambanorm.clinic.passing import First, Pass, named
 from mambanorm.clinic.sites import layers_of
-from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics.recording import first_tensor, tensors_in
+from mambanorm.diagnostics.recording import first_tensor, norm_of, tensors_in
 
 PATIENCE = 5
 """Batches in a row that are not finite and that no step follows, after which a GradScaler is not waited for longer."""
@@ -323,23 +321,10 @@ class Watched:
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} {what}"
         write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
-        findings = self._findings(lost, why)
+        findings = step_findings(self.model, self._seen, lost, self._told, why)
         return Report(
             self.step, after, first, backward, steps, layers, findings, checkpoint if state else None, picture, what
         )
-
-    def _findings(self, lost: list[str], why: str) -> Symptoms:
-        """Of the batch that was run again, if it shows anything; of lost weights alone, if there are any."""
-        seen, told = (None, 0.0) if lost else (self._seen, 0.0 if why else self._told)
-        weights = [dict(weight=name, nonfinite=1.0) for name in lost]
-        if seen is None or not (seen.first or seen.first_gradient or seen.huge):
-            seen = Pass()
-        else:
-            own = self.model.named_parameters()
-            weights = [dict(weight=name, nonfinite=0.0, highest=float(weight.max())) for name, weight in own]
-        frames = pd.DataFrame(seen.rows, columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS)
-        seats = sites_for_norms(self.model)
-        return findings_of(*frames, seen.first, seen.first_gradient, told, [why] * bool(why), seats, seen.largest)
 
     @property
     def _told(self) -> float:
@@ -359,9 +344,3 @@ class Watched:
         first = seen and (seen.first or seen.first_gradient or seen.huge)
         backward = first is not None and first is seen.first_gradient
         return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
-
-
-def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
-    narrow = value.dtype in (torch.float16, torch.bfloat16)
-    return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))

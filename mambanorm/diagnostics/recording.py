@@ -167,6 +167,12 @@ def sample(value: Tensor) -> Tensor:
     return flat[::step]
 
 
+def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
+    narrow = value.dtype in (torch.float16, torch.bfloat16)
+    return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))
+
+
 def describe(value: Tensor) -> dict[str, float]:
     """rms, max_abs, p999 (the 99.9 % quantile of the magnitude) and kurtosis (of normal values 3) of the finite values,
     in float64, and nonfinite, the share of the others."""
