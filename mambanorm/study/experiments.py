@@ -23,10 +23,9 @@ from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm,
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, check_names, grid, unique
-from mambanorm.training.own_rates import at_own_rates
+from mambanorm.training.grid import base_config, check_names, check_seeds, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.recorded_results import at_own_rates
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""

@@ -26,9 +26,8 @@ from mambanorm.models.build import build_model
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.tables import percent
 from mambanorm.tasks import load_task
-from mambanorm.training.result import RunResult
+from mambanorm.training.result import RunResult, StoredRun
 from mambanorm.training.run import train
-from mambanorm.training.stored_run import StoredRun
 
 ROWS = 32
 """Rows of the training split on which norms over depth are taken."""

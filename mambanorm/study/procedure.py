@@ -24,7 +24,7 @@ from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
 from mambanorm.study.replication import to_replicate
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
-from mambanorm.training.own_rates import at_own_rates, own_rate
+from mambanorm.training.recorded_results import at_own_rates, own_rate
 
 CRITERIA = ("mean", "min")
 """By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
