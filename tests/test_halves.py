@@ -8,7 +8,9 @@ import torch
 import mambanorm as mn
 from mambanorm import figures
 from mambanorm.study import halves
-from mambanorm.tasks.level import ALL_ROWS, LENGTH
+from mambanorm.tasks import small
+
+ALL_ROWS, LENGTH = small.ROWS["level"][1], small.LENGTH["level"]
 
 
 def rows(dtype=torch.float64):
