@@ -14,8 +14,8 @@ Map
     folder, cache_path          where the rows are cached, as Parquet
     load_listops                the registered task: a pool of rows, cut into three splits
 
-Glossary: source = the text, in LRA's files with parentheses; token = an operator, a digit or the closing bracket
-(parentheses are no tokens); length = number of tokens; ids = one byte a token, `<eos>` last.
+Glossary: source = the text; token = an operator, a digit or the closing bracket, but no parenthesis; length = number of
+tokens; ids = one byte a token, `<eos>` last.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ DIGITS = tuple("0123456789")
 VOCABULARY = ("<pad>", "<unk>", "<eos>", *DIGITS, *OPERATORS, "X")
 IDS = {token: i for i, token in enumerate(VOCABULARY)}
 EOS, CLOSE = IDS["<eos>"], IDS["X"]
-
 PATIENCE = 100_000  # draws in a row without a new expression before `draw` gives up (LRA's settings keep 1 in 12)
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
 
