@@ -111,7 +111,6 @@ OF_ARMS = {
     "means by pair": lambda runs: tables.summarize(tables.pairs_only(runs), ["task", "n1", "n2"]).assign(
         arm=lambda table: table.n1 + ">SSM>" + table.n2
     ),
-    "learning rates": tables.lr_sensitivity,
 }
 
 

@@ -29,8 +29,8 @@ from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
-from mambanorm.study.arm_facts import arm_facts
-from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.training.grid import base_config
 from mambanorm.training.live import GRADIENT_BINS, LiveRun, LiveRuns
 from mambanorm.training.run import train

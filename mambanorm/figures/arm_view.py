@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from mambanorm.arms import Arm
 from mambanorm.figures.diagrams import draw_block
 from mambanorm.figures.style import GREY, INK, empty_axes, finish, jitter, norm_colour, quick_figure, styled
-from mambanorm.study.arm_facts import ArmFacts
+from mambanorm.study.norm_catalog import ArmFacts
 
 LAYOUT = [["model", "model"], ["block", "block"], ["parameters", "results"]]
 MARGINS = dict(left=0.115, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)

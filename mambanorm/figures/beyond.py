@@ -24,8 +24,8 @@ from mambanorm.figures.style import (
     short,
     styled,
 )
+from mambanorm.study.contrasts import site_gains
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.sites_table import site_gains
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text
 
 

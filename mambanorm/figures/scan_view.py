@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mambanorm.figures.style import GREY, INK, finish, quick_figure, styled
-from mambanorm.study.scan_by_hand import HandScan
+from mambanorm.study.inside import HandScan
 
 LAYOUT = [["u", "delta"], ["h", "y"]]
 MARGINS = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)

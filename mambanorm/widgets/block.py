@@ -8,7 +8,7 @@ from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.figures.arm_view import fig_arm_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
-from mambanorm.study.arm_facts import arm_facts
+from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.widgets.explorer import Explorer, choice
 from mambanorm.widgets.recorded import recorded_arm
 

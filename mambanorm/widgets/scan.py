@@ -6,7 +6,7 @@ import ipywidgets as w
 
 from mambanorm.figures.scan_view import fig_scan_view
 from mambanorm.figures.style import StudyFigure
-from mambanorm.study.scan_by_hand import INPUTS, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show
 
 BY_HAND = "by hand"
