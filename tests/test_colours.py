@@ -100,6 +100,7 @@ def test_every_norm_has_a_shape_of_its_own():
     assert set(MARKERS) == set(NORMS)
     assert len(set(MARKERS.values())) == len(NORMS)
     assert norm_marker("registered-tomorrow") == "o"
+    assert figures.norm_colour("registered-tomorrow") == figures.norm_colour("registered-tomorrow")
 
 
 def test_words_on_a_norms_colour_can_be_read():
