@@ -89,6 +89,7 @@ def headroom(ax: Axes, share: float = 0.12) -> None:
 
 ONE, TWO = {"": dict(alpha=0.9)}, {"before": dict(alpha=0.4), "after": dict(alpha=0.9)}
 """The sides of a place → how their bars look: one bar a place, or two."""
+SEEDS = dict(markersize=3.2, color=INK, markeredgecolor="white", markeredgewidth=0.5, zorder=4)
 
 
 def bars(
@@ -111,24 +112,36 @@ def bars(
         some[some.arm.isin(at)].assign(place=lambda f: f.arm.map(place_of), side=lambda f: f.arm.map(side_of))
         for some in (runs, own)
     )
-    how = dict(x="place", y="percent", hue="side", order=places, hue_order=sides, dodge=len(sides) > 1, legend=False)
-    how |= dict(palette=[INK] * len(sides), ax=ax)
-    width, dots = 0.8 if len(sides) > 1 else 0.62, dict(size=3.2, edgecolor="white", linewidth=0.5, zorder=4)
-    sd = dict(color=INK, linewidth=1)
-    sns.barplot(mine, errorbar=None if joined else "sd", err_kws=sd, width=width, saturation=1, **how)
+    width = 0.4 if len(sides) > 1 else 0.62
+    shift = dict(zip(sides, jitter(len(sides), width), strict=True))
+    sns.barplot(
+        mine,
+        x="place",
+        y="percent",
+        hue="side",
+        order=places,
+        hue_order=sides,
+        palette=[INK] * len(sides),
+        width=width * len(sides),
+        saturation=1,
+        errorbar=None if joined else "sd",
+        err_kws=dict(color=INK, linewidth=1),
+        legend=False,
+        ax=ax,
+    )
     for bar in ax.patches:
         centre = bar.get_x() + bar.get_width() / 2
-        place, side = places[round(centre)], sides[int(centre > round(centre)) if len(sides) > 1 else 0]
+        place, side = places[round(centre)], min(sides, key=lambda side: abs(round(centre) + shift[side] - centre))
         colour = norm_colour(place) if colours is None else colours[place]
         bar.set(facecolor=colour, edgecolor="white", linewidth=0.8, **looks[side])
+    for (place, side), seeds in mine.groupby(["place", "side"]):
+        x = places.index(place) + shift[side] + (0 if joined else jitter(len(seeds), width / 2))
+        ax.plot(np.broadcast_to(x, len(seeds)), seeds.percent, "o", **SEEDS)
     if joined:
-        sns.stripplot(mine, jitter=False, **dots, **how)
         both = mine.pivot(index=["place", "seed"], columns="side", values="percent").reindex(columns=sides).dropna()
-        x = np.array([places.index(place) for place, _ in both.index], float)
-        ax.plot([x - 0.2, x + 0.2], both.to_numpy().T, color=INK, linewidth=0.7, alpha=0.7, zorder=3)
-    else:
-        sns.swarmplot(mine, warn_thresh=1, **dots, **how)
-    beside = {sides[0]: -0.34, sides[-1]: 0.34} if len(sides) > 1 else {sides[0]: 0.25}
+        ends = [[places.index(place) + shift[side] for place, _ in both.index] for side in sides]
+        ax.plot(ends, both.to_numpy().T, color=INK, linewidth=0.7, alpha=0.7, zorder=3)
+    beside = {side: x + 0.4 * width * (1 if x >= 0 else -1) for side, x in shift.items()}
     x = [places.index(place) + beside[side] for place, side in zip(own.place, own.side, strict=True)]
     ax.plot(x, own.percent, **own_run())
 

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.accuracy import TEST_ACCURACY, norm_ticks, own_of, partners, scored, sns, task_panels
+from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, sns, task_panels
 from mambanorm.figures.style import (
     BEST,
     COMBINATION,
@@ -31,6 +32,7 @@ from mambanorm.figures.style import (
     INK,
     NO_NORM,
     finish,
+    ink_on,
     jitter,
     new_figure,
     norm_colour,
@@ -52,7 +54,7 @@ def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figu
     """Figure 8: for each N2, the spread over the other N1 (without None and N2 itself); a point is an arm's mean."""
     runs = scored(frame, [arm for n2 in norms for arm in partners(n2, norms)])
     fig, panels, _ = task_panels(runs, chance=False)
-    means = summarize(runs, ["task", "arm", "n1", "n2"]).assign(percent=lambda f: 100 * f["mean"])
+    means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm").assign(percent=lambda f: 100 * f["mean"])
     lines = dict(color=INK, linewidth=0.9)
     box = dict(widths=0.66, whis=(0, 100), patch_artist=True, whiskerprops=lines, capprops=lines, manage_ticks=False)
     for task, ax in panels.items():
@@ -102,6 +104,10 @@ def fig_grid(
     colours = dict(cmap="YlGnBu", alpha=0.9, linewidths=2, cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9))
     colours |= dict(xticklabels=names, yticklabels=names, annot_kws=dict(fontsize=8), fmt="")
     sns.heatmap(100 * means, annot=words.fillna(""), ax=ax, **colours)
+    faces = ax.collections[0].get_facecolors()
+    for text in ax.texts:  # seaborn's own choice is white on much that is light
+        x, y = map(int, text.get_position())
+        text.set_color(ink_on(to_hex(faces[len(norms) * y + x])))
     places = {norm: place for place, norm in enumerate(norms)}
     for row in table[table.diverged > 0].itertuples():
         corner, style = (places[row.n2] + 0.03, places[row.n1] + 0.04), dict(linestyle=":", linewidth=1.3)
@@ -145,8 +151,8 @@ def fig_validation(
             means, colour = mine.groupby("n2").percent.mean().reindex(n2s).dropna(), norm_colour(n1)
             line = n1_dot(n1) | dict(linestyle="-" if n1 == n1s[0] else "--", markeredgecolor=colour)
             ax.plot(at(means.index, side / 2), means, label=n1, zorder=3, **line)
-            dots = dict(markersize=3.2, color=colour, markeredgecolor="white", markeredgewidth=0.5, zorder=4)
-            ax.plot(at(mine.n2, side / 2), mine.percent, "o", **dots)
+            mine = mine.sort_values(["arm", "seed"])
+            ax.plot(at(mine.n2, side / 2), mine.percent, "o", **SEEDS | dict(color=colour))
             ax.plot(at(ours.n2, side), ours.percent, **own_run(colour))
             ax.plot(at(theirs.n2, 0), 100 * theirs.accuracy, "x", markersize=7, color=colour)
         norm_ticks(ax, n2s, "N₂, the norm after the SSM")

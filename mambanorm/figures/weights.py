@@ -160,6 +160,9 @@ def fig_mixture_view(
         axes["map"].grid(visible=False)
     else:
         instead(axes["map"], note)
+        for ax in axes.values():  # numbers on an empty axis would be made up
+            ax.set(xticks=[])
+        axes["map"].set(yticks=[])
     for i, (member, name) in enumerate(members.items()):
         ax = axes[member]
         if len(steps):
