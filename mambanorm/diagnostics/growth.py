@@ -11,6 +11,7 @@ They are drawn in figures/diagnostics.py.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,7 +25,6 @@ from mambanorm.basics.settings import FLAT
 from mambanorm.block import MambaBlock
 from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
 from mambanorm.models.language import LanguageModel
-from mambanorm.norms import NORMS
 
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
 """The sites of Figure 9: what a block adds to the residual stream (a Transformer block does so twice), and the sum."""
@@ -45,11 +45,13 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
     """
     with record_sites(model, OUTPUTS) as seen, left_as_found(model):
         check_tensor("x", x, "of the model's inputs")
-        if lengths is None:
-            model(x)
-        else:
-            _check_padding(model, x, lengths)
-            model(x) if isinstance(model, LanguageModel) else model(x, lengths)
+        check_lengths(lengths, x)
+        if lengths is not None and len(inspect.signature(model.forward).parameters) < 2:
+            raise ValueError(
+                f"{type(model).__name__} takes no lengths, so padding would enter its statistics: leave lengths out, "
+                "and give it rows without padding"
+            )
+        model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
     if not seen.seen:
         raise ValueError(f"{type(model).__name__} ran without running one of its blocks: there is nothing to measure")
     rows = []
@@ -57,18 +59,6 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
         l2 = without_padding(value.double().norm(dim=-1), lengths).flatten()
         rows.append(pd.DataFrame({"depth": depth, "site": site, "l2": l2.cpu().numpy()}))
     return pd.concat(rows, ignore_index=True)
-
-
-def _check_padding(model: nn.Module, x: Tensor, lengths: Tensor) -> None:
-    """Raises ValueError for lengths that do not fit x, and for a model that cannot leave padding out."""
-    check_lengths(lengths, x)
-    try:
-        inspect.signature(model.forward).bind(x, lengths)
-    except TypeError:
-        raise ValueError(
-            f"{type(model).__name__} takes no lengths, so padding would enter its statistics: leave lengths out, and "
-            "give it rows without padding"
-        ) from None
 
 
 def norms_by_depth(
@@ -227,40 +217,11 @@ def growth_map(
         torch.manual_seed(seed)
         blocks = nn.ModuleList(MambaBlock(d_model, *arm) for _ in range(n_layers)).train(training)
         x = torch.randn(ROWS, LENGTH, d_model)
-    if training:
-        for block in blocks:
-            _take_apart(block, len(gains))
-    return _sizes(blocks, x, list(gains))
-
-
-class _EachGain(nn.Module):
-    """A norm that takes statistics over the batch, on the rows of each gain alone: they must not see another's."""
-
-    def __init__(self, norm: nn.Module, gains: int):
-        super().__init__()
-        self.norm, self.gains = norm, gains
-
-    def forward(self, x: Tensor, lengths: None = None) -> Tensor:
-        return torch.cat([self.norm(rows) for rows in x.chunk(self.gains)])
-
-
-def _take_apart(block: MambaBlock, gains: int) -> None:
-    """The block goes over all gains at once, its norms over the batch do not."""
-    over_batch = {site for site, name in block.arm.sites.items() if "B" in NORMS[name].axes}
-    if "n1" in over_batch:
-        block.n1, block.n1_forks = _EachGain(block.n1, gains), False
-    if "n2" in over_batch:
-        block.n2, block.n2_gates = _EachGain(block.n2, gains), False
-    for site in over_batch - {"n1", "n2"}:
-        block.more[site] = _EachGain(block.more[site], gains)
-
-
-def _sizes(blocks: nn.ModuleList, x: Tensor, gains: list[float]) -> np.ndarray:
-    """The rows of `growth_map` for these gains."""
-    y, factors = x.repeat(len(gains), 1, 1), torch.tensor(gains).repeat_interleave(len(x)).view(-1, 1, 1)
-    found = np.empty((len(gains), len(blocks)))
-    for depth, block in enumerate(blocks):
-        y = y + factors * (block(y) - y)  # out_proj is linear: a gain on it is one on what the block adds
-        sizes = y.double().norm(dim=-1).view(len(gains), -1).amax(1)  # what is not finite stays so in the residual sum
-        found[:, depth] = torch.where(sizes.isfinite(), sizes, torch.inf).numpy()
+    found = np.empty((len(gains), n_layers))
+    for row, gain in zip(found, gains, strict=True):
+        y = x
+        for depth, block in enumerate(blocks):
+            y = y + gain * (block(y) - y)  # out_proj is linear: a gain on it is one on what the block adds
+            size = float(y.double().norm(dim=-1).max())
+            row[depth] = size if math.isfinite(size) else math.inf  # and so it stays in the residual sum
     return found

@@ -1,23 +1,25 @@
-"""What a diagnosis finds, as sentences: each with its number, the layer, what to try, and where this kit measured it.
+"""What is found wrong with a model: Symptom, one thing; Symptoms, all of a model, as data, as a table and as text; and
+findings_of, the rules by which a diagnosis finds them.
 
-A rule is a function of the frames of a Diagnosis. What is silent on a sound model and speaks on a sick one is tested in
-tests/test_clinic.py.
+A rule is a function of the frames of a Diagnosis. Each sentence has its number, the layer, what to try, and where this
+kit measured it. What is silent on a sound model and speaks on a sick one is tested in tests/test_clinic.py.
 """
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 import pandas as pd
 
 from mambanorm.basics.text import plural
 from mambanorm.clinic.passing import BACKWARD, FLOAT32_SQUARE, LARGEST, First, named
-from mambanorm.clinic.symptoms import Symptom, Symptoms
 from mambanorm.diagnostics import growth
 
+SEVERITIES = ("serious", "warning", "note")
 STREAM = ("residual", "branch")
 """Sites at which growth over depth is looked at, the first that there is."""
 SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
@@ -41,9 +43,60 @@ LOWEST_BIAS, HIGHEST_BIAS = -16.0, 10.0
 JUMP = 1.0
 """Decades between two layers above which, and above half of all growth, it is this layer that is told."""
 LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
-GROWTH, SPECTRA, FAILURES = (
-    "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)", "notebook 07, failures (H9)"
-)  # fmt: skip
+GROWTH, SPECTRA = "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)"
+FAILURES = "notebook 07, failures (H9)"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """How bad, where, what with its number, what to try, and the line of the guide or where this kit measured it.
+
+    severity: SEVERITIES. where: the module's path in the model ("" = the model itself).
+    """
+
+    severity: str
+    where: str
+    found: str
+    try_this: str
+    check: str
+
+
+class Symptoms(list[Symptom]):
+    """The symptoms of a model, the worst first; shows itself as a table. `frame` has them as a data frame.
+
+    skipped: what could not be looked at, and why. source: what the table's last column says.
+    """
+
+    def __init__(self, found: Iterable[Symptom], skipped: Sequence[str] = (), source: str = "in the guide"):
+        super().__init__(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
+        self.skipped, self.source = tuple(skipped), source
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self, columns=[field.name for field in fields(Symptom)])
+
+    @property
+    def _lines(self) -> list[str]:
+        count = plural(len(self), "finding") if self else "nothing found"
+        return [count, *(f"not looked at: {why}" for why in self.skipped)]
+
+    def __repr__(self) -> str:
+        told = [
+            f"{one.severity}: {one.where or 'the model'}: {one.found}\n    try: {one.try_this} ({one.check})"
+            for one in self
+        ]
+        return "\n".join([*told, *self._lines])
+
+    def _repr_html_(self) -> str:
+        rows = [astuple(one) if one.where else (one.severity, "the model", *astuple(one)[2:]) for one in self]
+        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        head = "".join(f"<th>{name}</th>" for name in ("", "where", "what was found", "what to try", self.source))
+        table = f"<table><tr>{head}</tr>{cells}</table>" if rows else ""
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the rules of a diagnosis
 
 
 def findings_of(
@@ -54,51 +107,44 @@ def findings_of(
     loss: float,
     skipped: Sequence[str] = (),
     seats: Sequence[str] = (),
-    largest: Mapping[str, float] = MappingProxyType({}),
-    buffers: pd.DataFrame | None = None,
+    largest: Mapping[str, float] | None = None,
+    buffers: Sequence[dict] = (),
 ) -> Symptoms:
     """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
-    into this model. largest: the largest magnitude at each module, sites or not. buffers: as they were before the
-    pass."""
-    lost, (depth, dead) = list(_lost_weights(weights)), _dead(table, weights, seats)
-    spoilt = [] if buffers is None else list(_lost_buffers(buffers, first))
-    told = lost or any(_inside(finding.where, first) for finding in spoilt)
-    found = [
-        *lost,
-        *spoilt,
-        *_decay(weights),
-        *dead,
-        *([] if told else non_finite(first, first_gradient, loss, first and _norm_before(first, seats), FAILURES)),
-    ]
+    into this model. largest: the largest magnitude at each module, sites or not. buffers: `describe_buffer` of each, as
+    they were before the pass."""
+    lost, spoilt = list(_lost_weights(weights)), list(_lost_buffers(buffers, first))
+    depth, dead = _dead(table, weights, seats)
+    found = [*lost, *spoilt, *_decay(weights), *dead]
+    if not lost and not any(_inside(finding.where, first) for finding in spoilt):
+        found += non_finite(first, first_gradient, loss, first and _norm_before(first, seats), FAILURES)
     if dead:  # what such a Δ does to the layers behind it is no finding of its own
         table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
-    found += _room(table, {} if dead else largest, seats)
-    if len(table):
-        found += [*_growth(table, seats), *_outliers(table), *_flow(table)]
-    return Symptoms([*found, *_stretched(weights)], skipped, "measured in")
+    found += _room(table, {} if dead else largest or {}, seats)
+    found += [*_growth(table, seats), *_outliers(table), *_flow(table), *_stretched(weights)]
+    return Symptoms(found, skipped, "measured in")
 
 
 def _lost_weights(weights: pd.DataFrame) -> Iterator[Symptom]:
-    lost = weights[weights.nonfinite > 0] if len(weights) else weights
+    lost = weights[weights.nonfinite > 0]
     if len(lost):
         first = lost.weight.iloc[0]
         found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {first} the first of them"
         yield Symptom("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
 
 
-def _lost_buffers(buffers: pd.DataFrame, first: First | None) -> Iterator[Symptom]:
+def _lost_buffers(buffers: Sequence[dict], first: First | None) -> Iterator[Symptom]:
     """Buffers that hold NaN or infinity. −∞ is how masks are written, and one infinite number how a lowest value
     begins: the first counts in running statistics, the second also in the module where values stop being finite."""
-    for row in buffers.itertuples():
-        running = row.buffer.rpartition(".")[2].startswith("running_")
-        told = row.nan + row.inf + (row.minus_inf if running else 0)
-        if told and (row.nan or running or row.size > 1 or _inside(row.buffer, first)):
-            kind = "NaN" if row.nan else "infinity"
-            found = (
-                f"the buffer {row.buffer} holds {kind} ({told} of {plural(row.size, 'value')}) before the pass begins"
-            )
+    for facts in buffers:
+        name, size = facts["buffer"], facts["size"]
+        running = name.rpartition(".")[2].startswith("running_")
+        told = facts["nan"] + facts["inf"] + (facts["minus_inf"] if running else 0)
+        if told and (facts["nan"] or running or size > 1 or _inside(name, first)):
+            kind = "NaN" if facts["nan"] else "infinity"
+            found = f"the buffer {name} holds {kind} ({told} of {plural(size, 'value')}) before the pass begins"
             mend = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
-            yield Symptom("serious", row.buffer, found, mend, FAILURES)
+            yield Symptom("serious", name, found, mend, FAILURES)
 
 
 def _inside(buffer: str, first: First | None) -> bool:
@@ -108,24 +154,18 @@ def _inside(buffer: str, first: First | None) -> bool:
 
 def _decay(weights: pd.DataFrame) -> Iterator[Symptom]:
     """A = −exp(A_log) is computed in float32, whatever the model's type: above 88.7 it is infinite."""
-    if not len(weights):
-        return
     far = weights[weights.weight.str.contains(r"(?:^|\.)A_logs?$") & (weights.highest > HIGHEST_LOG)]
     if len(far):
         row = far.iloc[0]
         found = f"{row.weight} reaches {row.highest:.3g}, and A = −exp(A_log) is infinite in float32 above "
         found += f"{HIGHEST_LOG:.1f}; so in {plural(len(far), 'layer')}"
-        mend = "a lower rate, at least for A_log, or clip_grad_norm_"
-        yield Symptom("serious", row.weight, found, mend, FAILURES)
+        yield Symptom("serious", row.weight, found, "a lower rate, at least for A_log, or clip_grad_norm_", FAILURES)
 
 
 def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]]:
     """The first layer whose state keeps nothing from one position to the next, or takes nothing in, in every channel:
     its depth, 0 if there is none, and what is found."""
-    made = table[table.apply(lambda row: row["where"].endswith(f".{row.site}"), axis=1)] if len(table) else table
-    if not len(made):
-        return 0, []
-    made = made[made.site.isin(("decay", "step_size")) & (made.nonfinite == 0)]
+    made = table[table["where"].str.contains(r"(?:^|\.)(?:decay|step_size)$") & (table.nonfinite == 0)]
     dead = made[made.max_abs < NOTHING].sort_values("depth")
     if not len(dead):
         return 0, []
@@ -266,8 +306,6 @@ def _flow(table: pd.DataFrame) -> Iterator[Symptom]:
 
 def _stretched(weights: pd.DataFrame) -> Iterator[Symptom]:
     """A weight whose σ₁ is far above that of the same weight in the other layers."""
-    if not len(weights) or not weights.sigma_1.notna().any():
-        return
     kind = weights.weight.str.replace(r"\.\d+\.", ".*.", regex=True)
     median = weights.groupby(kind).sigma_1.transform("median")
     far = weights.sigma_1 / median.where(weights.groupby(kind).sigma_1.transform("size") >= 3)
