@@ -12,6 +12,7 @@ from matplotlib.colors import same_color
 from PIL import Image
 from scipy import stats
 
+from benchmarks import pictures
 from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
@@ -472,7 +473,7 @@ def bench_frame():
 
 
 def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
-    fig = figures.fig_speed(bench_frame(), "a machine · 2 threads")
+    fig = pictures.fig_speed(bench_frame(), "a machine · 2 threads")
     assert_labelled(fig)
     assert fig.get_supxlabel().startswith("a machine · 2 threads")
     assert [ax.get_title(loc="left") for ax in fig.axes] == ["(32, 256, 64)", "(16, 512, 128)"]
@@ -489,7 +490,7 @@ def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
 
 
 def test_scaling_shows_cost_per_token_and_says_by_how_much_it_varies_from_512_on():
-    fig = figures.fig_scaling(bench_frame(), "a machine")
+    fig = pictures.fig_scaling(bench_frame(), "a machine")
     assert_labelled(fig)
     for ax, values, spread in zip(fig.axes, ([99, 10, 11, 12], [30, 20, 30, 40]), ("1.20×", "2.00×"), strict=True):
         lines = [line for line in ax.lines if line.get_marker() == "o"]
@@ -506,11 +507,11 @@ def test_scaling_shows_cost_per_token_and_says_by_how_much_it_varies_from_512_on
 def test_what_was_not_measured_is_said_in_the_figure_or_refused():
     frame = bench_frame()
     frame["kb_per_token"] = None
-    assert [text.get_text() for text in figures.fig_scaling(frame).axes[1].texts] == ["not measured"]
+    assert [text.get_text() for text in pictures.fig_scaling(frame).axes[1].texts] == ["not measured"]
     with pytest.raises(ValueError, match="no rows of section 'step': mambanorm bench --only step"):
-        figures.fig_speed(frame[frame.section == "length"])
+        pictures.fig_speed(frame[frame.section == "length"])
     with pytest.raises(ValueError, match="lacks the columns median_ms"):
-        figures.fig_speed(frame.drop(columns="median_ms"))
+        pictures.fig_speed(frame.drop(columns="median_ms"))
 
 
 # ------------------------------------------------------------------------------------------------ tables and the paper

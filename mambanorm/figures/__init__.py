@@ -2,7 +2,7 @@
 
     accuracy.py      Figures 1 and 5–7, IN taken apart: from the run frame
     comparisons.py   Figure 8, the 6×6 grid, Table 2, differences with their intervals, effects over the budget
-    curves.py        lines over steps, rates, severities and lengths: training, costs, what the advice measured
+    curves.py        lines over steps, rates and severities: training, corruption, what the advice measured
     lessons.py       from mambanorm.lessons: descent, invariances, batch norm, memory, a block without a part
     diagnostics.py   Figures 9 and 10: from diagnostics arrays;   weights.py: Appendix B, NormVary's mixture
     clinic.py        what one batch shows of a model, the steps before a failure, and what cures it
@@ -23,7 +23,7 @@ PLACES = {
     for file, names in {
         "accuracy": "fig_halves fig_headline fig_position fig_single_vs_best fig_type",
         "comparisons": "fig_budget fig_grid fig_n2_box fig_pairs fig_site_gains fig_validation",
-        "curves": "fig_curves fig_ladder fig_latency fig_mistakes fig_over fig_robustness fig_scaling fig_speed",
+        "curves": "fig_curves fig_ladder fig_latency fig_mistakes fig_over fig_robustness",
         "lessons": "example_batch fig_batch_norm fig_costs fig_descent fig_effect fig_invariances fig_memory "
         "fig_memory_of_delta fig_parts fig_rows fig_selector fig_sites",
         "diagnostics": "fig_outputs fig_sigma1 fig_singular_values fig_token_norms",

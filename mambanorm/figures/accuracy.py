@@ -114,21 +114,9 @@ def bars(
     )
     width = 0.4 if len(sides) > 1 else 0.62
     shift = dict(zip(sides, jitter(len(sides), width), strict=True))
-    sns.barplot(
-        mine,
-        x="place",
-        y="percent",
-        hue="side",
-        order=places,
-        hue_order=sides,
-        palette=[INK] * len(sides),
-        width=width * len(sides),
-        saturation=1,
-        errorbar=None if joined else "sd",
-        err_kws=dict(color=INK, linewidth=1),
-        legend=False,
-        ax=ax,
-    )
+    order = dict(x="place", y="percent", hue="side", order=places, hue_order=sides, palette=[INK] * len(sides))
+    spread = dict(errorbar=None if joined else "sd", err_kws=dict(color=INK, linewidth=1))
+    sns.barplot(mine, **order, **spread, width=width * len(sides), saturation=1, legend=False, ax=ax)
     for bar in ax.patches:
         centre = bar.get_x() + bar.get_width() / 2
         place, side = places[round(centre)], min(sides, key=lambda side: abs(round(centre) + shift[side] - centre))
