@@ -32,8 +32,8 @@ from mambanorm.tasks import Split, load_task
 from mambanorm.tasks.base import Units
 from mambanorm.training import machine
 from mambanorm.training.evaluation import accuracy, errors, predict
+from mambanorm.training.result import StoredRun
 from mambanorm.training.store import find_run
-from mambanorm.training.stored_run import StoredRun
 
 CORRUPTIONS: dict[str, tuple[float, ...]] = {
     "noise": (0.1, 0.2, 0.4, 0.8),
