@@ -81,7 +81,7 @@ def fig_token_norms(
         axes[-1, column].set_xlim(0.5, depth + 0.5)
     for row in axes:
         _keep_readable(row)
-    modes = [mode for mode in MODES if mode in set(frame["mode"])]
+    modes = [mode for mode in MODES if mode in frame["mode"].unique()]
     handles = [Line2D([], [], color=MODES[m], linewidth=MODE_WIDTHS[m], label=f"{m} mode") for m in modes]
     handles += [Line2D([], [], color=INK, label=name, linestyle=dash) for name, dash in QUANTILE_LINES.items()]
     fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
@@ -95,11 +95,11 @@ def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.Data
     missing = [name for name in ("arm", "mode", "phase", "n_layers", "depth", "site", "l2") if name not in frame]
     if missing:
         raise ValueError(f"the frame of token norms lacks the columns {', '.join(missing)}")
-    if phase not in set(frame.phase):
+    if phase not in frame.phase.unique():  # a token a row: Python must not go through them
         raise unknown("phase of this frame", phase, frame.phase.unique())
     frame = frame[frame.phase == phase]
     n_layers = frame.n_layers.max() if n_layers is None else n_layers
-    if n_layers not in set(frame.n_layers):
+    if n_layers not in frame.n_layers.unique():
         raise unknown("n_layers of this frame", n_layers, frame.n_layers.unique())
     frame = frame[frame.n_layers == n_layers]
     if "task" in frame and frame.task.nunique() > 1:
