@@ -102,7 +102,7 @@ NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 def fig_arm_view(
     facts: ArmFacts, results: pd.DataFrame, *, stem_norm: str = "None", final_norm: str = "None", note: str = ""
 ) -> Figure:
-    """The model and its block, the parameters of every place (`norm_catalog.arm_facts`), and the recorded test accuracy by
+    """The model and its block, the parameters of every place (`arm_facts`), and the recorded test accuracy by
     task: a dot a seed (columns scale, task, accuracy, chance, diverged). `note` stands where there is no result."""
     margins = dict(left=0.115, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)
     layout = [["model", "model"], ["block", "block"], ["parameters", "results"]]
