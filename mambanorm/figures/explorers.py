@@ -102,7 +102,7 @@ NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 def fig_arm_view(
     facts: ArmFacts, results: pd.DataFrame, *, stem_norm: str = "None", final_norm: str = "None", note: str = ""
 ) -> Figure:
-    """The model and its block, the parameters of every place (`study.arm_facts`), and the recorded test accuracy by
+    """The model and its block, the parameters of every place (`arm_facts`), and the recorded test accuracy by
     task: a dot a seed (columns scale, task, accuracy, chance, diverged). `note` stands where there is no result."""
     margins = dict(left=0.115, right=0.985, top=0.92, bottom=0.19, hspace=0.26, wspace=0.42)
     layout = [["model", "model"], ["block", "block"], ["parameters", "results"]]
@@ -190,7 +190,7 @@ def _seeds(ax: Axes, runs: pd.DataFrame, y: float, lost: str = INK, **look) -> N
 
 @styled
 def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
-    """Input u, step size Δ, the states h and the output y of `study.scan_by_hand`, by position; no unit (a.u.)."""
+    """Input u, step size Δ, the states h and the output y of `inside.scan_by_hand`, by position; no unit (a.u.)."""
     margins = dict(left=0.07, right=0.985, top=0.87, bottom=0.19, hspace=0.5, wspace=0.2)
     fig, axes = quick_figure([["u", "delta"], ["h", "y"]], height=4.8, margins=margins, sharex=True)
     where = np.arange(1, len(scan.u) + 1)
