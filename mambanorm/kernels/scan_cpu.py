@@ -163,23 +163,6 @@ class Inputs(NamedTuple):
         return [EMPTY if t is None else t.contiguous() for t in tensors]
 
 
-class Gradients(NamedTuple):
-    """The gradients of a scan's inputs, in their order and shapes; None or empty where there is no such input.
-
-    With `low`, the gradients of delta, B and C are one tensor (B, L, G·(R + 2N)), group after group, as one product a
-    group made the three. It stands in delta's place, and B and C are None.
-    """
-
-    u: Tensor
-    delta: Tensor
-    A: Tensor
-    B: Tensor | None
-    C: Tensor | None
-    low: Tensor
-    D: Tensor
-    bias: Tensor
-
-
 def scan_forward(inputs, plan, keep, want_last):
     """Runs the forward kernel: out (B, L, D), last (B, N, D) or None, states for the backward pass or empty."""
     out = empty(inputs.u.shape)
@@ -192,7 +175,10 @@ def scan_forward(inputs, plan, keep, want_last):
 
 
 def scan_backward(inputs, plan, grad, states):
-    """Runs the backward kernel → Gradients."""
+    """Runs the backward kernel: the gradients of u, delta, A, B, C, low, D and bias, in their shapes; empty where there
+    is no such input. With `low` those of delta, B and C are one tensor (B, L, G·(R + 2N)), group after group, as one
+    product a group made the three. It stands in delta's place, and B's and C's are None.
+    """
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
     du = empty(inputs.u.shape)
@@ -214,7 +200,7 @@ def scan_backward(inputs, plan, grad, states):
     ddelta, sums = added_up(ddelta), added_up(sums)
     db, dc = (None, None) if plan.rank else (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dA, dD, dbias, dlow = sums.split_with_sizes([size, 1, 1, plan.rank])
-    return Gradients(du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1))
+    return du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
 
 
 class _Scan(torch.autograd.Function):
@@ -292,8 +278,7 @@ class _LowRankScan(torch.autograd.Function):
     def backward(ctx, dy, _):
         A, states, *tensors = ctx.saved_tensors
         inputs = Inputs(*tensors)
-        grads = scan_backward(inputs, ctx.plan, dy, states)
-        rank, size = inputs.low.shape[0], A.shape[1]
-        joint = grads.delta.unflatten(2, (inputs.B.shape[1], -1))  # (B, L, G, R + 2·N)
-        ddt, dB, dC = joint.split_with_sizes([rank, size, size], -1)
-        return None, None, grads.u, ddt, dB, dC, grads.low.t(), grads.bias, grads.A * A, grads.D
+        du, joint, dA, _, _, dlow, dD, dbias = scan_backward(inputs, ctx.plan, dy, states)
+        joint = joint.unflatten(2, (ctx.plan.groups_b, -1))  # (B, L, G, R + 2·N)
+        ddt, dB, dC = joint.split_with_sizes([ctx.plan.rank, ctx.plan.size, ctx.plan.size], -1)
+        return None, None, du, ddt, dB, dC, dlow.t(), dbias, dA * A, dD
