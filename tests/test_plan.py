@@ -15,7 +15,7 @@ from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import prefixed
 from mambanorm.cli import main as cli
 from mambanorm.models.classifier import SequenceClassifier
-from mambanorm.models.image import ImageClassifier
+from mambanorm.models.vision import ImageClassifier
 from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
 from mambanorm.training.grid import base_config

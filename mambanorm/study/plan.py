@@ -34,10 +34,10 @@ from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads, plain_torch
 from mambanorm.loop import build_optimizer
 from mambanorm.models.build import build_model
-from mambanorm.models.image import PatchMerging
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
+from mambanorm.models.vision import PatchMerging
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
 from mambanorm.training import machine
 from mambanorm.training.evaluation import autocast
