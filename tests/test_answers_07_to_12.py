@@ -15,8 +15,8 @@ from mambanorm.claims.verdict_page import of_seeds
 from mambanorm.diagnostics import sigma_history
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
+from mambanorm.study.intervals import two_looks
 from mambanorm.study.tables import paired_steps
-from mambanorm.study.two_looks import two_looks
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 

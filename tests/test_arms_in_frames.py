@@ -24,7 +24,7 @@ from mambanorm.study import contrasts, plan, procedure, tables
 from mambanorm.study.estimate import measured_rate
 from mambanorm.training.grid import base_config, grid
 from mambanorm.training.recorded_results import recorded
-from mambanorm.training.stored_run import config_row
+from mambanorm.training.result import config_row
 
 PLAIN = [f"{n1}>SSM>{n2}" for n1 in (*PAPER_NORMS, "NormVary") for n2 in PAPER_NORMS]
 FURTHER = [f"{arm}+{site}" for arm in PLAIN for site in ("gated:RMSN", "B:RMSN+C:RMSN+delta:RMSN", "branch:LN")]
@@ -111,7 +111,6 @@ OF_ARMS = {
     "means by pair": lambda runs: tables.summarize(tables.pairs_only(runs), ["task", "n1", "n2"]).assign(
         arm=lambda table: table.n1 + ">SSM>" + table.n2
     ),
-    "learning rates": tables.lr_sensitivity,
 }
 
 

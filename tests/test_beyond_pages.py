@@ -12,8 +12,8 @@ from mambanorm import answers, figures
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.claims import judge
 from mambanorm.claims.hypotheses import BEYOND
+from mambanorm.study.contrasts import site_gains
 from mambanorm.study.experiments import OWN, SITE_NORMS, site_arms, study
-from mambanorm.study.sites_table import site_gains
 from tests.test_beyond import climbed, roomy
 
 WORTH = {"RMSN at B": 0.10, "LN at residual": -0.20, "Scale at B": 0.02}

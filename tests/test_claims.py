@@ -24,7 +24,7 @@ from mambanorm.claims.verdict import decide
 from mambanorm.study import intervals
 from mambanorm.study.experiments import lr_grid
 from mambanorm.training.grid import base_config
-from mambanorm.training.stored_run import config_row
+from mambanorm.training.result import config_row
 
 SCALE = "smoke"
 BASE_LR = base_config("digits", SCALE).lr

@@ -25,7 +25,6 @@ from mambanorm.study.tables import (
     beside_paper,
     choose,
     describe_frame,
-    lr_sensitivity,
     mean_sd,
     paired,
     percent,
@@ -623,15 +622,10 @@ def notebook_cells(kind):
                 yield path.name, "".join(cell["source"])
 
 
-def test_a_code_of_an_inconsistency_means_one_thing_wherever_it_is_cited():
-    texts = [(str(path.relative_to(ROOT)), path.read_text()) for path in sorted((ROOT / "mambanorm").rglob("*.py"))]
-    paragraphs = [(name, part) for name, text in [*texts, *notebook_cells("markdown")] for part in text.split("\n\n")]
-    cited = [(name, code, part) for name, part in paragraphs for code in re.findall(r"\((I\d+[a-z]?)\)", part)]
-    assert {code for _, code, _ in cited} <= set(INCONSISTENCIES)
-    for name, code, part in cited:
-        said = " ".join(part.replace("*", "").split())
-        assert re.search(INCONSISTENCIES[code].named, said, re.IGNORECASE), f"{name} cites ({code}) without its words"
-    assert {"(I1)", "(I3)", "(I4f)", "(I14)"} <= {f"({code})" for _, code, _ in cited}
+def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
+    texts = [(path, path.read_text()) for path in (ROOT / "mambanorm").rglob("*.py")] + [*notebook_cells("markdown")]
+    cited = {code for _, text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
+    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(INCONSISTENCIES)
 
 
 def test_the_list_of_inconsistencies_names_table_5_and_the_swapped_m_and_n():
@@ -655,11 +649,3 @@ def test_beside_the_paper_every_row_says_pattern_not_level(frame):
     row = table[(table.task == "digits") & (table.arm == "None>SSM>IN")].iloc[0]
     assert (row.ours, row.paper, row.n) == pytest.approx((0.46 + 0.38 + 0.01, 0.070, 3))
     assert "I1" in row.note
-
-
-def test_lr_sensitivity_is_the_mean_shortfall_behind_the_best_rate_and_counts_divergence_as_chance():
-    rows = [("A", 1e-3, 0.8, "ok"), ("A", 1e-2, 0.6, "ok"), ("B", 1e-3, 0.7, "ok"), ("B", 1e-2, 0.9, "diverged")]
-    frame = pd.DataFrame(rows, columns=["arm", "lr", "best_val_accuracy", "status"]).assign(task="digits", chance=0.1)
-    table = lr_sensitivity(frame).set_index("arm")
-    assert table.sensitivity.to_dict() == pytest.approx({"A": 10.0, "B": 30.0})
-    assert table.best_lr.to_dict() == {"A": 1e-3, "B": 1e-3}

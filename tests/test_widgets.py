@@ -26,8 +26,8 @@ from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
-from mambanorm.study.arm_facts import arm_facts
-from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 from mambanorm.training.store import save_run

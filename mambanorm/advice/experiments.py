@@ -36,7 +36,7 @@ from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.diagnostics import left_as_found
 from mambanorm.tasks import load_task
 from mambanorm.training import kept
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import check_seeds
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)

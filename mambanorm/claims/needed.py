@@ -22,8 +22,7 @@ from mambanorm.claims.judged_on import check_changes, fixed_runs, tasks_of, vari
 from mambanorm.claims.verdict import Verdict
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
-from mambanorm.training.grid import base_config, check_names, check_task, grid, unique
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, grid, unique
 
 
 def needed(

@@ -25,8 +25,7 @@ from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.training import recorded_results
-from mambanorm.training.grid import base_config
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import base_config, check_seeds
 from mambanorm.training.store import load_runs
 
 

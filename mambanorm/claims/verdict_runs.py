@@ -19,8 +19,7 @@ from mambanorm.claims.needed import needed
 from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import unique
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import check_seeds, unique
 from mambanorm.training.store import load_runs
 
 VERDICT_TASKS = ("digits", "digits_images")

@@ -44,8 +44,8 @@ from mambanorm.figures.style import (
     styled,
 )
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
+from mambanorm.study.contrasts import site_gains
 from mambanorm.study.paper import PATTERN_ONLY, paper_values
-from mambanorm.study.sites_table import site_gains
 from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, describe_frame, seeds_text, summarize
 
 

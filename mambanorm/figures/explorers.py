@@ -37,8 +37,8 @@ from mambanorm.figures.style import (
     short,
     styled,
 )
-from mambanorm.study.arm_facts import ArmFacts
-from mambanorm.study.scan_by_hand import HandScan
+from mambanorm.study.inside import HandScan
+from mambanorm.study.norm_catalog import ArmFacts
 
 # ---------------------------------------------------------------------------------------------------------------------
 # a norm

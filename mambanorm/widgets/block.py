@@ -12,8 +12,8 @@ from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
 from mambanorm.figures.explorers import fig_arm_view, fig_scan_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
-from mambanorm.study.arm_facts import arm_facts
-from mambanorm.study.scan_by_hand import INPUTS, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
+from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show
 from mambanorm.widgets.grid import recorded_arm
 
