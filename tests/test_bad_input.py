@@ -276,8 +276,12 @@ def model_cases():
     yield "no words", lambda: words(vocab_size=0), "vocab_size must be a positive whole number, got 0"
     yield "no features", lambda: classifier(in_features=True), "in_features must be a positive whole number, got True"
     yield "a model's norm options", lambda: classifier(norm_options=["eps"]), "norm_options must be a dict"
-    yield "images, a list", lambda: images()([1]), "x is a list; a tensor of images (B, H, W, 1) is needed"
-    yield "images, bytes", lambda: images()(image.to(torch.uint8)), "expected images (B, H, W, 1), got torch.uint8"
+    yield "images, a list", lambda: images()([1]), "x is a list; a tensor of real values (B, H, W, 1) is needed"
+    yield (
+        "images, bytes",
+        lambda: images()(image.to(torch.uint8)),
+        "expected real values (B, H, W, 1), at least one, got",
+    )
     yield "images, float64", lambda: images()(image.double()), "use x.to(torch.float32)"
     yield "images, none", lambda: images()(image[:0]), "at least one"
     yield "images, halved at 1.5", lambda: images(n_layers=3, down_sample=(1.5,)), "down_sample names blocks among 1..2"

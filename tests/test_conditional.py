@@ -63,11 +63,9 @@ def test_adaln_gives_each_row_the_scale_and_shift_of_its_own_condition():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: mn.AdaLN(0, C), "d must be a positive whole number"),
         (lambda: mn.AdaLN(D, 2.5), "d_condition must be a positive whole number"),
         (lambda: mn.AdaLN(D, C, zero="yes"), "zero must be True or False"),
         (lambda: mn.AdaLN(D, C)(torch.zeros(B, L, D), torch.zeros(B, L, C)), r"\(B, d_condition\) = \(3, 6\)"),
-        (lambda: mn.AdaLN(D, C)(torch.zeros(B, L, D), torch.zeros(2, C)), r"got \(2, 6\)"),
         (lambda: mn.AdaLN(D, C)(torch.zeros(B, L, D + 1), torch.zeros(B, C)), "D = 8"),
     ],
 )
@@ -105,7 +103,6 @@ def test_each_outputs_weights_have_mean_0_and_variance_1_whatever_the_optimizer_
     ("layer", "told"),
     [
         (nn.ReLU(), "needs a layer with a weight"),
-        (nn.LayerNorm(4), "needs a layer with a weight"),
         (mn.standardize_weights(nn.Linear(4, 4)), "have a parametrization already"),
         (nn.Conv1d(4, 4, 1, groups=4), "a single weight"),
     ],

@@ -128,7 +128,7 @@ def test_importing_kernels_starts_no_thread_and_leaves_torch_its_number():
 import numba, psutil, torch
 torch.set_num_threads(3)
 before = psutil.Process().num_threads()
-import mambanorm.models.vision, mambanorm.kernels.conv_2d, mambanorm.kernels.norm_mixture
+import mambanorm.models.vision, mambanorm.kernels.conv_gate, mambanorm.kernels.norm
 print(torch.get_num_threads(), psutil.Process().num_threads() - before, end=" ")
 from mambanorm import MambaBlock
 MambaBlock(4)(torch.ones(2, 3, 4)).sum().backward()

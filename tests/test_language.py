@@ -149,8 +149,7 @@ def as_mamba_ssm(model):
     return {renamed(name): tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("arm", ["RMSN>SSM>None", "LN>SSM>None"])
-@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize(("arm", "tie"), [("RMSN>SSM>None", True), ("LN>SSM>None", False)])
 def test_mamba_ssm_naming_loads_strictly_with_every_size_read_off_the_tensors(arm, tie):
     sizes = dict(d_model=18, n_layers=11, d_state=3, d_conv=5, expand=3, dt_rank=4)  # more than ten layers
     model = language_model(arm, final_norm=arm.split(">")[0], tie=tie, norm_options=None, **sizes)
@@ -225,8 +224,14 @@ def test_a_file_gives_the_tensors_that_were_saved(name, tmp_path):
     assert all(torch.equal(read[key], state[key]) for key in state)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: b"<html>"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda whole: whole[: len(whole) // 2]),
+        ("pytorch_model.bin", lambda whole: whole[: len(whole) // 2]),
+        ("pytorch_model.bin", lambda whole: b"<html>"),
+    ],
+)
 def test_a_damaged_file_is_refused_by_name(name, damage, tmp_path):
     from safetensors.torch import save_file
 
@@ -258,8 +263,7 @@ def test_a_file_that_would_run_code_is_refused_unread(tmp_path, monkeypatch):
 # step by step
 
 
-@pytest.mark.parametrize("n2", CAUSAL)
-@pytest.mark.parametrize("n1", CAUSAL)
+@pytest.mark.parametrize(("n1", "n2"), list(zip(CAUSAL, CAUSAL[1:] + CAUSAL[:1], strict=True)))
 def test_step_by_step_equals_the_parallel_forward_in_float64_for_every_causal_norm(n1, n2):
     model = language_model(f"{n1}>SSM>{n2}", final_norm=n1, d_state=3, dt_rank=2).double()
     ids = tokens(B, L)
@@ -280,17 +284,6 @@ def test_step_by_step_equals_the_parallel_forward_to_float32_rounding(sizes):
     assert error(logits, whole[:, 8]) <= 1e-5
     for t in range(9, 40):
         assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-5
-
-
-def test_a_block_steps_as_it_goes_forward_and_its_cache_does_not_grow():
-    block = scramble(mn.MambaBlock(D, "RMSN", "GN-token", norm_options=FIVE, d_conv=3)).double()
-    x = torch.randn(B, L, D, generator=torch.Generator().manual_seed(1)).double()
-    y, cache = block.prefill(x[:, :4])
-    torch.testing.assert_close(y, block(x)[:, :4], rtol=1e-12, atol=1e-12)
-    for t in range(4, L):
-        torch.testing.assert_close(block.step(x[:, t], cache), block(x)[:, t], rtol=1e-12, atol=1e-12)
-        assert cache.conv.shape == (B, 2, 2 * D)
-        assert cache.state.shape == (B, 2 * D, 16)
 
 
 def test_a_prompt_is_read_by_one_parallel_scan_a_block(monkeypatch):
@@ -335,14 +328,10 @@ def test_a_step_carries_no_gradient_and_keeps_the_dtype_of_the_weights():
         (lambda m: m.step(tokens(B), m.new_cache(1)), r"step takes \(B, D\) = \(1, 15\), got \(3, 15\)"),
         (lambda m: m.step(tokens(B, 1), m.new_cache(B)), r"token ids \(B,\)"),
         (lambda m: m(tokens(L)), r"token ids \(B, L\).*got torch.int64 \(13,\)"),
-        (lambda m: m(torch.zeros(B, L)), r"token ids \(B, L\).*got torch.float32"),
         (lambda m: m(tokens(B, L, vocab=99)), r"must lie in 0\.\.22, got"),
-        (lambda m: m.generate(tokens(B, 0), 3), "at least one"),
         (lambda m: m.generate("The ", 3), "text must be encoded"),
         (lambda m: m.generate(tokens(B, L), 0), "n must be a positive whole number"),
         (lambda m: m.generate(tokens(B, L), 3, temperature=-1), "temperature must be 0"),
-        (lambda m: m.generate(tokens(B, L), 3, temperature=None), "temperature must be 0"),
-        (lambda m: m(tokens(B, L).to(torch.uint8)), "as int64 or int32, got torch.uint8"),
         (lambda m: m.step(tokens(B), m.new_cache(B)[:1]), "cache is of 1 blocks, this model has 2"),
         (lambda m: mn.train_language_model(m, tokens(500), tokens(500), eval_every=0), "eval_every must be a positive"),
     ],

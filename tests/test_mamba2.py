@@ -65,8 +65,7 @@ def error(ours, theirs):
 # the chunked form
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 13, 64])
-@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize(("chunk", "groups"), [(1, 6), (4, 2), (13, 1), (64, 2)])
 def test_the_chunked_form_is_the_selective_scan(chunk, groups):
     heads, width, states = 6, 3, 5
     u, delta = sample(B, L, heads, width).double(), sample(B, L, heads, seed=1).double().abs()
@@ -95,10 +94,14 @@ def test_the_chunked_form_survives_a_decay_that_underflows():
     torch.testing.assert_close(y, 10 * u * b.square().sum(-1, keepdim=True))  # each position remembers itself alone
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "norms"),
+    list(zip(SIZES, [("None", PUBLISHED), ("LN", ()), ("GN", (("B", "RMSN"), ("z", "LN")))] * 2, strict=False)),
+    ids=str,
+)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-@pytest.mark.parametrize(("n2", "more"), [("None", PUBLISHED), ("LN", ()), ("GN", (("B", "RMSN"), ("z", "LN")))])
-def test_the_block_is_its_chunked_twin_forward_and_backward(sizes, dtype, tolerance, n2, more):
+def test_the_block_is_its_chunked_twin_forward_and_backward(sizes, dtype, tolerance, norms):
+    n2, more = norms
     options = sizes | {"norm_options": {"groups": 2}}
     ours, twin = (block_of("LN", n2, more, kind, **options).to(dtype) for kind in (Mamba2Block, ChunkedMamba2))
     twin.chunk = 4  # L = 13 is no multiple
@@ -111,12 +114,6 @@ def test_the_block_is_its_chunked_twin_forward_and_backward(sizes, dtype, tolera
     ]
     for a, b in zip(*grads, strict=True):
         assert (a - b).abs().max() <= tolerance * max(1, b.abs().max())
-
-
-def test_the_block_passes_gradcheck_in_float64():
-    block = Mamba2Block(4, "LN", "RMSN", PUBLISHED, d_state=3, head_dim=2, n_groups=2).double()
-    x = sample(2, 4, 4).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
 
 
 class Largest(TorchDispatchMode):
@@ -142,8 +139,7 @@ def test_no_tensor_has_a_number_for_each_position_channel_and_state():
 # beside transformers
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("chunk", [4, 64])
+@pytest.mark.parametrize(("sizes", "chunk"), list(zip(SIZES, [4, 64, 4, 64, 4], strict=True)), ids=str)
 def test_the_block_is_transformers_block_with_its_names(sizes, chunk):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read on import: it may look for kernels to download
     transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
@@ -172,8 +168,7 @@ def test_the_block_is_transformers_block_with_its_names(sizes, chunk):
 # norms at the sites
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("groups", [1, 3, 8])
+@pytest.mark.parametrize(("dtype", "groups"), [(torch.float32, 3), (torch.float64, 8), (torch.float64, 1)])
 def test_the_grouped_norm_divides_each_group_by_its_own_root_mean_square(dtype, groups):
     norm, x = scrambled(GroupedRMSNorm(24, groups=groups, eps=1e-3)).to(dtype), sample(B, L, 24).to(dtype)
     x = (x * torch.logspace(-2, 2, 24, dtype=dtype)).requires_grad_()
@@ -260,8 +255,7 @@ def test_step_by_step_equals_forward_at_every_size(sizes, dtype, tolerance):
     check_steps(block, x, tolerance)
 
 
-@pytest.mark.parametrize("n2", CAUSAL)
-@pytest.mark.parametrize("n1", CAUSAL)
+@pytest.mark.parametrize(("n1", "n2"), list(zip(CAUSAL, CAUSAL[1:] + CAUSAL[:1], strict=True)))
 def test_step_by_step_equals_forward_for_every_causal_norm(n1, n2):
     check_steps(block_of(n1, n2, (("gated", n2),)).double(), sample(B, L, D).double(), 1e-12)
 
@@ -302,14 +296,8 @@ def test_a_norm_that_sees_the_future_does_not_step_wherever_it_stands(norm):
     [
         (dict(head_dim=7), r"head_dim=7 does not divide d_inner=48: it may be one of \[1, 2, 3, 4, 6, 8"),
         (dict(head_dim=8, n_groups=4), r"n_groups=4 does not divide the 6 heads: it may be one of \[1, 2, 3, 6\]"),
-        (dict(head_dim=0), "head_dim must be a positive whole number, got 0"),
-        (dict(n_groups=True), "n_groups must be a positive whole number, got True"),
-        (dict(scan_backend="cup"), "scan_backend 'cup'.*did you mean 'cpu'"),
         (dict(more=[("delta_after", "LN")]), "'delta_after': valid are conv, B, C, delta.*did you mean 'delta'"),
         (dict(more=[("gate", "LN")]), "'gate': valid are .*did you mean 'gated'"),
-        (dict(more=[("n2", "LN")]), "'n2'"),
-        (dict(more=[("B", "LN"), ("B", "RMSN")]), "site 'B' stands there twice"),
-        (dict(more=[("B", "RSMN")]), "did you mean 'RMSN'"),
     ],
 )
 def test_a_block_that_cannot_be_is_refused(options, message):

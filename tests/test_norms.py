@@ -144,6 +144,11 @@ def affine_of(norm):
     return (1.0 if gamma is None else gamma), (0.0 if beta is None else beta)
 
 
+def in_turn(values):
+    """Every norm with one of the values, the first with the first, and so on."""
+    return [(name, values[i % len(values)]) for i, name in enumerate(EQUATIONS)]
+
+
 def test_every_norm_has_an_equation_here():
     assert set(EQUATIONS) == set(mn.NORMS)
     assert set(PAPER_NORMS) <= set(mn.NORMS)
@@ -163,22 +168,13 @@ def test_norm_equals_its_equation_forward_and_gradient(name):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 8), (2, 63, 12), (4, 65, 4)])
-@pytest.mark.parametrize("name", EQUATIONS)
-def test_float32_agrees_with_float64_at_odd_sizes(name, shape):
-    x, norm = sample(*shape), mn.create_norm(name, shape[-1])
-    low, high = copy.deepcopy(norm)(x.float()), norm.double()(x)
-    torch.testing.assert_close(low.double(), high, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 8), (2, 63, 12), (5, 65, 100)])
+@pytest.mark.parametrize(
+    ("shape", "padded"), [((1, 2, 8), False), ((3, 1, 8), True), ((2, 63, 12), True), ((5, 65, 100), False)]
+)
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(name, shape, padded):
     """In float32 on the CPU the moments and the standardising line are fused loops; in float64 they are plain torch."""
     lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
-    if padded and name != "None" and int(lengths.sum()) < 2:
-        pytest.skip("a single value has no batch statistic")
     valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
     found = []
     for dtype in (torch.float32, torch.float64):
@@ -191,17 +187,6 @@ def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(nam
     for fused, plain in zip(*found, strict=True):
         error = (fused.detach().double() - plain.detach()).abs().max()
         assert error <= 3e-5 * max(1.0, plain.detach().abs().max()), (name, error)
-
-
-@pytest.mark.parametrize("name", EQUATIONS)
-def test_gradcheck_in_float64(name):
-    norm = randomise(mn.create_norm(name, D).double())
-    x = sample(2, 3, D).requires_grad_()
-    parameters = [p for p in norm.parameters() if p.requires_grad]
-    assert torch.autograd.gradcheck(lambda *_: norm(x), (x, *parameters))
-    lengths = torch.tensor([3, 2])
-    valid = torch.arange(3)[None, :, None] < lengths[:, None, None]
-    assert torch.autograd.gradcheck(lambda *_: norm(x, lengths) * valid, (x, *parameters))
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -292,21 +277,14 @@ def test_causal_says_whether_an_output_sees_the_future(name):
 
 
 @pytest.mark.parametrize("name", [n for n in EQUATIONS if n not in ("None", "RMSN", "RMSN-DL", "Lp")])
-@pytest.mark.parametrize("length", [64, 2048])
-def test_a_mean_far_above_the_spread_costs_no_accuracy(name, length):
-    x = (sample(2, length, 64) + 3000).float()
+def test_a_mean_far_above_the_spread_costs_no_accuracy(name):
+    x = (sample(2, 2048, 64) + 3000).float()
     norm = mn.create_norm(name, 64)
     exact = copy.deepcopy(norm).double()(x.double())
     torch.testing.assert_close(norm(x).double(), exact, rtol=0, atol=1e-3)
 
 
-def test_rmsnorm_is_scale_invariant():
-    x, norm = sample(B, L, D), mn.create_norm("RMSN", D, eps=1e-12).double()
-    torch.testing.assert_close(norm(x), norm(100 * x), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("p", [1, 1.5, 2, 3, 40, float("inf")])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("p", "bias"), [(1, False), (1.5, True), (3, False), (40, True), (float("inf"), False)])
 def test_lp_equals_its_equation_for_every_p_forward_and_gradient(p, bias):
     norm = randomise(mn.create_norm("Lp", D, p=p, bias=bias).double())
     x, weight = sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
@@ -331,7 +309,7 @@ def test_lp_with_p_2_is_rmsn_and_a_large_p_comes_near_the_largest_value():
     torch.testing.assert_close(huge, lp[500](x.float()), rtol=1e-4, atol=1e-4)  # no power overflows
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, float("inf")])
+@pytest.mark.parametrize("p", [1, 3, float("inf")])
 def test_a_token_of_zeros_stays_zero_and_has_a_finite_gradient_under_lp(p):
     x = torch.zeros(1, 2, D).requires_grad_()
     y = mn.create_norm("Lp", D, p=p)(x)
@@ -340,7 +318,7 @@ def test_a_token_of_zeros_stays_zero_and_has_a_finite_gradient_under_lp(p):
     torch.testing.assert_close(x.grad, torch.full_like(x, EPS**-0.5))
 
 
-@pytest.mark.parametrize("p", [0.5, 0, -1, float("nan"), "2", True, None])
+@pytest.mark.parametrize("p", [0.5, float("nan"), "2", True])
 def test_a_p_below_1_or_that_is_no_number_is_refused(p):
     with pytest.raises(ValueError, match="p of the Lp norm must be a number from 1 to infinity"):
         mn.create_norm("Lp", D, p=p)
@@ -366,11 +344,6 @@ def test_group_norm_with_one_channel_a_group_is_instance_norm_and_with_one_group
     torch.testing.assert_close(mn.create_norm("GN", D, groups=1).double()(x), EQUATIONS["LN-DL"](x))
 
 
-def test_bn_in_eval_with_initial_buffers_is_almost_the_identity():
-    x = sample(B, L, D)
-    torch.testing.assert_close(mn.create_norm("BN", D).double().eval()(x), x, rtol=1e-5, atol=0)
-
-
 # NormVary, Appendix D
 
 
@@ -383,18 +356,6 @@ def test_normvary_equals_the_printed_equations_with_any_weights(statistics):
     x = sample(B, L, D, mean=1.0)
     expected = normvary(x, norm.mean_logits, norm.var_logits, statistics) * norm.gamma + norm.beta
     torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("member", "name"), [("BN", "BN"), ("GN", "GN"), ("IN", "IN"), ("LN", "LN-DL"), ("RMSN", "RMSN-DL")]
-)
-def test_one_hot_logits_reproduce_each_member(member, name):
-    norm = mn.create_norm("NormVary", D).double()
-    with torch.no_grad():
-        for logits in (norm.mean_logits, norm.var_logits):
-            logits[norm.members.index(member)] = 1e3
-    x = sample(B, L, D, mean=1.0)
-    torch.testing.assert_close(norm(x), mn.create_norm(name, D).double()(x), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("statistics", ["total", "literal"])
@@ -424,13 +385,6 @@ def test_normvary_in_eval_uses_the_running_statistics_for_its_bn_member_only():
     torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_literal_and_total_statistics_differ_by_the_variance_of_the_means():
-    x = sample(B, L, D) + 3 * sample(B, 1, D, seed=5)
-    literal, total = (normvary_members(x, s) for s in ("literal", "total"))
-    spread = ((literal[0][0] - x.mean(1, keepdim=True)) ** 2).mean(0, keepdim=True)
-    torch.testing.assert_close(total[0][1] - literal[0][1], spread)
-
-
 def test_normvary_weights_are_ten_logits_at_zero_and_learn():
     norm = mn.create_norm("NormVary", D)
     assert norm.members == ("BN", "GN", "IN", "LN", "RMSN")
@@ -449,11 +403,6 @@ def test_normvary_of_a_token_mixes_its_three_members_with_any_weights():
         norm.var_logits.copy_(sample(3, seed=4))
     expected = normvary_token(x, norm.mean_logits, norm.var_logits) * norm.weight + norm.bias
     torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
-    for i, member in enumerate(norm.members):
-        alone = mn.create_norm("NormVary-token", D).double()
-        with torch.no_grad():
-            alone.mean_logits[i] = alone.var_logits[i] = 1e3
-        torch.testing.assert_close(alone(x), mn.create_norm(member, D).double()(x), rtol=1e-9, atol=1e-9)
     norm(x).square().sum().backward()
     assert norm.mean_logits.grad.abs().sum() > 0
 
@@ -481,24 +430,6 @@ def test_switchnorm_equals_its_equations_with_any_weights_forward_and_gradient()
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
-def test_one_hot_logits_make_switchnorm_each_of_its_members():
-    x = sample(B, L, D, mean=1.0)
-    for i, name in enumerate(("IN", "LN-DL", "BN")):
-        norm = mn.create_norm("SwitchNorm", D).double()
-        assert f"{norm.members[i]}-DL".startswith(name)
-        with torch.no_grad():
-            norm.mean_logits[i] = norm.var_logits[i] = 1e3
-        torch.testing.assert_close(norm(x), mn.create_norm(name, D).double()(x), rtol=1e-9, atol=1e-9)
-
-
-def test_lns_and_bns_statistics_come_from_ins_as_eq_4_of_luo_has_it():
-    x = sample(B, L, D, mean=1.0)
-    mu, var = mean_var(x, (1,))
-    for axis, (mean, expected) in zip((2, 0), switchnorm_members(x)[1:], strict=True):
-        torch.testing.assert_close(mu.mean(axis, keepdim=True), mean)
-        torch.testing.assert_close((var + mu**2).mean(axis, keepdim=True) - mean**2, expected)
-
-
 def test_switchnorms_running_statistics_are_exact_and_serve_its_bn_member_only_in_eval():
     norm, mean, var = with_random_logits("SwitchNorm", momentum=0.2), torch.zeros(D).double(), torch.ones(D).double()
     for seed in range(3):
@@ -515,14 +446,13 @@ def test_switchnorms_running_statistics_are_exact_and_serve_its_bn_member_only_i
     assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("shape", [(1, 2, 8), (3, 1, 12), (5, 65, 100)])
+@pytest.mark.parametrize(
+    ("shape", "padded", "training"),
+    [((1, 2, 8), False, True), ((3, 1, 12), False, False), ((5, 65, 100), True, True), ((5, 65, 100), True, False)],
+)
 @pytest.mark.parametrize("name", ["NormVary", "SwitchNorm"])
 def test_a_fused_mixture_equals_its_twin_with_any_weights_forward_and_backward(name, shape, padded, training):
     lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
-    if padded and int(lengths.sum()) < 2:
-        pytest.skip("a single value has no batch statistic")
     valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
     found = []
     for dtype in (torch.float32, torch.float64):
@@ -552,8 +482,7 @@ def test_scale_is_a_gain_a_channel_that_starts_as_no_norm_does():
     assert torch.equal(norm(x), twin(x))
 
 
-@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 3, 1, 5, 6])])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("dtype", "lengths"), [(torch.float32, None), (torch.float64, torch.tensor([7, 3, 1, 5, 6]))])
 def test_the_scalar_scale_is_rezeros_and_learns_from_zero(dtype, lengths):
     norm = mn.create_norm("Scale", D, scalar=True).to(dtype)
     assert {name: p.tolist() for name, p in norm.named_parameters()} == {"alpha": [0.0]}
@@ -573,12 +502,6 @@ def test_a_scale_without_its_gain_is_the_identity(options):
     norm, x = mn.create_norm("Scale", D, affine=False, **options), sample(B, L, D, dtype=torch.float32)
     assert not list(norm.parameters())
     assert torch.equal(norm(x), x)
-
-
-@pytest.mark.parametrize("options", [{}, {"scalar": True}, {"init": 0.3}])
-def test_every_scale_passes_gradcheck(options):
-    norm = mn.create_norm("Scale", D, **options).double()
-    assert torch.autograd.gradcheck(lambda *_: norm(x), (x := sample(2, 3, D).requires_grad_(), *norm.parameters()))
 
 
 LEARN_GAMMA = [name for name, entry in mn.NORMS.items() if "γ" in entry.learnable or "those of" in entry.learnable]
@@ -638,11 +561,6 @@ def test_unknown_norm_names_the_valid_ones_and_the_nearest():
         mn.create_norm("rmsnn", D)
 
 
-def test_python_none_means_the_none_norm():
-    x = sample(B, L, D)
-    assert torch.equal(mn.create_norm(None, D)(x), x)
-
-
 def test_a_norm_made_by_its_class_has_the_defaults_of_one_made_by_its_name():
     for name, entry in mn.NORMS.items():
         made, own = inspect.signature(entry.factory).parameters, set(entry.own) & set(COMMON_OPTIONS)
@@ -668,16 +586,13 @@ def test_unknown_option_is_a_type_error_with_the_valid_ones():
     ("name", "d", "options", "message"),
     [
         ("GN", 10, {"groups": 4}, r"10 channels do not divide into 4 groups: groups may be one of \[1, 2, 5, 10\]"),
-        ("GN-token", 10, {"groups": 4}, "do not divide"),
-        ("NormVary", 10, {"groups": 4}, "do not divide"),
         ("NormVary", 8, {"statistics": "totl"}, "did you mean 'total'"),
-        ("SwitchNorm", 8, {"momentum": 2}, "momentum is the weight of the new statistic, 0..1, got 2"),
         ("Scale", 8, {"init": float("inf")}, "init must be finite, got inf"),
         ("Scale", 8, {"init": "0.1"}, "init must be a number, got '0.1'"),
         ("Scale", 8, {"scalar": 1}, "scalar must be True or False, got 1"),
         ("Scale", 8, {"init": 0.1, "affine": False}, "init=0.1 is where the gain of Scale starts.*there is none"),
         ("LN", 8, {"eps": 0}, "eps must be above 0, got 0"),
-        ("BN", 8, {"momentum": 2}, "momentum"),
+        ("BN", 8, {"momentum": 2}, "momentum is the weight of the new statistic, 0..1, got 2"),
         ("BN", 8, {"momentum": None}, "momentum must be a number, got None"),
         ("LN", 8, {"eps": "1e-5"}, "eps must be a number"),
         (["LN"], 8, {}, "unknown norm"),
@@ -689,15 +604,13 @@ def test_bad_values_say_what_is_allowed(name, d, options, message):
         mn.create_norm(name, d, **options)
 
 
-@pytest.mark.parametrize("name", EQUATIONS)
-@pytest.mark.parametrize("shape", [(B, D), (B, L, D + 1), (B, D, L), (0, L, D), (B, 0, D)])
+@pytest.mark.parametrize(("name", "shape"), in_turn([(B, D), (B, L, D + 1), (B, D, L), (0, L, D), (B, 0, D)]))
 def test_wrong_rank_wrong_channels_and_empty_input_are_refused(name, shape):
     with pytest.raises(ValueError, match="expects \\(B, L, D\\)|nothing to normalize"):
         mn.create_norm(name, D)(torch.zeros(shape))
 
 
-@pytest.mark.parametrize("name", EQUATIONS)
-@pytest.mark.parametrize("lengths", [[1, 2, 3, 4], [0, 1, 1, 1, 1], [8, 1, 1, 1, 1], [1.0] * 5])
+@pytest.mark.parametrize(("name", "lengths"), in_turn([[1, 2, 3, 4], [0, 1, 1, 1, 1], [8, 1, 1, 1, 1], [1.0] * 5]))
 def test_bad_lengths_are_refused_by_every_norm(name, lengths):
     for norm in (mn.create_norm(name, D), mn.create_norm(name, D).eval()):
         with pytest.raises(ValueError, match="lengths must"):

@@ -20,8 +20,8 @@ from mambanorm.training.grid import base_config
 D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24, 48, 8 and 4
 
 
-def pairs(norms, *, of=3):
-    """Sites with norms: every site with one in three of the norms, every norm at one in three of the sites."""
+def pairs(norms, *, of=7):
+    """Sites with norms: every site with one in seven of the norms, every norm at one in seven of the sites."""
     numbered = [(i + k, site, norm) for i, site in enumerate(MORE_SITES) for k, norm in enumerate(norms)]
     return [(site, norm) for number, site, norm in numbered if number % of == 0]
 
@@ -76,8 +76,6 @@ def assert_twins(one, other):
 @pytest.mark.parametrize(
     "text",
     [
-        "RMSN>SSM>None",
-        "RMSN>SSM>None+conv:LN",
         "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN",
         "None>SSM>GN+delta_after:RMSN+gated:RMSN",
         "RMSN>SSM>None+z:LN+branch:LN+residual:LN",
@@ -117,10 +115,6 @@ def test_further_sites_in_words():
 def test_what_is_no_arm_is_refused_with_what_is_allowed(text, said):
     with pytest.raises(ValueError, match=said):
         Arm.parse(text)
-
-
-def test_further_sites_carry_the_names_of_the_sites_that_diagnostics_see():
-    assert set(MORE_SITES) < set(SITES)
 
 
 @pytest.mark.parametrize("name", ["Mamba-2-norms", "Jamba", "Falcon-Mamba", "Mamba-3-norms", "Peri-LN"])
@@ -260,9 +254,3 @@ def test_equal_arms_written_differently_are_one_run():
     }
     with pytest.raises(ValueError, match="unknown norm 'XX'"):
         Arm.parse(Arm("XX", "None"))
-
-
-def test_options_of_a_site_that_are_no_dict_are_refused_in_words():
-    for options in (None, 3):
-        with pytest.raises(ValueError, match=f"norm_options for 'B' must be a dict .*got {options}"):
-            MambaBlock(8, more={"B": "RMSN"}, norm_options={"B": options})

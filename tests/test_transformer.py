@@ -38,8 +38,7 @@ def attention_by_hand(layer, x, length):
     return out @ layer.out_proj.weight.T + layer.out_proj.bias
 
 
-@pytest.mark.parametrize("heads", [1, 2, 8])
-@pytest.mark.parametrize("lengths", [None, LENGTHS])
+@pytest.mark.parametrize(("heads", "lengths"), [(1, None), (2, LENGTHS), (8, LENGTHS)])
 def test_attention_equals_its_equation_forward_and_gradient(heads, lengths):
     torch.manual_seed(0)
     layer, x = Attention(D, heads).double(), sample(B, L, D).requires_grad_()
@@ -76,8 +75,7 @@ def test_squeeze_and_excite_scales_each_channel_by_what_the_valid_positions_say(
         torch.testing.assert_close(y[row], x[row] * scale)
 
 
-@pytest.mark.parametrize("name", AUTONORM)
-@pytest.mark.parametrize("position", ["after", "before"])
+@pytest.mark.parametrize(("name", "position"), list(zip([*AUTONORM, "AutoNorm"], ["after", "before"] * 4, strict=True)))
 def test_a_padded_row_gives_what_it_gives_alone(name, position):
     torch.manual_seed(1)
     model = (
@@ -88,7 +86,7 @@ def test_a_padded_row_gives_what_it_gives_alone(name, position):
         .eval()
     )
     x = sample(B, L, 2)
-    junk = torch.where(torch.arange(L)[None, :, None] < LENGTHS[:, None, None], x, 1e4)
+    junk = torch.where(torch.arange(L)[None, :, None] < LENGTHS[:, None, None], x, torch.nan)
     together = model(junk, LENGTHS)
     for row, n in enumerate(LENGTHS):
         torch.testing.assert_close(together[row], model(x[row : row + 1, :n])[0], rtol=1e-9, atol=1e-9)
@@ -142,15 +140,6 @@ def test_a_name_says_what_the_model_is_and_cannot_be_contradicted():
     arms = [AttentionArm.parse(name) for name in (*AUTONORM, "LN>MHA>LN", "LN>SSM>LN")]
     assert len(set(arms)) == len(arms)
     assert all((a == b) == (i == j) != (a != b) for i, a in enumerate(arms) for j, b in enumerate(arms))
-
-
-@pytest.mark.parametrize("position", ["after", "before"])
-def test_not_even_a_nan_in_the_padding_reaches_the_result(position):
-    model = TransformerClassifier(2, in_features=2, d_model=D, n_layers=2, n_heads=H, norm_position=position).eval()
-    x, lengths = torch.randn(2, 6, 2), torch.tensor([3, 6])
-    clean = model(x, lengths)
-    x[0, 3:] = torch.nan
-    torch.testing.assert_close(model(x, lengths), clean)
 
 
 def test_no_two_selectors_and_no_squeeze_start_with_the_same_numbers():
@@ -277,9 +266,7 @@ def make(**changes):
     ("changes", "told"),
     [
         (dict(n_heads=3), r"3 heads do not divide d_model=8: n_heads may be one of \[1, 2, 4, 8\]"),
-        (dict(n_heads=0), "n_heads must be a positive whole number"),
         (dict(drop_path=1.0), "drop_path must be a number from 0 to below 1, got 1.0"),
-        (dict(drop_path=-0.1), "drop_path must be a number from 0 to below 1"),
         (dict(norm_position="post"), "norm_position"),
         (dict(arm="RMSN>SSM>GN"), "a Transformer's is written RMSN>MHA>GN"),
         (dict(arm="Autonorm"), "did you mean 'AutoNorm'"),
@@ -295,7 +282,6 @@ def test_impossible_models_are_named(changes, told):
 @pytest.mark.parametrize(
     ("changes", "x", "told"),
     [
-        ({}, torch.randn(2, 3), "expected real values"),
         ({}, torch.randn(2, 3, 4), r"expected real values \(B, L, 2\)"),
         (dict(in_features=None, in_channels=1, patch=2), torch.randn(2, 5, 4, 1), "5×4 pixels do not divide"),
         (dict(in_features=None, vocab_size=5), torch.tensor([[7]]), "token ids must lie in 0..4"),
@@ -317,8 +303,10 @@ def test_an_arm_of_attention_is_written_as_it_is_read():
 # what it costs
 
 
-@pytest.mark.parametrize("arm", ["AutoNorm", "FrozenLN"])
-@pytest.mark.parametrize("task", ["digits", "digits_images", "diabetes", "listops"])
+@pytest.mark.parametrize(
+    ("task", "arm"),
+    [("digits", "AutoNorm"), ("digits_images", "FrozenLN"), ("diabetes", "AutoNorm"), ("listops", "FrozenLN")],
+)
 def test_its_flops_are_those_that_torch_counts(task, arm):
     config = base_config(task, "quick", arm=arm)
     shape = shape_of(config)

@@ -15,11 +15,11 @@ from mambanorm import tasks
 from mambanorm.arms import SITES
 from mambanorm.config import SCALES
 from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
-from mambanorm.kernels import scan_low_rank
+from mambanorm.kernels import scan_cpu
 from mambanorm.loop import build_optimizer
 from mambanorm.models import vision
 from mambanorm.models.build import build_model
-from mambanorm.models.image import PatchMerging
+from mambanorm.models.vision import PatchMerging
 from mambanorm.norms import NORMS
 from mambanorm.operations import conv_silu
 from mambanorm.tasks import Split, TaskData, load_task
@@ -147,8 +147,7 @@ def test_each_direction_is_the_selective_scan_of_the_image_flattened_in_that_ord
 # the block
 
 
-@pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("arm", "training"), [*zip(ARMS, [True, False] * 3, strict=True), ("BN>SSM>IN", True)])
 def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, training):
     block = mn.VSSBlock(D, *mn.Arm.parse(arm), d_state=3, scan_backend="reference").double().train(training)
     x, weight = sample(B, H, W, D).double().requires_grad_(), sample(B, H, W, D, seed=1).double()
@@ -159,14 +158,15 @@ def test_block_equals_the_equations_written_by_hand_forward_and_backward(arm, tr
 
 
 @pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [((B, H, W, 8), {}), ((1, 1, 3, 2), dict(d_state=1)), ((2, 9, 6, 36), dict(d_state=5, dt_rank=3, d_conv=5))],
+    ("shape", "sizes", "threads"),
+    [
+        ((B, H, W, 8), {}, 1),
+        ((2, 9, 6, 36), dict(d_state=5, dt_rank=3, d_conv=5), 2),
+        ((1, 1, 3, 4), {"d_state": 1}, 1),
+    ],
 )
 @pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("threads", [1, 2])
 def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, shape, sizes, threads):
-    if shape[3] % 4 and ("GN" in arm or "NormVary" in arm):
-        pytest.skip("two channels do not divide into four groups")
     found, before = [], torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -186,20 +186,15 @@ def test_fused_block_equals_its_plain_twin_in_float64_forward_and_backward(arm, 
 
 def test_the_four_scans_are_one_call_that_makes_no_tensor_of_all_states(monkeypatch):
     """B·L·4E·N floats; what the kernels need besides inputs and results is what their plan says."""
-    block, plans, real = mn.VSSBlock(32, d_state=64), [], scan_low_rank.scan_forward
+    block, plans, real = mn.VSSBlock(32, d_state=64), [], scan_cpu.scan_forward
     monkeypatch.setattr(
-        scan_low_rank, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
+        scan_cpu, "scan_forward", lambda inputs, plan, *rest: plans.append(plan) or real(inputs, plan, *rest)
     )
     block(sample(4, 16, 16, 32)).sum().backward()
     (plan,) = plans
     assert (plan.channels, plan.groups_b, plan.groups_c, plan.rank) == (256, 4, 4, 2)
-    assert plan.extra_bytes < 0.1 * 4 * 4 * 256 * 256 * 64
-
-
-def test_block_passes_gradcheck_in_float64():
-    block = mn.VSSBlock(3, "LN", "RMSN", d_state=2).double()
-    x = sample(1, 2, 3, 3).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, *_: block(x), (x, *block.parameters()))
+    buffers = plan.states_shape, *plan.scratch_shapes.values()
+    assert sum(map(math.prod, buffers)) < 0.1 * 4 * 256 * 256 * 64
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -279,7 +274,7 @@ def test_what_does_not_fit_is_refused(make, message):
 # recording
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", ["RMSN>SSM>GN", "NormVary>SSM>LN-DL"])
 def test_recording_changes_no_output_and_shows_every_site(arm):
     block, x = mn.VSSBlock(D, *mn.Arm.parse(arm)).eval(), sample(B, H, W, D)
     plain = block(x)
@@ -358,9 +353,12 @@ def test_an_arm_is_exactly_what_it_says():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: model_of()(torch.zeros(2, 4, 4, 1)), r"expected images \(B, H, W, 3\), got .*\(2, 4, 4, 1\)"),
-        (lambda: model_of()(torch.zeros(2, 4, 3)), "expected images"),
-        (lambda: model_of()(torch.zeros(2, 4, 4, 3, dtype=torch.long)), "expected images"),
+        (
+            lambda: model_of()(torch.zeros(2, 4, 4, 1)),
+            r"expected real values \(B, H, W, 3\), at least one, got .*\(2, 4, 4, 1\)",
+        ),
+        (lambda: model_of()(torch.zeros(2, 4, 3)), "expected real values"),
+        (lambda: model_of()(torch.zeros(2, 4, 4, 3, dtype=torch.long)), "expected real values"),
         (lambda: model_of(patch=2)(torch.zeros(2, 4, 5, 3)), "4×5 pixels do not divide into patches of 2×2"),
         (lambda: model_of(patch=2, down_sample=(1,))(torch.zeros(2, 6, 4, 3)), "multiples of 4"),
         (lambda: model_of()(torch.zeros(2, 4, 4, 3), torch.tensor([4, 4])), "images have no padding"),

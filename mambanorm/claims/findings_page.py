@@ -15,8 +15,7 @@ from mambanorm.claims.findings import findings
 from mambanorm.claims.headline import headline
 from mambanorm.claims.verdict_html import verdict_html
 from mambanorm.claims.verdict_page import basis, runs_to_judge
-from mambanorm.report.markdown import markdown
-from mambanorm.report.page import figures, page, template
+from mambanorm.report.page import figures, markdown, page, template
 
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"

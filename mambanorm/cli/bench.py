@@ -27,7 +27,7 @@ def add_bench(command: Parser) -> None:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="cuda: correctness, scan, step and whole runs on a GPU, within nine minutes (benchmarks/gpu.py)",
+        help="cuda: correctness, scan, step and whole runs on a GPU, in about nine minutes (benchmarks/gpu.py)",
     )
     command.add_argument(
         "--out", type=arg.folder, metavar="DIR", help="where the results go (default: benchmarks/results)"

@@ -3,7 +3,6 @@
     token_norms, norms_by_depth             a model, or several, on a batch → the L2 norm of every token, by depth
     norm_quantiles                          … → median and tails by depth
     growth, growth_fits, growth_table       … → how it grows; the verdicts use the same functions
-    growth_map                              the largest outputs of new models over depth and gain
 
 They are drawn in figures/diagnostics.py.
 """
@@ -11,18 +10,15 @@ They are drawn in figures/diagnostics.py.
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_lengths, check_size, check_tensor, shown
+from mambanorm.basics.checks import check_lengths, check_tensor, shown
 from mambanorm.basics.settings import FLAT
-from mambanorm.block import MambaBlock
 from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
 from mambanorm.models.language import LanguageModel
 
@@ -182,46 +178,3 @@ def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
             facts |= {f"{name}_first": ends[name].iloc[0], f"{name}_last": ends[name].iloc[-1]}
         rows.append(dict(zip(keys, key, strict=True)) | facts | {"nonfinite": 1 - np.isfinite(tokens.l2).mean()})
     return pd.DataFrame(rows)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a deep model explodes before it has learned anything
-# ---------------------------------------------------------------------------------------------------------------------
-
-ROWS, LENGTH = 8, 16
-
-
-@torch.no_grad()
-def growth_map(
-    arm: str | Arm,
-    gains: Sequence[float],
-    *,
-    n_layers: int = 24,
-    d_model: int = 32,
-    training: bool = True,
-    seed: int = 0,
-) -> np.ndarray:
-    """The largest token's ‖y‖₂ after each block of a new stack of Mamba blocks, (gains, n_layers); infinite where a
-    token is not finite, and from there on.
-
-    A gain multiplies every block's out_proj as mamba-ssm draws it, and with it what each block adds to the residual
-    stream. Input: a batch of unit normal numbers (8, 16, d_model). The seed decides weights and input; the caller's
-    random state is left alone. ValueError for a size that is no whole number of at least 1, and for a gain that is not
-    above 0.
-    """
-    check_size("n_layers", n_layers)
-    if any(not gain > 0 for gain in gains):
-        raise ValueError(f"gains must be above 0, got {list(gains)}")
-    arm = Arm.parse(arm)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        blocks = nn.ModuleList(MambaBlock(d_model, *arm) for _ in range(n_layers)).train(training)
-        x = torch.randn(ROWS, LENGTH, d_model)
-    found = np.empty((len(gains), n_layers))
-    for row, gain in zip(found, gains, strict=True):
-        y = x
-        for depth, block in enumerate(blocks):
-            y = y + gain * (block(y) - y)  # out_proj is linear: a gain on it is one on what the block adds
-            size = float(y.double().norm(dim=-1).max())
-            row[depth] = size if math.isfinite(size) else math.inf  # and so it stays in the residual sum
-    return found

@@ -1,17 +1,37 @@
 """The kernels: the fused loops of norms, block and scan, and what starts them. Nothing here knows a config.
 
-    runtime.py               helpers of every CPU kernel, and what starts it;   threads.py: how many threads
-    warm.py                  compiles them all, on two cores
-    once_differentiable.py   backward passes without a second derivative: asking for one is an error
-    scan_cpu.py              the selective scan on the CPU, its interface to torch;   scan_cpu_loops.py: its loops
-    scan_triton.py           the selective scan on a GPU, in Triton;   scan_triton_plan.py, _parts.py, _loops.py: of it
-    conv.py                  the causal convolution with its SiLU;   conv_triton.py: the same on a GPU, in Triton
-    scan_low_rank.py         the scan that projects Δ itself;   backends.py: which back end computes an operation
-    conv_2d.py, cross.py     of images: the convolution with its SiLU; the four directions and back
-    gate.py                  y·SiLU(z)
-    norm_token.py            LN, RMSN, GN-token: norms of one position;   norm_sequence.py: norms along the sequence
-    norm_mixture.py          NormVary's and SwitchNorm's mixture of statistics: the one kernel that is given its module
-    cuda.py                  the kernels of the packages mamba-ssm and torch
+    backends.py                     which back end computes an operation
+    runtime.py                      helpers of every CPU kernel, and what starts it;   threads.py: how many threads
+    warm.py                         compiles them all, on two cores
+    scan_cpu.py, scan_cpu_loops.py  the selective scan on the CPU: its interface to torch, and its loops
+    scan_triton.py, ..._loops.py    the same on a GPU, in Triton;   conv_triton.py: the causal convolution there
+    conv_gate.py                    the convolutions with their SiLU, of sequences and images; the gate y·SiLU(z)
+    cross.py                        an image in four directions, and back
+    norm.py                         norms of one position, norms along the sequence, NormVary's mixture of statistics
+    cuda.py                         the scan of the package mamba-ssm on a GPU
 
 Each has a slow, readable twin, named in its docstring. The tests compare the two: forward and gradients.
 """
+
+import functools
+
+import torch
+from torch.autograd.function import once_differentiable
+
+
+def backward_once(backward):
+    """Decorator of a backward pass without a second derivative, as every kernel has it: asking for one raises an error.
+
+    torch's own once_differentiable refuses only where the incoming gradient has a graph. For a loss that is linear in
+    the result it has none, and the second derivative would silently leave out the kernel.
+    """
+    once = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def checked(ctx, *grads):
+        if not torch.is_grad_enabled():  # nobody wants a graph of this pass: the usual case, without a detour
+            return backward(ctx, *grads)
+        grads = [g if g is None or g.requires_grad else g.detach().requires_grad_() for g in grads]
+        return once(ctx, *grads)
+
+    return checked

@@ -6,7 +6,7 @@ A program has one batch row, a block of channels and a span of steps. Forward it
 shifted reads come from the cache. Backward it needs da of K − 1 later steps and computes those again: K times the
 arithmetic of a kernel that would be bound by its bytes otherwise, and no tensor da is written and read. The sums for
 weight and bias are written once per program and added up in a fixed order: the same inputs give the same bits. On the
-CPU the loops of conv.py compute the same. The readable twin is `causal_conv` in operations/conv_gate.py.
+CPU the loops of conv_gate.py compute the same. The readable twin is `causal_conv` in operations/conv_gate.py.
 
 Bytes, in bfloat16: forward reads x and writes u, 4·B·L·E; backward reads x and du, writes dx, 6·B·L·E.
 
@@ -17,10 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
-from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.scan_triton import rows
-from mambanorm.kernels.scan_triton_parts import sigmoid
-from mambanorm.kernels.scan_triton_plan import power_of_two
+from mambanorm.kernels import backward_once
+from mambanorm.kernels.scan_triton import power_of_two, rows
+from mambanorm.kernels.scan_triton_loops import sigmoid
 
 CHANNELS, STEPS = 64, 16  # of a tile
 SPAN = 256  # steps of a program in the backward pass: one row of partial sums each
@@ -100,36 +99,6 @@ def _cut(x):
     return min(CHANNELS, power_of_two(channels)), min(STEPS, power_of_two(length))
 
 
-def conv_forward(x, weight, bias):
-    """SiLU of the convolution: x (B, L, E) of any strides, weight (E, 1, K), bias (E,) → (B, L, E), contiguous."""
-    batch, length, channels = x.shape
-    width, steps = _cut(x)
-    out = x.new_empty(x.shape)
-    grid = -(-length // steps), -(-channels // width), batch  # the first may be above 65,535
-    with torch.cuda.device_of(x):
-        forward_kernel[grid](
-            rows(x.transpose(1, 2)), weight, bias, out, length, channels, weight.shape[-1], steps, width
-        )
-    return out
-
-
-def conv_backward(x, weight, bias, grad):
-    """The gradients of x (B, L, E), contiguous, and of weight (E, 1, K) and bias (E,) in float32."""
-    (batch, length, channels), taps = x.shape, weight.shape[-1]
-    width, steps = _cut(x)
-    tiles = min(SPAN // steps, power_of_two(-(-length // steps)))
-    spans = -(-length // (steps * tiles))
-    dx = x.new_empty(x.shape)
-    sums = x.new_empty(batch * spans, channels * (taps + 1), dtype=torch.float32)
-    x_rows, grad_rows, dx_rows = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
-    with torch.cuda.device_of(x):
-        backward_kernel[spans, -(-channels // width), batch](
-            x_rows, weight, bias, grad_rows, dx_rows, sums, length, channels, taps, steps, width, tiles
-        )
-    added = sums.sum(0)
-    return dx, added[: channels * taps].view(channels, 1, taps), added[channels * taps :]
-
-
 def conv_silu_triton(x, weight, bias):
     """SiLU(causal_conv(x, weight, bias)), shapes as there, any strides and floating dtypes. Differentiable once."""
     return _ConvSiLU.apply(x, weight.contiguous(), bias.contiguous())
@@ -141,11 +110,30 @@ class _ConvSiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight, bias)
-        return conv_forward(x, weight, bias)
+        batch, length, channels = x.shape
+        width, steps = _cut(x)
+        out = x.new_empty(x.shape)
+        grid = -(-length // steps), -(-channels // width), batch  # the first may be above 65,535
+        with torch.cuda.device_of(x):
+            forward_kernel[grid](
+                rows(x.transpose(1, 2)), weight, bias, out, length, channels, weight.shape[-1], steps, width
+            )
+        return out
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
         x, weight, bias = ctx.saved_tensors
-        dx, dweight, dbias = conv_backward(x, weight, bias, grad)
-        return dx, dweight.to(weight.dtype), dbias.to(bias.dtype)
+        (batch, length, channels), taps = x.shape, weight.shape[-1]
+        width, steps = _cut(x)
+        tiles = min(SPAN // steps, power_of_two(-(-length // steps)))
+        spans = -(-length // (steps * tiles))
+        dx = x.new_empty(x.shape)
+        sums = x.new_empty(batch * spans, channels * (taps + 1), dtype=torch.float32)
+        x_rows, grad_rows, dx_rows = (rows(t.transpose(1, 2)) for t in (x, grad, dx))
+        with torch.cuda.device_of(x):
+            backward_kernel[spans, -(-channels // width), batch](
+                x_rows, weight, bias, grad_rows, dx_rows, sums, length, channels, taps, steps, width, tiles
+            )
+        dweight, dbias = sums.sum(0).split([channels * taps, channels])
+        return dx, dweight.view(weight.shape).to(weight.dtype), dbias.to(bias.dtype)

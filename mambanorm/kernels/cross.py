@@ -7,8 +7,8 @@ Glossary: B rows of the batch, H and W of the image, L = H·W, E channels.
 import numpy as np
 import torch
 
-from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, entry, in_order, jit, load, memory, run, store
+from mambanorm.kernels import backward_once
+from mambanorm.kernels.runtime import LANES, ZERO, add_product, empty, entry, jit, load, memory, run, store
 from mambanorm.kernels.threads import scan_threads
 
 DIRECTIONS = 4
@@ -16,12 +16,12 @@ DIRECTIONS = 4
 
 def cross_scan_cpu(image):
     """(B, H, W, E) → (B, L, 4, E), the image in the order of each direction; float32 on the CPU."""
-    return _CrossScan.apply(image)
+    return _Cross.apply(image, None)
 
 
 def cross_merge_cpu(four, size):
     """(B, L, 4, E) → (B, H, W, E), the sum of the directions, each put back; size (H, W)."""
-    return _CrossMerge.apply(four, tuple(size))
+    return _Cross.apply(four, size)
 
 
 @jit(inline="always")
@@ -30,14 +30,6 @@ def _place(b, g, y, x, height, width, channels):
     t = x * height + y if g % 2 else y * width + x
     t = height * width - 1 - t if g >= 2 else t
     return ((b * height * width + t) * DIRECTIONS + g) * channels
-
-
-@jit(inline="always")
-def _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row):
-    """row += the sum of a pixel's values in the four directions."""
-    for g in range(DIRECTIONS):
-        load(part, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
-        add_product(row, 0, part, 0, one, 0)
 
 
 @entry
@@ -58,7 +50,9 @@ def _order(worker, workers, numbers, places):
                 start = ((b * height + y) * width + x) * channels + d0
                 if merging:
                     row[0, :] = ZERO
-                    _gather(b, y, x, height, width, channels, d0, lanes, four, part, one, row)
+                    for g in range(DIRECTIONS):
+                        load(part, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
+                        add_product(row, 0, part, 0, one, 0)
                     store(row, 0, 0, image, start, lanes)
                 else:
                     load(row, 0, 0, image, start, lanes)
@@ -66,41 +60,26 @@ def _order(worker, workers, numbers, places):
                         store(row, 0, 0, four, _place(b, g, y, x, height, width, channels) + d0, lanes)
 
 
-def _spread(image):
-    (batch, height, width, channels), image = image.shape, in_order(image)
-    four = empty(batch, height * width, DIRECTIONS, channels)
-    run(_order, _workers(image), [*image.shape, False], [image, four])
-    return four
+def _run(x, size):
+    """The four directions of an image, or with its size (H, W) the sum of the four."""
+    x = x.contiguous()
+    image = x if size is None else empty(len(x), *size, x.shape[-1])
+    batch, height, width, channels = image.shape
+    four = x if size is not None else empty(batch, height * width, DIRECTIONS, channels)
+    workers = min(scan_threads(), batch * -(-channels // LANES))
+    run(_order, workers, [*image.shape, size is not None], [image, four])
+    return four if size is None else image
 
 
-def _merged(four, size):
-    four, image = in_order(four), empty(len(four), *size, four.shape[-1])
-    run(_order, _workers(image), [*image.shape, True], [image, four])
-    return image
+class _Cross(torch.autograd.Function):
+    """`_run`; each way is the other's backward pass."""
 
-
-def _workers(image):
-    return min(scan_threads(), image.shape[0] * -(-image.shape[-1] // LANES))
-
-
-class _CrossScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, image):
-        ctx.size = image.shape[1:3]
-        return _spread(image)
+    def forward(ctx, x, size):
+        ctx.back = x.shape[1:3] if size is None else None
+        return _run(x, size)
 
     @staticmethod
     @backward_once
     def backward(ctx, grad):
-        return _merged(grad, ctx.size)
-
-
-class _CrossMerge(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, four, size):
-        return _merged(four, size)
-
-    @staticmethod
-    @backward_once
-    def backward(ctx, grad):
-        return _spread(grad), None
+        return _run(grad, ctx.back), None

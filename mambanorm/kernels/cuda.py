@@ -1,19 +1,15 @@
-"""CUDA with other people's kernels: mamba-ssm's scan, if that package can be imported, and torch's convolution.
+"""mamba-ssm's own scan on CUDA, if that package can be imported. The readable twin is operations/reference.py.
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, z gate; E = d_inner channels of the convolution, K its taps.
-
-The readable twins are in operations/reference.py and conv_gate.py.
+size, A decay rate.
 
 Source: state-spaces/mamba `ops/selective_scan_interface.py`. Its kernel needs N ≤ 256; A, D and delta_bias in float32;
-delta, z, and B and C that vary in time, in u's dtype; and the same number of groups for B and C.
+delta, and B and C that vary in time, in u's dtype; and the same number of groups for B and C.
 """
 
 import functools
 import importlib
 import math
-
-import torch.nn.functional as F
 
 
 @functools.cache
@@ -38,26 +34,15 @@ def _as_upstream(m, groups, dtype):
     return m.repeat_interleave(groups // m.shape[1], dim=1).to(dtype)
 
 
-def scan_mamba_ssm(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, want_last=True):
+def scan_mamba_ssm(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
     """The scan by mamba-ssm's CUDA kernel; arguments as `selective_scan`, already checked.
 
     Returns out (B, D, L) and last_state (B, D, N), the latter without gradient.
     """
     groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
     B, C = (_as_upstream(m, groups, u.dtype) for m in (B, C))
-    D, delta_bias = (None if v is None else v.float() for v in (D, delta_bias))
-    z = None if z is None else z.to(u.dtype)
+    D, bias = (None if v is None else v.float() for v in (D, delta_bias))
     out, last = _upstream()(
-        u, delta.to(u.dtype), A.float(), B, C, D, z, delta_bias, delta_softplus, return_last_state=True
+        u, delta.to(u.dtype), A.float(), B, C, D, None, bias, delta_softplus, return_last_state=True
     )
     return out, last.detach() if want_last else None
-
-
-def conv_silu_gpu(u, weight, bias):
-    """SiLU(causal_conv(u, weight, bias)) by torch's depthwise convolution; shapes as there, (B, L, E).
-
-    It takes two launches where plain torch takes about ten. Under autocast u comes out in bfloat16, for the scan.
-    """
-    taps, length = weight.shape[-1], u.shape[1]
-    y = F.conv1d(u.transpose(1, 2), weight, bias, groups=u.shape[2], padding=taps - 1)[..., :length]  # (B, E, L)
-    return F.silu(y).transpose(1, 2)

@@ -4,10 +4,9 @@ Map
     entry, jit                      the compiler, its flags and its cache on disk: for a kernel, and for parts of one
     exp2, exp2_below, sigmoid       elementary functions that LLVM can vectorise (llvmlite has no vector math library)
     load, store, add_product        blocks of LANES numbers between tensors and a worker's buffers
-    empty, zeros, ones, full        tensors as kernels read and write them
+    empty, zeros                    tensors as kernels read and write them
     constant, EMPTY                 a vector of one number, made once; no tensor
     memory, table, whole_numbers    the tensors that a kernel was given
-    in_order                        a contiguous tensor
     added_up                        the sum of what each worker has summed
     run, address_of                 starts a kernel, one at a time, and announces it if it must be compiled first
 """
@@ -41,8 +40,6 @@ def fingerprint(folder):
 
 
 FINGERPRINT = fingerprint(Path(__file__).resolve().parents[1])
-
-
 OPTIONS = {"error_model": "numpy", "nogil": True}
 
 
@@ -226,16 +223,14 @@ def store(rows, t, slot, x, start, width):
 
 
 _FLAT = dict(dtype=torch.float32, device="cpu")  # what the kernels read and write, whatever torch's defaults are
-empty, zeros, ones, full = (
-    functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros, torch.ones, torch.full)
-)
+empty, zeros = (functools.partial(make, **_FLAT) for make in (torch.empty, torch.zeros))
 
 
 @functools.lru_cache(maxsize=256)
 def constant(size, number):
     """A vector of `size` times one number, made once: only to be read."""
     with torch.inference_mode(False):  # else a later training could not keep it for its backward pass
-        return full((size,), number)
+        return torch.full((size,), number, **_FLAT)
 
 
 EMPTY = constant(0, 0.0)
@@ -294,23 +289,14 @@ def address_of(kernel):
 def run(kernel, workers, numbers, tensors):
     """Start a kernel with whole numbers and contiguous tensors, which the kernel finds at the same places in `numbers`
     and `places`. One at a time: Numba's simplest threading layer does not survive concurrent calls."""
-    numbers, places = np.array(numbers, dtype=np.int64), _places(tensors)
+    numbers = np.array(numbers, dtype=np.int64)
+    places = np.array([(t.data_ptr(), t.numel()) for t in tensors], dtype=np.int64)  # an empty one has the address 0
     with _LOCK:
         address = address_of(kernel)
         if workers == 1:
             kernel(0, 1, numbers, places)
         else:
             _side_by_side(address, workers, numbers, places)
-
-
-def _places(tensors):
-    """Address and size of each tensor, as (tensors, 2) int64; an empty one has the address 0."""
-    return np.array([(t.data_ptr(), t.numel()) for t in tensors], dtype=np.int64)
-
-
-def in_order(x: Tensor | None) -> Tensor:
-    """The tensor, contiguous; an empty one for None."""
-    return EMPTY if x is None else x.contiguous()
 
 
 def added_up(partial: Tensor) -> Tensor:

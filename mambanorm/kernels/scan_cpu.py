@@ -2,11 +2,12 @@
 
 Map of the file
 ---------------
-1. `Plan`   cuts the work and sizes every buffer, so that the memory it promises is the memory used
+1. `Plan`   cuts the work and sizes every buffer
 2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout; the two passes over them
-3. `_Scan`, `scan_cpu`   the autograd function and the conversion from mamba-ssm's layout to the kernel's
+3. `scan_cpu`   the scan in mamba-ssm's layout;   `low_rank_scan_cpu`   the scan of a block, with Δ's projection inside
 
-The kernels themselves are in `scan_cpu_loops.py` beside it. The readable twin is `operations/reference.py`.
+The kernels themselves are in `scan_cpu_loops.py` beside it. The readable twins are `operations/reference.py` and the
+last lines of `low_rank_scan` in operations/scan.py.
 
 How it works. The channel axis is contiguous, so the inner loop runs over a block of `LANES` channels while B and C are
 scalars of that loop; h of the block stays in the first-level cache. Nothing of size B·L·D·N is stored: the forward pass
@@ -16,8 +17,9 @@ registers and cache; where every state decays, the exponential needs no guard ag
 fixed range of work and its own partial sums, added up in a fixed order: the same inputs with the same number of threads
 give the same bits.
 
-Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, B_t and C_t input and output vectors, z gate, h state. Row: all channels of one step.
+Glossary: B batch, L length, D channels, N state size, R rank of Δ's projection, G groups of channels that share B and C
+(and dt); u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors, h state. Row: all channels
+of one step.
 
 Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and results as state-spaces/mamba's
 `selective_scan_fn`); storing chunk starts and recomputing is the paper's recomputation, section 3.3.2.
@@ -32,9 +34,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.kernels import scan_cpu_loops
-from mambanorm.kernels.once_differentiable import backward_once
-from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, ones, run, zeros
+from mambanorm.kernels import backward_once, scan_cpu_loops
+from mambanorm.kernels.runtime import EMPTY, LANES, added_up, empty, run, zeros
 from mambanorm.kernels.threads import scan_threads
 
 STEPS = 44  # steps per chunk: stored states cost 1/STEPS of B·L·D·N, the per-worker buffers grow with STEPS
@@ -46,14 +47,14 @@ def _rows(numbers):
 
 
 @functools.lru_cache(maxsize=256)
-def plan_for(*fields):
+def _plan_for(*fields):
     """The plan with these fields, made once."""
     return Plan(*fields)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one scan is cut up, and the shape of every buffer beyond its inputs, outputs and gradients.
+    """How one scan is cut up, and the shapes of the buffers whose size depends on that.
 
     A work item is one batch row × one of `segments` runs of channel blocks. Blocks never cross the border of a group.
     Channels are segmented only where the batch alone would leave threads idle, because every segment beyond the first
@@ -68,7 +69,7 @@ class Plan:
     groups_c: int = 1
     threads: int = 1
     rank: int = 0  # R where delta is given as R numbers a step, see `Inputs`
-    decaying: bool = False  # every state decays and none is weighted: the kernels leave out what only the others need
+    decaying: bool = False  # every state decays: the kernels leave out what only a growing one needs
 
     @functools.cached_property
     def numbers(self):
@@ -106,27 +107,9 @@ class Plan:
 
     @functools.cached_property
     def scratch_shapes(self):
-        """By direction: one row per worker; `_rooms` and `_more_rooms` in scan_cpu_loops.py name its parts."""
+        """By direction: one row per worker, whose parts the two passes in scan_cpu_loops.py name."""
         floats = scan_cpu_loops.scratch_floats
         return {d: (self.workers, floats(d, STEPS, self.size, self.rank)) for d in ("forward", "backward")}
-
-    @property
-    def sums_shape(self):
-        """Per worker: N rows for dA, N for the weight, one for dD, one for d(delta_bias), R for the weight of Δ."""
-        return self.workers, self.size * 2 + 2 + self.rank, self.channels
-
-    def partial_shape(self, groups):
-        """dB or dC, one layer per segment."""
-        return self.segments, self.batch, groups, self.length * self.size
-
-    @property
-    def extra_bytes(self):
-        """Peak bytes of forward plus backward beyond inputs, outputs and gradients: states and the larger scratch."""
-        partial = sum(math.prod(self.partial_shape(g)) for g in (self.groups_b, self.groups_c))
-        backward = math.prod(self.scratch_shapes["backward"]) + math.prod(self.sums_shape)
-        backward += partial * (self.segments - 1) // self.segments  # one layer becomes the gradient itself
-        forward = math.prod(self.scratch_shapes["forward"])
-        return 4 * (math.prod(self.states_shape) + max(forward, backward))
 
 
 # ----------------------------------------------------------------------------------------------------------- torch side
@@ -136,14 +119,9 @@ def _rows_of_four(strides):
     return _rows((*row, 0, 0, 0, 0)[:4] for row in strides)
 
 
-def powers_of(A):
+def _powers_of(A):
     """A·log2(e), (D, N) → (N, D) in order: the kernels compute powers of two."""
     return (A.detach().t() * float(scan_cpu_loops.LOG2E)).contiguous()
-
-
-def split_groups(narrow, rank, size):
-    """Δ's R numbers, B and C as views (B, G, ·, L) of what one product a group gave, (B, L, G, R + 2N)."""
-    return narrow.permute(0, 2, 3, 1).split_with_sizes([rank, size, size], 2)
 
 
 class Inputs(NamedTuple):
@@ -155,79 +133,55 @@ class Inputs(NamedTuple):
 
     u: Tensor  # (B, L, D)
     delta: Tensor
-    powers: Tensor  # (N, D), `powers_of` A
+    powers: Tensor  # (N, D), `_powers_of` A
     B: Tensor  # (B, G, N, L)
     C: Tensor
-    low: Tensor | None = None
-    weight: Tensor | None = None  # (N, D), of constant B or C, see `scan_cpu`
-    D: Tensor | None = None
-    z: Tensor | None = None  # (B, L, D)
-    bias: Tensor | None = None
+    low: Tensor | None
+    D: Tensor | None
+    bias: Tensor | None
     softplus: bool = True
 
     def plan(self, decaying):
         """How to cut the scan; `decaying`: whether A and softplus leave no state that could grow."""
         rank = 0 if self.low is None else len(self.low)
         groups = self.B.shape[1], self.C.shape[1]
-        return plan_for(*self.u.shape, len(self.powers), *groups, scan_threads(), rank, decaying)
-
-    def decaying(self):
-        if self.weight is not None or not bool((self.powers <= 0).all()):
-            return False
-        return self.softplus or (self.low is None and self.bias is None and bool(self.delta.min() >= 0))
+        return _plan_for(*self.u.shape, len(self.powers), *groups, scan_threads(), rank, decaying)
 
     def strided(self):
         """What comes in any layout."""
-        return [self.u, self.delta, self.B, self.C, EMPTY if self.z is None else self.z]
+        return [self.u, self.delta, self.B, self.C]
 
     def strides(self):
         """Those of `strided`; Δ's R numbers of a step as (B, L, R, G)."""
         by_row, by_group, by_rank, by_step = (*self.delta.stride(), 0)[:4]
         delta = self.delta.stride() if self.low is None else (by_row, by_step, by_rank, by_group)
-        return self.u.stride(), delta, self.B.stride(), self.C.stride(), () if self.z is None else self.z.stride()
+        return self.u.stride(), delta, self.B.stride(), self.C.stride()
 
     def ordered(self):
         """What the kernel reads in order: the powers and the parameters."""
-        tensors = self.powers, self.low, self.weight, self.D, self.bias
+        tensors = self.powers, self.low, self.D, self.bias
         return [EMPTY if t is None else t.contiguous() for t in tensors]
 
 
-class Gradients(NamedTuple):
-    """The gradients of a scan's inputs, in their order and shapes; None or empty where there is no such input.
-
-    With `low`, the gradients of delta, B and C are one tensor (B, L, G·(R + 2N)), group after group, as one product a
-    group made the three. It stands in delta's place, and B and C are None.
-    """
-
-    u: Tensor
-    delta: Tensor
-    A: Tensor
-    B: Tensor | None
-    C: Tensor | None
-    low: Tensor
-    weight: Tensor
-    D: Tensor
-    z: Tensor
-    bias: Tensor
-
-
 def scan_forward(inputs, plan, keep, want_last):
-    """Runs the forward kernel: out (B, L, D), last (B, N, D) or empty, states for the backward pass or empty."""
+    """Runs the forward kernel: out (B, L, D), last (B, N, D) or None, states for the backward pass or empty."""
     out = empty(inputs.u.shape)
     last = empty(plan.batch, plan.size, plan.channels) if want_last else EMPTY
     states = empty(plan.states_shape) if keep else EMPTY
     scratch, strides = empty(plan.scratch_shapes["forward"]), _rows_of_four(inputs.strides())
     tensors = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, out, last, states]
     run(scan_cpu_loops.forward, plan.workers, (*plan.numbers, inputs.softplus), tensors)
-    return out, last, states
+    return out, last if want_last else None, states
 
 
 def scan_backward(inputs, plan, grad, states):
-    """Runs the backward kernel → Gradients."""
+    """Runs the backward kernel: the gradients of u, delta, A, B, C, low, D and bias, in their shapes; empty where there
+    is no such input. With `low` those of delta, B and C are one tensor (B, L, G·(R + 2N)), group after group, as one
+    product a group made the three. It stands in delta's place, and B's and C's are None.
+    """
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
     du = empty(inputs.u.shape)
-    dz = EMPTY if inputs.z is None else empty(inputs.u.shape)
     if plan.rank:
         own = plan.rank + 2 * size
         width = plan.groups_b * own
@@ -236,33 +190,33 @@ def scan_backward(inputs, plan, grad, states):
         layers = ((length * width, own, width),) * 3
     else:
         ddelta = empty(1, batch, length, plan.channels)
-        db, dc = (zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))
+        db, dc = (zeros(segments, batch, m.shape[1], length, size) for m in (inputs.B, inputs.C))  # a layer a segment
         layers = (), *((m.shape[1] * length * size, length * size, size) for m in (inputs.B, inputs.C))
-    sums, scratch = zeros(plan.sums_shape), empty(plan.scratch_shapes["backward"])
+    sums = zeros(plan.workers, size + 2 + plan.rank, plan.channels)  # N rows for dA, dD, d(delta_bias), R for low
+    scratch = empty(plan.scratch_shapes["backward"])
     strides = _rows_of_four((*inputs.strides(), grad.stride(), *layers))
     given = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, grad, states]
-    tensors = [*given, du, ddelta, db, dc, dz, sums]
-    run(scan_cpu_loops.backward, plan.workers, (*plan.numbers, inputs.softplus), tensors)
+    run(scan_cpu_loops.backward, plan.workers, (*plan.numbers, inputs.softplus), [*given, du, ddelta, db, dc, sums])
     ddelta, sums = added_up(ddelta), added_up(sums)
     db, dc = (None, None) if plan.rank else (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
-    dA, dweight, dD, dbias, dlow = sums.split_with_sizes([size, size, 1, 1, plan.rank])
-    return Gradients(du, ddelta, dA.t(), db, dc, dlow, dweight, dD.view(-1), dz, dbias.view(-1))
+    dA, dD, dbias, dlow = sums.split_with_sizes([size, 1, 1, plan.rank])
+    return du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
 
 
 class _Scan(torch.autograd.Function):
-    """u, delta, A (D, N) and the further tensors of `Inputs` (float32) → out (B, L, D) and, if wanted, the last state
+    """u, delta, A (D, N), B, C, D and bias as of `Inputs` (float32) → out (B, L, D) and, if wanted, the last state
     (B, N, D)."""
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, u, delta, A, *others):
-        inputs = Inputs(u, delta, powers_of(A), *others, softplus)
-        ctx.plan, ctx.softplus = inputs.plan(inputs.decaying()), softplus
+    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, D, bias):
+        inputs = Inputs(u, delta, _powers_of(A), B, C, None, D, bias, softplus)
+        decaying = bool((inputs.powers <= 0).all()) and (softplus or (bias is None and bool(delta.min() >= 0)))
+        ctx.plan, ctx.softplus = inputs.plan(decaying), softplus
         out, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
         if keep:
             ctx.save_for_backward(*inputs[:-1], states)
-        if not want_last:
-            return out, None
-        ctx.mark_non_differentiable(last)
+        if want_last:
+            ctx.mark_non_differentiable(last)
         return out, last
 
     @staticmethod
@@ -270,7 +224,8 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad, _):
         *tensors, states = ctx.saved_tensors
         grads = scan_backward(Inputs(*tensors, ctx.softplus), ctx.plan, grad, states)
-        return None, None, None, *(g if flag else None for g, flag in zip(grads, ctx.needs_input_grad[3:], strict=True))
+        asked = zip((*grads[:5], *grads[6:]), ctx.needs_input_grad[3:], strict=True)  # all but that of low
+        return None, None, None, *(g if flag else None for g, flag in asked)
 
 
 def _channels_last(x):
@@ -279,34 +234,51 @@ def _channels_last(x):
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
 
-def _per_step(m, batch, length):
-    """B or C as (B, G, N, L) without a copy; a constant one, (D, N), becomes ones and goes to the weight instead."""
-    if m.dim() == 2:
-        return ones(1, 1, 1, 1).expand(batch, 1, m.shape[1], length)
-    return (m.unsqueeze(1) if m.dim() == 3 else m).float()
-
-
-def scan_cpu(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, want_last=True):
-    """The scan with the Numba kernel; arguments as `selective_scan`, already checked.
-
-    Constant B (D, N) factors out of the state, h = B·g with g driven by 1, so y = Σ_n W·C_t·g with the weight W = B
-    (times C, if that is constant too): one kernel serves all forms. Where g overflows although B·g would not, the
-    result is inf or NaN.
+def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
+    """The scan with the Numba kernel; arguments as `selective_scan`, already checked; B and C vary along L.
 
     Returns out (B, D, L) in u's dtype, a transposed view of a contiguous (B, L, D) tensor, and last_state (B, D, N)
     in float32, without gradient (None unless wanted). Differentiable once, in every floating-point argument.
     """
-    constants = [m.float() for m in (B, C) if m.dim() == 2]
-    weight = math.prod(constants[1:], start=constants[0]).t() if constants else None  # (N, D)
-    rows = [None if x is None else _channels_last(x) for x in (u, delta, z)]
-    vectors = [None if x is None else x.float() for x in (D, delta_bias)]
-    per_step = [_per_step(m, u.shape[0], u.shape[2]) for m in (B, C)]
-    tensors = *rows[:2], A.float(), *per_step, None, weight, vectors[0], rows[2], vectors[1]
+    B, C = ((m.unsqueeze(1) if m.dim() == 3 else m).float() for m in (B, C))  # (B, G, N, L)
+    D, bias = (None if x is None else x.float() for x in (D, delta_bias))
+    tensors = _channels_last(u), _channels_last(delta), A.float(), B, C, D, bias
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
-    if not want_last:
-        return out.transpose(1, 2).to(u.dtype), None
-    last = last.transpose(1, 2)
-    if B.dim() == 2:
-        last = last * B.detach().float()
-    return out.transpose(1, 2).to(u.dtype), last
+    return out.transpose(1, 2).to(u.dtype), None if last is None else last.transpose(1, 2)
+
+
+def low_rank_scan_cpu(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
+    """As `low_rank_scan`, for float32 on the CPU: y (B, L, E) and, if wanted, the last state (B, E, N) or None.
+    Δ = softplus(dt·Wᵀ + bias) is never stored. Differentiable once; the last state carries no gradient."""
+    tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    y, last = _LowRankScan.apply(keep, want_last, *tensors)
+    return y, None if last is None else last.transpose(1, 2)
+
+
+class _LowRankScan(torch.autograd.Function):
+    """u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N), dt_weight (E, R), dt_bias and D (E,), A_log (E, N)."""
+
+    @staticmethod
+    def forward(ctx, keep, want_last, u, dt, B, C, dt_weight, dt_bias, A_log, D):
+        dt, B, C = (part.permute(0, 2, 3, 1) for part in (dt, B, C))  # (B, G, ·, L)
+        A, low = -torch.exp(A_log), dt_weight.t().contiguous()
+        inputs = Inputs(u.contiguous(), dt, _powers_of(A), B, C, low, D, dt_bias)
+        ctx.plan = inputs.plan(decaying=True)
+        y, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
+        if keep:
+            ctx.save_for_backward(A, states, *inputs[:-1])
+        if want_last:
+            ctx.mark_non_differentiable(last)
+        return y, last
+
+    @staticmethod
+    @backward_once
+    def backward(ctx, dy, _):
+        A, states, *tensors = ctx.saved_tensors
+        inputs = Inputs(*tensors)
+        du, joint, dA, _, _, dlow, dD, dbias = scan_backward(inputs, ctx.plan, dy, states)
+        joint = joint.unflatten(2, (ctx.plan.groups_b, -1))  # (B, L, G, R + 2·N)
+        ddt, dB, dC = joint.split_with_sizes([ctx.plan.rank, ctx.plan.size, ctx.plan.size], -1)
+        return None, None, du, ddt, dB, dC, dlow.t(), dbias, dA * A, dD

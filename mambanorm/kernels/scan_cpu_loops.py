@@ -2,8 +2,9 @@
 
 Map of the file
 ---------------
-1. `_prepare`, `_advance`, `_replay`, `_reverse`, `_finish`   the loops over one chunk of steps of one block of channels
-2. `forward`, `backward`   walk over (batch row, channel block, chunk)
+1. `_prepare`, `_walk`, `_reverse`   the loops over one chunk of steps of one block of channels
+2. `_load_block`, `_finish`, …   what is done before and after them
+3. `forward`, `backward`   walk over (batch row, channel block, chunk)
 
 What calls them, and how the work is cut up, is in `mambanorm/kernels/scan_cpu.py`, with the glossary and the source.
 """
@@ -26,7 +27,6 @@ from mambanorm.kernels.runtime import (
     load,
     memory,
     room_for,
-    sigmoid,
     store,
     whole_numbers,
 )
@@ -35,8 +35,8 @@ from mambanorm.kernels.runtime import (
 # that they never overlap. Rows are indexed, never sliced: a slice costs Numba two atomic updates of a reference count.
 _DT, _DU, _Y, _X, _DY, _DDT, _DDU, _SLOPE = (k * LANES for k in range(8))  # per step; forward: the first four
 _FORWARD, _BACKWARD = 4 * LANES, 8 * LANES
-_A, _W, _H, _G, _DA, _DW = (k * LANES for k in range(6))  # per state index; _G holds dL/dh
-CELL = 6 * LANES  # a row of cells holds two of them, since the loops take two state indices at a time
+_A, _H, _G, _DA = (k * LANES for k in range(4))  # per state index; _G holds dL/dh
+CELL = 4 * LANES  # a row of cells holds two of them, since the loops take two state indices at a time
 _A0, _AH0, _A1, _AH1 = (k * LANES for k in range(4))  # history, per step and pair: exp(Δ·A), and that times h_(t-1)
 HISTORY = 4 * LANES
 _BIAS, _SKIP, _LOW = 0, 1, 2  # per block, a row each: delta_bias, D, and from _LOW on the R rows of Δ's weight
@@ -120,74 +120,42 @@ def _prepare(b, group, t0, steps, d0, width, u, delta, rank, fixed, softplus, ro
             rows[t, _DU + d] = rows[t, _DT + d] * rows[t, _X + d]
 
 
-@jit()
-def _advance(steps, decaying, rows, cells, b_values, c_values):
-    """h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·W·h over a chunk, two state indices at a time.
+def _walk(exp, keeping):
+    """The loop over a chunk: h = exp(Δ·A)·h + Δ·u·B_t and y = Σ_n C_t·h, two state indices at a time. `keeping`: into
+    the history go exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
 
-    `decaying` says that Δ·A <= 0 and W = 1 throughout.
-    """
-    in_wide_registers()
-    for t in range(steps):
-        for d in range(LANES):
-            rows[t, _Y + d] = ZERO
-        for p in range(len(cells)):
-            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
-            if decaying:
+    @jit()
+    def walk(steps, rows, cells, b_values, c_values, history):
+        in_wide_registers()
+        for t in range(steps):
+            for d in range(LANES):
+                rows[t, _Y + d] = ZERO
+            for p in range(len(cells)):
+                b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
                 for d in range(LANES):
                     dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    h0 = exp2_below(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
-                    h1 = exp2_below(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
-                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
-                    rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
-            else:
-                for d in range(LANES):
-                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    h0 = exp2(dt * cells[p, _A + d]) * cells[p, _H + d] + du * b0
-                    h1 = exp2(dt * cells[p, CELL + _A + d]) * cells[p, CELL + _H + d] + du * b1
-                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
-                    y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
-                    rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
-
-
-@jit()
-def _replay(steps, decaying, rows, cells, b_values, c_values, history):
-    """`_advance` over a chunk a second time, keeping exp(Δ·A) and exp(Δ·A)·h_(t-1) of each step."""
-    in_wide_registers()
-    for t in range(steps):
-        for d in range(LANES):
-            rows[t, _Y + d] = ZERO
-        for p in range(len(cells)):
-            b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
-            if decaying:
-                for d in range(LANES):
-                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    a0, a1 = exp2_below(dt * cells[p, _A + d]), exp2_below(dt * cells[p, CELL + _A + d])
+                    a0, a1 = exp(dt * cells[p, _A + d]), exp(dt * cells[p, CELL + _A + d])
                     h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
-                    history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
-                    history[t * len(cells) + p, _A1 + d], history[t * len(cells) + p, _AH1 + d] = a1, h1
+                    if keeping:
+                        history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
+                        history[t * len(cells) + p, _A1 + d], history[t * len(cells) + p, _AH1 + d] = a1, h1
                     h0 += du * b0
                     h1 += du * b1
                     cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
                     rows[t, _Y + d] = rows[t, _Y + d] + h0 * c0 + h1 * c1
-            else:
-                for d in range(LANES):
-                    dt, du = rows[t, _DT + d], rows[t, _DU + d]
-                    a0, a1 = exp2(dt * cells[p, _A + d]), exp2(dt * cells[p, CELL + _A + d])
-                    h0, h1 = a0 * cells[p, _H + d], a1 * cells[p, CELL + _H + d]
-                    history[t * len(cells) + p, _A0 + d], history[t * len(cells) + p, _AH0 + d] = a0, h0
-                    history[t * len(cells) + p, _A1 + d], history[t * len(cells) + p, _AH1 + d] = a1, h1
-                    h0 += du * b0
-                    h1 += du * b1
-                    cells[p, _H + d], cells[p, CELL + _H + d] = h0, h1
-                    y = rows[t, _Y + d] + h0 * cells[p, _W + d] * c0
-                    rows[t, _Y + d] = y + h1 * cells[p, CELL + _W + d] * c1
+
+    return walk
+
+
+_advance, _advance_growing = _walk(exp2_below, False), _walk(exp2, False)  # the first where Δ·A <= 0 throughout
+_replay, _replay_growing = _walk(exp2_below, True), _walk(exp2, True)
 
 
 @jit("reassoc")
-def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
+def _reverse(steps, rows, cells, b_values, c_values, history, db, dc):
     """Backward through a chunk. With g = dL/dh_t (carried in the cell as exp(Δ·A)·g from the step after):
 
-    g += dy·W·C_t,  dC_t = Σ_d dy·W·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,  dW += dy·h_t·C_t,
+    g += dy·C_t,  dC_t = Σ_d dy·h_t,  dB_t = Σ_d g·Δ·u,  d(Δ·u) = Σ_n g·B_t,
     dΔ = Σ_n g·exp(Δ·A)·h_(t-1)·A,  dA += g·exp(Δ·A)·h_(t-1)·Δ.
 
     dB and dC of the chunk go to db and dc (steps, even N). Only here and in `_finish_ddelta` may the compiler reorder
@@ -200,44 +168,22 @@ def _reverse(steps, weighted, rows, cells, b_values, c_values, history, db, dc):
         for p in range(len(cells)):
             b0, b1, c0, c1 = b_values[t, 2 * p], b_values[t, 2 * p + 1], c_values[t, 2 * p], c_values[t, 2 * p + 1]
             db0, dc0, db1, dc1 = ZERO, ZERO, ZERO, ZERO
-            if weighted:
-                for d in range(LANES):
-                    dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
-                    ah0, ah1 = history[t * len(cells) + p, _AH0 + d], history[t * len(cells) + p, _AH1 + d]
-                    h0, h1 = ah0 + du * b0, ah1 + du * b1
-                    cells[p, _DW + d] += dy * h0 * c0
-                    cells[p, CELL + _DW + d] += dy * h1 * c1
-                    dy0, dy1 = dy * cells[p, _W + d], dy * cells[p, CELL + _W + d]
-                    dc0 += dy0 * h0
-                    dc1 += dy1 * h1
-                    g0, g1 = cells[p, _G + d] + dy0 * c0, cells[p, CELL + _G + d] + dy1 * c1
-                    db0 += g0 * du
-                    db1 += g1 * du
-                    rows[t, _DDU + d] += g0 * b0 + g1 * b1
-                    cells[p, _G + d] = g0 * history[t * len(cells) + p, _A0 + d]
-                    cells[p, CELL + _G + d] = g1 * history[t * len(cells) + p, _A1 + d]
-                    g0 *= ah0
-                    g1 *= ah1
-                    rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
-                    cells[p, _DA + d] += g0 * dt
-                    cells[p, CELL + _DA + d] += g1 * dt
-            else:
-                for d in range(LANES):
-                    dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
-                    ah0, ah1 = history[t * len(cells) + p, _AH0 + d], history[t * len(cells) + p, _AH1 + d]
-                    dc0 += dy * (ah0 + du * b0)
-                    dc1 += dy * (ah1 + du * b1)
-                    g0, g1 = cells[p, _G + d] + dy * c0, cells[p, CELL + _G + d] + dy * c1
-                    db0 += g0 * du
-                    db1 += g1 * du
-                    rows[t, _DDU + d] += g0 * b0 + g1 * b1
-                    cells[p, _G + d] = g0 * history[t * len(cells) + p, _A0 + d]
-                    cells[p, CELL + _G + d] = g1 * history[t * len(cells) + p, _A1 + d]
-                    g0 *= ah0
-                    g1 *= ah1
-                    rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
-                    cells[p, _DA + d] += g0 * dt
-                    cells[p, CELL + _DA + d] += g1 * dt
+            for d in range(LANES):
+                dt, du, dy = rows[t, _DT + d], rows[t, _DU + d], rows[t, _DY + d]
+                ah0, ah1 = history[t * len(cells) + p, _AH0 + d], history[t * len(cells) + p, _AH1 + d]
+                dc0 += dy * (ah0 + du * b0)
+                dc1 += dy * (ah1 + du * b1)
+                g0, g1 = cells[p, _G + d] + dy * c0, cells[p, CELL + _G + d] + dy * c1
+                db0 += g0 * du
+                db1 += g1 * du
+                rows[t, _DDU + d] += g0 * b0 + g1 * b1
+                cells[p, _G + d] = g0 * history[t * len(cells) + p, _A0 + d]
+                cells[p, CELL + _G + d] = g1 * history[t * len(cells) + p, _A1 + d]
+                g0 *= ah0
+                g1 *= ah1
+                rows[t, _DDT + d] += g0 * cells[p, _A + d] + g1 * cells[p, CELL + _A + d]
+                cells[p, _DA + d] += g0 * dt
+                cells[p, CELL + _DA + d] += g1 * dt
             db[t, 2 * p], db[t, 2 * p + 1], dc[t, 2 * p], dc[t, 2 * p + 1] = db0, db1, dc0, dc1
 
 
@@ -251,18 +197,12 @@ def _add_scalars(t0, steps, size, values, total, start, strides):
 
 # ---------------------------------------------------------------------------------------------------- walks over blocks
 @jit()
-def _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed):
-    """What a block of channels keeps for all its steps: A·log2(e), weight (1 if none), D, bias and Δ's weight."""
+def _load_block(a, low, skip, bias, size, rank, channels, d0, width, cells, fixed):
+    """What a block of channels keeps for all its steps: A·log2(e), D, bias and Δ's weight."""
     cells[:] = ZERO
     fixed[:] = ZERO
     for n in range(size):
-        p, slot = n // 2, n % 2 * CELL
-        load(cells, p, slot + _A, a, n * channels + d0, width)
-        if weight.size:
-            load(cells, p, slot + _W, weight, n * channels + d0, width)
-        else:
-            for d in range(LANES):
-                cells[p, slot + _W + d] = ONE
+        load(cells, n // 2, n % 2 * CELL + _A, a, n * channels + d0, width)
     for r in range(rank):
         load(fixed, _LOW + r, 0, low, r * channels + d0, width)
     if skip.size:
@@ -272,15 +212,11 @@ def _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cel
 
 
 @jit()
-def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
-    """out = (y + D·u) · SiLU(z) for a chunk; `start` is where its first step goes."""
+def _finish(steps, width, start, channels, fixed, rows, out):
+    """out = y + D·u for a chunk; `start` is where its first step goes."""
     for t in range(steps):
         for d in range(LANES):
             rows[t, _Y + d] += fixed[_SKIP, d] * rows[t, _X + d]
-        if z[0].size:
-            load(rows, t, _DU, z[0], _place(z, b, t0 + t, d0), width)  # Δ·u is used up
-            for d in range(LANES):
-                rows[t, _Y + d] *= rows[t, _DU + d] * sigmoid(rows[t, _DU + d])
         store(rows, t, _Y, out, start + t * channels, width)
 
 
@@ -288,19 +224,17 @@ def _finish(b, t0, steps, d0, width, start, channels, z, fixed, rows, out):
 def forward(worker, workers, numbers, places):
     """Forward pass of one worker's share of the batch · segments items; arguments as `Plan` and `Inputs` make them.
 
-    numbers: segments, steps of a chunk, B, L, D, N, R, decaying, softplus. places: u, delta, B, C, z (with a row of
-    strides each), A, low, weight, D, bias, scratch, blocks, strides, and then the results out, last and states.
+    numbers: segments, steps of a chunk, B, L, D, N, R, decaying, softplus. places: u, delta, B, C (with a row of
+    strides each), A, low, D, bias, scratch, blocks, strides, and then the results out, last and states.
     """
     segments, steps, batch, length, channels, size, rank, decaying, softplus = numbers
-    blocks, strides = whole_numbers(places, 11, 4), whole_numbers(places, 12, 4)
+    blocks, strides = whole_numbers(places, 9, 4), whole_numbers(places, 10, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
-    u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
-    cm, z = (memory(places, 3), strides[3]), (memory(places, 4), strides[4])
-    a, low, weight, skip, bias = (
-        memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
-    )  # fmt: skip
-    out, last, states = memory(places, 13), memory(places, 14), memory(places, 15)
-    rows, room = room_for(places[10, 0] + 4 * (places[10, 1] // workers) * worker, steps, _FORWARD)
+    u, delta = (memory(places, 0), strides[0]), (memory(places, 1), strides[1])
+    bm, cm = (memory(places, 2), strides[2]), (memory(places, 3), strides[3])
+    a, low, skip, bias = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
+    out, last, states = memory(places, 11), memory(places, 12), memory(places, 13)
+    rows, room = room_for(places[8, 0] + 4 * (places[8, 1] // workers) * worker, steps, _FORWARD)
     cells, room = room_for(room, pairs, 2 * CELL)
     fixed, room = room_for(room, _LOW + rank, LANES)
     b_values, room = room_for(room, steps, 2 * pairs)
@@ -311,7 +245,7 @@ def forward(worker, workers, numbers, places):
             d0, width = blocks[k, 0], blocks[k, 1]
             if width < LANES:  # lanes past the width stay 0; whole rows are overwritten before they are read
                 rows[:] = ZERO
-            _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
+            _load_block(a, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
             for t0 in range(0, length, steps):
                 count = min(steps, length - t0)
                 if t0 and states.size:
@@ -321,27 +255,13 @@ def forward(worker, workers, numbers, places):
                 _read_scalars(bm, b, blocks[k, 2], t0, count, size, b_values)
                 _read_scalars(cm, b, blocks[k, 3], t0, count, size, c_values)
                 _prepare(b, blocks[k, 2], t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
-                _advance(count, decaying, rows, cells, b_values, c_values)
-                start = (b * length + t0) * channels + d0
-                _finish(b, t0, count, d0, width, start, channels, z, fixed, rows, out)
+                if decaying:
+                    _advance(count, rows, cells, b_values, c_values, rows)
+                else:
+                    _advance_growing(count, rows, cells, b_values, c_values, rows)
+                _finish(count, width, (b * length + t0) * channels + d0, channels, fixed, rows, out)
             for n in range(size if last.size else 0):
                 store(cells, n // 2, n % 2 * CELL + _H, last, (b * size + n) * channels + d0, width)
-
-
-@jit()
-def _prepare_dy(b, t0, steps, d0, width, start, channels, z, fixed, grad, rows, dz):
-    """dy = dout · SiLU(z) for a chunk, and dz = dout · (y + D·u) · SiLU'(z)."""
-    for t in range(steps):
-        load(rows, t, _DY, grad[0], _place(grad, b, t0 + t, d0), width)
-        if z[0].size:
-            load(rows, t, _DDT, z[0], _place(z, b, t0 + t, d0), width)  # this slot and the next are not in use yet
-            for d in range(LANES):
-                gate, dy = rows[t, _DDT + d], rows[t, _DY + d]
-                y = rows[t, _Y + d] + fixed[_SKIP, d] * rows[t, _X + d]
-                s = sigmoid(gate)
-                rows[t, _DDU + d] = dy * y * s * (ONE + gate * (ONE - s))
-                rows[t, _DY + d] = dy * gate * s
-            store(rows, t, _DDU, dz, start + t * channels, width)
 
 
 @jit()
@@ -381,40 +301,35 @@ def _finish_ddelta(
 
 @jit()
 def _add_sums(size, rank, channels, d0, width, cells, totals, sums):
-    """Adds a block's sums over its steps to a worker's, from d0 on: N rows of dA, N of the weight, dD, d(delta_bias),
-    R of low."""
+    """Adds a block's sums over its steps to a worker's, from d0 on: N rows of dA, dD, d(delta_bias), R of low."""
     for n in range(size):
         for d in range(width):
             sums[np.uintp(n * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DA + d]
-            sums[np.uintp((size + n) * channels + d0) + np.uintp(d)] += cells[n // 2, n % 2 * CELL + _DW + d]
     for d in range(width):
-        sums[np.uintp(2 * size * channels + d0) + np.uintp(d)] += totals[_SKIP, d]
-        sums[np.uintp((2 * size + 1) * channels + d0) + np.uintp(d)] += totals[_BIAS, d]
+        sums[np.uintp(size * channels + d0) + np.uintp(d)] += totals[_SKIP, d]
+        sums[np.uintp((size + 1) * channels + d0) + np.uintp(d)] += totals[_BIAS, d]
     for r in range(rank):
         for d in range(width):
-            sums[np.uintp((2 * size + 2 + r) * channels + d0) + np.uintp(d)] += totals[_LOW + r, d]
+            sums[np.uintp((size + 2 + r) * channels + d0) + np.uintp(d)] += totals[_LOW + r, d]
 
 
 @entry
 def backward(worker, workers, numbers, places):
     """Backward pass of one worker's share; arguments as in `forward`.
 
-    After strides stand grad (with strides), states, du, ddelta, dB, dC, dz and sums. The last three rows of strides are
+    After strides stand grad (with strides), states, du, ddelta, dB, dC and sums. The last three rows of strides are
     those of ddelta, dB and dC: from layer to layer (segment · B + b), group to group, and step to step.
     """
     segments, steps, batch, length, channels, size, rank, decaying, softplus = numbers
-    blocks, strides = whole_numbers(places, 11, 4), whole_numbers(places, 12, 4)
+    blocks, strides = whole_numbers(places, 9, 4), whole_numbers(places, 10, 4)
     pairs, chunks = (size + 1) // 2, (length - 1) // steps
-    u, delta, bm = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), (memory(places, 2), strides[2])
-    cm, z, grad = (memory(places, 3), strides[3]), (memory(places, 4), strides[4]), (memory(places, 13), strides[5])
-    a, low, weight, skip, bias = (
-        memory(places, 5), memory(places, 6), memory(places, 7), memory(places, 8), memory(places, 9),
-    )  # fmt: skip
-    states, du, dz = memory(places, 14), memory(places, 15), memory(places, 19)
-    ddelta, db, dc = memory(places, 16), memory(places, 17), memory(places, 18)
-    sums = memory(places, 20)
+    u, delta, grad = (memory(places, 0), strides[0]), (memory(places, 1), strides[1]), memory(places, 11)
+    bm, cm = (memory(places, 2), strides[2]), (memory(places, 3), strides[3])
+    a, low, skip, bias = memory(places, 4), memory(places, 5), memory(places, 6), memory(places, 7)
+    states, du, ddelta = memory(places, 12), memory(places, 13), memory(places, 14)
+    db, dc, sums = memory(places, 15), memory(places, 16), memory(places, 17)
     first_sum = sums.size // workers * worker
-    rows, room = room_for(places[10, 0] + 4 * (places[10, 1] // workers) * worker, steps, _BACKWARD)
+    rows, room = room_for(places[8, 0] + 4 * (places[8, 1] // workers) * worker, steps, _BACKWARD)
     cells, room = room_for(room, pairs, 2 * CELL)
     fixed, room = room_for(room, _LOW + rank, LANES)
     totals, room = room_for(room, _LOW + rank, LANES)
@@ -430,7 +345,7 @@ def backward(worker, workers, numbers, places):
             if width < LANES:
                 rows[:] = ZERO
             totals[:] = ZERO
-            _load_block(a, weight, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
+            _load_block(a, low, skip, bias, size, rank, channels, d0, width, cells, fixed)
             for chunk in range(chunks, -1, -1):
                 t0 = chunk * steps
                 count = min(steps, length - t0)
@@ -445,20 +360,21 @@ def backward(worker, workers, numbers, places):
                 _read_scalars(bm, b, group_b, t0, count, size, b_values)
                 _read_scalars(cm, b, group_c, t0, count, size, c_values)
                 _prepare(b, group_b, t0, count, d0, width, u, delta, rank, fixed, softplus, rows)
-                _replay(count, decaying, rows, cells, b_values, c_values, history)
-                start = (b * length + t0) * channels + d0
-                _prepare_dy(b, t0, count, d0, width, start, channels, z, fixed, grad, rows, dz)
-                _reverse(count, weight.size > 0, rows, cells, b_values, c_values, history, db_values, dc_values)
-                layer = segment * batch + b
-                _add_scalars(
-                    t0, count, size, db_values, db, layer * strides[7, 0] + group_b * strides[7, 1], strides[7]
-                )
-                _add_scalars(
-                    t0, count, size, dc_values, dc, layer * strides[8, 0] + group_c * strides[8, 1], strides[8]
-                )
+                if decaying:
+                    _replay(count, rows, cells, b_values, c_values, history)
+                else:
+                    _replay_growing(count, rows, cells, b_values, c_values, history)
+                for t in range(count):
+                    load(rows, t, _DY, grad, _place((grad, strides[4]), b, t0 + t, d0), width)
+                _reverse(count, rows, cells, b_values, c_values, history, db_values, dc_values)
+                layer, start = segment * batch + b, (b * length + t0) * channels + d0
+                first_b = layer * strides[6, 0] + group_b * strides[6, 1]
+                first_c = layer * strides[7, 0] + group_c * strides[7, 1]
+                _add_scalars(t0, count, size, db_values, db, first_b, strides[6])
+                _add_scalars(t0, count, size, dc_values, dc, first_c, strides[7])
                 _finish_du(count, width, start, channels, fixed, softplus, rows, du, totals)
                 _finish_ddelta(
-                    b, group_b, t0, count, width, start, layer, rank, channels, strides[6], delta, fixed, rows, ddelta,
+                    b, group_b, t0, count, width, start, layer, rank, channels, strides[5], delta, fixed, rows, ddelta,
                     totals,
                 )  # fmt: skip
             _add_sums(size, rank, channels, first_sum + d0, width, cells, totals, sums)

@@ -38,14 +38,6 @@ def scan_threads():
     return max(1, min(torch.get_num_threads(), numba.get_num_threads()))
 
 
-def set_numba_threads(n):
-    """Set Numba's thread count to n, at least 1 and at most what Numba was started with; returns the count set."""
-    _start()
-    n = max(1, min(int(n), numba.config.NUMBA_NUM_THREADS))
-    numba.set_num_threads(n)
-    return n
-
-
 def set_threads(n):
     """Let torch and the CPU scan use n threads; returns (torch's count, the scan's count).
 
@@ -54,8 +46,10 @@ def set_threads(n):
     """
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(f"threads: {shown(n)} given, a whole number of at least 1 is needed")
+    _start()
     torch.set_num_threads(int(n))
-    return torch.get_num_threads(), set_numba_threads(n)
+    numba.set_num_threads(min(int(n), numba.config.NUMBA_NUM_THREADS))
+    return torch.get_num_threads(), numba.get_num_threads()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from numba.core.dispatcher import Dispatcher
 from mambanorm.kernels.runtime import address_of
 
 SCAN = "scan_cpu_loops"
-OTHERS = "gate", "conv", "norm_token", "norm_sequence", "norm_mixture", "conv_2d", "cross", "runtime"
+OTHERS = "cross", "conv_gate", "norm", "runtime"
 
 
 def warm_up() -> None:

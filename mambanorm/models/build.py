@@ -11,9 +11,9 @@ import torch
 
 from mambanorm.config import RunConfig
 from mambanorm.models.classifier import SequenceClassifier
-from mambanorm.models.image import ImageClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.transformer import TransformerClassifier
+from mambanorm.models.vision import ImageClassifier
 from mambanorm.tasks import Shape, TaskData
 
 COMMON_FIELDS = (

@@ -1,8 +1,5 @@
 """SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked
-for (I6).
-
-LanguageModel is in language.py, ImageClassifier in vision.py.
-"""
+for (I6)."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor
+from mambanorm.basics.checks import check_beside, check_ids, check_lengths, check_size
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates, make_blocks
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, check_inputs, drop_rates, make_blocks
 from mambanorm.models.parts import positional as encoding
 from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
@@ -104,10 +101,7 @@ class SequenceClassifier(nn.Module):
         if self.in_features is None:
             check_ids(x, self.vocab_size)
         else:
-            form = f"(B, L, {self.in_features})"
-            check_tensor("x", x, f"of real values {form}")
-            if x.dim() != 3 or x.shape[-1] != self.in_features or x.dtype not in REAL or not x.numel():
-                raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
+            check_inputs(x, f"(B, L, {self.in_features})")
         check_beside("x", x, self.stem.weight, "this model")
 
 

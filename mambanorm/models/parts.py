@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_size, shown
+from mambanorm.basics.checks import REAL, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
 from mambanorm.block import MambaBlock
 from mambanorm.models.mamba2 import Mamba2Block
@@ -49,6 +49,14 @@ def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> n
         if name in given and owner != model:
             raise ValueError(f"{name}={given[name]!r} belongs to model={owner!r}, this is a {model!r}: leave it out")
     return nn.ModuleList(BLOCKS[model](d_model, *arm, **given) for _ in range(n))
+
+
+def check_inputs(x: object, form: str) -> None:
+    """Raises ValueError unless x holds real numbers, at least one, of a form such as "(B, L, 3)"."""
+    check_tensor("x", x, f"of real values {form}")
+    last = int(form.rstrip(")").rpartition(" ")[2])
+    if x.dim() != form.count(",") + 1 or x.shape[-1] != last or x.dtype not in REAL or not x.numel():
+        raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -4,22 +4,27 @@ checkpoint_in            a file, or the folder of a download → the file with t
 read_checkpoint          a file → state dict, without running anything in it
 load_mamba_checkpoint    a state dict of Mamba-1, Mamba-2 or Falcon-Mamba → LanguageModel
 
-What no tensor shows is in the checkpoint's config; families.py reads that.
+What no tensor shows is in the checkpoint's config, transformers' or mamba-ssm's.
+
+Sources: huggingface/transformers `models/{mamba,mamba2,falcon_mamba}/configuration_*.py` and `modeling_*.py`;
+state-spaces/mamba `models/config_mamba.py`, `modules/mamba2.py`.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mambanorm.basics.checks import REAL, check_size
-from mambanorm.models.families import check_architecture, check_sizes_agree, family_of, read_config
+from mambanorm.basics.checks import REAL, check_size, shown
 from mambanorm.models.language import LanguageModel
 
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
@@ -87,13 +92,18 @@ def load_mamba_checkpoint(
     config that contradicts them; and for another architecture, by its name.
     """
     state = _mamba_ssm_names(state_dict)
-    check_architecture(state)
-    said = read_config(hf_config)
-    family = family_of(state, said, told="arm" in config)
+    _check_architecture(state)
+    said = _read_config(hf_config)
+    family = _family_of(state, said, told="arm" in config)
     found = _read_sizes(state, family, config.get("n_groups", said.get("n_groups")))
-    check_sizes_agree(found, said)
-    if "tie" not in config:
-        _check_tie(state, found["tie"], said)
+    _check_sizes_agree(found, said)
+    told = None if "tie" in config else said.get("tie_word_embeddings")
+    if told is False and HEAD not in state:
+        raise ValueError(f"missing: {HEAD}, which hf_config says is not tied to the embedding; {NEEDED}")
+    if told is True and not found["tie"]:
+        raise ValueError(
+            f"hf_config says that {HEAD} is tied to {EMBEDDING}, but the two differ: tie=False takes the head"
+        )
     with torch.random.fork_rng(devices=[]):
         model = LanguageModel(**(found | _read_norms(state, family, said) | config))
     if model.tie:
@@ -120,16 +130,6 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ):
         raise ValueError(f"{narrow}: quantized weights are not carried; give float32, bfloat16 or float16")
     return {re.sub(r"^backbone\.embeddings\.", "backbone.embedding.", name): t for name, t in state_dict.items()}
-
-
-def _check_tie(state: dict[str, Tensor], tied: bool, said: Mapping[str, Any]) -> None:
-    """ValueError for a head that is lost, or that the config says is the embedding and is not."""
-    if said.get("tie_word_embeddings") is False and HEAD not in state:
-        raise ValueError(f"missing: {HEAD}, which hf_config says is not tied to the embedding; {NEEDED}")
-    if said.get("tie_word_embeddings") is True and not tied:
-        raise ValueError(
-            f"hf_config says that {HEAD} is tied to {EMBEDDING}, but the two differ: tie=False takes the head"
-        )
 
 
 def _mamba_ssm_name(name: str) -> str:
@@ -197,16 +197,13 @@ def _read_norms(state: dict[str, Tensor], family: str, said: Mapping[str, Any]) 
     first = "LN" if LAYER + "norm.bias" in state else "RMSN"
     options = {"eps": said["layer_norm_epsilon"]} if "layer_norm_epsilon" in said else {}
     further = "+gated:RMSN" if LAYER + "mixer.norm.weight" in state else ""
-    if family == "falcon_mamba":
-        further, options = _falcon_norms(said, options)
+    if (
+        family == "falcon_mamba"
+    ):  # RMSN without weights on B, C and Δ, the last before its projection; an ε of their own
+        sites, own = ("B", "C", "delta"), {"affine": False, "eps": said.get("mixer_rms_eps", 1e-6)}
+        further, options = "".join(f"+{site}:RMSN" for site in sites), options | {site: own for site in sites}
     final_norm = "LN" if "backbone.norm_f.bias" in state else "RMSN"
     return dict(arm=f"{first}>SSM>None{further}", final_norm=final_norm, norm_options=options)
-
-
-def _falcon_norms(said: Mapping[str, Any], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Falcon-Mamba's RMSN without weights on B, C and Δ, the last before its projection; with an ε of their own."""
-    sites, own = ("B", "C", "delta"), {"affine": False, "eps": said.get("mixer_rms_eps", 1e-6)}
-    return "".join(f"+{site}:RMSN" for site in sites), options | {site: own for site in sites}
 
 
 def _shape(state: dict[str, Tensor], name: str, form: str) -> tuple[int, ...]:
@@ -236,3 +233,128 @@ def _check_tensors(expected: dict[str, Tensor], given: dict[str, Tensor]) -> Non
 
 def more(names: list[str]) -> str:
     return f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# which architecture a checkpoint is of, and what its config says that no tensor shows
+
+FAMILIES = {"mamba": "Mamba-1", "mamba2": "Mamba-2", "falcon_mamba": "Falcon-Mamba"}
+"""transformers' model_type of what is carried → its name."""
+
+CARRIED = "carried are language models of Mamba-1, Mamba-2 and Falcon-Mamba"
+
+OTHERS = {
+    r"\.rg_lru\.": "RecurrentGemma",
+    r"\.mamba\.(dt|b|c)_layernorm\.": "Jamba",
+    r"\.mamba\.x_proj_weight|shared_transf|mamba_decoder": "Zamba or Zamba2",
+    r"\.mamba\.": "a hybrid of Mamba and attention, such as Bamba or Falcon-H1",
+    r"\.mixer\.(q_proj|Wqkv|up_proj|experts)": "a hybrid of Mamba and attention, such as Nemotron-H",
+    r"time_mix|time_decay": "RWKV",
+    r"\.(self_attn|attn|attention|self_attention)\.": "a Transformer, such as GPT or Llama",
+}
+"""What a tensor's name tells, the most special first: a hybrid has attention too."""
+
+ONLY = {
+    "hidden_act": ("silu", "swish"),
+    "use_bias": (False,),
+    "use_conv_bias": (True,),
+    "norm_before_gate": (False,),
+    "rms_norm": (True,),
+}
+"""Fields that change logits, and the values with which they are carried."""
+
+FROM_MAMBA_SSM = {
+    "ngroups": "n_groups", "headdim": "head_dim", "d_state": "state_size", "d_conv": "conv_kernel",
+    "activation": "hidden_act", "bias": "use_bias", "conv_bias": "use_conv_bias", "dt_limit": "time_step_limit",
+    "d_model": "hidden_size", "n_layer": "num_hidden_layers", "tie_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+"""mamba-ssm's name of a field → transformers'."""
+
+SIZES = {
+    "d_model": "hidden_size", "n_layers": "num_hidden_layers", "d_state": "state_size", "d_conv": "conv_kernel",
+    "head_dim": "head_dim", "n_groups": "n_groups",
+}  # fmt: skip
+"""Our name of a size → transformers'."""
+
+
+def _check_architecture(names: Iterable[str]) -> None:
+    """ValueError naming the architecture if the tensors' names are those of one that is not carried."""
+    names = list(names)
+    for pattern, what in OTHERS.items():
+        if found := next((name for name in names if re.search(pattern, name)), None):
+            raise ValueError(f"this is a checkpoint of {what}, as {found} tells: {CARRIED}")
+
+
+def _read_config(hf_config: object) -> dict[str, Any]:
+    """The fields of a checkpoint's config, by transformers' names; {} for None.
+
+    Takes transformers' config object, a dict, or the path of a config.json or of the folder it lies in; mamba-ssm's own
+    config too. ValueError for another architecture, named, for a field's value that is not carried (ONLY; limits on
+    Δ), and for what is no config.
+    """
+    if hf_config is None:
+        return {}
+    fields = _as_dict(hf_config)
+    if "ssm_cfg" in fields:
+        fields = _of_mamba_ssm(fields)
+    kind = fields.get("model_type")
+    if kind not in FAMILIES:
+        raise ValueError(f"hf_config is of model_type {shown(kind)}, which is not carried: {CARRIED}")
+    for name, allowed in ONLY.items():
+        if name in fields and fields[name] not in allowed:
+            raise ValueError(f"{name}={shown(fields[name])} in hf_config is not carried, only {allowed[0]!r}")
+    limits = fields.get("time_step_limit") or (
+        0.0,
+        math.inf,
+    )  # transformers writes infinity as {"__float__": "Infinity"}
+    low, high = (float(v["__float__"] if isinstance(v, Mapping) else v) for v in limits)
+    if low > 0 or high < math.inf:
+        raise ValueError(f"time_step_limit=({low}, {high}) in hf_config is not carried: Δ has no limits here")
+    return fields
+
+
+def _as_dict(hf_config: object) -> dict[str, Any]:
+    if isinstance(hf_config, str | Path):
+        path = Path(hf_config)
+        path = path / "config.json" if path.is_dir() else path
+        try:
+            hf_config = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is no config of a checkpoint: {error}") from None
+    elif hasattr(hf_config, "to_dict"):
+        hf_config = hf_config.to_dict()
+    if not isinstance(hf_config, Mapping):
+        raise ValueError(f"hf_config must be a config, a dict or the path of a config.json, got {shown(hf_config)}")
+    return dict(hf_config)
+
+
+def _of_mamba_ssm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of mamba-ssm's config that its tensors do not show or have to agree with, with its defaults."""
+    ssm = config["ssm_cfg"] or {}
+    layer = ssm.get("layer", "Mamba1")
+    whole = {name: config[name] for name in ("d_model", "n_layer", "tie_embeddings") if name in config}
+    fields = {FROM_MAMBA_SSM.get(name, name): value for name, value in {**ssm, **whole}.items()}
+    return {"n_groups": 1, **fields, "model_type": {"Mamba1": "mamba", "Mamba2": "mamba2"}.get(layer, layer)}
+
+
+def _family_of(state: Mapping[str, Tensor], config: Mapping[str, Any], *, told: bool) -> str:
+    """Mamba-2 by its dt_bias. Mamba-1 and Falcon-Mamba have the same tensors: without a config it is taken for Mamba-1,
+    with a warning unless `told`. ValueError where config and tensors contradict each other."""
+    seen = "mamba2" if any(name.endswith(".mixer.dt_bias") for name in state) else "mamba"
+    said = config.get("model_type", seen)
+    if (said == "mamba2") != (seen == "mamba2"):
+        raise ValueError(f"hf_config is of {FAMILIES[said]}, but the tensors are of {FAMILIES[seen]}: give its own")
+    if not config and not told and seen == "mamba":
+        warnings.warn(
+            "taken for Mamba-1: a Falcon-Mamba has the same tensors, and its logits would be wrong; "
+            "hf_config= (a config or its path) tells them apart, arm= says that you know",
+            stacklevel=3,
+        )
+    return said
+
+
+def _check_sizes_agree(found: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """ValueError where the config states another size than the tensors have: it is another checkpoint's."""
+    for ours, theirs in SIZES.items():
+        if ours in found and theirs in config and found[ours] != config[theirs]:
+            raise ValueError(f"hf_config has {theirs}={config[theirs]!r}, the tensors {found[ours]}: give their own")

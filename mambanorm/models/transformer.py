@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm, AttentionArm
-from mambanorm.basics.checks import REAL, check_beside, check_flag, check_ids, check_lengths, check_size, check_tensor
+from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_lengths, check_size
 from mambanorm.basics.errors import unknown
 from mambanorm.models.classifier import mean_pool
-from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, check_inputs, drop_rates
 from mambanorm.models.parts import positional as encoding
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.base import fresh_numbers
@@ -224,11 +224,7 @@ class TransformerClassifier(nn.Module):
         if self.vocab_size is not None:
             check_ids(x, self.vocab_size)
         else:
-            form = f"(B, L, {self.in_features})" if self.in_channels is None else f"(B, H, W, {self.in_channels})"
-            dims, last = form.count(",") + 1, self.in_features or self.in_channels
-            check_tensor("x", x, f"of real values {form}")
-            if x.dim() != dims or x.shape[-1] != last or x.dtype not in REAL or not x.numel():
-                raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
+            check_inputs(x, f"(B, L, {self.in_features})" if self.in_features else f"(B, H, W, {self.in_channels})")
         if self.in_channels is not None:
             if lengths is not None:
                 raise ValueError("lengths are given: images have no padding, leave them out")

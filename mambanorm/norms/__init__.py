@@ -7,11 +7,10 @@
     normvary.py         NormVary (Appendix D)
     more.py             beyond the paper: Lp, Scale, NormVary-token, SwitchNorm
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
-    conditional.py      adaLN and adaLN-zero, whose scale and shift come from a condition: not in the registry
-    weight.py           weight standardization: the weights of a layer are normalized, not its activations
+    outside.py          not in the registry: adaLN and adaLN-zero, weight standardization
 
-A norm is called `norm(x, lengths)` and nothing else. The same norms as fused loops on the CPU are in kernels/:
-norm_token.py, norm_sequence.py and norm_mixture.py. The registry as tables is study/norm_catalog.py.
+A norm is called `norm(x, lengths)` and nothing else. The same norms as fused loops on the CPU are in
+kernels/norm.py. The registry as tables is study/norm_catalog.py.
 
 Glossary: B rows, L positions, D channels, G groups, γ `weight`/`gamma`, β `bias`/`beta`, ε `eps`, 1 − α `momentum`.
 """

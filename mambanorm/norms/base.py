@@ -90,7 +90,7 @@ class TokenNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if fused_on_cpu(x, self.weight, self.bias):
-            from mambanorm.kernels.norm_token import token_norm  # here: importing Numba takes a moment
+            from mambanorm.kernels.norm import token_norm  # here: importing Numba takes a moment
 
             return token_norm(x, self.weight, self.bias, self.eps, self.centred, self.groups)
         return self.readable(x)

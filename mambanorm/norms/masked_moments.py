@@ -46,14 +46,14 @@ def blank_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 def channel_moments(x: Tensor, lengths: Tensor | None = None) -> Moments:
     """Moments of x (B, L, D) over the valid positions of each row; x must be zero at the padding (`blank_padding`).
 
-    For float32 on the CPU the loops of kernels/norm_sequence.py compute the same.
+    For float32 on the CPU the loops of kernels/norm.py compute the same.
     """
     B, L, _ = x.shape
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x  # autocast: statistics stay in float32
     if fused_on_cpu(x):
-        from mambanorm.kernels import norm_sequence  # here: importing Numba takes a moment
+        from mambanorm.kernels import norm  # here: importing Numba takes a moment
 
-        m, v, x = norm_sequence.moments(x, lengths)
+        m, v, x = norm.moments(x, lengths)
         return Moments(x, m, v, L if lengths is None else lengths.to(x.dtype).view(B, 1, 1))
     if lengths is None:
         m = x.mean(1, keepdim=True)
@@ -75,9 +75,9 @@ def standardize(
     scale = torch.rsqrt(var + eps)
     scale = scale if gamma is None else scale * gamma
     if fused_on_cpu(x, mean, scale, beta):
-        from mambanorm.kernels import norm_sequence
+        from mambanorm.kernels import norm
 
-        return norm_sequence.centre_scale(x, mean, scale, beta)
+        return norm.centre_scale(x, mean, scale, beta)
     y = (x if mean is None else x - mean) * scale
     return y if beta is None else y + beta
 
@@ -103,9 +103,5 @@ def pool_channels(moments: Moments, groups: int) -> tuple[Tensor, Tensor]:
     m, v = m.view(B, 1, groups, D // groups), v.view(B, 1, groups, D // groups)
     mean = m.mean(-1, keepdim=True)
     var = (v + (m - mean).square()).mean(-1, keepdim=True)
-    return spread(mean, B, D, groups), spread(var, B, D, groups)
-
-
-def spread(per_group: Tensor, B: int, D: int, groups: int) -> Tensor:
-    """(B, 1, groups, 1) → (B, 1, D): each channel gets its group's value."""
-    return per_group.expand(B, 1, groups, D // groups).reshape(B, 1, D)
+    mean, var = (value.expand_as(m).reshape(B, 1, D) for value in (mean, var))  # each channel gets its group's value
+    return mean, var

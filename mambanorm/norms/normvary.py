@@ -68,7 +68,7 @@ class StatisticsMixture(SequenceNorm):
         if self.training:
             batch_count(x, lengths, type(self).__name__)
         if fused_on_cpu(x):
-            from mambanorm.kernels.norm_mixture import mixed_statistics  # here: importing Numba takes a moment
+            from mambanorm.kernels.norm import mixed_statistics  # here: importing Numba takes a moment
 
             mean, var = mixed_statistics(self, moments)
         else:

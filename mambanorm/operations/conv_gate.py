@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mambanorm.basics.checks import check_real, check_shapes
-from mambanorm.kernels.backends import fused_on_cpu, gpu_convolution
+from mambanorm.kernels.backends import fused_on_cpu, runs_triton
 
 
 def gated(y: Tensor, z: Tensor) -> Tensor:
@@ -16,7 +16,7 @@ def gated(y: Tensor, z: Tensor) -> Tensor:
         given, needed = (f"{tuple(t.shape)} on {t.device}" for t in (z, y))
         raise ValueError(f"z must be as y, {needed}, got {given}")
     if fused_on_cpu(y, z):
-        from mambanorm.kernels.gate import gated_cpu  # here: importing Numba takes a moment
+        from mambanorm.kernels.conv_gate import gated_cpu  # here: importing Numba takes a moment
 
         return gated_cpu(y, z)
     return y * F.silu(z)
@@ -30,12 +30,13 @@ def conv_silu(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     _check_conv(u, weight, bias)
     if fused_on_cpu(u, weight, bias):
-        from mambanorm.kernels.conv import conv_silu_cpu
-        from mambanorm.kernels.conv_2d import conv_silu_2d_cpu
+        from mambanorm.kernels.conv_gate import conv_silu_cpu
 
-        return (conv_silu_cpu if u.dim() == 3 else conv_silu_2d_cpu)(u, weight, bias)
-    if u.is_cuda and u.dim() == 3:
-        return gpu_convolution(u)(u, weight, bias)
+        return conv_silu_cpu(u, weight, bias)
+    if u.is_cuda and u.dim() == 3 and runs_triton(u):
+        from mambanorm.kernels.conv_triton import conv_silu_triton
+
+        return conv_silu_triton(u, weight, bias)
     return F.silu((causal_conv if u.dim() == 3 else centred_conv)(u, weight, bias))
 
 

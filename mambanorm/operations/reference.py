@@ -5,10 +5,10 @@ Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 w
 (1)  Δ_t = delta_t + delta_bias, then softplus if asked for
 (2)  h_t = exp(Δ_t·A) · h_(t-1) + Δ_t·B_t·u_t,   h_0 = 0 or given   zero-order hold for the state, Euler for the input
 (3)  y_t = Σ_n C_t·h_t
-(4)  out_t = (y_t + D·u_t) · SiLU(z_t)
+(4)  out_t = y_t + D·u_t
 
 Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, B_t and C_t input and output vectors, z gate, h state.
+size, A decay rate, B_t and C_t input and output vectors, h state.
 
 Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the operations, softplus threshold 20).
 """
@@ -26,9 +26,7 @@ def _at_step(m, t, channels):
     return m[..., t].repeat_interleave(channels // m.shape[1], dim=1)
 
 
-def scan_reference(
-    u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, want_last=True, state=None
-):
+def scan_reference(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True, state=None):
     """The scan, equation by equation, from `state` (None = zero); arguments as `selective_scan`, already checked.
 
     Computes in float64 if u is float64, else in float32. Returns out (B, D, L) in u's dtype and last_state (B, D, N) in
@@ -49,7 +47,5 @@ def scan_reference(
         ys.append((_at_step(C, t, channels) * h).sum(-1))  # (3)
     out = torch.stack(ys, dim=-1)  # (B, D, L)
     if D is not None:
-        out = out + D.to(dtype)[:, None] * x
-    if z is not None:
-        out = out * F.silu(z.to(dtype))  # (4)
+        out = out + D.to(dtype)[:, None] * x  # (4)
     return out.to(u.dtype), h.detach() if want_last else None

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from mambanorm.basics.checks import check_real, check_shapes
 from mambanorm.kernels.backends import choose, kernel, low_rank_kernel
+from mambanorm.operations.conv_gate import gated
 from mambanorm.operations.reference import scan_reference
 
 
@@ -22,7 +23,8 @@ def selective_scan(
 
     Arguments: u, delta, z (B, D, L); A (D, N), real; B and C, each for itself, constant (D, N), or (B, N, L), or
     (B, G, N, L) where G divides D; D and delta_bias (D,). On the CPU, views of (B, L, D) tensors transposed to
-    (B, D, L) are taken without a copy, and results and gradients come back in that layout.
+    (B, D, L) are taken without a copy, and results and gradients come back in that layout. With constant B or C, which
+    no Mamba has, the reference computes it, step by step, but on CUDA with mamba-ssm.
 
     Returns out (B, D, L) in u's dtype; with `return_last_state` (out, last_state), where last_state (B, D, N) is h
     after the last step in the dtype of the computation (float64 for float64 u in the reference, else float32).
@@ -34,12 +36,14 @@ def selective_scan(
     Source: state-spaces/mamba `ops/selective_scan_interface.py`. Deviation: complex A is refused.
     """
     _check_arguments(u, delta, A, B, C, D, z, delta_bias)
-    tensors = u, delta, A, B, C, D, z, delta_bias, delta_softplus
-    name = choose(backend, u, A.shape[1])
+    tensors = u, delta, A, B, C, D, delta_bias, delta_softplus
+    name = choose(backend, u, A.shape[1], vary=B.dim() > 2 and C.dim() > 2)
     if initial_state is not None and (u.shape[2] == 1 or bool(initial_state.any())):
         out, last = scan_reference(*tensors, state=initial_state)
     else:
         out, last = (scan_reference if name == "reference" else kernel(name))(*tensors, return_last_state)
+    if z is not None:
+        out = gated(out.transpose(1, 2), z.transpose(1, 2)).transpose(1, 2).to(u.dtype)
     return (out, last) if return_last_state else out
 
 

@@ -24,8 +24,7 @@ from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
-from mambanorm.report.notebooks import find_notebooks, study_runs
-from mambanorm.report.outcome import NotebookOutcome, read_outcome
+from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome, study_runs
 from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine

@@ -1,4 +1,4 @@
-"""What a training step costs: the frame of `mambanorm bench` in, figure out; nothing here measures anything.
+"""What a training step costs: the rows of `mambanorm bench` as a frame in, figure out; nothing here measures.
 
 The frame has a row a case: section, group, name, shape (B, L, D, N), status, median_ms, low_ms, high_ms (quartiles),
 ratios, us_per_token, kb_per_token. `caption` says machine, threads and date.
@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from mambanorm.figures.accuracy import above
-from mambanorm.figures.diagnostics import log_axis
-from mambanorm.figures.style import BEST, COMBINATION, GREY, INK, finish, new_figure, styled
+from mambanorm.figures.style import (
+    BEST,
+    COMBINATION,
+    GREY,
+    INK,
+    above,
+    finish,
+    instead,
+    log_axis,
+    new_figure,
+    styled,
+)
 
-COLOURS = {"floor": GREY, "ours": BEST}  # every other one is a peer
 LINEAR_FROM = 512
 """From this length on, a fixed cost no longer shows in the cost per token."""
 
 
-def section(frame: pd.DataFrame, name: str, numbers: tuple[str, ...]) -> pd.DataFrame:
+def _section(frame: pd.DataFrame, name: str, numbers: tuple[str, ...]) -> pd.DataFrame:
     """The rows of one section, what was not measured as NaN. ValueError if there are none or if columns are missing."""
-    missing = [column for column in ("section", "group", "name", "shape", *numbers) if column not in frame]
-    if missing:
+    if missing := [column for column in ("section", "group", "name", "shape", *numbers) if column not in frame]:
         raise ValueError(f"the frame of measurements lacks the columns {', '.join(missing)}: see mambanorm bench")
     rows = frame[frame.section == name]
     if rows.empty:
@@ -38,13 +43,24 @@ def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
 
     The number above a dot is its time as a multiple of the floor's; in brackets, a peer's time as a multiple of ours.
     """
-    rows = section(frame, "step", ("median_ms", "low_ms", "high_ms"))
-    shapes = list(dict.fromkeys(map(tuple, rows["shape"])))
-    fig, axes = new_figure(1, len(shapes), height=4.2, sharey=True)
+    rows = _section(frame, "step", ("median_ms", "low_ms", "high_ms"))
+    panels = list(rows.groupby(rows["shape"].map(tuple), sort=False))
+    fig, axes = new_figure(1, len(panels), height=4.2, sharey=True)
     names = list(dict.fromkeys(rows.name))
-    for ax, shape in zip(axes[0], shapes, strict=True):
-        panel = rows[rows["shape"].map(tuple) == shape].set_index("name")
-        _implementations(ax, panel, names)
+    for ax, (shape, panel) in zip(axes[0], panels, strict=True):
+        for row in panel.itertuples():
+            x = names.index(row.name)
+            if not np.isfinite(row.median_ms):
+                foot = dict(transform=ax.get_xaxis_transform(), rotation=90, ha="center", va="bottom")
+                ax.text(x, 0.03, row.status, fontsize=8, color=GREY, **foot)
+                continue
+            if row.name == "floor":
+                ax.axhline(row.median_ms, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+            if np.isfinite(row.low_ms):
+                ax.vlines(x, row.low_ms, row.high_ms, color=INK, linewidth=1.4, zorder=2)
+            colour = {"floor": GREY, "ours": BEST}.get(row.name, COMBINATION)
+            ax.plot(x, row.median_ms, "o", markersize=7, color=colour, markeredgecolor="white", zorder=3)
+            above(ax, x, np.nanmax([row.median_ms, row.high_ms]), _ratios(row), 7.5, (0, 7))
         ax.set_title(f"({', '.join(map(str, shape[:3]))})", color=INK)
         labels = [name.replace("+", "\n+ ") for name in names]
         ax.set_xticks(range(len(names)), labels, rotation=30, ha="right", rotation_mode="anchor")
@@ -57,37 +73,11 @@ def fig_speed(frame: pd.DataFrame, caption: str = "") -> Figure:
     return finish(fig, "A training step, beside its floor and its peers", caption, *parts)
 
 
-def _implementations(ax: Axes, panel: pd.DataFrame, names: list[str]) -> None:
-    """One size: dots, quartiles and ratios; a word at the foot where nothing was timed."""
-    if "floor" in panel.index and np.isfinite(panel.median_ms["floor"]):
-        ax.axhline(panel.median_ms["floor"], color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-    for x, name in enumerate(names):
-        if name not in panel.index:
-            continue
-        row = panel.loc[name]
-        if not np.isfinite(row.median_ms):
-            foot = dict(transform=ax.get_xaxis_transform(), rotation=90, ha="center", va="bottom")
-            ax.text(x, 0.03, row.status, fontsize=8, color=GREY, **foot)
-            continue
-        colour, top = COLOURS.get(name, COMBINATION), row.median_ms
-        if np.isfinite(row.low_ms):
-            ax.vlines(x, row.low_ms, top := row.high_ms, color=INK, linewidth=1.4, zorder=2)
-        ax.plot(x, row.median_ms, "o", markersize=7, color=colour, markeredgecolor="white", zorder=3)
-        above(ax, x, top, ratio_label(name, row.ratios), 7.5, (0, 7))
-
-
-def ratio_label(name: str, ratios: dict[str, float]) -> str:
+def _ratios(row) -> str:
     """`2.3×` of the floor; for a peer also `(20×)` of ours; nothing for the floor itself."""
-    if name == "floor":
-        return ""
-    lines = [f"{figures_of(ratios['floor'])}×"] if "floor" in ratios else []
-    lines += [f"({figures_of(ratios['ours'])}×)"] if name != "ours" and "ours" in ratios else []
-    return "\n".join(lines)
-
-
-def figures_of(value: float) -> str:
-    """2.31 → "2.3", 20.4 → "20", 1234 → "1,234"."""
-    return f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
+    texts = {to: f"{r:.1f}×" if r < 9.95 else f"{r:,.0f}×" for to, r in row.ratios.items() if row.name != "floor"}
+    lines = [texts["floor"]] if "floor" in texts else []
+    return "\n".join(lines + [f"({texts['ours']})"] if "ours" in texts else lines)
 
 
 @styled
@@ -96,11 +86,15 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
 
     The legend says by how much each line varies from 512 positions on; dashed: the mean of the first group there.
     """
-    rows = section(frame, "length", ("us_per_token", "kb_per_token"))
+    rows = _section(frame, "length", ("us_per_token", "kb_per_token"))
     rows = rows.assign(length=rows["shape"].str[1])
     fig, axes = new_figure(1, 2, height=3.9)
     panels = {"us_per_token": "time per token (µs, log scale)", "kb_per_token": "peak memory per token (kB, log scale)"}
     for ax, (column, label) in zip(axes[0], panels.items(), strict=True):
+        ax.set_ylabel(label)
+        if rows[column].isna().all():
+            instead(ax, "not measured")
+            continue
         for i, (group, line) in enumerate(rows.groupby("group", sort=False)):
             line = line.dropna(subset=column).sort_values("length")
             long = line[column][line.length >= LINEAR_FROM]
@@ -109,23 +103,14 @@ def fig_scaling(frame: pd.DataFrame, caption: str = "") -> Figure:
             ax.plot(line.length, line[column], marker="o", label=text, **style)
             if i == 0 and len(long):
                 ax.axhline(long.mean(), color=GREY, linewidth=1.1, linestyle="--", zorder=1)
-        ax.set_ylabel(label)
-        if rows[column].notna().any():
-            _length_axis(ax, sorted(rows.length.unique()))
-            ax.legend(loc="upper right")
-        else:
-            ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", color=GREY)
+        lengths = sorted(rows.length.unique())
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
+        ax.xaxis.set_minor_formatter("")
+        ax.set_xlabel("length (positions)")
+        log_axis(ax)
+        low, high = ax.get_ylim()
+        ax.set_ylim(low / 1.3, high * 1.9)  # room for the legend
+        ax.legend(loc="upper right")
     notes = (f"varies: highest by lowest from length {LINEAR_FROM} on", "dashed: growth in proportion to the length")
     return finish(fig, "What a longer sequence costs", caption, *notes)
-
-
-def _length_axis(ax: Axes, lengths: list[int]) -> None:
-    """Both axes logarithmic; the lengths measured as ticks; room for the legend above."""
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=30)
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel("length (positions)")
-    log_axis(ax)
-    low, high = ax.get_ylim()
-    ax.set_ylim(low / 1.3, high * 1.9)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))

@@ -1,4 +1,7 @@
-"""Adaptive layer norm: scale and shift come from a condition c (a class, a time step), not from parameters γ and β.
+"""Norms that do not stand in the registry, whose norms are called as `norm(x)`: adaptive layer norm, which needs a
+second input, and weight standardization, which normalizes the weights of a layer, not its activations.
+
+AdaLN: scale and shift come from a condition c (a class, a time step), not from parameters γ and β.
 
     y = (1 + γ(c)) ⊙ LN(x) + β(c)                        adaLN
     x + α(c) ⊙ branch(y),   γ = β = α = 0 at the start   adaLN-zero
@@ -6,17 +9,23 @@
 γ, β and α are one linear map of SiLU(c). Adaptive scales and shifts come from conditional networks for images (Perez et
 al. 2018, FiLM); both forms above are those of diffusion transformers (Peebles & Xie 2023, DiT, §3.2).
 
-These norms need a second input. So they do not stand in the registry, whose norms are called as `norm(x)`.
+Weight standardization (Qiao et al. 2019, arXiv:1903.10520), before each use of W, which the optimizer changes:
+
+    Ŵ_i = (W_i − μ_i) / √(σ²_i + ε)     μ_i, σ²_i over everything that feeds output i
+
+There is no γ: an activation norm is expected to follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
-from mambanorm.basics.checks import check_flag, check_real, check_size
+from mambanorm.basics.checks import check_flag, check_real, check_size, shown
 from mambanorm.norms.base import check_values
 from mambanorm.norms.classic import LayerNorm
 
@@ -58,3 +67,32 @@ class AdaLN(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.d}, {self.d_condition}, zero={self.zero}"
+
+
+class WeightStandardization(nn.Module):
+    """W (outputs, …) → Ŵ of the same shape: mean 0 and variance 1 over all axes but the first."""
+
+    def __init__(self, eps: float = 1e-5):
+        super().__init__()
+        check_values(eps=eps)
+        self.eps = eps
+
+    def forward(self, weight: Tensor) -> Tensor:
+        axes = tuple(range(1, weight.dim()))
+        var, mean = torch.var_mean(weight, axes, correction=0, keepdim=True)
+        return (weight - mean) * (var + self.eps).rsqrt()
+
+
+def standardize_weights(layer: nn.Module, *, eps: float = 1e-5) -> nn.Module:
+    """The same layer (linear or convolution), which from now on uses standardized weights; W itself is
+    `layer.parametrizations.weight.original`. ValueError for a layer without a weight of at least two axes, for one
+    whose outputs have a single input each (Ŵ would be 0), and for a second time."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() < 2:
+        raise ValueError(f"weight standardization needs a layer with a weight (outputs, inputs, …), got {shown(layer)}")
+    if parametrize.is_parametrized(layer, "weight"):
+        raise ValueError(f"the weights of this layer have a parametrization already: {shown(layer)}")
+    if weight[0].numel() < 2:
+        raise ValueError(f"each output of this layer has a single weight, whose variance is 0: {shown(layer)}")
+    parametrize.register_parametrization(layer, "weight", WeightStandardization(eps))
+    return layer

@@ -1,13 +1,14 @@
-"""Notebook 03: the same norm before and after the SSM. Which type leads, by how much, and which half of IN does it?"""
+"""Notebooks 03 and 04: one norm, at both sites and at one. Which type leads, which half of IN does it, and where it
+should stand."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from mambanorm.answers.words import answer, gained, label, listed, numbered
+from mambanorm.answers.words import answer, gained, label, listed, numbered, over_seeds, told
+from mambanorm.arms import Arm
 from mambanorm.study.halves import with_halves
-from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says, mean_sd, paired, percent, points, summarize
+from mambanorm.study.tables import interval_says, mean_sd, paired, percent, summarize
 
 NONE = "None>SSM>None"
 HALF_NAMES = {"mean taken out": "taking out the mean", "divided by spread": "dividing by the spread"}
@@ -28,8 +29,8 @@ def _leader(task: str, here: pd.DataFrame) -> str:
     if best == NONE:
         return f"{start}, without any norm (chance {percent(none.chance)})."
     gain = paired(here, best, NONE).iloc[0]
-    lead = "" if second == NONE else f" Over the next, {label(second)}, it is {_told(gap)}."
-    return f"{start} (no norm {mean_sd(none)}, chance {percent(none.chance)}). The gain is {_told(gain)}.{lead}"
+    lead = "" if second == NONE else f" Over the next, {label(second)}, it is {told(gap, ': ')}."
+    return f"{start} (no norm {mean_sd(none)}, chance {percent(none.chance)}). The gain is {told(gain, ': ')}.{lead}"
 
 
 def _first_two(here: pd.DataFrame) -> tuple[pd.DataFrame, str, str, pd.Series]:
@@ -37,10 +38,6 @@ def _first_two(here: pd.DataFrame) -> tuple[pd.DataFrame, str, str, pd.Series]:
     means = summarize(here).set_index("arm").sort_values("mean", ascending=False, kind="stable")
     best, second = means.index[:2]
     return means, best, second, paired(here, best, second).iloc[0]
-
-
-def _told(row) -> str:
-    return f"{gained(row)}: {interval_says(row.low, row.high)}"
 
 
 def _no_norm(means: pd.DataFrame) -> pd.Series:
@@ -56,7 +53,7 @@ def guesses_on_type(runs: pd.DataFrame) -> str:
     for task, here in runs.groupby("task", sort=False):
         means, best, second, gap = _first_two(here)
         ahead.append(f"On {task}, {label(best)} is ahead with {mean_sd(means.loc[best])}.")
-        leads.append(f"On {task} it leads the next, {label(second)}, by {_told(gap)}.")
+        leads.append(f"On {task} it leads the next, {label(second)}, by {told(gap, ': ')}.")
         none.append(f"{mean_sd(_no_norm(means))} on {task} (chance {percent(means.chance.iloc[0])})")
     return numbered([" ".join(ahead), " ".join(leads), f"Without any norm a model reaches {listed(none)}."])
 
@@ -85,7 +82,9 @@ def told_from_none(gains: pd.DataFrame) -> str:
 
 def difference(frame: pd.DataFrame) -> str:
     """Each difference of a frame of `tables.paired`, and whether it is told from zero."""
-    return "\n".join(f"- {label(row.a)} − {label(row.b)} on {row.task}: {_told(row)}." for row in frame.itertuples())
+    return "\n".join(
+        f"- {label(row.a)} − {label(row.b)} on {row.task}: {told(row, ': ')}." for row in frame.itertuples()
+    )
 
 
 def guesses_on_halves(parts: pd.DataFrame) -> str:
@@ -103,20 +102,16 @@ def _halves(table: pd.DataFrame) -> str:
     """What each half brings, what both bring at once beyond the sum of the two, and which half brings more. `table`:
     points, one row a seed, one column a part."""
     gain = {part: table[part] - table["no norm"] for part in (*HALF_NAMES, "both: IN")}
-    alone = [f"{name} alone brings {_spread(gain[part])}" for part, name in HALF_NAMES.items()]
+    alone = [f"{name} alone brings {gained(over_seeds(gain[part]))}" for part, name in HALF_NAMES.items()]
     mean, spread = HALF_NAMES
     added = gain[mean] + gain[spread]
     added_up = f"{added.mean():+.1f}".replace("-", "−")
-    beyond, lead = gain["both: IN"] - added, gain[spread] - gain[mean]
+    both, beyond, lead = gain["both: IN"], gain["both: IN"] - added, gain[spread] - gain[mean]
     return (
-        f"{listed(alone)}, added {added_up}. Both at once bring {_spread(gain['both: IN'])}. What goes beyond the "
-        f"sum is {_spread(beyond)}, {interval_says(*t_interval(beyond))}. {HALF_NAMES[spread].capitalize()} leads "
-        f"{HALF_NAMES[mean]} by {_spread(lead)}, {interval_says(*t_interval(lead))}."
+        f"{listed(alone)}, added {added_up}. Both at once bring {gained(over_seeds(both))}. What goes beyond the "
+        f"sum is {told(over_seeds(beyond))}. {HALF_NAMES[spread].capitalize()} leads "
+        f"{HALF_NAMES[mean]} by {told(over_seeds(lead))}."
     )
-
-
-def _spread(differences: pd.Series) -> str:
-    return points(differences.mean(), *t_interval(differences))
 
 
 def _lost(level: pd.DataFrame) -> str:
@@ -127,3 +122,66 @@ def _lost(level: pd.DataFrame) -> str:
     middle = (means["mean"].max() + means.chance.iloc[0]) / 2
     lost = [f"{part} ({mean_sd(row)})" for part, row in means.iterrows() if row["mean"] < middle]
     return f"nearer to chance ({percent(means.chance.iloc[0])}) than to the best part: {listed(lost)}."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 04: for how many norms is after better, and for which does the place matter most?
+# ---------------------------------------------------------------------------------------------------------------------
+
+GATE = {"None>SSM>RMSN": "after", "RMSN>SSM>None": "before"}
+
+
+def before_or_after(runs: pd.DataFrame, pairs: pd.DataFrame, rivals: pd.DataFrame, *, printed: pd.DataFrame) -> str:
+    """A line for each task: how often after is ahead, which norm gains most there, and than how many others GN gains
+    more.
+
+    `pairs`: after − before as `tables.paired` has it. `rivals`: `contrasts.difference_of_differences` of GN against the
+    others. `printed`: the paper's own differences, a column a task.
+    """
+    lines = [_line(task, here, rivals[rivals.task == task]) for task, here in pairs.groupby("task", sort=False)]
+    theirs = ", ".join(f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items())
+    lines.append(f"- The paper's own Table 1: after is ahead for {theirs}.")
+    return answer(runs, "after − before, 95 % t-intervals", lines)
+
+
+def _line(task: str, here: pd.DataFrame, rivals: pd.DataFrame) -> str:
+    best = here.loc[here.difference.idxmax()]
+    most = "gains most" if best.difference > 0 else "loses least"
+    several = best.n > 1
+    sure = f" (interval above zero: {(rivals.low > 0).sum()})" if several else ""
+    return (
+        f"- **{task}**: {_count(here)}{f'; {_clear(here)}' if several else ''}. After {most} with "
+        f"{Arm.parse(best.a).n2}: {gained(best)}. GN's gain is larger than that of {(rivals.difference > 0).sum()} of "
+        f"the other {len(rivals)}{sure}."
+    )
+
+
+def _count(here: pd.DataFrame) -> str:
+    return f"after is ahead for {(here.difference > 0).sum()} of {len(here)} norms"
+
+
+def _clear(here: pd.DataFrame) -> str:
+    return f"the interval is above zero for {(here.low > 0).sum()}, below it for {(here.high < 0).sum()}"
+
+
+def guesses_on_place(pairs: pd.DataFrame, sizes: pd.DataFrame) -> str:
+    """The three guesses of notebook 04: for how many norms after is better, for which the place matters most, and what
+    a norm after the SSM does for the gate. `sizes`: the frame of `gate.sizes_inside`."""
+    by_task = list(pairs.groupby("task", sort=False))
+    better = [f"{(here.difference > 0).sum()} of {len(here)} norms on {task}" for task, here in by_task]
+    most = [here.loc[here.difference.abs().idxmax()] for _, here in by_task]
+    matters = [f"{Arm.parse(row.a).n2} on {row.task} ({gained(row)}, after − before)" for row in most]
+    first = f"After is better for {listed(better)}."
+    return numbered([first, f"The place matters most for {listed(matters)}.", _gate(sizes)])
+
+
+def _gate(sizes: pd.DataFrame) -> str:
+    """By how much the gate's input grows with the block's, for a norm after and a norm before."""
+    factors = sizes.index.get_level_values("factor")
+    most, least = factors.max(), factors.min()
+    grows = {place: sizes.z[arm, most] / sizes.z[arm, least] for arm, place in GATE.items()}
+    says = "does nothing for the gate" if grows["after"] > 2 else "holds the gate's input too"
+    return (
+        f"An input {most / least:g} times as large multiplies the gate's input by {grows['after']:.3g} where RMSN "
+        f"stands after the SSM, and by {grows['before']:.3g} where it stands before. So a norm after the SSM {says}."
+    )
