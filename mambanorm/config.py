@@ -37,7 +37,7 @@ def norm(default: str = "None", *, since: str = "") -> Any:
     return checked(default, keep=norm_name, table="norms.NORMS", since=since)
 
 
-def stored_run(*, since: str) -> Any:
+def run_named(*, since: str) -> Any:
     return text("", "the run_id of a stored run, 16 digits of 0…f", "([0-9a-f]{16})?", since=since)
 
 
@@ -102,10 +102,10 @@ class RunConfig:
     label_smoothing: float = number(0.0, below=1, since="2026-11-22")  # share of a label for all classes alike
     ema: float = number(0.0, below=1, since="2026-11-22")  # decay of the averaged weights, which are then tested
     patience: int = count(0, least=0, since="2026-11-22")  # stop after so many evaluations without a better; 0 = never
-    teacher: str = stored_run(since="2026-11-22")  # whose outputs are learned as well (Hinton et al. 2015)
+    teacher: str = run_named(since="2026-11-22")  # whose outputs are learned as well (Hinton et al. 2015)
     teacher_weight: float = number(0.5, most=1, since="2026-11-22")  # share of the loss that the teacher has
     temperature: float = number(2.0, above=0, since="2026-11-22")  # at which both outputs are compared
-    start: str = stored_run(since="2026-11-22")  # whose weights are taken over, the head only if it fits the same task
+    start: str = run_named(since="2026-11-22")  # whose weights are taken over, the head only if it fits the same task
     head_steps: int = count(0, least=0, since="2026-11-22")  # of these weights, train only the head so long, then all
 
     def __post_init__(self) -> None:
@@ -190,7 +190,7 @@ NAMES = [one.name for one in fields(RunConfig)]
 ADDABLE = [one.name for one in fields(RunConfig) if one.metadata["table"]]
 """Fields that name what a file of one's own may add. A stored run that names what is unknown here is not damaged."""
 DEFAULTS = RunConfig()
-LATER = {one.name: getattr(DEFAULTS, one.name) for one in fields(DEFAULTS) if one.metadata["since"]}
+ADDED = {one.name: getattr(DEFAULTS, one.name) for one in fields(DEFAULTS) if one.metadata["since"]}
 """Fields added after the first runs were recorded, with their defaults."""
 
 EARLIER_BETAS = {("paper", f"pathfinder{size}"): (0.9, 0.95) for size in (32, 64, 128)}
@@ -214,7 +214,7 @@ def _hash(canonical: str) -> str:
 
 def _canonical(values: dict[str, Any]) -> str:
     """The values in JSON, without later fields that have their default, and with the SCHEMA."""
-    defaults = LATER | {"betas": _earlier_betas(values)}
+    defaults = ADDED | {"betas": _earlier_betas(values)}
     kept = {name: value for name, value in values.items() if name not in defaults or _differs(value, defaults[name])}
     return json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
 

@@ -474,9 +474,6 @@ OPTIONS = {"groups": 2, "n1": {"eps": 1e-3, "of": [1, 2]}}
     "change",
     [
         lambda options: options.update(eps=5.0),
-        lambda options: options.pop("groups"),
-        lambda options: options.setdefault("eps", 5.0),
-        lambda options: options.clear(),
         lambda options: operator.setitem(options, "eps", 5.0),
         lambda options: operator.delitem(options, "groups"),
         lambda options: operator.ior(options, {"eps": 5.0}),

@@ -90,15 +90,10 @@ def test_run_id_depends_on_every_field_and_not_on_spelling():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scale": "quik"}, "unknown scale 'quik'.*did you mean 'quick'"),
         ({"arm": "RMSN>SSM>GNN"}, "did you mean 'GN'"),
         ({"final_norm": "LM"}, "unknown norm 'LM'"),
-        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"lr": float("nan")}, "lr must be a finite number"),
-        ({"schedule": "cosine"}, "did you mean 'cosine_warmup'"),
-        ({"seed": -1}, "seed must be"),
         ({"down_sample": 3}, r"down_sample must be a list of blocks, .* such as \[2, 4\], got 3"),
-        ({"down_sample": [2.5]}, "down_sample must be"),
         ({"down_norm": "LN"}, "down_norm='LN' without down_sample"),
     ],
 )
@@ -568,9 +563,7 @@ def test_divergence_by_a_finite_loss_with_a_non_finite_gradient_is_found():
     assert np.isnan(result.best_val_accuracy)
 
 
-def test_unknown_task_and_device_are_value_errors():
-    with pytest.raises(ValueError, match="unknown task 'digit'.*did you mean 'digits'"):
-        train(base_config("digit", "smoke"))
+def test_an_unknown_device_is_a_value_error():
     with pytest.raises(ValueError, match="device 'cuda:77'"):
         train(base_config("digits", "smoke", device="cuda:77"))
 
@@ -777,8 +770,3 @@ def test_a_result_does_not_depend_on_what_the_caller_has_set(caller, plainly):
     for one, other in zip(plainly, found, strict=True):
         assert one.curves.equals(other.curves)
         assert all(torch.equal(value, other.checkpoint[name]) for name, value in one.checkpoint.items())
-
-
-def test_more_threads_than_there_are_is_refused_with_what_to_do():
-    with pytest.raises(ValueError, match="threads=4096, but .* set NUMBA_NUM_THREADS=4096 in the environment"):
-        train(base_config("digits", "smoke", threads=4096))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,5 +1,5 @@
 """What the environment decides: where things stand and go, at which scale everything runs, how figures are shown,
-whether results are trained or read.
+whether results are trained or read; and packages that not every machine has.
 
 A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
 This module needs only the standard library, so that a wrong argument is reported at once.
@@ -7,8 +7,11 @@ This module needs only the standard library, so that a wrong argument is reporte
 
 from __future__ import annotations
 
+import functools
 import os
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from mambanorm.basics.errors import brief, unknown
 
@@ -136,3 +139,28 @@ def check_environment() -> None:
             read()
         except ValueError as error:
             raise ValueError(f"{variable}: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# packages that not every machine has. A GPU machine may have torch and little besides: a model trains there without
+# those that keep and read files.
+
+
+class Later:
+    """Stands for a module: `pq = Later("pyarrow.parquet")` imports it with the first `pq.read_table`."""
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self.__name__), attribute)
+
+
+@functools.cache
+def has(package: str) -> bool:
+    """Whether a package can be imported (tried once)."""
+    try:
+        import_module(package)
+    except ImportError:
+        return False
+    return True

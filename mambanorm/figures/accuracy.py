@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.figures.style import (
     COMBINATION,
     GREY,

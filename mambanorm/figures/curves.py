@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.figures.style import (
     COMBINATION,
     GREY,

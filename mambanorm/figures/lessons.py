@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mambanorm.arms import SITES, Arm
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.figures.style import (
     COMBINATION,
     GREY,

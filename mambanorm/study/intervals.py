@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 
 stats = Later("scipy.stats")  # takes half a second
 

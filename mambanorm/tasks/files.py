@@ -35,8 +35,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import replacing
-from mambanorm.basics.later import Later
-from mambanorm.basics.settings import KIT, WORK
+from mambanorm.basics.settings import KIT, WORK, Later
 
 pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
 from mambanorm.tasks.files import (
     SCALE_SIZES,

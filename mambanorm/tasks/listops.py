@@ -32,7 +32,7 @@ import torch
 from tqdm.auto import tqdm
 
 from mambanorm.basics.errors import unknown
-from mambanorm.basics.later import Later, has
+from mambanorm.basics.settings import Later, has
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import cache_file, cached_table, check_whole, data_folder, read_lines, stamps
 from mambanorm.tasks.registry import register_task

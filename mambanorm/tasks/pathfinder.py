@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, open_array, pick, stamps
 from mambanorm.tasks.images import as_sequences, block_mean, open_picture

@@ -27,7 +27,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from mambanorm.basics.later import Later, has
+from mambanorm.basics.settings import Later, has
 from mambanorm.tasks.base import Shape, Split, TaskData
 from mambanorm.tasks.files import cached_table, data_folder
 from mambanorm.tasks.registry import register_task

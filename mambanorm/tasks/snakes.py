@@ -29,7 +29,7 @@ import numba
 import numpy as np
 from tqdm.auto import tqdm
 
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 
 Image = Later("PIL.Image")
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mambanorm.basics.later import Later, has
-from mambanorm.basics.settings import CHECKOUT
+from mambanorm.basics.settings import CHECKOUT, Later, has
 
 psutil, torch = Later("psutil"), Later("torch")
 

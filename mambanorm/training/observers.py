@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mambanorm.basics.atomic import write_bytes
-from mambanorm.basics.later import Later
+from mambanorm.basics.settings import Later
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics.weights import WeightLog
 
