@@ -14,11 +14,11 @@ from scipy import stats
 
 from benchmarks import pictures
 from mambanorm import NORMS, PRESETS, Arm, figures
-from mambanorm.arms import PAPER_NORMS
+from mambanorm.arms import NORM_CHOICES, PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
 from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
-from mambanorm.figures.style import some_of
+from mambanorm.figures.style import BEST, some_of
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
 from mambanorm.study.tables import (
@@ -186,6 +186,8 @@ def test_the_grid_writes_means_leaves_missing_cells_blank_and_marks_divergence(f
     assert len([text for text in texts.values() if text]) == 35
     assert "1 of 3 diverged" in texts[0, 0]
     assert "1 seed" in texts[3, 3]
+    (best,) = [patch for patch in fig.axes[0].patches if same_color(patch.get_edgecolor(), BEST)]
+    assert "87.0" in texts[int(best.get_x()), int(best.get_y())]
     assert f"{100 * (0.46 + 0.40 + 0.01):.1f}" in texts[5, 0]
     assert "blank" in fig.get_supxlabel()
     whole = pd.concat([frame, pd.DataFrame([made_run("digits", "IN>SSM>BN", 0)])])
@@ -247,12 +249,27 @@ def test_a_bar_has_the_colour_of_its_norm_the_height_of_its_mean_and_the_sd_of_i
         (bar,) = [one for one in ax.patches if one.get_x() < x < one.get_x() + one.get_width()]
         assert bar.get_height() == pytest.approx(values.mean())
         assert same_color(bar.get_facecolor()[:3], figures.PALETTE[norm])
-        spreads = [
-            line.get_ydata() for line in ax.lines if len(set(line.get_xdata())) == 1 == abs(line.get_xdata()[0] - x) + 1
+        ends = [
+            line.get_ydata() for line in ax.lines if line.get_marker() == "None" and list(line.get_xdata()) == [x, x]
         ]
-        assert [list(np.sort(ends)) for ends in spreads if len(ends) == 2 and np.isfinite(ends).all()] == (
-            [pytest.approx([values.mean() - values.std(), values.mean() + values.std()])] if len(values) > 1 else []
-        )
+        spread = values.mean() + values.std() * np.array([-1, 1])
+        assert [list(some) for some in ends if np.isfinite(some).all()] == [pytest.approx(spread)] * (len(values) > 1)
+
+
+def test_the_pale_bar_is_before_the_ssm_the_other_after_it_and_lines_join_the_runs_of_a_seed(frame):
+    ax, here = figures.fig_position(frame).axes[0], frame[frame.task == "digits"]
+    for x, norm in enumerate(NORM_CHOICES):
+        arms = {-0.2: f"{norm}>SSM>None", 0.2: f"None>SSM>{norm}"}
+        values = {side: 100 * here[here.arm == arm].test_accuracy.to_numpy() for side, arm in arms.items()}
+        for side, alpha in ((-0.2, 0.4), (0.2, 0.9)):
+            (bar,) = [one for one in ax.patches if one.get_x() < x + side < one.get_x() + one.get_width()]
+            assert bar.get_height() == pytest.approx(values[side].mean())
+            assert bar.get_alpha() == alpha
+        lines = {tuple(np.round(line.get_xdata(), 6)): [] for line in ax.lines}
+        for line in ax.lines:
+            lines[tuple(np.round(line.get_xdata(), 6))].append(list(line.get_ydata()))
+        joined = sorted(lines[round(x - 0.2, 6), round(x + 0.2, 6)])
+        np.testing.assert_allclose(joined, np.sort(np.transpose(list(values.values())), axis=0))
 
 
 def test_paired_differences_say_what_their_lines_are(frame):

@@ -124,9 +124,7 @@ def _name(site: str) -> str:
 
 
 def _amount(row: Any) -> str:
-    digits = 1 if row.unit == "points" else 3
-    interval = f" [{row.low:.{digits}f}, {row.high:.{digits}f}]" if row.low == row.low else " (one seed: no interval)"
-    return f"{row.gain:+.{digits}f} {row.unit}{interval}".replace("-", "−")
+    return points(row.gain, row.low, row.high, "pp" if row.unit == "points" else row.unit)
 
 
 def of_models(presets: dict[str, Any], names: Iterable[str]) -> pd.DataFrame:
