@@ -172,7 +172,7 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
 
 
 def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> tuple[int, dict[str, Any]]:
-    """E and the sizes of a Mamba-2 block. B and C are G·N wide: ValueError where nobody says what G is, or it cannot be."""
+    """E and the sizes of a Mamba-2 block. B and C are G·N wide: ValueError where G is not said, or cannot be."""
     (heads,) = _shape(state, LAYER + "mixer.A_log", "(H,)")
     d_inner = _shape(state, LAYER + "mixer.out_proj.weight", "(D, E)")[1]
     convolved, _, d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E + 2·G·N, 1, K)")
