@@ -233,8 +233,7 @@ def more(names: list[str]) -> str:
     return f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# which architecture a checkpoint is of, and what its config says that no tensor shows
+# which architecture a checkpoint is of, and what its config says
 
 FAMILIES = {"mamba": "Mamba-1", "mamba2": "Mamba-2", "falcon_mamba": "Falcon-Mamba"}
 """transformers' model_type of what is carried → its name."""
