@@ -96,7 +96,9 @@ def load_mamba_checkpoint(
     said = _read_config(hf_config)
     family = _family_of(state, said, told="arm" in config)
     found = _read_sizes(state, family, config.get("n_groups", said.get("n_groups")))
-    _check_sizes_agree(found, said)
+    for ours, theirs in SIZES.items():
+        if ours in found and theirs in said and found[ours] != said[theirs]:
+            raise ValueError(f"hf_config has {theirs}={said[theirs]!r}, the tensors {found[ours]}: give their own")
     told = None if "tie" in config else said.get("tie_word_embeddings")
     if told is False and HEAD not in state:
         raise ValueError(f"missing: {HEAD}, which hf_config says is not tied to the embedding; {NEEDED}")
@@ -148,8 +150,13 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
     if numbers != set(range(len(numbers))):
         raise ValueError(f"layers are numbered {sorted(numbers)[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
-    sizes = _read_mamba2(state, n_groups) if family == "mamba2" else _read_mamba(state)
-    d_inner = sizes.pop("d_inner")
+    if family == "mamba2":
+        d_inner, sizes = _read_mamba2(state, n_groups)
+    else:
+        d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
+        d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E, 1, K)")[2]
+        dt_rank = _shape(state, LAYER + "mixer.dt_proj.weight", "(E, R)")[1]
+        sizes = dict(d_state=d_state, d_conv=d_conv, dt_rank=dt_rank)
     if d_inner % d_model:
         raise ValueError(
             f"E = {d_inner} is no multiple of D = {d_model}: a block here is a whole number of times wider"
@@ -164,16 +171,8 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
     )
 
 
-def _read_mamba(state: dict[str, Tensor]) -> dict[str, Any]:
-    """The sizes of a Mamba-1 or Falcon-Mamba block."""
-    d_inner, d_state = _shape(state, LAYER + "mixer.A_log", "(E, N)")
-    d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E, 1, K)")[2]
-    dt_rank = _shape(state, LAYER + "mixer.dt_proj.weight", "(E, R)")[1]
-    return dict(d_inner=d_inner, d_state=d_state, d_conv=d_conv, dt_rank=dt_rank)
-
-
-def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> dict[str, Any]:
-    """The sizes of a Mamba-2 block. B and C are G·N wide: ValueError where nobody says what G is, or it cannot be."""
+def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> tuple[int, dict[str, Any]]:
+    """E and the sizes of a Mamba-2 block. B and C are G·N wide: ValueError where G is not said, or cannot be."""
     (heads,) = _shape(state, LAYER + "mixer.A_log", "(H,)")
     d_inner = _shape(state, LAYER + "mixer.out_proj.weight", "(D, E)")[1]
     convolved, _, d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E + 2·G·N, 1, K)")
@@ -187,9 +186,8 @@ def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> dict[str, An
         raise ValueError(
             f"{heads} heads in E = {d_inner} channels and n_groups={n_groups} in B and C of {bc} channels do not fit"
         )
-    d_state = bc // n_groups
     own = dict(model="mamba2", head_dim=d_inner // heads, n_groups=n_groups)
-    return dict(d_inner=d_inner, d_state=d_state, d_conv=d_conv, **own)
+    return d_inner, dict(d_state=bc // n_groups, d_conv=d_conv, **own)
 
 
 def _read_norms(state: dict[str, Tensor], family: str, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,8 +233,7 @@ def more(names: list[str]) -> str:
     return f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# which architecture a checkpoint is of, and what its config says that no tensor shows
+# which architecture a checkpoint is of, and what its config says
 
 FAMILIES = {"mamba": "Mamba-1", "mamba2": "Mamba-2", "falcon_mamba": "Falcon-Mamba"}
 """transformers' model_type of what is carried → its name."""
@@ -351,10 +348,3 @@ def _family_of(state: Mapping[str, Tensor], config: Mapping[str, Any], *, told: 
             stacklevel=3,
         )
     return said
-
-
-def _check_sizes_agree(found: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """ValueError where the config states another size than the tensors have: it is another checkpoint's."""
-    for ours, theirs in SIZES.items():
-        if ours in found and theirs in config and found[ours] != config[theirs]:
-            raise ValueError(f"hf_config has {theirs}={config[theirs]!r}, the tensors {found[ours]}: give their own")
