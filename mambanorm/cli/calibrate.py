@@ -1,4 +1,4 @@
-"""`mambanorm calibrate`: how often the verdicts' rule is wrong, by whole made-up studies through the same code."""
+"""`mambanorm calibrate`: how often the verdicts' rule is wrong, by made-up studies through the rule's own functions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
 
-SUMMARY = "simulate whole studies and print how often the verdicts are wrong, and what they find"
+SUMMARY = "simulate studies and print how often the verdicts are wrong, and what they find"
 EXAMPLES = [
     "--claims H8s --studies 200",
-    "--claims H1s,H8s --scenarios flat,tails --studies 1000",
-    "--workers 2 --record",
+    '--claims H1s,H8s --scenarios "tied rates,t3" --studies 1000',
+    "--studies 4000 --record",
 ]
 
 
@@ -19,10 +19,7 @@ def add(command: Parser) -> None:
     command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H8s (default: all)")
     command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
     command.add_argument("--studies", type=arg.positive, default=1_000, metavar="N", help="a cell (default: 1000)")
-    command.add_argument("--workers", type=arg.positive, default=1, metavar="N", help="processes (default: 1)")
-    command.add_argument(
-        "--record", action="store_true", help="write the table of the repository; broken off, it goes on"
-    )
+    command.add_argument("--record", action="store_true", help="write the table of the repository")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,10 +28,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.record and (options.claims or options.scenarios):
         raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
-    cells = calibration.jobs(options.claims, options.scenarios, studies=options.studies)
     if options.record and not CHECKOUT:
         raise ValueError("--record writes a table of the project's repository: it needs a checkout")
-    frame = calibration.calibrate(cells, options.workers, keep=calibration.UNFINISHED if options.record else None)
+    frame = calibration.calibrate(calibration.cells(options.claims, options.scenarios, options.studies))
     print(calibration.calibration_text(frame))
     if options.record:
         print("\n".join(map(str, calibration.record_calibration(frame))))

@@ -25,7 +25,7 @@ def add(command: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from mambanorm import claims
-    from mambanorm.claims.protocol import PROTOCOL, VERSIONS
+    from mambanorm.claims.protocol import DATE, PROTOCOL, VERSION
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     frame = claims.train_verdicts(ids, **asked, **engine)
     verdicts = [claims.judge(name, frame, scale=scale) for name in ids]
-    print(f"Protocol {VERSIONS[-1].number} of {VERSIONS[-1].date}, scale {scale}; the rule in words: {PROTOCOL}\n")
+    print(f"Protocol {VERSION} of {DATE}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(claims.describe, verdicts)))
     print("\n" + "\n".join(map(claims.one_line, verdicts)))
     return report_failed(frame)

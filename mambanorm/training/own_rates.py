@@ -1,5 +1,6 @@
 """What recorded runs tell of runs to come: the learning rate of an arm, and how long a run takes.
 
+best_rate       the rate of an arm, here and in every verdict: the best mean on validation
 own_rate        the rate at which an arm's recorded runs are best on validation
 at_own_rates    `grid`, each arm at its own rate
 weight          about how many seconds a run takes
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from mambanorm.arms import Arm
@@ -22,6 +24,17 @@ from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.recorded_results import recorded_path
 
 SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
+
+
+def best_rate(validation: np.ndarray) -> np.ndarray:
+    """(…,) the index of the rate with the best mean over its seeds, the smaller of equals; a rate that has fewer seeds
+    than another is none to choose. validation: (…, rates, seeds), a diverged run with chance, NaN where there is no
+    run."""
+    there = np.isfinite(validation)
+    runs = there.sum(axis=-1)
+    mean = np.where(there, validation, 0.0).sum(axis=-1) / np.maximum(runs, 1)
+    whole = runs == runs.max(axis=-1, keepdims=True)
+    return np.where(whole, np.round(mean, 9), -np.inf).argmax(axis=-1)
 
 
 @lru_cache(maxsize=8)
@@ -40,14 +53,14 @@ def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
 def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
     frame = _scores(path, mtime_ns)
     mine = frame[(frame.task == task) & (frame.arm == arm)]
-    found = []
-    for lr in sorted(map(float, mine.lr.unique())):
-        own = base_config(task, scale, arm=arm, lr=lr)
-        ids = {own.with_seed(seed).run_id: seed for seed in sorted(map(int, mine.seed.unique()))}
-        if there := [name for name in ids if name in mine.index]:
-            found.append((len(there), mine.score[there].mean(), lr, tuple(ids[name] for name in there)))
-    best = max(found, default=None)
-    return best and best[2:]
+    rates, seeds = (sorted(mine[name].unique().tolist()) for name in ("lr", "seed"))
+    own = [base_config(task, scale, arm=arm, lr=lr) for lr in rates]
+    ids = np.array([[config.with_seed(seed).run_id for seed in seeds] for config in own])
+    scores = mine.score.reindex(ids.ravel()).to_numpy().reshape(ids.shape)
+    if not np.isfinite(scores).any():
+        return None
+    best = best_rate(scores)
+    return rates[best], tuple(seed for seed, score in zip(seeds, scores[best], strict=True) if np.isfinite(score))
 
 
 def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:

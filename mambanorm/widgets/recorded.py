@@ -1,4 +1,4 @@
-"""What the recorded results say of one arm: a row a task and seed, at the learning rate that the other seeds choose.
+"""What the recorded results say of one arm: a row a task and seed, at its learning rate.
 
 recorded_cell, recorded_arm    an arm on one task, on all of them
 recorded_rates                 … at every learning rate
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from mambanorm.arms import PAPER_NORMS, Arm
-from mambanorm.claims.evidence import Evidence, Paired
+from mambanorm.claims.evidence import Evidence, Runs
 from mambanorm.training.grid import base_config
 from mambanorm.training.recorded_results import recorded, recorded_path
 
@@ -31,11 +32,11 @@ def evidence(scale: str) -> Evidence | None:
 
 
 @lru_cache(512)
-def tuned(scale: str, task: str, arm: str) -> Paired | None:
+def tuned(scale: str, task: str, arm: str) -> Runs | None:
     """One arm at its learning rates; None where it is not recorded."""
     known = evidence(scale)
     found = known.tuned((arm,), task) if known is not None and task in known.tasks else None
-    return found if found is not None and found.seeds else None
+    return found if found is not None and found.whole_seeds else None
 
 
 def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
@@ -45,20 +46,21 @@ def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
     found = tuned(scale, task, arm)
     if found is None:
         return pd.DataFrame(columns=COLUMNS)
-    columns = found.columns
-    return pd.DataFrame(
+    there = np.isfinite(found.at("diverged")[0])
+    frame = pd.DataFrame(
         dict(
             scale=scale,
             task=task,
             arm=arm,
             seed=found.seeds,
-            accuracy=columns["score"][0] / 100,
-            chance=columns["chance"][0] / 100,
-            diverged=columns["diverged"][0] > 0,
+            accuracy=found.at("score")[0] / 100,
+            chance=found.at("chance")[0] / 100,
+            diverged=found.at("diverged")[0] > 0,
             lr=found.lr[0],
-            run_id=found.ids[0],
+            run_id=found.ids[0, found.best[0]],
         )
     )[COLUMNS]
+    return frame[there].reset_index(drop=True)
 
 
 def recorded_arm(arm: str) -> pd.DataFrame:
