@@ -18,15 +18,14 @@ import pandas as pd
 import torch
 
 from benchmarks.cases import SECTIONS, Sizes, groups
+from benchmarks.pictures import fig_scaling, fig_speed
 from benchmarks.table import as_text, groups_of, report, table, target_table, verdicts
 from benchmarks.timing import Limits, measure
-from mambanorm import figures
-from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.errors import shown
 from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import plural, spell
 from mambanorm.kernels.threads import set_threads
-from mambanorm.report.index import write_bytes, write_text
 from mambanorm.training import machine
 from mambanorm.training.cluster import warm_up
 
@@ -115,5 +114,5 @@ def draw(rows: list[dict], caption: str) -> dict:
     """The pictures that these rows give: name → figure."""
     frame = pd.DataFrame(rows)
     timed = set(frame.section[frame.median_ms.notna()])
-    makers = {"speed": ("step", figures.fig_speed), "scaling": ("length", figures.fig_scaling)}
+    makers = {"speed": ("step", fig_speed), "scaling": ("length", fig_scaling)}
     return {name: make(frame, caption) for name, (section, make) in makers.items() if section in timed}

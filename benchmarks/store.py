@@ -46,9 +46,9 @@ from mambanorm.study.experiments import GRID_ARMS, study
 from mambanorm.training import machine
 from mambanorm.training.grid import base_config, grid, unique
 from mambanorm.training.index import INDEX
+from mambanorm.training.result import MANIFEST
 from mambanorm.training.run import train
 from mambanorm.training.store import load_runs, save_run
-from mambanorm.training.stored_run import MANIFEST
 
 RESULTS = ROOT / "benchmarks" / "results"
 SCALE, TASKS = "quick", ("digits", "listops")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from mambanorm import answers
-from mambanorm.answers.normvary import steps_table
+from mambanorm.answers.two_norms import steps_table
 from mambanorm.answers.words import listed
 from mambanorm.study import contrasts, procedure, tables
 

@@ -15,8 +15,8 @@ from mambanorm.claims.pages import of_seeds
 from mambanorm.diagnostics import sigma_history
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
+from mambanorm.study.intervals import two_looks
 from mambanorm.study.tables import paired_steps
-from mambanorm.study.two_looks import two_looks
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 from tests.planted import made_up
@@ -305,7 +305,7 @@ def test_the_guesses_on_the_choice_read_the_weights_the_blends_and_dyt():
 
 def test_selectors_of_a_trained_model_are_drawn_by_class_and_over_steps_where_there_are_some():
     fig = figures.fig_selector(CHOSEN, "one run")
-    assert [ax.get_title(loc="left") for ax in fig.axes if ax.images] == ["by class"]
+    assert [ax.get_title(loc="left") for ax in fig.axes if ax.get_xlabel() == "class"] == ["by class"]
     assert len(fig.axes) == 2  # with its colour bar
     over = pd.concat([CHOSEN.assign(step=1), CHOSEN.assign(step=9)])
     assert "by class, step 9" in [ax.get_title(loc="left") for ax in figures.fig_selector(over, "one run").axes]

@@ -32,16 +32,10 @@ def numbers(*shape, **options):
 GATES = {
     "too short": (numbers(B, L - 1, D), "z must be as y"),
     "far too long": (numbers(B, 5_000, D), "z must be as y"),
-    "too few channels": (numbers(B, L, 1), "z must be as y"),
-    "one row": (numbers(1, L, D), "z must be as y"),
-    "flat": (numbers(B * L, D), "z must be as y"),
-    "transposed": (numbers(B, D, L), "z must be as y"),
     "whole numbers": (numbers(B, L, D, dtype=torch.int64), "z has dtype torch.int64"),
-    "complex": (numbers(B, L, D, dtype=torch.complex64), "z has dtype torch.complex64"),
     "elsewhere": (numbers(B, L, D, device="meta"), "z must be as y"),
     "sparse": (numbers(B, L, D).to_sparse(), "z has layout torch.sparse_coo"),
     "an array": (numbers(B, L, D).numpy(), "z is a ndarray; a tensor (2, 5, 8) is needed"),
-    "True": (True, "z is True; a tensor"),
 }
 INPUTS = {
     "a list": ([[[1.0] * D] * L] * B, "x is a list; a tensor (B, L, 8) is needed: use torch.as_tensor(x)"),
@@ -49,12 +43,9 @@ INPUTS = {
         np.ones((B, L, D), np.float32),
         "x is a ndarray; a tensor (B, L, 8) is needed: use torch.as_tensor(x)",
     ),
-    "None": (None, "x is None"),
     "whole numbers": (torch.ones(B, L, D, dtype=torch.int64), "x has dtype torch.int64; a real floating-point"),
-    "complex": (torch.ones(B, L, D, dtype=torch.complex64), "x has dtype torch.complex64"),
     "sparse": (torch.ones(B, L, D).to_sparse(), "x has layout torch.sparse_coo"),
     "negated": (torch._neg_view(torch.ones(B, L, D)), "x is a negated view"),
-    "without channels": (torch.ones(B, L), "expects (B, L, D)"),
     "too many channels": (torch.ones(B, L, D + 1), "expects (B, L, D)"),
     "empty": (torch.ones(B, 0, D), "nothing to normalize"),
 }
@@ -64,12 +55,9 @@ ELSEWHERE = {
 }
 LENGTHS = {
     "a list": ([1, 2], "lengths must be a tensor of 2 whole numbers, got a list"),
-    "real": (torch.ones(B), "lengths must be 2 whole numbers"),
     "flags": (torch.ones(B, dtype=torch.bool), "lengths must be 2 whole numbers, one a row, got torch.bool"),
-    "complex": (torch.ones(B, dtype=torch.complex64), "lengths must be 2 whole numbers"),
     "too few": (torch.ones(1, dtype=torch.int64), "lengths must be 2 whole numbers"),
     "too long": (torch.tensor([1, L + 1]), "lengths must lie in 1..5 (the sequence length), got 1..6"),
-    "zero": (torch.tensor([0, 1]), "lengths must lie in 1..5"),
     "on meta": (torch.ones(B, dtype=torch.int64, device="meta"), "lengths must be on the device of x, cpu, got meta"),
 }
 
@@ -113,26 +101,17 @@ def norm_cases():
 OPTIONS = [
     ("LN", {"eps": math.inf}, "eps must be finite, got inf"),
     ("LN", {"eps": math.nan}, "eps must be above 0, got nan"),
-    ("LN", {"eps": True}, "eps must be a number, got True"),
     ("LN", {"eps": "x"}, "eps must be a number, got 'x'"),
-    ("LN", {"eps": None}, "eps must be a number, got None"),
     ("LN", {"eps": 0}, "eps must be above 0, got 0"),
     ("None", {"eps": -1.0}, "eps must be above 0, got -1.0"),
     ("LN", {"affine": "no"}, "affine must be True or False, got 'no'"),
-    ("LN", {"affine": 1}, "affine must be True or False, got 1"),
-    ("LN", {"affine": None}, "affine must be True or False, got None"),
     ("GN", {"groups": True}, "groups must be a positive whole number, got True"),
-    ("GN", {"groups": 2.0}, "groups must be a positive whole number, got 2.0"),
     ("GN", {"groups": 3}, "8 channels do not divide into 3 groups"),
     ("LN", {"groups": 0}, "groups must be a positive whole number, got 0"),
-    ("BN", {"momentum": True}, "momentum must be a number, got True"),
     ("BN", {"momentum": math.nan}, "momentum is the weight of the new statistic, 0..1, got nan"),
-    ("BN", {"momentum": "0.1"}, "momentum must be a number, got '0.1'"),
     ("BN", {"momentum": -math.inf}, "momentum must be finite, got -inf"),
     ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
-    ("NormVary", {"statistics": None}, "unknown NormVary statistics None"),
     ("NormVary", {"learn_weights": "no"}, "learn_weights must be True or False, got 'no'"),
-    ("NormVary-fixed", {"affine": "yes"}, "affine must be True or False, got 'yes'"),
     ("NormVary", {"learn_weigths": False}, "did you mean 'learn_weights'"),
 ]
 
@@ -152,19 +131,15 @@ def option_cases():
     for name, options, message in OPTIONS:
         yield f"{name} with {options}", lambda n=name, o=options: mn.create_norm(n, D, **o), message
     yield "NormVary itself, eps", lambda: mn.NormVary(D, eps=math.inf), "eps must be finite"
-    yield "NormVary itself, groups", lambda: mn.NormVary(D, groups=True), "groups must be a positive whole number"
     yield "NormVary itself, d", lambda: mn.NormVary("8"), "d must be a positive whole number, got '8'"
     for d in (True, 8.0, "8", None, -1):
         yield f"{d!r} channels", lambda d=d: mn.create_norm("LN", d), f"d must be a positive whole number, got {d!r}"
     yield "a norm without a name", lambda: entered(""), "a norm's name must be a word"
     for name in ("A>B", "A,B", "A\n", "A B", "<b>", "\x1b[31m", "A" * 65):
         yield f"a norm called {name!r}", lambda name=name: entered(name), "letters, digits and _ . -, got "
-    yield "a bare decorator", lambda: entered(nn.Identity), "a norm's name must be a word"
     yield "a norm that is causal by text", lambda: entered(causal="no"), "causal of norm 'Bad' must be True or False"
     yield "axes as one text", lambda: entered(axes="BL"), "axes of norm 'Bad' must be a tuple of texts"
-    yield "axes as numbers", lambda: entered(axes=(0, 1)), "axes of norm 'Bad' must be a tuple of texts"
     yield "a source of nothing", lambda: entered(source=None), "source of norm 'Bad' must be a text, got None"
-    yield "an equation of nothing", lambda: entered(equation=1), "equation of norm 'Bad' must be a text, got 1"
     yield (
         "a norm for no channels",
         lambda: mn.register_norm("Bad", equation="", source="", axes=(), causal=True, learnable="")(lambda: None),
@@ -190,9 +165,6 @@ def convolved(u=None, weight=None, bias=None):
 
 def scan_cases():
     yield "conv_silu, too few weights", lambda: convolved(weight=torch.ones(3, 1, 4)), "conv_silu: weight has shape"
-    yield "conv_silu, one weight for all", lambda: convolved(weight=torch.ones(1, 1, 4)), "needed is (8, 1, 4)"
-    yield "conv_silu, a full convolution", lambda: convolved(weight=torch.ones(D, D, 4)), "needed is (8, 1, 4)"
-    yield "conv_silu, flat weights", lambda: convolved(weight=torch.ones(D, 4)), "conv_silu: weight has shape (8, 4)"
     yield "conv_silu, no tap", lambda: convolved(weight=torch.ones(D, 1, 0)), "conv_silu: weight has shape (8, 1, 0)"
     yield "conv_silu, too few biases", lambda: convolved(bias=torch.ones(1)), "conv_silu: bias has shape (1,)"
     yield "conv_silu, bias False", lambda: convolved(bias=False), "bias is False; a tensor (E,) is needed"
@@ -204,11 +176,8 @@ def scan_cases():
     flat = "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
     yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), flat
     yield "conv_silu, empty u", lambda: convolved(u=torch.ones(B, 0, D)), "each at least 1"
-    yield "conv_silu, a list", lambda: convolved(u=[[[1.0]]]), "u is a list; a tensor (B, L, E) is needed"
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
     yield "scan, a list", lambda: scanned(u=[[[1.0]]]), "u is a list; a tensor (B, D, L) is needed"
-    yield "scan, an array", lambda: scanned(A=np.ones((D, 3))), "A is a ndarray; a tensor is needed"
-    yield "scan, complex A", lambda: scanned(A=torch.ones(D, 3, dtype=torch.complex64)), "A has dtype torch.complex64"
     yield "scan, sparse B", lambda: scanned(B=torch.ones(B, 3, L).to_sparse()), "B has layout torch.sparse_coo"
     yield "scan, a negated u", lambda: scanned(u=torch._neg_view(numbers(B, D, L))), "u is a negated view"
     yield "scan, z on meta", lambda: scanned(z=torch.ones(B, D, L, device="meta")), "z is on meta"
@@ -218,11 +187,9 @@ def scan_cases():
     yield "scan_backend of a text", lambda: scan_backend("cpu"), "tensor is 'cpu'; a tensor is needed"
     for n in (0, -1, 1.5, "2", None, True):
         yield f"set_threads({n!r})", lambda n=n: set_threads(n), f"threads: {n!r} given, a whole number of at least 1"
-    yield "cross_scan of a list", lambda: mn.cross_scan([1]), "x is a list; a tensor (B, D, H, W) is needed"
     yield "cross_scan of a sequence", lambda: mn.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
     yield "cross_merge of a list", lambda: mn.cross_merge([1], 2, 3), "y is a list; a tensor (B, 4, D, H·W)"
     yield "cross_merge to no size", lambda: mn.cross_merge(torch.ones(1, 4, 2, 6), "2", 3), "height must be a positive"
-    yield "cross_merge, negative", lambda: mn.cross_merge(torch.ones(1, 4, 2, 6), -2, -3), "height must be a positive"
 
 
 # ------------------------------------------------------------------------------------------- blocks and models
@@ -283,11 +250,9 @@ def block_cases():
         "this cache is of another block: state has shape (2, 16, 3), needed is (2, 16, 16)",
     )
     yield "step of a list", lambda: mn.MambaBlock(D).step([1], mn.MambaBlock(D).new_cache(1)), "x is a list"
-    yield "VSSBlock, a list", lambda: mn.VSSBlock(D)([1]), "x is a list; a tensor (B, H, W, 8) is needed"
     yield "VSSBlock, empty", lambda: mn.VSSBlock(D)(image[:, :0]), "VSSBlock expects (B, H, W, D) with D = 8"
     yield "VSSBlock, float64", lambda: mn.VSSBlock(D)(image.double()), "use x.to(torch.float32)"
     yield "VSSBlock, on meta", lambda: mn.VSSBlock(D)(image.to("meta")), "x is on meta and LayerNorm on cpu"
-    yield "VSSBlock, complex", lambda: mn.VSSBlock(D)(image.to(torch.complex64)), "x has dtype torch.complex64"
     for parameter, shape, said in (
         ("Ds", 3, "low_rank_scan: D has shape (3,), needed is (64,)"),
         ("conv2d.bias", 3, "conv_silu: bias has shape (3,), needed is (16,)"),
@@ -300,7 +265,6 @@ def block_cases():
 def model_cases():
     x, image, cache = numbers(B, L, 2), numbers(B, 4, 4, 1), language().new_cache(B)
     yield "a classifier, a list", lambda: classifier()([[1.0]]), "x is a list; a tensor of real values (B, L, 2)"
-    yield "a classifier, an array", lambda: classifier()(x.numpy()), "x is a ndarray; a tensor of real values (B, L, 2)"
     yield "a classifier, float64", lambda: classifier()(x.double()), "x is torch.float64 and this model torch.float32"
     yield "a classifier, on meta", lambda: classifier()(x.to("meta")), "x is on meta and this model on cpu"
     yield "a classifier, no row", lambda: classifier()(x[:0]), "expected real values (B, L, 2), at least one"
@@ -308,29 +272,20 @@ def model_cases():
     yield "words, a list", lambda: words()([[1, 2]]), "expected a tensor of token ids (B, L), got a list"
     yield "words, bytes", lambda: words()(IDS.to(torch.uint8)), "as int64 or int32, got torch.uint8"
     yield "words, unknown", lambda: words()(IDS * 9), "token ids must lie in 0..8, got 9..9"
-    yield "words, below zero", lambda: words()(-IDS), "token ids must lie in 0..8, got -1..-1"
-    yield "words, none", lambda: words()(IDS[:, :0]), "at least one"
     yield "words, on meta", lambda: words()(IDS.to("meta")), "x is on meta and this model on cpu"
     yield "no words", lambda: words(vocab_size=0), "vocab_size must be a positive whole number, got 0"
     yield "no features", lambda: classifier(in_features=True), "in_features must be a positive whole number, got True"
-    yield "a width of text", lambda: classifier(d_model="8"), "d_model must be a positive whole number, got '8'"
     yield "a model's norm options", lambda: classifier(norm_options=["eps"]), "norm_options must be a dict"
-    yield "a model's eps", lambda: classifier(norm_options={"eps": math.inf}), "eps must be finite"
     yield "images, a list", lambda: images()([1]), "x is a list; a tensor of images (B, H, W, 1) is needed"
-    yield "images, an array", lambda: images()(image.numpy()), "x is a ndarray; a tensor of images"
     yield "images, bytes", lambda: images()(image.to(torch.uint8)), "expected images (B, H, W, 1), got torch.uint8"
     yield "images, float64", lambda: images()(image.double()), "use x.to(torch.float32)"
     yield "images, none", lambda: images()(image[:0]), "at least one"
     yield "images, halved at 1.5", lambda: images(n_layers=3, down_sample=(1.5,)), "down_sample names blocks among 1..2"
-    yield "images, halved at text", lambda: images(n_layers=3, down_sample="1"), "down_sample names blocks among 1..2"
-    yield "images, halved at a number", lambda: images(n_layers=3, down_sample=1), "down_sample names blocks among 1..2"
     yield "images, halved at True", lambda: images(n_layers=3, down_sample=(True,)), "down_sample names blocks among"
-    yield "language, an array", lambda: language()(IDS.numpy()), "got a ndarray: use torch.as_tensor"
     yield "language, text", lambda: language()("The"), "got 'The': text must be encoded first"
     yield "language, on meta", lambda: language()(IDS.to("meta")), "ids is on meta and this model on cpu"
     yield "language, tie", lambda: language(tie="no"), "tie must be True or False, got 'no'"
     yield "language, step without a cache", lambda: language().step(IDS[:, 0], None), "a step needs the cache"
-    yield "language, step with numbers", lambda: language().step(IDS[:, 0], [1]), "a step needs the BlockCache"
     yield (
         "language, another model's cache",
         lambda: language(d_state=2).step(IDS[:, 0], cache),
@@ -400,7 +355,6 @@ def task_cases():
     where = "task 'bad' at scale 'smoke': "
     nan = "inputs of the train split hold NaN or infinite values, first in row 2"
     yield "NaN in a task", lambda: loaded(lambda: data(split(holding(math.nan)))), where + nan
-    yield "infinity in a task", lambda: loaded(lambda: data(split(holding(-math.inf)))), where + nan
     yield (
         "NaN in the test split",
         lambda: loaded(lambda: data(test=split(holding(math.nan)))),
@@ -426,13 +380,10 @@ def task_cases():
         where + "labels of the val split run from -1 to 1: allowed are 0 to 1",
     )
     yield "real labels", lambda: loaded(lambda: data(split(labels=torch.ones(4)))), where + "labels are torch.float32"
-    yield "labels as a list", lambda: split(labels=[0, 1, 0, 1]), "labels are a list: a tensor is needed"
     yield "labels as flags", lambda: split(labels=torch.ones(4) > 0), "labels are torch.bool: whole numbers are needed"
     yield "inputs as an array", lambda: split(np.ones((4, L, 1))), "inputs are a ndarray: a tensor is needed"
     yield "inputs in float64", lambda: split(numbers(4, L, 1).double()), "inputs are torch.float64: allowed are float32"
-    yield "complex inputs", lambda: split(numbers(4, L, 1).to(torch.complex64)), "inputs are torch.complex64"
     yield "real lengths", lambda: split(lengths=torch.ones(4)), "lengths are torch.float32: whole numbers are needed"
-    yield "lengths as a list", lambda: split(lengths=[1, 2, 3, 4]), "lengths are a list: a tensor is needed"
     yield (
         "words beyond the vocabulary",
         lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7),
@@ -450,7 +401,6 @@ def task_cases():
         "which is not in_channels=1",
     )
     yield "no class", lambda: data(n_classes=0), "n_classes must be a positive whole number, got 0"
-    yield "classes by name", lambda: data(n_classes="two"), "n_classes must be a positive whole number, got 'two'"
     yield "no Split", lambda: data(numbers(4, L, 1)), "the train split is a Tensor: a Split is needed"
     yield "a task of nothing", lambda: loaded(lambda: None), where + "its function must return a TaskData, got None"
     yield (
@@ -460,7 +410,6 @@ def task_cases():
     )
     for name in ("../../x", "a/b", "<script>", "a\n", "\x1b[31m", ".hidden"):
         yield f"a task called {name!r}", lambda name=name: registered(name), "a task's name must be a word"
-    yield "a task named by a function", lambda: registered(print), "a task's name must be a word"
     yield "a task without a title", lambda: registered(title=None), "title of a task must be a text, got None"
     yield "a task of a kind", lambda: registered(kind="images"), "did you mean 'image'"
     yield "a task that is no function", lambda: registered(function=data()), "load of task 'bad' must be a function"

@@ -19,7 +19,7 @@ from mambanorm.claims.other_sources import AFTER_GATE, JAMBA, MAMBA
 from mambanorm.study import robustness
 from mambanorm.study.experiments import LADDER, ladder
 from mambanorm.training.grid import base_config
-from mambanorm.training.stored_run import config_row
+from mambanorm.training.result import config_row
 from tests import planted
 
 SCALE, NONE, AFTER = "smoke", "None>SSM>None", "None>SSM>LN"

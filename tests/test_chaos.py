@@ -14,8 +14,8 @@ import pytest
 import torch
 from chaos.monkey import RUNS, WORKERS, Cluster, Disk, Trace, schedule, unleash
 
+from mambanorm.training.result import read_run
 from mambanorm.training.store import check_runs
-from mambanorm.training.stored_run import read_run
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
 MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")

@@ -14,7 +14,7 @@ from mambanorm.claims import CLAIMS, VERDICTS, calibration, judge, verdict_table
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.rows import spread
 from mambanorm.study import intervals
-from mambanorm.training.stored_run import config_row
+from mambanorm.training.result import config_row
 from tests.planted import made_up, skeleton, study, where
 
 SCALE = "smoke"

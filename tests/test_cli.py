@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from mambanorm import base_config, claims
-from mambanorm.cli import train as train_command
+from mambanorm.cli import training as train_command
 from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
 from mambanorm.report import study as report
@@ -46,31 +46,22 @@ def test_every_command_has_help_with_examples(command, capsys):
     [
         (["swep"], "did you mean 'sweep'"),
         (["train", "--arm", "RMS>SSM>GN"], "did you mean 'RMSN'"),
-        (["train", "--arm", "RMSN-SSM-GN"], "did you mean 'RMSN>SSM>GN'"),
         (["train", "--arm", "preset:VMama"], "did you mean 'VMamba'"),
         (["train", "--arm", "LN>SSM>LN", "--task", "digit"], "did you mean 'digits'"),
-        (["train", "--arm", "LN>SSM>LN", "--scale", "smok"], "did you mean 'smoke'"),
         (["train", "--arm", "LN>SSM>LN", "--set", "n_layer=3"], "did you mean 'n_layers'"),
-        (["train", "--arm", "LN>SSM>LN", "--set", "n_layers=3.5"], "n_layers must be a whole number, got '3.5'"),
-        (["train", "--arm", "LN>SSM>LN", "--set", "n_layers=0"], "at least 1"),
         (["train", "--arm", "LN>SSM>LN", "--set", "lr"], "lr=VALUE"),
         (
             ["train", "--arm", "LN>SSM>LN", "--set", "down_sample=1"],
             "down_sample must be a list such as [2, 4], got '1'",
         ),
-        (["train", "--arm", "LN>SSM>LN", "--set", "seed=3"], "--seed"),
         (["train"], "--arm"),
         (["sweep", "--grid", "posision"], "did you mean 'position'"),
         (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "not allowed with"),
         (["sweep", "--grid", "type", "--tasks", "digits,listop"], "did you mean 'listops'"),
-        (["sweep", "--grid", "type", "--seeds", "many"], "'many' is neither"),
-        (["sweep", "--grid", "type", "--seeds", "0"], "at least one seed"),
         (["sweep", "--grid", "type", "--workers", "-1"], "'-1' is none of auto, 0"),
         (["sweep", "--grid", "type", "--scheduler", "here"], "no address"),
         (["study", "--tasks", "digts"], "did you mean 'digits'"),
         (["verdicts", "--claims", "H1"], "did you mean 'H1"),
-        (["verdicts", "--tasks", "digts"], "did you mean 'digits'"),
-        (["verdicts", "--seeds", "0"], "at least one seed"),
         (["tasks", "--prepare", "listop"], "did you mean 'listops'"),
         (["runs", "--scale", "quik"], "did you mean 'quick'"),
     ],
@@ -135,13 +126,6 @@ def test_sweep_prints_a_row_an_arm_and_trains_nothing_twice(capsys, monkeypatch)
 
     monkeypatch.setattr(worker, "train", lambda _: pytest.fail("the store has this run"))
     assert call(capsys, *argv)[:2] == (0, out)
-
-
-def test_a_run_that_fails_is_exit_code_1(capsys):
-    argv = ["sweep", "--arms", "GN>SSM>GN", "--scale", "smoke", "--workers", "0", "--set", 'norm_options={"groups": 3}']
-    code, _, err = call(capsys, *argv)
-    assert code == 1
-    assert "1 of 1 run could not be trained" in err
 
 
 def test_a_dry_run_counts_and_estimates_and_trains_nothing(capsys, store):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import kurtosis
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from mambanorm.clinic import NonFinite, diagnosis, passing, sentences
-from mambanorm.clinic.batches import tensors_in
+from mambanorm.clinic import NonFinite, diagnosis, passing
+from mambanorm.clinic.findings import findings_of
 from mambanorm.clinic.passing import First
 from mambanorm.clinic.sites import layers_of, places_of
-from mambanorm.diagnostics import record_sites, singular_values
-from mambanorm.diagnostics.recording import describe
+from mambanorm.diagnostics import record_sites, recording, singular_values
+from mambanorm.diagnostics.recording import describe, tensors_in
 
 V, B, L = 50, 4, 24
 SIZES = dict(vocab_size=V, hidden_size=32, num_hidden_layers=4, state_size=8)
@@ -125,14 +125,9 @@ def first_by_search(model: nn.Module, batch: dict) -> tuple[str, str, str]:
     return module, events[at][1], next(where for kind, where in events[at:] if kind == "module")
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [lambda p: torch.optim.SGD(p, lr=100.0), lambda p: torch.optim.SGD(p, lr=10.0, momentum=0.9)],
-    ids=["SGD", "SGD with momentum"],
-)
-def test_the_first_site_is_that_of_a_search_over_all_modules_and_operations(tmp_path, optimizer):
+def test_the_first_site_is_that_of_a_search_over_all_modules_and_operations(tmp_path):
     model = theirs()
-    error = trained_until_it_fails(model, optimizer(model.parameters()), tmp_path)
+    error = trained_until_it_fails(model, torch.optim.SGD(model.parameters(), lr=100.0), tmp_path)
     found = mn.diagnose(model, labelled(text()))
     module, operation, follows = first_by_search(model, labelled(text()))
     assert found.first.where == module == follows, operation
@@ -186,7 +181,8 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
     first = First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
 
     def told(*seats):
-        return sentences.findings_of(pd.DataFrame(), pd.DataFrame(), first, None, math.nan, (), seats)[0].try_this
+        none = pd.DataFrame(columns=passing.COLUMNS), pd.DataFrame(columns=diagnosis.WEIGHTS)
+        return findings_of(*none, first, None, math.nan, (), seats)[0].try_this
 
     said = told("n1", "delta", "B", "C", "gated")
     for inside in ("delta", "B", "C"):
@@ -242,31 +238,34 @@ def test_weights_that_are_lost_already_are_said_to_be_lost():
 # -------------------------------------------------------------------------------------------------------------- numbers
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_numbers_are_those_of_the_recorder(dtype):
-    for shape in ((7,), (3, 5, 11), (2, 1)):
-        x = 1e3 * torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-        x.flatten()[0] = math.inf
-        found = passing.describe_fast(x)
-        for name, value in describe(x).items():
-            assert found[name] == pytest.approx(value, nan_ok=True)
-        largest = describe(x)["max_abs"]
-        assert found["room_float16"] == pytest.approx(np.log2(65504 / largest))
-        assert found["room_bfloat16"] == pytest.approx(np.log2(torch.finfo(torch.bfloat16).max / largest))
-
-
-def test_of_a_large_tensor_all_but_p999_is_of_all_values_and_a_sample_meets_every_channel(monkeypatch):
-    monkeypatch.setattr(passing, "SAMPLE", 64)
+def test_a_tensor_is_described_by_its_finite_values(monkeypatch):
+    x = 1e3 * torch.randn(3, 5, 11, generator=torch.Generator().manual_seed(1))
+    finite = x.flatten()[1:].double().numpy()
+    x[0, 0, 0] = math.inf
+    size = np.abs(finite)
+    facts = dict(rms=np.sqrt((finite**2).mean()), max_abs=size.max(), p999=np.quantile(size, 0.999))
+    facts |= dict(kurtosis=kurtosis(finite, fisher=False), nonfinite=1 / 165)
+    assert describe(x) == pytest.approx(facts)
+    assert describe(x.bfloat16()) == pytest.approx(facts, rel=0.02)
+    row = mn.diagnose(nn.Identity(), x[:, 1:].requires_grad_()).table.iloc[0]
+    largest = float(x[:, 1:].abs().max())
+    assert row.room_float16 == pytest.approx(np.log2(65504 / largest))
+    assert row.room_bfloat16 == pytest.approx(np.log2(torch.finfo(torch.bfloat16).max / largest))
+    monkeypatch.setattr(recording, "SAMPLE", 64)
     x = torch.randn(64, 16, generator=torch.Generator().manual_seed(2))
     x[:, 5] *= 50  # each sixteenth value: steps of 16 would never meet it
-    assert passing.sample(x).abs().max() > 20
-    for wide in (x, 1e4 + x.double()):
-        assert passing.describe_fast(wide)["kurtosis"] == pytest.approx(describe(wide)["kurtosis"], rel=1e-5)
-    x[5, 1], x[6, 2] = 77.0, math.nan
-    slow, fast = describe(x), passing.describe_fast(x)
-    for name in ("rms", "max_abs", "nonfinite", "kurtosis"):
-        assert fast[name] == pytest.approx(slow[name], rel=1e-5)
-    assert fast["p999"] == describe(passing.sample(x))["p999"] != slow["p999"]
+    sampled = recording.sample(x).abs()
+    assert sampled.max() > 20
+    x[5, 1], x[6, 2] = 7777.0, math.nan
+    fast = describe(x)
+    assert (fast["max_abs"], fast["nonfinite"]) == (7777.0, 1 / 1024)
+    assert fast["p999"] < 200  # of a sample alone, which the one large value is not in
+
+
+def test_sigma_1_is_that_of_the_full_decomposition():
+    for shape in ((7, 3), (3, 7), (1, 4)):
+        w = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+        assert diagnosis.sigma_1(w) == pytest.approx(singular_values(w)[0], rel=1e-12)
 
 
 def test_histograms_count_every_finite_value_by_its_power_of_two():
@@ -276,12 +275,6 @@ def test_histograms_count_every_finite_value_by_its_power_of_two():
     assert counts[2] == 1
     assert counts[-60] == counts[58] == 1
     assert sum(counts.values()) == 6
-
-
-def test_sigma_1_is_that_of_the_full_decomposition():
-    for shape, size in product([(7, 3), (3, 7), (5, 5), (1, 4)], [1.0, 1e200]):
-        w = size * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-        assert diagnosis.sigma_1(w) == pytest.approx(singular_values(w)[0], rel=1e-12)
 
 
 def test_gradients_are_those_of_backward_and_weights_are_described():
@@ -453,7 +446,7 @@ def found_in(frame: dict, weights=()) -> list:
                    nonfinite=0.0, grad_rms=1.0)  # fmt: skip
     table = pd.DataFrame(columns | frame)
     weights = pd.DataFrame(weights, columns=["weight", "nonfinite", "sigma_1", "stable_rank"]).assign(highest=1.0)
-    return list(sentences.findings_of(table, weights, None, None, 1.0))
+    return list(findings_of(table, weights, None, None, 1.0))
 
 
 EIGHT = np.arange(1, 9)
@@ -498,7 +491,7 @@ def test_a_decay_that_leaves_float32_is_told():
 EACH = (ours, theirs, partial(ours, **HEADS), partial(theirs, "Mamba2"), partial(theirs, "Jamba"))
 
 
-DEAD = [*((make, 60.0 if i % 2 else 1e6) for i, make in enumerate(EACH)), (ours, 60.0), (ours, 1e34), (ours, -60.0)]
+DEAD = [*((make, 60.0 if i % 2 else 1e6) for i, make in enumerate(EACH)), (ours, -60.0)]
 
 
 @pytest.mark.parametrize(("make", "bias"), DEAD)
@@ -554,16 +547,11 @@ def test_bad_input_is_refused_in_words():
         mn.diagnose("mamba", batch)
     for given, options, words in [
         ((model, batch), dict(sites=["gate"]), r"unknown site.*'gate'.*did you mean 'gated'"),
-        (
-            (model, batch),
-            dict(sites={"scan": "layers.*.mixer.scan"}),
-            r"no module.*'layers.\*.mixer.scan'.*layers.\*.mixer",
-        ),
+        ((model, batch), dict(sites={"scan": "layers.*.scan"}), r"no module.*'layers.\*.scan'.*layers.\*"),
         ((model, batch), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
         ((model, batch), dict(sites={}), "sites names none"),
         ((model, batch), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
-        ((model, X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(2, 5, 8\)\): "),
-        ((theirs().to("meta"), batch), {}, r"model is on meta and its batch on cpu: move the batch"),
+        ((model, X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(2, 5, 8\) on cpu\): "),
         ((ours(), text()), dict(sites="feed_forward"), "unknown site of LanguageModel 'feed_forward'"),
         ((ours(), text()), dict(loss=next_id), "needs targets, and the batch has none"),
         ((ours(), (text(), text())), dict(loss=lambda out, _: out), r"a tensor of one number, got \(4, 24, 50\)"),

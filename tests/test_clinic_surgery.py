@@ -15,12 +15,11 @@ from mambanorm.norms import create_norm
 from tests.test_clinic import V, labelled, ours, text, theirs
 
 X = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(0))
-MAMBA_1 = ("n1", "delta", "B", "C", "gated", "branch")
 CASES = [
-    *[("Mamba", site) for site in MAMBA_1],
+    *[("Mamba", site) for site in ("n1", "delta", "C", "gated")],
     ("FalconMamba", "B"),
     ("Jamba", "delta"),
-    *[("Mamba2", site) for site in ("n1", "delta", "gated", "branch")],
+    *[("Mamba2", site) for site in ("delta", "branch")],
 ]
 
 
@@ -161,16 +160,6 @@ def test_in_this_kits_blocks_the_result_is_the_arm_and_its_checkpoint_loads(arm,
     assert {str(block.arm) for block in model.blocks} == {arm}
 
 
-def test_the_fused_version_gives_the_same_after_surgery():
-    readable = classifier()
-    fused = mn.SequenceClassifier(3, in_features=8, d_model=16, n_layers=3, dt_rank=3).eval()
-    fused.load_state_dict(readable.state_dict())
-    for model in (readable, fused):
-        mn.insert_norm(model, "n2", "GN", X)
-        mn.insert_norm(model, "delta", "LN", X)
-    torch.testing.assert_close(logits(fused, X), logits(readable, X), rtol=1e-4, atol=1e-5)
-
-
 def test_batch_norm_starts_with_the_statistics_of_the_calibration_batch():
     model = classifier()
     done = mn.insert_norm(model, "n2", "BN", X)
@@ -215,7 +204,6 @@ REFUSED = [
     (ours, "n2", "BN", text(), "norm 'BN' sees the future"),
     (lambda: nn.Sequential(ours()), "n2", "IN", text(), "norm 'IN' sees the future"),
     (theirs, "gated", "RMSN", {"ids": text()}, "refuses this batch"),
-    (theirs, "gated", "RMSN", {"input_ids": text().to("meta")}, "on meta"),
     (classifier, "n1", "LN", X, r"n1 of blocks.0 has a norm already, RMSN"),
     (classifier, "scan", "LN", X, r"unknown site for a norm in this kit's blocks 'scan'"),
 ]

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.colors import same_color, to_rgba
 from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F401
 
+from benchmarks import pictures
 from mambanorm import NORMS, figures
 from mambanorm.arms import PAPER_NORMS, SITES
 from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
@@ -100,6 +101,7 @@ def test_every_norm_has_a_shape_of_its_own():
     assert set(MARKERS) == set(NORMS)
     assert len(set(MARKERS.values())) == len(NORMS)
     assert norm_marker("registered-tomorrow") == "o"
+    assert figures.norm_colour("registered-tomorrow") == figures.norm_colour("registered-tomorrow")
 
 
 def test_words_on_a_norms_colour_can_be_read():
@@ -162,7 +164,7 @@ MORE = {
     "sites": sites_figure,
     "robustness": robustness_figure,
     "curves of eight arms": curves_figure,
-    "scaling": lambda: figures.fig_scaling(bench_frame()),
+    "scaling": lambda: pictures.fig_scaling(bench_frame()),
 }
 
 

@@ -26,13 +26,29 @@ from scipy import ndimage
 
 from mambanorm import tasks, train
 from mambanorm.study.plan import shape_of_data
-from mambanorm.tasks import TASKS, Split, breakfast, files, imagenet, imdb, load_task, pathfinder, pixels, registry
+from mambanorm.tasks import (
+    Lazy,
+    Split,
+    breakfast,
+    files,
+    imagenet,
+    images,
+    imdb,
+    load_task,
+    pathfinder,
+    registry,
+)
 from mambanorm.tasks.files import Remote, fetch
-from mambanorm.tasks.images import Lazy, decode, read_idx
+from mambanorm.tasks.images import decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
 from mambanorm.training.grid import base_config
 
-CACHES = [registry._load, pathfinder._pool, pixels._read, imdb._texts, breakfast._features, imagenet._files]
+CACHES = [registry._load, pathfinder._pool, images._read, imdb._texts, breakfast._features, imagenet._files]
+
+
+def forget():
+    for cache in CACHES:
+        cache.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +56,11 @@ def data(monkeypatch, tmp_path):
     """An empty data folder of the test's own, and nothing remembered."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
     for name in ("mnist", "fashion_mnist"):  # idx files of the test's own, under the published names
-        one = pixels.SETS[name]
-        monkeypatch.setitem(pixels.SETS, name, replace(one, files=dict.fromkeys(one.files, "")))
-    for cache in CACHES:
-        cache.cache_clear()
+        one = images.SETS[name]
+        monkeypatch.setitem(images.SETS, name, replace(one, files=dict.fromkeys(one.files, "")))
+    forget()
     yield tmp_path
-    for cache in CACHES:
-        cache.cache_clear()
+    forget()
 
 
 def real(name):
@@ -82,18 +96,8 @@ def png(rng, edge, mode="RGB"):
 # ---------------------------------------------------------------------------------------------- registry
 
 
-ALL = [
-    *("imdb", "mnist", "fashion_mnist", "svhn", "cifar10", "cifar100", "cifar10_images", "cifar100_images"),
-    *("pathfinder32", "pathfinder64", "pathfinder128", "breakfast", "imagenet100", "imagenet1k"),
-]
-MNIST_FILES = list(pixels.SETS["mnist"].files)
-TO_BRING = [name for name in ALL if not name.startswith("pathfinder")]
-
-
-def test_every_data_set_is_registered_with_its_kind():
-    assert {name for name in ALL if TASKS[name].kind == "image"} == {
-        *("cifar10_images", "cifar100_images", "imagenet100", "imagenet1k")
-    }
+MNIST_FILES = list(images.SETS["mnist"].files)
+TO_BRING = ["imdb", "mnist", "svhn", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
 
 
 @pytest.mark.parametrize("name", TO_BRING)
@@ -215,32 +219,27 @@ def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
     address, handler = server
     handler.content = content = encoded_rows(np.random.default_rng(0), 120, "img", "fine_label", 32)
     digest = "sha256:" + hashlib.sha256(content).hexdigest()
-    one = replace(pixels.SETS["cifar100"], address=address, files={pixels.TRAIN: digest, pixels.TEST: digest})
-    monkeypatch.setitem(pixels.SETS, "cifar100", one)
+    one = replace(images.SETS["cifar100"], address=address, files={images.TRAIN: digest, images.TEST: digest})
+    monkeypatch.setitem(images.SETS, "cifar100", one)
     assert len(tasks.prepare_task("cifar100", "smoke").train) == 64
-    assert sorted(path.name for path in (data / "cifar100").iterdir()) == [pixels.TEST, pixels.TRAIN]
+    assert sorted(path.name for path in (data / "cifar100").iterdir()) == [images.TEST, images.TRAIN]
     assert len(tasks.prepare_task("cifar100_images", "smoke").test) == 32
     assert len(handler.asked) == 2
 
 
 def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, monkeypatch):
     address, handler = server
-    monkeypatch.setattr(pixels, "HUB", address)
+    monkeypatch.setattr(images, "HUB", address)
     listing = [{"path": "config/a.parquet", "lfs": {"oid": "abc"}}, {"path": "config/b.parquet", "lfs": {"oid": "def"}}]
     handler.content = json.dumps(listing).encode()
-    url = pixels._hub("who/what", "123", "config") + "/b.parquet"
-    assert pixels._stated_digest(url) == "sha256:def"
+    url = images._hub("who/what", "123", "config") + "/b.parquet"
+    assert images._stated_digest(url) == "sha256:def"
     with pytest.raises(ValueError, match="states no checksum of config/c.parquet"):
-        pixels._stated_digest(url.replace("b.parquet", "c.parquet"))
-
-
-@pytest.mark.parametrize("answer", ["<html>sign in</html>", '{"error": "gone"}', '[{"lfs": {}}]', "[1]", "null"])
-def test_an_answer_that_is_no_list_of_files_says_so(data, server, monkeypatch, answer):
-    address, handler = server
-    monkeypatch.setattr(pixels, "HUB", address)
-    handler.content = answer.encode()
-    with pytest.raises(ValueError, match="tree/123/config answers something else than a list of files"):
-        pixels._stated_digest(pixels._hub("who/what", "123", "config") + "/b.parquet")
+        images._stated_digest(url.replace("b.parquet", "c.parquet"))
+    for answer in (b"<html>sign in</html>", b'{"error": "gone"}', b'[{"lfs": {}}]', b"[1]", b"null"):
+        handler.content = answer
+        with pytest.raises(ValueError, match="tree/123/config states no checksum"):
+            images._stated_digest(url)
 
 
 # ---------------------------------------------------------------------------------------------- pathfinder
@@ -295,7 +294,7 @@ def inked(light, ink, head):
     return inside & (around >= ink - 0.1).all((1, 2))
 
 
-@pytest.mark.parametrize("window", [32, 64, 128])
+@pytest.mark.parametrize("window", [32, 128])
 def test_pictures_are_the_same_for_the_same_seed_and_each_stands_alone(window):
     pictures, labels = draw(12, DRAWINGS[window], seed=3)
     again, same = draw(5, DRAWINGS[window], seed=3)
@@ -316,11 +315,9 @@ def test_half_the_labels_are_one_and_no_pixel_count_tells_them():
 
 @pytest.mark.parametrize("window", [32, 64, 128])
 def test_the_label_can_be_read_from_the_picture_alone(window):
-    pictures, labels = draw(150, DRAWINGS[window], seed=7)
+    pictures, labels = draw(100, DRAWINGS[window], seed=7)
     found = np.array([connected(picture, DRAWINGS[window]) for picture in pictures])
-    rate = (found == labels).mean()
-    print(f"a path follower reads {rate:.1%} of the {window}×{window} labels")
-    assert rate >= 0.98
+    assert (found == labels).mean() >= 0.98
 
 
 def test_a_window_without_room_is_refused():
@@ -329,31 +326,24 @@ def test_a_window_without_room_is_refused():
 
 
 @pytest.mark.parametrize("window", [32, 64, 128])
-def test_pathfinder_at_smoke_is_drawn_once_and_then_read(data, window, monkeypatch):
+def test_pathfinder_at_smoke_is_drawn_once_then_read_and_trains(data, window, monkeypatch):
     made = load_task(f"pathfinder{window}", "smoke", 0)
     assert [len(split) for split in (made.train, made.val, made.test)] == [64, 32, 32]
     assert made.train.inputs.shape == (64, 256, 1)
-    assert list((data / f"pathfinder{window}").iterdir()) == [pathfinder.cache_path(window, "smoke")]
-    for cache in CACHES:
-        cache.cache_clear()
-    monkeypatch.setattr(pathfinder, "draw", None)  # must not be needed any more
-    again = load_task(f"pathfinder{window}", "smoke", 0)
-    assert torch.equal(again.val.batch(slice(None))[0], made.val.batch(slice(None))[0])
-
-
-@pytest.mark.parametrize("window", [32, 64, 128])
-def test_pathfinder_trains(data, window):
+    path = pathfinder.cache_path(window, "smoke")
+    assert list((data / f"pathfinder{window}").iterdir()) == [path]
     trains(f"pathfinder{window}")
-
-
-def test_a_damaged_cache_of_pictures_is_reported_and_made_anew(data):
-    made = load_task("pathfinder32", "smoke", 0).test.batch([0, 1])[0]
-    path = pathfinder.cache_path(32, "smoke")
-    path.write_bytes(path.read_bytes()[:-50])
-    for cache in CACHES:
-        cache.cache_clear()
-    with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
-        assert torch.equal(load_task("pathfinder32", "smoke", 0).test.batch([0, 1])[0], made)
+    forget()
+    with monkeypatch.context() as without:
+        without.setattr(pathfinder, "draw", None)  # must not be needed any more
+        again = load_task(f"pathfinder{window}", "smoke", 0)
+    assert torch.equal(again.val.batch(slice(None))[0], made.val.batch(slice(None))[0])
+    if window == 32:
+        path.write_bytes(path.read_bytes()[:-50])
+        forget()
+        with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
+            again = load_task("pathfinder32", "smoke", 0)
+        assert torch.equal(again.test.batch([0, 1])[0], made.test.batch([0, 1])[0])
 
 
 def put_lra(root, n=20, batches=(0, 2, 10), binary=False, level=pathfinder.LRA, window=32):
@@ -383,8 +373,8 @@ def put_lra(root, n=20, batches=(0, 2, 10), binary=False, level=pathfinder.LRA, 
 def test_lras_pictures_are_read_in_the_order_of_their_numbers(data, binary):
     labels = put_lra(data / "pathfinder32", binary=binary)
     samples = pathfinder.read_lra(data / "pathfinder32")
-    assert [label for _, label in samples] == labels
-    assert [path.parent.name for path, _ in samples[::20]] == ["0", "2", "10"]
+    assert list(samples.values()) == labels
+    assert [path.parent.name for path in samples][::20] == ["0", "2", "10"]
 
 
 def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
@@ -405,7 +395,7 @@ def test_the_one_picture_known_to_be_empty_is_left_out(data):
     root = data / "pathfinder32"
     put_lra(root, n=174, batches=(0,), level="curv_baseline")
     (root / "curv_baseline/imgs/0/sample_172.png").write_bytes(b"")
-    names = [path.name for path, _ in pathfinder.read_lra(root, "curv_baseline")]
+    names = [path.name for path in pathfinder.read_lra(root, "curv_baseline")]
     assert len(names) == 173
     assert "sample_172.png" not in names
 
@@ -413,11 +403,13 @@ def test_the_one_picture_known_to_be_empty_is_left_out(data):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("imgs/0 sample_1.png 1 0 1.0 14 4 2 0.5 1", "row 2 .*10 columns, needed are 11"),
-        ("", "row 2 '': 0 columns"),
-        ("imgs/0 sample_1.png 1 2 1.0 14 4 2 0.5 1 1", "row 2 .*label '2' in column 4"),
+        ("imgs/0 sample_1.png 1 0 1.0 14 4 2 0.5 1", "row 2 .*needed are 11 columns, of which number 4 is 0 or 1"),
+        ("imgs/0 sample_1.png 1 2 1.0 14 4 2 0.5 1 1", "row 2 .*needed are 11 columns, of which number 4 is 0 or 1"),
         ("imgs/0 sample_99.png 1 1 1.0 14 4 2 0.5 1 1", "row 2 .*sample_99.png is missing"),
-        ("imgs/0 sample_0.png 1 1 1.0 14 4 2 0.5 1 1", "row 2 .*stands in an earlier row, too"),
+        (
+            "imgs/0 sample_0.png 1 1 1.0 14 4 2 0.5 1 1",
+            "row 2 .*sample_0.png is missing, or stands in an earlier row, too",
+        ),
     ],
 )
 def test_a_malformed_row_of_lras_metadata_is_refused(data, row, said):
@@ -435,7 +427,7 @@ def test_lras_damaged_and_wrong_pictures_are_refused_by_name(data):
     put_lra(root, batches=(0,))
     picture = root / pathfinder.LRA / "imgs/0/sample_3.png"
     picture.write_bytes(encoded(np.zeros((16, 32), np.uint8)))
-    with pytest.raises(ValueError, match=r"sample_3\.png has 32×16 pixels, needed are 32×32"):
+    with pytest.raises(ValueError, match=r"sample_3\.png: a picture of 32×16 pixels, needed are 32×32"):
         load_task("pathfinder32", "paper", 0)
     picture.write_bytes(picture.read_bytes()[:30])
     with pytest.raises(ValueError, match=r"sample_3\.png is no picture"):
@@ -478,7 +470,7 @@ def encoded_rows(rng, n, picture, label, edge, mode="RGB", n_classes=10):
 
 def put_parquet(data, name, split, n, seed=0, file=None):
     """A split's Parquet file."""
-    one = pixels.SETS[name]
+    one = images.SETS[name]
     mode = "L" if "mnist" in name else "RGB"
     content = encoded_rows(np.random.default_rng(seed), n, *one.columns, one.edge, mode, one.n_classes)
     path = data / name / (file or f"{split}.parquet")
@@ -490,7 +482,7 @@ def put_parquet(data, name, split, n, seed=0, file=None):
 def put_idx(folder, split, pictures, labels):
     """A pair of idx files."""
     folder.mkdir(exist_ok=True)
-    for name, array in zip(pixels.IDX[split], (pictures, labels), strict=True):
+    for name, array in zip(images.IDX[split], (pictures, labels), strict=True):
         head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
         (folder / name).write_bytes(gzip.compress(head + array.tobytes(), 1))
 
@@ -498,26 +490,26 @@ def put_idx(folder, split, pictures, labels):
 def test_idx_files_give_back_their_array(data):
     pictures = np.random.default_rng(0).integers(0, 256, (7, 28, 28), np.uint8)
     put_idx(data / "mnist", "train", pictures, np.arange(7, dtype=np.uint8))
-    assert np.array_equal(read_idx(data / "mnist" / pixels.IDX["train"][0]), pictures)
-    assert read_idx(data / "mnist" / pixels.IDX["train"][1]).tolist() == list(range(7))
+    assert np.array_equal(read_idx(data / "mnist" / images.IDX["train"][0]), pictures)
+    assert read_idx(data / "mnist" / images.IDX["train"][1]).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda whole: whole[:-30], "ended before"),
-        (lambda whole: whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :], "truncated or altered"),
+        (lambda whole: whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :], "idx file"),
         (lambda whole: b"<html>", "[Nn]ot a gzip"),
-        (lambda whole: gzip.compress(b"\x00\x00\x0d\x03" + bytes(12)), "no idx file"),
-        (lambda whole: gzip.compress(b"\x00\x00\x08"), "no idx file"),
+        (lambda whole: gzip.compress(b"\x00\x00\x0d\x03" + bytes(12)), "it starts with"),
+        (lambda whole: gzip.compress(b"\x00\x00\x08"), "idx file"),
         (lambda whole: gzip.compress(b"\x00\x00\x08\x03" + b"\xff" * 12), "and holds 0"),
-        (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), r"says shape \(7, 28, 28\), .*5,488 bytes, .*5,487"),
+        (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), r"says shape \[7, 28, 28\] and holds 5,487"),
     ],
 )
 def test_a_damaged_idx_file_is_refused_by_name(data, damage, said):
     pictures = np.random.default_rng(0).integers(0, 256, (7, 28, 28), np.uint8)
     put_idx(data / "mnist", "train", pictures, np.arange(7, dtype=np.uint8))
-    path = data / "mnist" / pixels.IDX["train"][0]
+    path = data / "mnist" / images.IDX["train"][0]
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz.*{said}"):
         read_idx(path)
@@ -527,16 +519,9 @@ def test_an_altered_idx_file_is_refused_by_its_checksum(data, monkeypatch):
     put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.zeros(200, np.uint8))
     put_idx(data / "mnist", "test", np.zeros((99, 28, 28), np.uint8), np.zeros(99, np.uint8))
     digest = "md5:" + "0" * 32
-    monkeypatch.setitem(pixels.SETS, "mnist", replace(pixels.SETS["mnist"], files=dict.fromkeys(MNIST_FILES, digest)))
+    monkeypatch.setitem(images.SETS, "mnist", replace(images.SETS["mnist"], files=dict.fromkeys(MNIST_FILES, digest)))
     with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz .* truncated or altered: its md5 .*{'0' * 32}"):
         load_task("mnist", "smoke", 0)
-
-
-def test_a_split_in_two_forms_is_refused(data):
-    put_parquet(data, "cifar10", "train", 100)
-    put_parquet(data, "cifar10", "train", 100, file="train-00000-of-00002.parquet")
-    with pytest.raises(ValueError, match="holds train more than once, as .* and train.parquet: leave one"):
-        load_task("cifar10", "smoke", 0)
 
 
 def test_part_of_a_data_set_is_not_enough_from_lab_on(few, data):
@@ -550,10 +535,12 @@ def test_part_of_a_data_set_is_not_enough_from_lab_on(few, data):
 def test_idx_files_that_do_not_belong_together_are_refused(data):
     put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.zeros(199, np.uint8))
     put_idx(data / "mnist", "test", np.zeros((99, 28, 28), np.uint8), np.zeros(99, np.uint8))
-    with pytest.raises(ValueError, match="199 labels for 200 pictures of train-images"):
+    with pytest.raises(
+        ValueError, match=r"holds \(200, 28, 28\), .*labels-.* \(199,\): needed is one label for each picture"
+    ):
         load_task("mnist", "smoke", 0)
     put_idx(data / "mnist", "train", np.zeros((200, 28, 27), np.uint8), np.zeros(200, np.uint8))
-    with pytest.raises(ValueError, match="pictures of 28×27 pixels, needed are 28×28"):
+    with pytest.raises(ValueError, match=r"holds \(200, 28, 27\), .*needed is .* 28×28 pixels"):
         load_task("mnist", "smoke", 0)
     put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.full(200, 10, np.uint8))
     with pytest.raises(ValueError, match="row 1: label 10, allowed are 0 to 9"):
@@ -561,14 +548,14 @@ def test_idx_files_that_do_not_belong_together_are_refused(data):
 
 
 def test_real_mnist_files_are_read_and_train(data):
-    pictures, labels = (read_idx(real(f"mnist/{name}")) for name in pixels.IDX["test"])
+    pictures, labels = (read_idx(real(f"mnist/{name}")) for name in images.IDX["test"])
     assert (pictures.shape, np.bincount(labels).tolist()) == (
         (10_000, 28, 28),
         [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
     )
     assert len(read_idx(real("mnist/train-labels-idx1-ubyte.gz"))) == 60_000
     put_idx(data / "mnist", "train", pictures[:6_000], labels[:6_000])
-    for name in pixels.IDX["test"]:
+    for name in images.IDX["test"]:
         (data / "mnist" / name).symlink_to(real(f"mnist/{name}"))
     loaded = load_task("mnist", "quick", 0)
     assert loaded.train.inputs.shape == (4_000, 196, 1)
@@ -576,43 +563,31 @@ def test_real_mnist_files_are_read_and_train(data):
     trains("mnist")
 
 
-def test_real_fashion_pictures_are_read_and_train(data):
-    kinds = ("images-idx3", "labels-idx1")
-    pictures, labels = (read_idx(real(f"fashion_mnist/sprite900-{kind}-ubyte.gz")) for kind in kinds)
-    assert pictures.shape == (900, 28, 28)
-    order = np.random.default_rng(0).permutation(900)
-    put_idx(data / "fashion_mnist", "train", pictures[order[:600]], labels[order[:600]])
-    put_idx(data / "fashion_mnist", "test", pictures[order[600:]], labels[order[600:]])
-    loaded = load_task("fashion_mnist", "smoke", 0)
-    assert loaded.train.inputs.shape == (64, 49, 1)
-    trains("fashion_mnist")
-
-
-@pytest.mark.parametrize("name", list(pixels.SETS))
+@pytest.mark.parametrize("name", list(images.SETS))
 def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, monkeypatch):
     monkeypatch.setattr(files.urllib.request, "urlopen", None)
     put_parquet(data, name, "train", 100)
     put_parquet(data, name, "test", 40, seed=1)
-    one = pixels.SETS[name]
+    one = images.SETS[name]
     loaded = tasks.prepare_task(name, "smoke")
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [64, 32, 32]
     assert loaded.train.inputs.shape == (64, (one.edge // 4) ** 2, 1)
     assert (loaded.n_classes, loaded.in_features) == (one.n_classes, 1)
     assert torch.equal(load_task(name, "smoke", 0).train.labels, loaded.train.labels)
     assert not torch.equal(load_task(name, "smoke", 1).train.labels, loaded.train.labels)
-    trains(name)
+    if name in ("fashion_mnist", "svhn"):  # one of each edge
+        trains(name)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_trains_as_images(data, name):
-    put_parquet(data, name, "train", 100)
-    put_parquet(data, name, "test", 40)
-    trains(f"{name}_images")
+def test_cifar_trains_as_images(data):
+    put_parquet(data, "cifar10", "train", 100)
+    put_parquet(data, "cifar10", "test", 40)
+    trains("cifar10_images")
 
 
 def whole_set(monkeypatch, data, name, n):
     """A set that is complete with n rows of train and of test."""
-    monkeypatch.setitem(pixels.SETS, name, replace(pixels.SETS[name], rows=(n, n)))
+    monkeypatch.setitem(images.SETS, name, replace(images.SETS[name], rows=(n, n)))
     return [put_parquet(data, name, split, n, seed) for seed, split in enumerate(("train", "test"))]
 
 
@@ -643,46 +618,40 @@ def test_cifar_as_images_is_colour_in_minus_one_to_one(data, monkeypatch):
 
 
 def test_a_published_file_that_was_altered_is_refused_with_both_checksums(data):
-    path = put_parquet(data, "cifar10", "train", 3, file=pixels.TRAIN)
+    path = put_parquet(data, "cifar10", "train", 3, file=images.TRAIN)
     put_parquet(data, "cifar10", "test", 3)
-    found, expected = hashlib.sha256(path.read_bytes()).hexdigest(), pixels.SETS["cifar10"].files[pixels.TRAIN][7:]
+    found, expected = hashlib.sha256(path.read_bytes()).hexdigest(), images.SETS["cifar10"].files[images.TRAIN][7:]
     with pytest.raises(ValueError, match=f"{path.name}.*truncated or altered.*{expected} and is {found}; delete"):
         load_task("cifar10", "smoke", 0)
 
 
-def test_a_truncated_file_of_ones_own_is_refused_by_name(data):
+def test_what_is_no_whole_split_is_refused_by_its_name(data):
+    def refused(said, name="svhn", scale="smoke"):
+        with pytest.raises(ValueError, match=said):
+            load_task(name, scale, 0)
+        forget()
+
+    put_parquet(data, "svhn", "test", 3)
     path = put_parquet(data, "svhn", "train", 3)
-    put_parquet(data, "svhn", "test", 3)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"svhn/train\.parquet: .*truncated or altered"):
-        load_task("svhn", "smoke", 0)
-
-
-def test_a_file_that_lacks_a_column_or_a_part_is_refused(data):
-    put_parquet(data, "svhn", "test", 3)
-    path = put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
-    with pytest.raises(ValueError, match="train-00001-of-00002.parquet missing; bring all 2 files"):
-        load_task("svhn", "smoke", 0)
+    refused(r"svhn's train in .*train\.parquet.*bring this file again")
+    pq.write_table(pa.table({"picture": [1]}), path)
+    refused(r"(?s)svhn's train in .*image.*whole, with image, label")
     path.unlink()
-    pq.write_table(pa.table({"picture": [1]}), data / "svhn" / "train.parquet")
-    with pytest.raises(ValueError, match=r"train\.parquet has no column 'image': needed are image, label"):
-        load_task("svhn", "smoke", 0)
-
-
-def test_too_few_rows_are_refused_and_not_made_do_with(data):
+    put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
+    refused("svhn holds 1 of the 2 files of train: bring all")
+    table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": [1]})
+    pq.write_table(table, data / "svhn" / "train-00001-of-00002.parquet")
+    refused("svhn's train in .*struct")  # the columns of the two files differ in type
     put_parquet(data, "cifar10", "train", 90)
     put_parquet(data, "cifar10", "test", 40)
-    with pytest.raises(ValueError, match=r"train has 90 rows, needed are 64 \+ 32: .*smaller scale"):
-        load_task("cifar10", "smoke", 0)
-    with pytest.raises(ValueError, match=r"90 \+ 40 rows, paper needs 50,000 \+ 10,000"):
-        load_task("cifar10", "paper", 0)
-
-
-def test_an_empty_file_is_an_empty_split_and_refused(data):
+    refused(r"train has 90 rows, needed are 64 \+ 32: .*smaller scale", "cifar10")
+    refused(r"90 \+ 40 rows, paper needs 50,000 \+ 10,000", "cifar10", "paper")
     put_parquet(data, "cifar10", "train", 100)
     put_parquet(data, "cifar10", "test", 0)
-    with pytest.raises(ValueError, match=r"cifar10's test has 0 rows, needed are 32"):
-        load_task("cifar10", "smoke", 0)
+    refused("cifar10's test has 0 rows, needed are 32", "cifar10")
+    put_parquet(data, "cifar10", "train", 100, file="train-00000-of-00002.parquet")
+    refused("holds train more than once, as .* and train.parquet: leave one", "cifar10")
 
 
 @pytest.mark.parametrize(
@@ -690,56 +659,32 @@ def test_an_empty_file_is_an_empty_split_and_refused(data):
     [
         (lambda rng: png(rng, 31), "a picture of 31×31 pixels, needed are 32×32"),
         (lambda rng: png(rng, 32, "RGBA"), "mode RGBA, allowed are L"),
-        (lambda rng: png(rng, 32)[:200], "no picture that can be read"),
-        (lambda rng: b"", "no picture that can be read"),
-        (lambda rng: None, "no picture that can be read"),
+        (lambda rng: png(rng, 32)[:200], "is no picture that can be read"),
+        (lambda rng: None, "is no picture that can be read"),
     ],
 )
 def test_a_picture_that_is_wrong_is_refused_with_its_row(content, said):
     rng = np.random.default_rng(0)
     rows = pa.chunked_array([pa.array([png(rng, 32), png(rng, 32), content(rng)], pa.binary())])
-    with pytest.raises(ValueError, match=f"svhn's train, row 3: .*{said}"):
+    with pytest.raises(ValueError, match=f"svhn's train, row 3:? ?.*{said}"):
         decode(rows, [1, 0, 2], 32, "L", "svhn's train")
 
 
-def test_a_label_that_is_no_class_is_refused_with_its_row(data):
-    put_parquet(data, "svhn", "test", 3)
-    for label, said in ((10, "label 10"), (None, "label -1")):
-        rows = [{"bytes": b"", "path": ""}] * 2
-        pq.write_table(pa.table({"image": rows, "label": [9, label]}), data / "svhn" / "train.parquet")
-        with pytest.raises(ValueError, match=f"svhn's train, row 2: {said}, allowed are 0 to 9"):
-            load_task("svhn", "smoke", 0)
-        pixels._read.cache_clear()
-
-
 @pytest.mark.parametrize(
-    ("labels", "kind"),
-    [([0.7, 1.0], "double"), (["0", "pos"], "string"), ([True, False], "bool"), ([None, None], "null")],
+    ("labels", "said"),
+    [
+        (pa.array([9, 10]), ", row 2: label 10, allowed are 0 to 9"),
+        (pa.array([9, None]), ", row 2: label -1, allowed"),
+        (pa.array([3, 2**63 + 1], pa.uint64()), ", row 2: label 9223372036854775809, allowed"),
+        (pa.array([0.7, 1.0]), ": labels are of type double, needed are whole numbers 0 to 9"),
+        (pa.array([True, False]), ": labels are of type bool"),
+        (pa.array([None, None]), ": labels are of type null"),
+    ],
 )
-def test_labels_that_are_no_whole_numbers_are_refused(data, labels, kind):
+def test_a_label_that_is_no_class_is_refused_with_its_row(data, labels, said):
     put_parquet(data, "svhn", "test", 3)
-    rows = [{"bytes": b"", "path": ""}] * 2
-    pq.write_table(pa.table({"image": rows, "label": labels}), data / "svhn" / "train.parquet")
-    with pytest.raises(ValueError, match=f"svhn's train: labels are of type {kind}, needed are whole numbers 0 to 9"):
-        load_task("svhn", "smoke", 0)
-
-
-def test_a_label_beyond_every_integer_type_is_refused_with_its_row(data):
-    put_parquet(data, "svhn", "test", 3)
-    labels = pa.array([3, 2**63 + 1], pa.uint64())
     pq.write_table(pa.table({"image": [b"", b""], "label": labels}), data / "svhn" / "train.parquet")
-    with pytest.raises(ValueError, match="row 2: label 9223372036854775809, allowed are 0 to 9"):
-        load_task("svhn", "smoke", 0)
-
-
-def test_files_of_one_split_whose_columns_differ_in_type_are_refused(data):
-    put_parquet(data, "svhn", "test", 3)
-    put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
-    table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": [1]})
-    pq.write_table(table, data / "svhn" / "train-00001-of-00002.parquet")
-    with pytest.raises(
-        ValueError, match=r"train-00001-of-.* are binary, int64; those of train-00000-of-.* are struct<"
-    ):
+    with pytest.raises(ValueError, match=f"svhn's train{said}"):
         load_task("svhn", "smoke", 0)
 
 
@@ -791,24 +736,23 @@ def test_imdb_at_paper_follows_s4(data, monkeypatch):
     assert loaded.val is loaded.test
 
 
-@pytest.mark.parametrize("text", ["", None])
-def test_a_review_without_text_is_refused_with_its_row(data, text):
-    put_imdb(data, [("fine", 1), (text, 0)], [("fine", 1)])
-    with pytest.raises(ValueError, match="imdb's train, row 2: .* is no review"):
-        load_task("imdb", "smoke", 0)
-
-
-def test_a_review_that_is_no_utf_8_is_refused_with_its_row(data):
+@pytest.mark.parametrize(
+    ("texts", "labels", "said"),
+    [
+        (["fine", ""], [1, 0], "row 2: .* is no review"),
+        (["fine", None], [1, 0], "row 2: .* is no review"),
+        (
+            pa.array([b"fine", b"caf\xe9"], pa.binary()).view(pa.string()),
+            [1, 0],
+            "row 2: no text .*bring its file again",
+        ),
+        (["fine", "odd"], [1, -1], "row 2: label -1, allowed are 0 to 1"),  # as the unlabelled reviews have it
+    ],
+)
+def test_a_review_without_text_or_label_is_refused_with_its_row(data, texts, labels, said):
     put_imdb(data, [("fine", 1)], [("fine", 1)])
-    text = pa.array([b"fine", b"caf\xe9"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"text": text, "label": [1, 0]}), data / "imdb" / "train.parquet")
-    with pytest.raises(ValueError, match="imdb's train, row 2: no text .*truncated or altered"):
-        load_task("imdb", "smoke", 0)
-
-
-def test_the_unlabelled_reviews_are_refused_as_labelled_ones(data):
-    put_imdb(data, [("fine", 1), ("odd", -1)], [("fine", 1)])
-    with pytest.raises(ValueError, match="imdb's train, row 2: label -1, allowed are 0 to 1"):
+    pq.write_table(pa.table({"text": texts, "label": labels}), data / "imdb" / "train.parquet")
+    with pytest.raises(ValueError, match=f"imdb's train, {said}"):
         load_task("imdb", "smoke", 0)
 
 
@@ -879,8 +823,8 @@ def test_activities_are_numbered_as_vis4mer_numbers_them():
             assert breakfast.activity(name.removesuffix("_ch0")) == int(number)  # the camera's channel
 
 
-@pytest.mark.parametrize("task", ["breakfast", "breakfast_split2", "breakfast_split3", "breakfast_split4"])
-def test_every_split_of_breakfast_trains(few, task):
+@pytest.mark.parametrize("task", ["breakfast", "breakfast_split4"])
+def test_breakfast_trains(few, task):
     trains(task)
 
 
@@ -905,7 +849,7 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
 def test_a_feature_file_whose_length_disagrees_with_its_labels_is_refused(few):
     video = "P03_cam01_P03_tea"
     (few / "groundTruth" / f"{video}.txt").write_text("SIL\n" * 9)
-    with pytest.raises(ValueError, match=rf"{video}\.npy has 23 frames, .*{video}\.txt labels 9"):
+    with pytest.raises(ValueError, match=rf"{video}\.npy holds float32 of shape \(2048, 23\), .*{video}\.txt labels 9"):
         load_task("breakfast", "quick", 0)
     assert not list(few.glob("frames*"))
 
@@ -913,11 +857,9 @@ def test_a_feature_file_whose_length_disagrees_with_its_labels_is_refused(few):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\), needed is \(2048, T\)"),
-        (np.zeros((2048, 0), np.float32), "frames of at least one"),
+        (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\), .*needed are real numbers \(2048, frames\)"),
         (np.full((2048, 23), np.nan, np.float32), "not finite"),
-        (np.zeros((2048, 23), np.complex64), "holds complex64, needed are real numbers"),
-        (np.zeros((2048, 23), "S3"), r"holds \|S3, needed are real numbers"),
+        (np.zeros((2048, 23), np.complex64), "holds complex64 .*needed are real numbers"),
     ],
 )
 def test_features_of_another_shape_are_refused(few, content, said):
@@ -926,27 +868,18 @@ def test_features_of_another_shape_are_refused(few, content, said):
         load_task("breakfast", "quick", 0)
 
 
-def test_truncated_features_are_refused_by_name(few):
-    path = few / "features" / "P03_cam01_P03_tea.npy"
-    path.write_bytes(path.read_bytes()[:5_000])
-    with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated"):
-        load_task("breakfast", "quick", 0)
-
-
-@pytest.mark.parametrize("at", [12, 30, 45])  # at 45 numpy lets its tokenizer's own error through
-def test_features_with_an_altered_header_are_refused_by_name(few, at):
+@pytest.mark.parametrize("damage", ["cut", 12, 45, "an archive"])  # at 45 numpy lets its tokenizer's own error through
+def test_damaged_features_are_refused_by_name(few, damage):
     path = few / "features" / "P03_cam01_P03_tea.npy"
     content = bytearray(path.read_bytes())
-    content[at] = ord("(")
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated or no array"):
-        load_task("breakfast", "quick", 0)
-
-
-def test_an_archive_under_the_name_of_an_array_is_refused(few):
-    path = few / "features" / "P03_cam01_P03_tea.npy"
-    np.savez(path.with_suffix(".npz"), np.zeros((2048, 23)))
-    path.with_suffix(".npz").rename(path)
+    if damage == "cut":
+        path.write_bytes(content[:5_000])
+    elif damage == "an archive":
+        np.savez(path.with_suffix(".npz"), np.zeros((2048, 23)))
+        path.with_suffix(".npz").rename(path)
+    else:
+        content[damage] = ord("(")
+        path.write_bytes(content)
     with pytest.raises(ValueError, match=r"P03_tea\.npy is truncated or no array"):
         load_task("breakfast", "quick", 0)
 
@@ -954,9 +887,8 @@ def test_an_archive_under_the_name_of_an_array_is_refused(few):
 def test_labels_that_change_after_the_frames_were_taken_are_looked_at_again(few):
     load_task("breakfast", "quick", 0)
     (few / "groundTruth" / "P03_cam01_P03_tea.txt").write_text("SIL\n" * 9)
-    for cache in CACHES:
-        cache.cache_clear()
-    with pytest.raises(ValueError, match="has 23 frames, .* labels 9"):
+    forget()
+    with pytest.raises(ValueError, match="labels 9: needed are real numbers"):
         load_task("breakfast", "quick", 0)
 
 
@@ -973,7 +905,11 @@ def test_missing_features_are_counted(few):
         ("splits/train.split1.bundle", "P16_cam01_P16_tea\nP16_cam01_P16_tea.txt\n", "row 2 .*same video as in row 1"),
         ("splits/test.split1.bundle", "", "is empty"),
         ("splits/test.split1.bundle", "P16_cam01_P16_tea.txt\n", "P16_cam01_P16_tea stands in test.split1.bundle, too"),
-        ("groundTruth/P03_cam01_P03_tea.txt", "SIL\nSLI\n", "row 2: unknown action 'SLI'.*did you mean 'SIL'"),
+        (
+            "groundTruth/P03_cam01_P03_tea.txt",
+            "SIL\nSLI\n" * 11 + "SIL\n",
+            "row 2: unknown action 'SLI'.*did you mean 'SIL'",
+        ),
         ("mapping.txt", "0 SIL\npour_milk\n", "row 2 'pour_milk': needed are a number"),
         ("mapping.txt", "0 SIL\n1 SIL\n", "row 2 .*same action as in row 1"),
         ("mapping.txt", "", "mapping.txt is empty"),
@@ -988,13 +924,11 @@ def test_malformed_lists_are_refused_with_row_and_text(few, file, text, said):
 def test_frames_once_taken_are_read_from_their_file_and_made_anew_where_it_is_damaged(few, monkeypatch):
     made = load_task("breakfast", "quick", 0).test.batch([1])[0]
     (path,) = few.glob("frames*")
-    for cache in CACHES:
-        cache.cache_clear()
+    forget()
     with monkeypatch.context() as without:
         without.setattr(breakfast, "frames", None)
         assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
-    for cache in CACHES:
-        cache.cache_clear()
+    forget()
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.warns(UserWarning, match=f"{path.name} is damaged and is made anew"):
         assert torch.equal(load_task("breakfast", "quick", 0).test.batch([1])[0], made)
@@ -1021,8 +955,8 @@ def put_imagenet(data, name="imagenet1k", n=40, classes=WNIDS):
 def test_imagenet_is_read_from_class_folders_when_a_batch_asks(data, monkeypatch):
     put_imagenet(data)
     opened = []
-    open_picture = imagenet.open_picture
-    monkeypatch.setattr(imagenet, "open_picture", lambda path, edge: opened.append(path) or open_picture(path, edge))
+    photograph = imagenet.photograph
+    monkeypatch.setattr(imagenet, "photograph", lambda path, edge: opened.append(path) or photograph(path, edge))
     loaded = load_task("imagenet1k", "smoke", 0)
     assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [64, 32, 32]
     assert (loaded.n_classes, loaded.in_channels, opened) == (3, 3, [])
@@ -1038,10 +972,10 @@ def test_a_picture_is_resized_and_cut_from_its_centre(tmp_path):
     picture[:, 100:200] = 255  # the middle third is white
     path = tmp_path / "wide.png"
     Image.fromarray(picture).save(path)
-    assert imagenet.open_picture(path, 64).min() == 255
+    assert imagenet.photograph(path, 64).min() == 255
     Image.fromarray(picture.transpose(1, 0, 2)).convert("L").save(path)
-    assert imagenet.open_picture(path, 64).shape == (64, 64, 3)
-    assert imagenet.open_picture(path, 64).min() == 255
+    assert imagenet.photograph(path, 64).shape == (64, 64, 3)
+    assert imagenet.photograph(path, 64).min() == 255
 
 
 def test_imagenet_100_takes_the_classes_of_its_list_from_the_large_set(data):
@@ -1073,8 +1007,7 @@ def test_files_that_are_no_pictures_and_classes_of_one_split_only_are_told(data)
     (folder / "train" / WNIDS[0] / "n01440764_0.webp").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"1 files that do not end in .*left out: .*n01440764_0\.webp"):
         load_task("imagenet1k", "smoke", 0)
-    for cache in CACHES:
-        cache.cache_clear()
+    forget()
     (folder / "val" / "n09999999").mkdir()
     with pytest.raises(ValueError, match="val has the class n09999999, train has not"):
         load_task("imagenet1k", "smoke", 0)
@@ -1107,7 +1040,6 @@ def test_a_class_without_pictures_and_a_picture_that_is_none_are_refused_by_name
         load_task("imagenet1k", "smoke", 0).train.batch(slice(None))
     for path in (folder / "val" / WNIDS[1]).iterdir():
         path.unlink()
-    for cache in CACHES:
-        cache.cache_clear()
+    forget()
     with pytest.raises(ValueError, match=f"no picture in .*val/{WNIDS[1]}"):
         load_task("imagenet1k", "smoke", 0)

@@ -12,11 +12,12 @@ from matplotlib.colors import same_color
 from PIL import Image
 from scipy import stats
 
+from benchmarks import pictures
 from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
 from mambanorm.figures.diagnostics import QUANTILE_LINES
-from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells, shared_cells
+from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
 from mambanorm.figures.style import some_of
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
@@ -24,7 +25,6 @@ from mambanorm.study.tables import (
     beside_paper,
     choose,
     describe_frame,
-    lr_sensitivity,
     mean_sd,
     paired,
     percent,
@@ -125,15 +125,11 @@ def assert_labelled(fig):
 
 
 @pytest.mark.parametrize("name", DRAW_FRAME)
-def test_a_figure_of_a_frame_is_labelled_and_says_scale_and_seeds(name, frame):
+def test_a_figure_of_a_frame_is_labelled_and_says_scale_and_seeds_also_of_one_seed(name, frame):
     fig = DRAW_FRAME[name](frame)
     assert_labelled(fig)
     assert "quick scale" in fig.get_supxlabel()
     assert "a sketch" in fig.get_supxlabel()
-
-
-@pytest.mark.parametrize("name", DRAW_FRAME)
-def test_a_figure_of_one_seed_draws_without_a_spread(name, frame):
     assert "1 seed: a sketch" in DRAW_FRAME[name](frame[frame.seed == 0]).get_supxlabel()
 
 
@@ -184,16 +180,16 @@ def test_figures_refuse_what_they_cannot_draw(frame):
 
 
 def test_the_grid_writes_means_leaves_missing_cells_blank_and_marks_divergence(frame):
-    texts = {
-        (t.get_position()[0], round(t.get_position()[1])): t.get_text()
-        for t in figures.fig_grid(frame, "digits").axes[0].texts
-    }
-    numbers = [t.get_text() for t in figures.fig_grid(frame, "digits").axes[0].texts]
-    assert (1, 2) not in texts  # N1 = IN, N2 = BN
-    assert len(texts) == 35
-    assert "1 of 3 diverged" in numbers
-    assert "1 seed" in numbers
-    assert f"{100 * (0.46 + 0.40 + 0.01):.1f}" in numbers
+    fig = figures.fig_grid(frame, "digits")
+    texts = {tuple(int(place) for place in text.get_position()): text.get_text() for text in fig.axes[0].texts}
+    assert not texts.get((1, 2))  # N1 = IN, N2 = BN
+    assert len([text for text in texts.values() if text]) == 35
+    assert "1 of 3 diverged" in texts[0, 0]
+    assert "1 seed" in texts[3, 3]
+    assert f"{100 * (0.46 + 0.40 + 0.01):.1f}" in texts[5, 0]
+    assert "blank" in fig.get_supxlabel()
+    whole = pd.concat([frame, pd.DataFrame([made_run("digits", "IN>SSM>BN", 0)])])
+    assert "blank" not in figures.fig_grid(whole, "digits").get_supxlabel()
 
 
 def test_a_curve_that_ends_non_finite_has_a_cross_and_does_not_flatten_the_others():
@@ -229,20 +225,34 @@ def test_figure_8_leaves_out_none_and_n2_itself():
     assert partners("GN") == ["BN>SSM>GN", "IN>SSM>GN", "LN>SSM>GN", "RMSN>SSM>GN"]
 
 
-def test_position_and_type_show_the_paper_in_a_panel_of_its_own(frame):
-    for fig in (figures.fig_position(frame), figures.fig_type(frame)):
+def test_position_and_type_show_the_paper_in_a_panel_of_its_own_and_name_another_section(frame):
+    position, kind = figures.fig_position(frame), figures.fig_type(frame)
+    for fig in (position, kind):
         assert "Breakfast" in fig.axes[2].get_title(loc="left")
         assert PATTERN_ONLY in fig.get_supxlabel()
-    printed = {text.get_text() for text in figures.fig_position(frame).axes[2].texts}
+    printed = {text.get_text() for text in position.axes[2].texts}
     assert {"28.4", "10.9", "7.0", "57.1", "59.1", "58.7", "60.5", "20.5", "70.1"} == printed
-
-
-def test_a_printed_number_of_another_section_names_it(frame):
-    marked = [text.get_text() for text in figures.fig_type(frame).axes[2].texts]
+    assert "no-norm line is from §4.2" in position.get_supxlabel()
+    marked = [text.get_text() for text in kind.axes[2].texts]
     assert marked == ["7.0", "41.4\nfrom §4.4", "not\nprinted", "58.9", "not\nprinted", "68.8"]
     images = figures.fig_type(frame[frame.task == "digits"].assign(task="digits_images"))
     assert "74.6\nfrom §4.4" in [text.get_text() for text in images.axes[1].texts]
-    assert "no-norm line is from §4.2" in figures.fig_position(frame).get_supxlabel()
+
+
+def test_a_bar_has_the_colour_of_its_norm_the_height_of_its_mean_and_the_sd_of_its_seeds(frame):
+    ax = figures.fig_type(frame).axes[0]
+    assert len(ax.patches) == len(PAPER_NORMS)
+    for x, norm in enumerate(PAPER_NORMS):
+        values = 100 * frame[(frame.task == "digits") & (frame.arm == f"{norm}>SSM>{norm}")].test_accuracy
+        (bar,) = [one for one in ax.patches if one.get_x() < x < one.get_x() + one.get_width()]
+        assert bar.get_height() == pytest.approx(values.mean())
+        assert same_color(bar.get_facecolor()[:3], figures.PALETTE[norm])
+        spreads = [
+            line.get_ydata() for line in ax.lines if len(set(line.get_xdata())) == 1 == abs(line.get_xdata()[0] - x) + 1
+        ]
+        assert [list(np.sort(ends)) for ends in spreads if len(ends) == 2 and np.isfinite(ends).all()] == (
+            [pytest.approx([values.mean() - values.std(), values.mean() + values.std()])] if len(values) > 1 else []
+        )
 
 
 def test_paired_differences_say_what_their_lines_are(frame):
@@ -268,14 +278,14 @@ def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their
     fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(seed=12_345, test_accuracy=0.77)
     for name in ("headline", "type", "position", "single_vs_best", "validation"):
         draw = getattr(figures, f"fig_{name}")
-        for none in (None, fresh.iloc[:0]):
-            assert own_diamonds(draw(frame, fresh=none)) == []
-            assert "diamonds" not in draw(frame, fresh=none).get_label()
+        without = draw(frame, fresh=fresh.iloc[:0] if name == "type" else None)
+        assert own_diamonds(without) == []
+        assert "diamonds" not in without.get_label()
         fig = draw(frame, fresh=fresh)
         assert set(own_diamonds(fig)) == {77.0}, name
         assert "diamonds: your own runs, seed 12,345" in " ".join(fig.get_label().split())
     cells = [text.get_text() for text in figures.fig_grid(frame, "digits", fresh=fresh).axes[0].texts]
-    assert cells.count("◇ 77.0") == fresh.arm.nunique()
+    assert len([cell for cell in cells if cell.startswith("◇ 77.0\n")]) == fresh.arm.nunique()
 
 
 def test_two_fresh_runs_have_their_difference_as_a_diamond(frame):
@@ -309,12 +319,6 @@ def test_an_interval_that_holds_zero_has_an_open_dot():
     assert [same_color(dot.get_markerfacecolor(), "white") for dot in dots] == [False, False, True]
 
 
-def test_a_full_grid_speaks_of_no_blank_cell(frame):
-    whole = pd.concat([frame, pd.DataFrame([made_run("digits", "IN>SSM>BN", 0)])])
-    assert "blank" in figures.fig_grid(frame, "digits").get_supxlabel()
-    assert "blank" not in figures.fig_grid(whole, "digits").get_supxlabel()
-
-
 def test_table_2_is_explained_where_it_is_drawn():
     arms = pd.DataFrame([made_run("listops", f"RMSN>SSM>{n2}", 0) for n2 in ("None", "GN")])
     assert "crosses: the paper's Table 2" in figures.fig_validation(arms).get_supxlabel()
@@ -335,12 +339,6 @@ def test_two_members_of_equal_weight_both_show_in_the_mixture():
     assert width["LN-DL"] > 2 * width["RMSN-DL"]
     drawn = [line.get_linewidth() for line in fig.axes[0].lines[1:6]]  # the first is the dotted 0.2
     assert drawn.index(width["LN-DL"]) < len(drawn) - 1  # the wide line is not the topmost
-
-
-def test_every_registered_norm_has_a_colour_and_the_palette_names_no_other():
-    assert set(figures.PALETTE) <= set(NORMS)
-    assert len({figures.norm_colour(name) for name in PAPER_NORMS}) == len(PAPER_NORMS)
-    assert figures.norm_colour("registered-tomorrow") == figures.norm_colour("registered-tomorrow")
 
 
 def test_figure_9_shows_the_largest_token_and_every_other_within_its_band():
@@ -397,25 +395,25 @@ def test_layers_are_chosen_evenly_with_first_and_last():
 # --------------------------------------------------------------------------------------------------------- diagrams
 
 
-SIMPLE = [name for name in NORMS if not name.startswith(("NormVary", "SwitchNorm"))]
+def shared_cells(axes):
+    """The cells (B, L, D) that share one statistic with the first row's last channel at the last position, by the names
+    of the axes; "D/G" is the channel's group."""
+    cells, (_, L, D) = np.zeros(SHAPE, bool), SHAPE
+    spans = {"B": slice(None), "L": slice(None), "D": slice(None), "D/G": slice(D - D // 2, D)}
+    own = {"B": slice(0, 1), "L": slice(L - 1, L), "D": slice(D - 1, D)} | {axis[0]: spans[axis] for axis in axes}
+    cells[own["B"], own["L"], own["D"]] = bool(axes)
+    return cells
 
 
-@pytest.mark.parametrize("name", SIMPLE)
-def test_the_registry_names_the_axes_that_a_norms_output_depends_on(name):
-    assert np.array_equal(moving_cells(name), shared_cells(NORMS[name].axes))
+MIXED = {"SwitchNorm": ("BN", "IN", "LN-DL")} | dict.fromkeys(
+    ("NormVary", "NormVary-fixed"), ("BN", "GN", "IN", "LN-DL", "RMSN-DL")
+)
 
 
-@pytest.mark.parametrize("name", ["NormVary", "NormVary-fixed", "SwitchNorm"])
-def test_a_mixture_depends_on_its_members_cells_and_no_others(name):
-    mixed = ("BN", "IN", "LN-DL") if name == "SwitchNorm" else ("BN", "GN", "IN", "LN-DL", "RMSN-DL")
-    members = [moving_cells(member) for member in mixed]
+@pytest.mark.parametrize("name", [name for name in NORMS if name != "NormVary-token"])
+def test_the_registry_names_the_axes_and_members_that_a_norms_output_depends_on(name):
+    members = [shared_cells(NORMS[member].axes) for member in MIXED.get(name, (name,))]
     assert np.array_equal(moving_cells(name), np.any(members, axis=0))
-
-
-def test_no_norm_shares_no_statistic_and_an_unknown_axis_is_refused():
-    assert not shared_cells(NORMS["None"].axes).any()
-    with pytest.raises(ValueError, match="valid are B, L, D"):
-        shared_cells(("H",))
 
 
 def test_figure_2_colours_the_visible_shared_faces_of_every_norm():
@@ -433,13 +431,6 @@ def test_a_caption_explains_dashes_only_where_something_is_dashed():
     assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
 
 
-def test_the_legend_of_the_sites_stands_beside_the_curves():
-    frames = {"None>SSM>GN": pd.DataFrame(dict(site=["x", "branch"], rms=[1.0, 10.0]))}
-    fig = figures.fig_sites(frames)
-    assert fig.axes[0].get_legend() is None
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["None→GN"]
-
-
 def test_an_example_batch_has_the_sizes_asked_for():
     assert figures.example_batch().shape == (8, 24, 16)
     assert figures.example_batch(2, 5, channels=3).shape == (2, 5, 3)
@@ -452,8 +443,9 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
     stations = block_stations("RMSN>SSM>None")
     assert stations["N1"].text == "RMSN"
     assert stations["N1"].colour == figures.PALETTE["RMSN"]
-    assert stations["N2"].dashed
-    assert not stations["N1"].dashed
+    assert stations["N2"].text == "–"
+    dashed = [patch for patch in figures.fig_block("RMSN>SSM>None").axes[0].patches if patch.get_linestyle() == "--"]
+    assert len(dashed) == 1
     for fig in (figures.fig_block("NormVary>SSM>GN"), figures.fig_patterns()):
         assert len(fig._repr_png_()) < 60_000
 
@@ -480,7 +472,7 @@ def bench_frame():
 
 
 def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
-    fig = figures.fig_speed(bench_frame(), "a machine · 2 threads")
+    fig = pictures.fig_speed(bench_frame(), "a machine · 2 threads")
     assert_labelled(fig)
     assert fig.get_supxlabel().startswith("a machine · 2 threads")
     assert [ax.get_title(loc="left") for ax in fig.axes] == ["(32, 256, 64)", "(16, 512, 128)"]
@@ -497,7 +489,7 @@ def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
 
 
 def test_scaling_shows_cost_per_token_and_says_by_how_much_it_varies_from_512_on():
-    fig = figures.fig_scaling(bench_frame(), "a machine")
+    fig = pictures.fig_scaling(bench_frame(), "a machine")
     assert_labelled(fig)
     for ax, values, spread in zip(fig.axes, ([99, 10, 11, 12], [30, 20, 30, 40]), ("1.20×", "2.00×"), strict=True):
         lines = [line for line in ax.lines if line.get_marker() == "o"]
@@ -514,11 +506,11 @@ def test_scaling_shows_cost_per_token_and_says_by_how_much_it_varies_from_512_on
 def test_what_was_not_measured_is_said_in_the_figure_or_refused():
     frame = bench_frame()
     frame["kb_per_token"] = None
-    assert [text.get_text() for text in figures.fig_scaling(frame).axes[1].texts] == ["not measured"]
+    assert [text.get_text() for text in pictures.fig_scaling(frame).axes[1].texts] == ["not measured"]
     with pytest.raises(ValueError, match="no rows of section 'step': mambanorm bench --only step"):
-        figures.fig_speed(frame[frame.section == "length"])
+        pictures.fig_speed(frame[frame.section == "length"])
     with pytest.raises(ValueError, match="lacks the columns median_ms"):
-        figures.fig_speed(frame.drop(columns="median_ms"))
+        pictures.fig_speed(frame.drop(columns="median_ms"))
 
 
 # ------------------------------------------------------------------------------------------------ tables and the paper
@@ -584,23 +576,18 @@ def test_a_caption_calls_few_seeds_a_sketch(seeds, text):
     assert describe_frame(frame) == f"quick scale · {text} · {shows} · digits"
 
 
-def test_a_caption_says_unequal_seeds_and_mixed_scales(frame):
+def test_a_caption_says_unequal_seeds_mixed_scales_and_numbers_in_words(frame):
     assert "1–3 seeds: a sketch" in describe_frame(frame)
     both = pd.concat([frame, frame.assign(scale="lab")])
     assert describe_frame(both).startswith("scales quick and lab mixed")
-
-
-def test_percent_formats_fractions_and_what_is_missing():
     assert [percent(0.688), percent(0.4027, 2), percent(np.nan)] == ["68.8 %", "40.27 %", "–"]
-
-
-def test_mean_and_spread_are_worded_and_one_seed_has_no_spread():
     rows = pd.DataFrame({"mean": [0.828, 0.5], "sd": [0.0234, np.nan]})
     assert [mean_sd(row) for _, row in rows.iterrows()] == ["82.8 ± 2.3 %", "50.0 %"]
 
 
-def test_table_1_has_twenty_values_and_its_first_ln_rows_are_in():
-    table = paper_values().query("source == 'Table 1'")
+def test_the_papers_numbers_are_there_with_their_sections_and_the_first_ln_rows_are_in():
+    everything, values = paper_values(), paper_values("sequence").set_index(["source", "task", "arm"]).accuracy
+    table = everything.query("source == 'Table 1'")
     assert len(table) == 20
     assert not table.duplicated(["kind", "arm"]).any()
     relabelled = table[(table.arm.str.contains("IN"))]
@@ -608,21 +595,14 @@ def test_table_1_has_twenty_values_and_its_first_ln_rows_are_in():
     assert relabelled.accuracy.tolist() == [0.109, 0.070, 0.702, 0.838]
     assert relabelled.note.str.contains("I1").all()
     assert table.accuracy.mean() * 20 == pytest.approx((400.7 + 738.9) / 100)  # column sums of the printed table
-
-
-def test_the_papers_other_numbers_are_there():
-    values = paper_values("sequence").set_index(["source", "task", "arm"]).accuracy
     assert values["Figure 5", "Breakfast", "GN>SSM>GN"] == 0.688
     assert values["Figure 7", "Breakfast", "LN>SSM>BN"] == 0.521
     assert values["Table 2", "ListOps", "NormVary>SSM>GN"] == pytest.approx(0.4027)
-    assert len(paper_values()) == 20 + 6 + 4 + 8
+    assert len(everything) == 20 + 6 + 4 + 8
+    sections = everything.groupby("source").section.unique().map(list).to_dict()
+    assert sections == {"Table 1": ["§4.3"], "Table 2": ["§4.5"], "Figure 5": ["§4.2"], "Figure 7": ["§4.4"]}
     with pytest.raises(ValueError, match="'vision'"):
         paper_values("visions")
-
-
-def test_every_printed_number_names_its_section():
-    sections = paper_values().groupby("source").section.unique().map(list).to_dict()
-    assert sections == {"Table 1": ["§4.3"], "Table 2": ["§4.5"], "Figure 5": ["§4.2"], "Figure 7": ["§4.4"]}
 
 
 def test_the_survey_is_told_from_the_papers_originals_and_proposals():
@@ -642,15 +622,10 @@ def notebook_cells(kind):
                 yield path.name, "".join(cell["source"])
 
 
-def test_a_code_of_an_inconsistency_means_one_thing_wherever_it_is_cited():
-    texts = [(str(path.relative_to(ROOT)), path.read_text()) for path in sorted((ROOT / "mambanorm").rglob("*.py"))]
-    paragraphs = [(name, part) for name, text in [*texts, *notebook_cells("markdown")] for part in text.split("\n\n")]
-    cited = [(name, code, part) for name, part in paragraphs for code in re.findall(r"\((I\d+[a-z]?)\)", part)]
-    assert {code for _, code, _ in cited} <= set(INCONSISTENCIES)
-    for name, code, part in cited:
-        said = " ".join(part.replace("*", "").split())
-        assert re.search(INCONSISTENCIES[code].named, said, re.IGNORECASE), f"{name} cites ({code}) without its words"
-    assert {"(I1)", "(I3)", "(I4f)", "(I14)"} <= {f"({code})" for _, code, _ in cited}
+def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
+    texts = [(path, path.read_text()) for path in (ROOT / "mambanorm").rglob("*.py")] + [*notebook_cells("markdown")]
+    cited = {code for _, text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
+    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(INCONSISTENCIES)
 
 
 def test_the_list_of_inconsistencies_names_table_5_and_the_swapped_m_and_n():
@@ -674,11 +649,3 @@ def test_beside_the_paper_every_row_says_pattern_not_level(frame):
     row = table[(table.task == "digits") & (table.arm == "None>SSM>IN")].iloc[0]
     assert (row.ours, row.paper, row.n) == pytest.approx((0.46 + 0.38 + 0.01, 0.070, 3))
     assert "I1" in row.note
-
-
-def test_lr_sensitivity_is_the_mean_shortfall_behind_the_best_rate_and_counts_divergence_as_chance():
-    rows = [("A", 1e-3, 0.8, "ok"), ("A", 1e-2, 0.6, "ok"), ("B", 1e-3, 0.7, "ok"), ("B", 1e-2, 0.9, "diverged")]
-    frame = pd.DataFrame(rows, columns=["arm", "lr", "best_val_accuracy", "status"]).assign(task="digits", chance=0.1)
-    table = lr_sensitivity(frame).set_index("arm")
-    assert table.sensitivity.to_dict() == pytest.approx({"A": 10.0, "B": 30.0})
-    assert table.best_lr.to_dict() == {"A": 1e-3, "B": 1e-3}

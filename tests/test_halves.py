@@ -8,7 +8,9 @@ import torch
 import mambanorm as mn
 from mambanorm import figures
 from mambanorm.study import halves
-from mambanorm.tasks.level import ALL_ROWS, LENGTH
+from mambanorm.tasks import small
+
+ALL_ROWS, LENGTH = small.ROWS["level"][1], small.LENGTH["level"]
 
 
 def rows(dtype=torch.float64):
@@ -71,7 +73,7 @@ def test_in_loses_on_level_where_its_half_that_keeps_the_mean_does_not():
     few = {"mean taken out", "both: IN"}
     runs = {
         part: mn.train(mn.base_config("level", "quick", arm=arm, norm_options=options)).test_accuracy
-        for part, (arm, options) in halves.HALVES.items()
+        for part, (arm, options) in [*halves.HALVES.items()][:4]
     }
     lost = {part for part, accuracy in runs.items() if accuracy < 0.75}
     assert lost == few, runs

@@ -12,9 +12,11 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.basics import extensions
+from mambanorm.basics.atomic import sha256
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
+from mambanorm.training.result import MANIFEST, WRITTEN
 
 PEAK = """
 import mambanorm as mn
@@ -180,8 +182,12 @@ def stored_elsewhere(store, n: int) -> None:
     """Runs of a norm that is not registered here."""
     for seed in range(n):
         values = json.loads(mn.base_config("digits", "smoke", seed=seed).to_json()) | {"arm": "Peak>SSM>None"}
-        (store / run_id_of(values)).mkdir(parents=True)
-        (store / run_id_of(values) / "config.json").write_text(json.dumps(values))
+        folder, files = store / run_id_of(values), {}
+        folder.mkdir(parents=True)
+        for name in WRITTEN:
+            (folder / name).write_text(json.dumps(values))
+            files[name] = {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size}
+        (folder / MANIFEST).write_text(json.dumps({"files": files}))
 
 
 def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(store, capsys):

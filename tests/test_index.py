@@ -29,10 +29,9 @@ from mambanorm.tasks import TASKS
 from mambanorm.training import index as indexing
 from mambanorm.training.grid import base_config, grid
 from mambanorm.training.index import INDEX, Index, signature
-from mambanorm.training.result import MAY_BE_NONE
+from mambanorm.training.result import MANIFEST, config_row, read_run
 from mambanorm.training.run import train
 from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
-from mambanorm.training.stored_run import MANIFEST, config_row, read_run
 
 store_module = import_module("mambanorm.training.store")
 
@@ -44,12 +43,13 @@ def result():
 
 @pytest.fixture(scope="module")
 def template(result, tmp_path_factory):
-    """Runs of every kind, generated from one: other arms, tasks and seeds, of a regression, diverged, unchecked."""
+    """Runs of every kind, generated from one: other arms, tasks and seeds, of a regression, diverged."""
     store = tmp_path_factory.mktemp("template")
     source = save_run(result, store / "source")
     configs = grid(["RMSN>SSM>GN", "RMSN>SSM>None+B:RMSN"], ["digits", "diabetes"], scale="smoke", seeds=range(3))
     configs += grid(["LN>MHA>LN"], scale="smoke", seeds=range(2), norm_options={"eps": 1e-3})
-    none = {name: None for name in MAY_BE_NONE}
+    none = dict.fromkeys(("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site", "test_loss", "rmse"))
+    none |= dict.fromkeys(("mae", "chance_rmse", "best_val_loss", "chance_loss"))
     for i, config in enumerate(configs):
         facts = json.loads((source / "result.json").read_text()) | none | {"steps": config.steps, "wall_s": i / 7}
         if config.task == "diabetes":
@@ -176,7 +176,6 @@ def test_a_filter_takes_any_values_that_can_be_gone_through(seeds, runs):
     for _ in range(2):
         frame = load_runs(seed=iter((1, 2)) if isinstance(seeds, str) else seeds)
         pd.testing.assert_frame_equal(frame, expected)
-    assert load_runs(seed=np.array(2)).run_id.tolist() == load_runs(seed=2).run_id.tolist() != []
 
 
 @pytest.mark.parametrize("none", [None, float("nan"), [None]], ids=str)
@@ -264,8 +263,16 @@ def test_a_run_that_is_trained_again_replaces_its_row(runs, reads):
     assert reads == [folder.name]
 
 
-@pytest.mark.parametrize("name", indexing.FILES)
-@pytest.mark.parametrize("how", ["longer", "same size", "same size and time", "gone"])
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        *(("same size and time", name) for name in indexing.FILES),
+        ("longer", "curves.parquet"),
+        ("same size", "result.json"),
+        ("gone", "predictions.npz"),
+        ("gone", "checkpoint.safetensors"),
+    ],
+)
 def test_an_altered_file_is_noticed(how, name, runs, reads):
     load_runs()
     path = any_run(runs) / name
@@ -289,14 +296,6 @@ def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
         with pytest.warns(UserWarning, match=f"{any_run(runs).name} is damaged: result.json was altered"):
             assert any_run(runs).name not in set(load_runs().run_id)
     assert any_run(runs).name not in Index(runs, "many of them").place
-
-
-def test_an_unchecked_run_is_indexed_as_unchecked(runs, reads):
-    (any_run(runs) / MANIFEST).unlink()
-    assert load_runs().checked.tolist().count(False) == 1
-    reads.clear()
-    assert load_runs().checked.tolist().count(False) == 1
-    assert reads == []
 
 
 def test_a_norm_that_is_not_registered_here_is_told_as_without_an_index(runs, template, result):
@@ -344,10 +343,7 @@ def test_a_run_of_an_own_optimizer_or_schedule_is_not_damaged_where_it_is_not_re
 
 TAMPERED = {
     "lost": lambda path: path.unlink(),
-    "empty": lambda path: path.write_bytes(b""),
     "torn": lambda path: path.write_bytes(path.read_bytes()[:-100]),
-    "one bit": lambda path: path.write_bytes(path.read_bytes()[:-500] + b"\0" + path.read_bytes()[-499:]),
-    "foreign": lambda path: path.write_text("run_id,task\n1,digits\n"),
     "a plain table": lambda path: pd.DataFrame({"run_id": ["0" * 16]}).to_parquet(path),
     "a table of ours": lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
 }
@@ -396,53 +392,14 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(error, runs, monkey
     assert not [path for path in runs.iterdir() if path.name.startswith(".")]
 
 
-def test_what_arrow_cannot_hold_is_read_without_an_index(runs):
-    load_runs()
-    folder = any_run(runs)
-    facts = json.loads((folder / "result.json").read_text()) | {"parameters": 2**80}
-    (folder / "result.json").write_text(json.dumps(facts))
-    _seal(folder)
-    pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
-
-
-@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
-def test_nobody_reads_in_the_index_what_is_closed_in_its_folder(mode, runs):
-    any_run(runs).chmod(mode)
-    load_runs()
-    assert (runs / INDEX).stat().st_mode & 0o777 == 0o644 & (mode | 0o200)
-
-
-def test_nobody_reads_in_the_index_what_is_closed_in_a_config(runs):
-    (any_run(runs) / "config.json").chmod(0o600)
+def test_an_index_is_its_users_alone(runs):
     load_runs()
     assert (runs / INDEX).stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give to another group")
-@pytest.mark.parametrize(("mode", "expected"), [(0o640, 0o600), (0o604, 0o600), (0o644, 0o644)])
-def test_a_group_reads_in_the_index_only_what_is_its_own(mode, expected, runs):
-    path = any_run(runs) / "result.json"
-    path.chmod(mode)
-    os.chown(path, -1, path.stat().st_gid + 1)
-    load_runs()
-    assert (runs / INDEX).stat().st_mode & 0o777 == expected
-
-
-@pytest.mark.parametrize("fact", [{"wall_s": 2**53 + 1}, {"parameters": 2**80}], ids=str)
-def test_one_run_that_no_table_can_hold_keeps_no_other_from_the_index(fact, runs, reads):
-    folder = any_run(runs)
-    facts = json.loads((folder / "result.json").read_text()) | fact
-    (folder / "result.json").write_text(json.dumps(facts))
-    _seal(folder)
-    expected = unindexed(runs)
-    for look in ("first", "second"):
-        reads.clear()
-        pd.testing.assert_frame_equal(load_runs(), expected)
-        assert len(reads) == (len(expected) if look == "first" else 1)
+    assert INDEX.endswith(f"-{os.getuid()}")
 
 
 def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, reads):
-    """`missing_runs` does not ask what the store has."""
+    """`missing_runs` does not ask what the store has; nor does a look at some runs forget the others."""
     configs = configs_of(runs, load_runs().run_id)
     shutil.rmtree(runs / configs[0].run_id)
     os.utime(runs / configs[1].run_id / "result.json")
@@ -450,22 +407,13 @@ def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, rea
         reads.clear()
         assert missing_runs(configs) == configs[:1]
         assert (configs[1].run_id in reads) == (look == "first")
+    os.utime(runs / configs[1].run_id / "result.json")
+    load_runs(configs=configs[1:2])
+    names = [config.run_id for config in configs[1:]]
+    assert Index(runs, "many of them").sound(names) == set(names)
+    os.utime(runs / configs[1].run_id / "result.json")
+    load_runs()
     assert configs[0].run_id not in Index(runs, "many of them").place
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name here")
-def test_a_pipe_in_place_of_the_index_stops_nothing(runs):
-    os.mkfifo(runs / INDEX)
-    done = subprocess.run([sys.executable, "-c", ONE_LOOK, str(runs)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-ONE_LOOK = """
-import sys
-from pathlib import Path
-from mambanorm.training.index import Index
-Index(Path(sys.argv[1]), range(64))
-"""
 
 
 LOOK = """
@@ -473,7 +421,7 @@ import sys
 from mambanorm.training import index
 index.LEAST, index.SETTLED_S = 1, 0.0
 from mambanorm.training.store import load_runs
-for _ in range(5):
+for _ in range(3):
     (load_runs().run_id.size == int(sys.argv[1])) or sys.exit("rows are missing")
     (index.Path(sys.argv[2]) / index.INDEX).unlink(missing_ok=True)
 """
@@ -482,18 +430,10 @@ for _ in range(5):
 def test_processes_that_write_the_index_at_once_are_all_right(runs):
     n = len(unindexed(runs))
     arguments = [sys.executable, "-c", LOOK, str(n), str(runs)]
-    at_once = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [(one.communicate(timeout=300)[1], one.returncode) for one in at_once] == [("", 0)] * 3
+    at_once = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(one.communicate(timeout=300)[1], one.returncode) for one in at_once] == [("", 0)] * 2
     pd.testing.assert_frame_equal(load_runs(), unindexed(runs))
     assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == [INDEX]
-
-
-def test_what_a_killed_writer_left_is_removed_a_day_later(runs):
-    (runs / f".{INDEX}-0123.tmp").write_bytes(b"half")
-    (runs / f".{INDEX}-4567.tmp").write_bytes(b"half")
-    os.utime(runs / f".{INDEX}-4567.tmp", (0, 0))
-    load_runs()
-    assert {path.name for path in runs.iterdir() if path.name.startswith(".")} == {INDEX, f".{INDEX}-0123.tmp"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

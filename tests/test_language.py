@@ -16,7 +16,7 @@ import mambanorm as mn
 from mambanorm import block as block_module
 from mambanorm.block import BlockCache
 from mambanorm.tasks import pydoc
-from mambanorm.training.language import bits, evaluate_bits
+from mambanorm.training.run import bits, evaluate_bits
 
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]
 FUTURE = [name for name, entry in mn.NORMS.items() if not entry.causal]

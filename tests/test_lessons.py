@@ -15,8 +15,8 @@ import mambanorm as mn
 from mambanorm import figures
 from mambanorm.answers import first_steps as answers
 from mambanorm.basics.settings import ROOT
-from mambanorm.lessons import batch_norm, block_parts, invariance, preprocessing, state_space
-from mambanorm.lessons.fitting import accuracy, first, fit
+from mambanorm.lessons import invariance, preprocessing, state_space, trained
+from mambanorm.lessons.trained import accuracy, fit
 from mambanorm.report.notebook_page import to_html
 from mambanorm.tasks.base import Split
 from mambanorm.training import kept
@@ -143,7 +143,6 @@ def test_the_loop_learns_and_yields_one_accuracy_an_epoch():
     assert len(curve) == 30
     assert curve[-1] > 0.95
     assert accuracy(model, data) > 0.95
-    assert len(first(data, 10).labels) == 10
 
 
 def test_a_run_that_diverges_is_scored_as_a_guess():
@@ -153,24 +152,24 @@ def test_a_run_that_diverges_is_scored_as_a_guess():
 
 
 def test_the_arms_of_the_small_vgg_differ_in_norm_and_start_only():
-    layers = {arm: [type(m).__name__ for m in batch_norm.small_vgg(arm)] for arm in batch_norm.ARMS}
+    layers = {arm: [type(m).__name__ for m in trained.small_vgg(arm)] for arm in trained.ARMS}
     assert layers["none"] == layers["none, He start"] == [n for n in layers["BN"] if n != "BatchNorm2d"]
     assert layers["BN"].count("BatchNorm2d") == layers["BN"].count("Conv2d") == 6
-    signal = {arm: batch_norm.small_vgg(arm)[:-2](torch.randn(8, 1, 8, 8)).std() for arm in batch_norm.ARMS[:2]}
+    signal = {arm: trained.small_vgg(arm)[:-2](torch.randn(8, 1, 8, 8)).std() for arm in trained.ARMS[:2]}
     assert signal["none, He start"] > 5 * signal["none"]
     with pytest.raises(ValueError, match="unknown arm 'LN'"):
-        batch_norm.small_vgg("LN")
+        trained.small_vgg("LN")
 
 
 def test_the_small_vgg_is_trained_on_paired_seeds_and_the_claim_is_read_off(tmp_path, monkeypatch):
-    frame = batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
+    frame = trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one")
     assert len(frame) == 2 * 3
     torch.rand(17)
-    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other"))
-    monkeypatch.setattr(batch_norm, "small_vgg", None)  # what is kept is read, and the rest cannot be trained now
-    assert frame.equals(batch_norm.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one"))
+    assert frame.equals(trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "other"))
+    monkeypatch.setattr(trained, "small_vgg", None)  # what is kept is read, and the rest cannot be trained now
+    assert frame.equals(trained.with_and_without("smoke", 2, rates=(0.02,), runs_dir=tmp_path / "one"))
     with pytest.raises(TypeError):
-        batch_norm.with_and_without("smoke", 3, rates=(0.02,), runs_dir=tmp_path / "one")
+        trained.with_and_without("smoke", 3, rates=(0.02,), runs_dir=tmp_path / "one")
     assert "fails" in answers.batch_norm(frame.assign(train_accuracy=0.5))
     ahead = frame.assign(train_accuracy=frame.arm.map({"none": 0.1, "none, He start": 0.8, "BN": 0.9}))
     said = answers.batch_norm(ahead)
@@ -205,8 +204,8 @@ def test_what_is_measured_is_kept_until_a_setting_a_line_or_a_file_changes(tmp_p
 
 
 def test_neighbours_cannot_be_told_by_counting_and_the_label_is_right():
-    data = block_parts.neighbours(60, seed=3)
-    counts = torch.stack([(data.inputs == symbol).sum(1) for symbol in range(block_parts.SYMBOLS)])
+    data = trained.neighbours(60, seed=3)
+    counts = torch.stack([(data.inputs == symbol).sum(1) for symbol in range(trained.SYMBOLS)])
     assert (counts == 3).all()
     assert int(data.labels.sum()) == 30
     for row, label in zip(data.inputs.tolist(), data.labels.tolist(), strict=True):
@@ -218,7 +217,7 @@ def test_a_block_without_nothing_is_the_block_and_without_a_part_it_does_not_use
     whole, x = mn.MambaBlock(8, "RMSN", "GN"), torch.randn(2, 6, 8)
     unused = {"nothing": set(), "conv": {"conv1d.weight", "conv1d.bias"}, "gate": set()}
     for part, names in unused.items():
-        block = block_parts.BlockWithout(part, 8, "RMSN", "GN")
+        block = trained.BlockWithout(part, 8, "RMSN", "GN")
         block.load_state_dict(whole.state_dict())
         y = block(x)
         assert torch.allclose(y, whole(x), atol=1e-5) == (part == "nothing")
@@ -227,18 +226,18 @@ def test_a_block_without_nothing_is_the_block_and_without_a_part_it_does_not_use
     gate_rows = block.in_proj.weight.grad[block.d_inner :]
     assert not gate_rows.any()  # the last one is the block without a gate
     with pytest.raises(ValueError, match="unknown part of a block 'scan'"):
-        block_parts.BlockWithout("scan", 8)
+        trained.BlockWithout("scan", 8)
 
 
 def test_the_parts_are_trained_on_both_tasks_and_told_seed_by_seed():
-    frame = block_parts.parts_of_a_block("smoke", 1)
+    frame = trained.parts_of_a_block("smoke", 1)
     assert len(frame) == 2 * 3
     assert set(frame.chance) == {0.5, 0.1}
     planted = frame.assign(test_accuracy=frame.without.map({"nothing": 0.9, "conv": 0.6, "gate": 0.95}))
     two = pd.concat([planted, planted.assign(seed=1, test_accuracy=0.5)])
     assert "(chance 50.0 %): the whole block 90 and 50 %; without the conv 60 and 50 %;" in answers.parts(two)
     with pytest.raises(ValueError, match="unknown task of this lesson"):
-        block_parts.parts_of_a_block("smoke", 1, ["mnist"])
+        trained.parts_of_a_block("smoke", 1, ["mnist"])
 
 
 # the state space
@@ -283,12 +282,12 @@ def test_a_state_that_does_not_decay_and_an_unknown_rule_are_refused(a, rule, to
 
 
 def bn_frame():
-    rows = [(arm, lr, seed, e) for arm in batch_norm.ARMS for lr in (0.1, 0.5) for seed in (0, 1) for e in (1, 2)]
+    rows = [(arm, lr, seed, e) for arm in trained.ARMS for lr in (0.1, 0.5) for seed in (0, 1) for e in (1, 2)]
     return pd.DataFrame(rows, columns=["arm", "lr", "seed", "epoch"]).assign(scale="quick", train_accuracy=0.5)
 
 
 def part_frame():
-    rows = [(task, part, seed) for task in block_parts.TASKS for part in block_parts.PARTS for seed in (0, 1)]
+    rows = [(task, part, seed) for task in trained.TASKS for part in trained.PARTS for seed in (0, 1)]
     facts = dict(scale="quick", epochs=4, test_accuracy=0.5, chance=0.1)
     return pd.DataFrame(rows, columns=["task", "without", "seed"]).assign(**facts)
 

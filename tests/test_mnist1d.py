@@ -8,7 +8,7 @@ import torch
 
 import mambanorm as mn
 from mambanorm.claims.evidence import shared_rows
-from mambanorm.tasks import TASKS, mnist1d
+from mambanorm.tasks import TASKS, small
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_the_process_keeps_its_random_numbers():
     np.random.seed(7)
     random.seed(7)
     expected = np.random.RandomState(7).rand(), random.Random(7).random()
-    mnist1d._draw(20, seed=1)
+    small.draw_curves(20, seed=1)
     assert (np.random.rand(), random.random()) == expected
 
 

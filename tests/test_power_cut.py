@@ -20,8 +20,8 @@ import pytest
 from mambanorm.basics import atomic
 from mambanorm.basics.atomic import to_disk
 from mambanorm.training import index
-from mambanorm.training.checkpoint import Checkpoint
 from mambanorm.training.grid import base_config
+from mambanorm.training.observers import CHECKPOINT, Checkpoint
 from mambanorm.training.run import train
 from mambanorm.training.store import check_runs, load_runs, resume_dir, save_run
 
@@ -160,7 +160,7 @@ def store_runs(results):
 
     def work(folder, done):
         for result in results:
-            atomic.write_text(resume_dir(result.config, folder / "runs") / "step-3" / "state", "of this run")
+            atomic.write_text(resume_dir(result.config, folder / "runs") / CHECKPOINT, "of this run")
             done.append(f"begun {result.config.run_id}")
             save_run(result, folder / "runs")
             done.append(result.config.run_id)
@@ -173,7 +173,7 @@ def runs_are_whole(folder, done):
     store = folder / "runs"
     states = check_runs(store, progress=False) if store.is_dir() else pd.DataFrame(columns=["run_id", "state"])
     assert set(states.state) <= {"whole"}
-    there, begun = set(states.run_id), {path.parts[-3] for path in folder.glob("runs/.resume-*/step-3/state")}
+    there, begun = set(states.run_id), {path.parent.name for path in folder.glob(f"runs/.resume-*/{CHECKPOINT}")}
     assert there >= {name for name in done if " " not in name}
     for name in (name.removeprefix("begun ") for name in done if " " in name):
         assert name in there or f".resume-{name}" in begun
@@ -203,8 +203,8 @@ def keep_checkpoints(folder, done):
     """A run that writes a checkpoint after each step."""
     save = Checkpoint._save
 
-    def saving(self, *numbers):
-        save(self, *numbers)
+    def saving(self):
+        save(self)
         done.append(len(self.curve))
 
     config = base_config("digits", "smoke", steps=2)

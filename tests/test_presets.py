@@ -6,11 +6,9 @@ import re
 import pytest
 
 from mambanorm.config import EARLIER_BETAS, RunConfig, run_id_of
-from mambanorm.loop import OPTIMIZERS
 from mambanorm.tasks import TASKS
 from mambanorm.training.grid import base_config, grid
 from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
-from mambanorm.training.run import train
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the
@@ -100,21 +98,10 @@ def test_runs_that_were_stored_before_betas_was_a_field_have_those_of_the_preset
     assert {(scale, task): DIFFERENCES[scale][task]["betas"] for scale, task in EARLIER_BETAS} == EARLIER_BETAS
 
 
-@pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, (0.9, "x"), (True, 0.9), (0.9, float("nan"))])
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), 0.9, (True, 0.9), (0.9, float("nan"))])
 def test_impossible_betas_are_refused(betas):
     with pytest.raises(ValueError, match="betas must be two numbers from 0 to below 1"):
         base_config(betas=betas)
-
-
-def test_an_optimizer_is_named_and_another_one_is_a_line(monkeypatch):
-    import torch
-
-    with pytest.raises(ValueError, match="unknown optimizer 'adam': valid are adamw; did you mean 'adamw'"):
-        base_config(optimizer="adam")
-    monkeypatch.setitem(OPTIMIZERS, "sgd", lambda groups, config: torch.optim.SGD(groups, lr=config.lr))
-    config = base_config("digits", "smoke", optimizer="sgd")
-    assert config.run_id != base_config("digits", "smoke").run_id
-    assert train(config).status == "ok"
 
 
 def test_the_papers_seed_makes_one_run_an_arm():
@@ -143,21 +130,12 @@ def test_every_task_has_settings_and_a_kind_at_every_scale():
 
 
 @pytest.mark.parametrize("scale", DIFFERENCES)
-@pytest.mark.parametrize("task", PAPER)
-def test_every_task_of_the_paper_has_a_config_at_every_scale(task, scale):
-    config = base_config(task, scale)
-    assert isinstance(config, RunConfig)
-    assert config.warmup_steps < config.steps
-    assert config.eval_every <= config.steps
-    assert scale == "smoke" or task in DIFFERENCES[scale]
-
-
-def test_scale_downs_are_smaller_than_the_paper():
-    for task in set(PAPER) - {"digits", "digits_images"}:  # which the paper does not have
-        quick, lab, paper = (base_config(task, scale) for scale in ("quick", "lab", "paper"))
-        work = [config.steps * config.batch_size for config in (quick, lab, paper)]
-        assert work == sorted(work), task
-        assert quick.d_model < paper.d_model, task
+def test_every_task_of_the_paper_has_a_config_at_every_scale(scale):
+    for task in PAPER:
+        config = base_config(task, scale)
+        assert config.warmup_steps < config.steps
+        assert config.eval_every <= config.steps
+        assert scale == "smoke" or task in DIFFERENCES[scale]
 
 
 def test_epochs_drop_their_remainder_as_the_batch_order_does():

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import mambanorm as mn
-from mambanorm.study import contrasts, gate, modes, procedure, table_2, tables
+from mambanorm.study import contrasts, inside, procedure, tables
 
 NORMS = ["BN", "IN", "LN", "RMSN", "GN"]
 
@@ -126,7 +126,7 @@ def test_the_second_norm_is_compared_with_the_better_place():
 
 
 def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it():
-    sizes = gate.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
+    sizes = inside.sizes_inside(["RMSN>SSM>None", "None>SSM>RMSN"], factors=(1, 100))
     after, before = sizes.loc["None>SSM>RMSN"], sizes.loc["RMSN>SSM>None"]
     assert after.z[100] / after.z[1] == pytest.approx(100, rel=1e-3)
     assert before.z[100] / before.z[1] == pytest.approx(1, rel=1e-2)
@@ -136,45 +136,47 @@ def test_a_norm_after_the_ssm_leaves_the_gate_alone_and_a_norm_before_holds_it()
 
 def test_only_bn_scores_differently_in_train_and_eval_mode(tmp_path):
     configs = mn.grid(["BN>SSM>None", "IN>SSM>None"], ["digits"], scale="smoke", seeds=1)
-    assert modes.both_modes(configs, tmp_path).empty  # nothing is stored yet
+    assert inside.both_modes(configs, tmp_path).empty  # nothing is stored yet
     runs = mn.sweep(configs, workers=0, progress=False, runs_dir=tmp_path)
-    found = modes.both_modes(configs, tmp_path).set_index("arm")
+    found = inside.both_modes(configs, tmp_path).set_index("arm")
     assert found.points_lost["IN>SSM>None"] == 0
     assert found["eval"].tolist() == pytest.approx(runs.set_index("arm").loc[found.index].best_val_accuracy.tolist())
     assert (found.points_lost == 100 * (found.train - found["eval"])).all()
-    table = modes.modes_table(found.reset_index())
+    table = inside.modes_table(found.reset_index())
     assert table.seeds.tolist() == [1, 1]
     assert table.index.tolist() == [("digits", "BN>SSM>None"), ("digits", "IN>SSM>None")]
 
 
 def test_table_2_is_printed_with_its_gain_and_ours_stands_beside_the_task_of_the_same_name():
-    printed = table_2.printed_table()
+    printed = contrasts.printed_table()
     assert printed.loc["ListOps"].tolist() == ["37.90 ± 0.23", "40.27 ± 0.15", "+2.37 points"]
-    assert table_2.printed_gain()["IMDB"] == pytest.approx(2.44)
+    assert contrasts.printed_gain()["IMDB"] == pytest.approx(2.44)
     runs = frame({"NormVary>SSM>GN": 0.5, "RMSN>SSM>None": 0.4}, task="listops")
-    beside = table_2.gains_beside(tables.paired_steps(runs, {"NormVary→GN": (table_2.PROPOSAL, table_2.ORIGINAL)}))
+    steps = {"NormVary→GN": (contrasts.PROPOSAL, contrasts.ORIGINAL)}
+    beside = contrasts.gains_beside(tables.paired_steps(runs, steps))
     assert beside.loc["ListOps"].tolist() == ["+2.37 points", "NormVary→GN: +10.0 points [10.0, 10.0]"]
     assert beside.loc["IMDB", "ours, quick"] == "not run"
 
 
 def test_a_task_that_the_paper_has_not_stands_below_its_four_with_both_proposals():
-    runs = frame(dict.fromkeys(table_2.PROPOSALS, 0.5) | {table_2.ORIGINAL: 0.4}, task="mnist1d")
-    steps = {arm: (arm, table_2.ORIGINAL) for arm in table_2.PROPOSALS}
-    beside = table_2.gains_beside(tables.paired_steps(runs, steps | {"turned": (table_2.ORIGINAL, table_2.PROPOSAL)}))
+    runs = frame(dict.fromkeys(contrasts.PROPOSALS, 0.5) | {contrasts.ORIGINAL: 0.4}, task="mnist1d")
+    steps = {arm: (arm, contrasts.ORIGINAL) for arm in contrasts.PROPOSALS}
+    steps |= {"turned": (contrasts.ORIGINAL, contrasts.PROPOSAL)}
+    beside = contrasts.gains_beside(tables.paired_steps(runs, steps))
     gain = "+10.0 points [10.0, 10.0]"
     assert beside.loc["mnist1d"].tolist() == ["–", f"NormVary→GN: {gain}; NormVary→LN: {gain}"]
     assert len(beside) == 5
 
 
 def test_the_cost_of_what_was_not_run_counts_all_runs_and_the_commands_name_each_task(monkeypatch):
-    cost = table_2.cost_table(["imdb"], measured=False)
+    cost = contrasts.cost_table(["imdb"], measured=False)
     assert cost.index.tolist() == ["imdb"]
     assert {"steps, one run", "FLOPs, one run", "lab, 48 runs", "paper, 18 runs"} <= set(cost)
     assert cost["paper, 18 runs"].tolist() == ["–"]
-    monkeypatch.setattr(table_2, "_flops_a_second", lambda task: 31e15 * 18 / 3600)  # 31 P of FLOPs a run
-    assert table_2.cost_table(["imdb"])["paper, 18 runs"].tolist() == ["60 min"]
-    assert table_2.cost_table([]).empty
-    lines = table_2.commands(["imdb", "cifar100"]).splitlines()
+    monkeypatch.setattr(contrasts, "_flops_a_second", lambda task: 31e15 * 18 / 3600)  # 31 P of FLOPs a run
+    assert contrasts.cost_table(["imdb"])["paper, 18 runs"].tolist() == ["60 min"]
+    assert contrasts.cost_table([]).empty
+    lines = contrasts.commands(["imdb", "cifar100"]).splitlines()
     assert [line.split("--prepare ")[1].split()[0] for line in lines] == ["imdb", "cifar100"]
 
 

@@ -24,9 +24,9 @@ from mambanorm.training.evaluation import accuracy, predict
 from mambanorm.training.grid import base_config
 from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.regimen import Lesson, loss_of
+from mambanorm.training.result import config_row
 from mambanorm.training.run import train
 from mambanorm.training.store import load_runs, save_run, stored_run
-from mambanorm.training.stored_run import config_row
 
 LANGUAGE = ("H1l", "H3l", "H8l")
 NONE, ORIGINAL, PROPOSAL = "None>SSM>None", "RMSN>SSM>None", "NormVary-token>SSM>GN-token"

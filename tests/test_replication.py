@@ -11,8 +11,7 @@ from mambanorm import answers
 from mambanorm.report.study import trained_here
 from mambanorm.study import experiments, replication
 from mambanorm.training import recorded_results
-from mambanorm.training.own_rates import at_own_rates, own_rate
-from mambanorm.training.recorded_results import recorded
+from mambanorm.training.recorded_results import at_own_rates, own_rate, recorded
 
 
 def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):

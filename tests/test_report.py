@@ -10,7 +10,6 @@ import re
 import shutil
 import threading
 import time
-from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -27,18 +26,17 @@ from PIL import Image
 
 import mambanorm as mn
 from mambanorm import base_config, widgets
-from mambanorm.basics.settings import ROOT
 from mambanorm.claims.findings import findings
 from mambanorm.report import execute as report
 from mambanorm.report import study as whole_study
 from mambanorm.report.execute import Kernels, ShellChannel, run_notebook
 from mambanorm.report.index import write_index
-from mambanorm.report.markdown import key_lines, markdown
 from mambanorm.report.notebook_page import rendered, to_html
-from mambanorm.report.notebooks import find_notebooks
-from mambanorm.report.outcome import NotebookOutcome, read_outcome
+from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
+from mambanorm.report.page import key_lines, markdown
 from mambanorm.report.study import exit_code, run_study
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 PARAMETERS = """\
 scale: str = None  # None = the environment's
 seeds: int = None
@@ -58,10 +56,6 @@ def code(source: str, *tags: str):
     return new_code_cell(source, metadata={"tags": list(tags)})
 
 
-def display(mime: str, content: str) -> str:
-    return f"from IPython.display import display\ndisplay({{{mime!r}: {content!r}}}, raw=True)"
-
-
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
     """Writes tiny notebooks into a folder that stands for the study's: `notebooks("01_a", cell, …)`."""
@@ -79,32 +73,24 @@ def notebooks(tmp_path, monkeypatch):
 
 def test_parameters_arrive_and_the_kernel_works_beside_its_notebook(notebooks, tmp_path):
     path = notebooks("01_a", code("import os\nprint(scale, seeds, tasks, runs_dir, os.getcwd())", "answer"))
-    outcome = run_notebook(path, tmp_path / "new" / "out", {"scale": "smoke", "seeds": [0, 3], "tasks": ["digits"]})
+    outcome = run_notebook(
+        path, out := tmp_path / "new" / "{out}", {"scale": "smoke", "seeds": [0, 3], "tasks": ["digits"]}
+    )
     assert outcome.ok, outcome.problem
     assert outcome.answer == f"smoke [0, 3] ['digits'] None {path.parent}"
     assert (outcome.title, outcome.question) == ("Title of 01_a", "Does 01_a\nwork?")
     assert outcome.wall_s > 0
-    assert sorted(os.listdir(tmp_path / "new" / "out")) == ["01_a.html", "01_a.ipynb"]
-    assert "new" not in (tmp_path / "new" / "out" / "01_a.ipynb").read_text()  # it does not tell where it was made
+    assert sorted(os.listdir(out)) == ["01_a.html", "01_a.ipynb"]
+    assert "new" not in outcome.notebook.read_text()  # it does not tell where it was made
 
 
-def test_a_folder_with_braces_in_its_name_is_fine(notebooks, tmp_path):
-    outcome = run_notebook(notebooks("01_a"), tmp_path / "{out}")
-    assert outcome.ok
-    assert outcome.notebook.is_file()
-
-
-def test_an_unknown_parameter_is_refused_with_the_nearest(notebooks, tmp_path):
-    path = notebooks("01_a")
+def test_what_is_no_notebook_or_no_parameter_of_it_is_refused_with_the_nearest(notebooks, tmp_path):
     with pytest.raises(ValueError, match=r"'sede'.*scale, seeds, tasks, runs_dir, scheduler; did you mean 'seeds'"):
-        run_notebook(path, tmp_path / "out", {"sede": 3})
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_file_that_is_no_notebook_is_refused(tmp_path):
+        run_notebook(notebooks("01_a"), tmp_path / "out", {"sede": 3})
     (tmp_path / "x.ipynb").write_text("not json")
     with pytest.raises(ValueError, match="cannot be read as a notebook"):
         run_notebook(tmp_path / "x.ipynb", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nearest(notebooks):
@@ -119,7 +105,8 @@ def test_notebooks_are_found_by_their_beginning_and_an_unknown_one_names_the_nea
 def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     first = notebooks("01_fails", code("before = 1"), code("# the culprit\n1 / 0"), code("print('late')", "answer"))
     second = notebooks("02_dies", code("import os\nos._exit(3)"), code("late = 1"))
-    third = notebooks("03_fine", code("print('fine')", "answer"))
+    ask = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])"
+    third = notebooks("03_fine", code(ask, "answer"))
     fourth = notebooks("04_damaged")
     fourth.write_text("{")
     failed, dead, fine, damaged = report.execute([first, second, third, fourth], tmp_path / "out", {}, progress=False)
@@ -132,15 +119,9 @@ def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     assert "cannot be read as a notebook" in damaged.error
     assert failed.html.is_file()
     assert "ZeroDivisionError" in failed.html.read_text()
-    assert (fine.status, fine.answer) == ("ok", "fine")
-
-
-def test_at_most_two_kernels_at_a_time_share_the_cores(notebooks, tmp_path):
-    ask = code("import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])", "answer")
-    outcomes = report.execute([notebooks("01_a", ask), notebooks("02_b", ask)], tmp_path / "out", {}, progress=False)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    share = str(max(1, cores // min(2, cores)))
-    assert [outcome.answer for outcome in outcomes] == [f"{share} {share}"] * 2
+    share = max(1, cores // min(2, cores))  # at most two kernels at a time
+    assert (fine.status, fine.answer) == ("ok", f"{share} {share}")
 
 
 def test_stopping_leaves_no_kernel_behind(notebooks, tmp_path):
@@ -207,13 +188,6 @@ def test_notebooks_that_need_no_training_come_first_and_the_page_fills_as_they_c
     assert told == ["1 of 1 notebooks ran through", "training", "2 of 2 notebooks ran through"]
 
 
-def test_a_notebook_of_which_no_task_is_asked_is_left_out(small_study, tmp_path, capsys, monkeypatch):
-    asks_for(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
-    outcomes = run_study("smoke", ["digits"], out_dir=tmp_path / "out", progress=False, workers=0)
-    assert [outcome.name for outcome in outcomes] == ["01_a"]
-    assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
-
-
 def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path):
     for options, message in [
         ({"tasks": ["digts"]}, "did you mean 'digits'"),
@@ -225,37 +199,54 @@ def test_the_study_refuses_unknown_names_before_it_starts(small_study, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_that_cannot_be_trained_fails_its_notebook(small_study, tmp_path, monkeypatch):
+def test_a_notebook_without_a_task_is_left_out_and_a_run_that_cannot_be_trained_fails_its_own(
+    small_study, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(whole_study, "execute", lambda paths, *_: [_[-1](NotebookOutcome(p.stem, "ok")) for p in paths])
     impossible = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 3})
     asks_for(monkeypatch, lambda *_: {"01_a": [impossible], "02_b": []})
+    options = dict(out_dir=tmp_path / "out", progress=False, workers=0)
     with pytest.warns(UserWarning, match="groups"):
-        outcomes = run_study("smoke", out_dir=tmp_path / "out", progress=False, workers=0)
+        outcomes = run_study("smoke", **options)
     assert [outcome.ok for outcome in outcomes] == [False, True]
     assert "1 of its runs could not be trained" in (tmp_path / "out" / "index.html").read_text()
+    asks_for(monkeypatch, lambda *_: {"01_a": [base_config("digits", "smoke")], "02_b": []})
+    assert [outcome.name for outcome in run_study("smoke", ["digits"], **options)] == ["01_a"]
+    assert "02_b is left out: digits is none of its tasks" in capsys.readouterr().out
 
 
 # the page
 
 
-def test_what_a_notebook_tags_as_first_stands_above_all_cards(notebooks, tmp_path):
-    table = "from IPython.display import HTML\nHTML('<table id=\"verdicts\"><tr><td>H1s</td></tr></table>')"
-    plain, first = notebooks("01_a", code("1 + 1")), notebooks("12_b", code(table, "first"))
-    outcomes = report.execute([plain, first], tmp_path / "out", {}, progress=False)
-    page = write_index(outcomes, tmp_path / "out").read_text()
-    top, cards = page.split('<section class="cards">')
-    assert "<td>H1s</td>" in top
-    assert 'href="12_b.html"' in top
-    assert "<td>H1s</td>" not in cards
+def executed(folder, name, *cells):
+    """The outcome of an executed notebook: cells are Markdown or (tag, an output that it gave)."""
+    opening = f"# Title of {name}\n\n**Question.** Does {name}\nwork?"
+    made = [new_markdown_cell(opening)]
+    for cell in cells:
+        plain = isinstance(cell, str)
+        tags = {"metadata": {"tags": [cell[0]]}} if not plain else {}
+        made.append(new_markdown_cell(cell) if plain else new_code_cell(SOURCE, outputs=[cell[1]], **tags))
+    nb = new_notebook(cells=made)
+    nbformat.write(nb, folder / f"{name}.ipynb")
+    (folder / f"{name}.html").write_text(to_html(nb, name))
+    return read_outcome(folder / f"{name}.ipynb")
 
 
-def test_of_the_cells_tagged_first_all_but_one_are_folded_under_the_heading_of_their_section(notebooks, tmp_path):
-    table = "from IPython.display import HTML\nHTML('<b>the table</b>')"
-    more = new_markdown_cell("## Fast < good?\n\nWords.")
-    path = notebooks("12_b", code(table, "first"), more, code(display("image/png", png(20, 10)), "first"))
-    outcomes = report.execute([path], tmp_path / "out", {}, progress=False)
-    top, _, cards = write_index(outcomes, tmp_path / "out").read_text().partition('<section class="cards">')
+SOURCE = "print('<b>' + nothing)"
+
+
+def shows(mime, content):
+    return new_output("display_data", {mime: content})
+
+
+def test_cells_tagged_first_stand_above_all_cards_the_later_ones_folded_under_their_heading(tmp_path):
+    table = ("first", shows("text/html", "<b>the table</b>"))
+    more = ("first", shows("image/png", png(20, 10)))
+    outcomes = [executed(tmp_path, "01_a"), executed(tmp_path, "12_b", table, "## Fast < good?\n\nWords.", more)]
+    top, _, cards = write_index(outcomes, tmp_path).read_text().partition('<section class="cards">')
     shown, folded = top.split("<details><summary>Fast &lt; good?</summary>")
     assert shown.endswith("<b>the table</b>")
+    assert 'href="12_b.html"' in top
     assert re.match(r'<label class="figure"><input [^>]*><img alt="" src="data:image/png;base64,\w+', folded)
     assert "the table" not in cards
 
@@ -289,14 +280,6 @@ def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_c
     ]
     alt = re.search('alt="(.*?)"', page[picture:])[1]
     assert alt.startswith("Every claim, every verdict")  # for those who cannot see it
-
-
-def test_a_line_of_the_contents_names_a_notebook_that_failed_and_leads_to_its_card(tmp_path):
-    outcomes = [NotebookOutcome("01_a", "ok", title="A & B"), NotebookOutcome("x", error="no")]
-    page = write_index(outcomes, tmp_path).read_text()
-    assert '<li><code>01</code> <a href="#01_a">A &amp; B</a></li>' in page
-    assert '<li><code>·</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
-    assert 'id="found"' not in page  # nothing was
 
 
 class Anchors(HTMLParser):
@@ -357,37 +340,35 @@ def test_a_page_begins_with_a_folded_list_of_its_sections(committed):
     assert listed.start() < page.index("<h1")
 
 
-def test_a_figure_is_enlarged_without_a_script(committed):
-    """A hidden checkbox in the figure's label does it: :checked makes the figure as wide as it was drawn."""
-    for path in committed.glob("*.html"):
-        page = path.read_text()
-        assert "<script" not in page
-        drawn = re.findall(r'(.{0,80})<img\b[^>]*\bsrc="data:', page)
-        assert all(before.endswith('<input type="checkbox" aria-label="Enlarge the figure">') for before in drawn), path
-    assert ".figure :checked + img { width: max(130%, 950px); max-width: none;" in page
-
-
-def test_the_page_shows_question_answer_thumbnail_and_failure(notebooks, tmp_path):
-    answer = display("text/markdown", "**RMSN** wins, *clearly*: `84 %`, see [this](03_type.ipynb)")
-    good = notebooks("01_a", code(display("image/png", png(20, 10))), code(display("image/png", png()), "thumbnail"))
-    nb = nbformat.read(good, 4)
-    nb.cells.append(code(answer, "answer"))
-    nbformat.write(nb, good)
-    bad = notebooks("02_b", code("print('<b>' + nothing)"))
-    outcomes = report.execute([good, bad], tmp_path / "out", {}, progress=False)
-    page = write_index(outcomes, tmp_path / "out", {"Scale": "smoke", "Machine": "a <small> one"}).read_text()
+def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs_no_network(tmp_path):
+    said = shows("text/markdown", "**RMSN** wins, *clearly*: `84 %`, see [this](03_type.ipynb)")
+    pictures = [(tag, shows("image/png", png(*size))) for tag, size in (("x", (20, 10)), ("thumbnail", (1600, 800)))]
+    error = new_output("error", ename="NameError", evalue="name 'nothing' is not defined", traceback=[])
+    good = executed(tmp_path, "01_a", *pictures, ("answer", said))
+    outcomes = [good, executed(tmp_path, "02_b", ("x", error)), NotebookOutcome("x", error="no")]
+    page = write_index(outcomes, tmp_path, {"Scale": "smoke", "Machine": "a <small> one"}).read_text()
+    assert '<li><code>01</code> <a href="#01_a">Title of 01_a</a></li>' in page
+    assert '<li><code>·</code> <a href="#x"></a> <span class="bad">failed</span></li>' in page
+    assert 'id="found"' not in page  # nothing was
     assert "<strong>RMSN</strong> wins, <em>clearly</em>: <code>84 %</code>" in page
     assert '<a href="03_type.html">this</a>' in page
     assert "Does 01_a\nwork?" in page
     assert 'href="01_a.html"' in page
     assert '<img src="01_a.png"' in page
-    with Image.open(tmp_path / "out" / "01_a.png") as picture:
+    with Image.open(tmp_path / "01_a.png") as picture:
         assert picture.size == (640, 320)  # the tagged picture, not the first one
-    assert "1 of 2 notebooks failed" in page
-    assert "Failed in cell [2]" in page
-    assert "print(&#x27;&lt;b&gt;&#x27; + nothing)" in page
-    assert "NameError: name &#x27;nothing&#x27; is not defined" in page
+    assert 'failed: <a href="#02_b">02_b</a>, <a href="#x">x</a></p>' in page
+    assert "2 of 3 notebooks failed" in page
+    assert "Failed in cell [1]" in page
+    assert "Failed before its first cell" in page
+    assert "print(&#39;&lt;b&gt;&#39; + nothing)" in page
+    assert "NameError: name &#39;nothing&#39; is not defined" in page
     assert "a &lt;small&gt; one" in page
+    assert "http" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert "1 of 1 notebooks ran through" in write_index([good], tmp_path).read_text()
+    lines = executed(tmp_path, "03_c", ("answer", new_output("stream", text="one\ntwo\n")))
+    assert markdown(lines.answer) == "<p>one<br />\ntwo</p>\n"
 
 
 def test_answers_cannot_bring_html_or_scripts(tmp_path):
@@ -400,58 +381,44 @@ def test_answers_cannot_bring_html_or_scripts(tmp_path):
     assert "<strong>bold</strong>" in page
 
 
-def test_the_page_needs_no_network_and_is_written_whole(tmp_path):
-    page = write_index([NotebookOutcome("01_a", "ok", title="A")], tmp_path).read_text()
-    assert "http" not in page
-    assert "prefers-color-scheme: dark" in page
-    assert "1 of 1 notebooks ran through" in page
-    assert sorted(os.listdir(tmp_path)) == [".nojekyll", "index.html"]
-
-
-FETCHING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
-
-
-class Fetched(HTMLParser):
-    """What a browser fetches to show a page: `seen`, everything but data in the page itself."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.seen = re.findall(r"(?:url\(|@import|from)\s*[\"']?((?:https?:)?//[^\"')\s]+)", page)
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        address = dict(attributes).get(FETCHING.get(tag, ""), "data:")
-        self.seen += [address] * (not address.startswith("data:"))
-
-
 def as_page(*cells, **metadata) -> str:
     return to_html(new_notebook(cells=list(cells), metadata=metadata), "Title")
 
 
-def test_the_page_of_a_notebook_asks_no_host_for_anything_and_has_no_script(tmp_path):
-    page = as_page(new_markdown_cell("# T\n\n$x$ and [a source](https://arxiv.org/abs/2312.00752)"), code("1 + 1"))
-    assert Fetched(page).seen == []
-    assert "<script" not in page
-    assert 'href="https://arxiv.org/abs/2312.00752"' in page  # a link is followed only by who clicks on it
-    assert "prefers-color-scheme: dark" in page
-    assert "width=device-width" in page
+def test_every_notebook_of_the_study_opens_complete_without_a_script(committed):
+    """What of it is fetched is told by `test_a_report_can_be_published_as_it_is`. A hidden checkbox in a figure's label
+    enlarges it: :checked makes the figure as wide as it was drawn."""
+    for path in find_notebooks():
+        nb, page = nbformat.read(path, 4), (committed / f"{path.stem}.html").read_text()
+        assert "<script" not in page
+        assert "prefers-color-scheme: dark" in page
+        assert "width=device-width" in page
+        formulas = re.findall(r"<math.*?</math>", page, re.DOTALL)
+        assert not any("\\" in formula for formula in formulas)  # a command that was not understood
+        texts = [cell.source for cell in nb.cells if cell.cell_type == "markdown"]
+        assert len(formulas) == sum(len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", text)) for text in texts)
+        shown = [output for cell in nb.cells for output in cell.get("outputs", ()) if WIDGET in output.get("data", {})]
+        assert all("image/png" in output.data for output in shown)  # of an explorer its first picture stays
+        drawn = re.findall(r'(.{0,80})<img\b[^>]*\bsrc="data:', page)
+        assert all(before.endswith('<input type="checkbox" aria-label="Enlarge the figure">') for before in drawn), path
+    assert ".figure :checked + img { width: max(130%, 950px); max-width: none;" in page
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_every_notebook_of_the_study_opens_complete_without_a_network(path):
-    nb = nbformat.read(path, 4)
-    page = to_html(nb, path.stem)
-    assert Fetched(page).seen == []
-    assert "<script" not in page
-    formulas = re.findall(r"<math.*?</math>", page, re.DOTALL)
-    assert not any("\\" in formula for formula in formulas)  # a command that was not understood
-    assert len(formulas) == sum(len(re.findall(r"\$\$.+?\$\$|\$[^$]+\$", c.source)) for c in markdown_cells(nb))
-    shown = [output for cell in nb.cells for output in cell.get("outputs", ()) if WIDGET in output.get("data", {})]
-    assert all("image/png" in output.data for output in shown)  # of an explorer its first picture stays
-
-
-def markdown_cells(nb):
-    return [cell for cell in nb.cells if cell.cell_type == "markdown"]
+def test_of_a_text_html_is_obeyed_of_an_answer_shown_and_a_file_of_the_checkout_becomes_its_name():
+    """What a store says stands in answers; a notebook's own text may hold HTML."""
+    answer = shows("text/markdown", "**LN** <img src=x onerror=alert(1)>")
+    links = (
+        "see [the protocol](../mambanorm/claims/PROTOCOL.md#rule), [next](01_a.ipynb), [it](https://arxiv.org/abs/2)"
+    )
+    cells = [new_markdown_cell("<details>folded</details>"), new_markdown_cell(links)]
+    page = as_page(*cells, new_code_cell("answer()", outputs=[answer]))
+    assert "<strong>LN</strong> &lt;img" in page
+    assert "<img" not in page
+    assert "<details>folded" in page
+    assert "the protocol (<code>mambanorm/claims/PROTOCOL.md</code>)" in page
+    assert 'href="../' not in page
+    assert 'href="01_a.html"' in page
+    assert 'href="https://arxiv.org/abs/2"' in page  # a link is followed only by who clicks on it
 
 
 def test_formulas_are_drawn_when_the_page_is_made():
@@ -472,26 +439,6 @@ def test_a_formula_brings_nothing_to_life(tex):
         assert "<math" in page
         assert not re.search("<script|href|style=", page)
     assert "<mo>&lt;</mo>" in markdown("$a < b$")
-
-
-def test_an_answer_with_html_in_it_is_shown_and_not_obeyed():
-    """What a store says stands in answers; a notebook's own text may hold HTML."""
-    answer = new_output("display_data", {"text/markdown": "**LN** <img src=x onerror=alert(1)>"})
-    cells = [new_markdown_cell("<details>folded</details>"), new_code_cell("answer()", outputs=[answer])]
-    page = to_html(new_notebook(cells=cells), "A page")
-    assert "<strong>LN</strong> &lt;img" in page
-    assert "<img" not in page
-    assert "<details>folded" in page
-
-
-def test_a_link_to_a_file_of_the_checkout_becomes_its_name():
-    page = as_page(new_markdown_cell("see [the protocol](../mambanorm/claims/PROTOCOL.md#rule), [next](01_a.ipynb)"))
-    assert "the protocol (<code>mambanorm/claims/PROTOCOL.md</code>)" in page
-    assert 'href="../' not in page
-    assert 'href="01_a.html"' in page
-
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def test_an_explorer_leaves_its_first_picture_where_widgets_cannot_run():
@@ -556,23 +503,14 @@ def test_a_card_has_at_most_three_lines_of_an_answer_and_none_is_cut_within_a_cl
     assert key_lines(answer) == lines
 
 
-def test_the_cards_of_the_study_are_of_like_length_and_hold_no_table(tmp_path):
-    outcomes = [read_outcome(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    page = write_index(
-        [replace(outcome, found="", first=(), thumbnail=None) for outcome in outcomes], tmp_path
-    ).read_text()
-    cards = re.findall(r'<div class="answer">(.*?)</div>', page, re.DOTALL)
-    assert len(cards) == len(outcomes)
+def test_the_cards_of_the_study_are_of_like_length_and_hold_no_table(committed):
+    cards = re.findall(r'<div class="answer">(.*?)</div>', (committed / "index.html").read_text(), re.DOTALL)
+    assert len(cards) == len(find_notebooks())
     for card in cards:
         lines = [re.sub("<.*?>", "", line) for line in re.findall("<li>(.*?)</li>", card, re.DOTALL)]
         assert 1 <= len(lines) <= 3
         assert all(len(line) <= 98 for line in lines)
         assert "<table" not in card
-
-
-def test_lines_of_a_printed_answer_stay_lines(notebooks, tmp_path):
-    outcome = run_notebook(notebooks("01_a", code("print('one')\nprint('two')", "answer")), tmp_path / "out")
-    assert markdown(outcome.answer) == "<p>one<br />\ntwo</p>\n"
 
 
 def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):

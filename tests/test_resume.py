@@ -11,10 +11,12 @@ import torch
 
 import mambanorm as mn
 from mambanorm.loop import OPTIMIZERS
-from mambanorm.training.checkpoint import Checkpoint
 from mambanorm.training.grid import base_config
+from mambanorm.training.observers import CHECKPOINT
 from mambanorm.training.run import train
 from mambanorm.training.store import find_run, load_runs, resume_dir, save_run
+
+run_module = import_module("mambanorm.training.run")
 
 
 class Killed(Exception):
@@ -57,10 +59,9 @@ def assert_same(one, other):
         assert getattr(one, name) == getattr(other, name), name
 
 
-@pytest.mark.parametrize("at", [2, 3, 6])
 @pytest.mark.parametrize(
-    ("task", "arm"),
-    [("digits", "RMSN>SSM>None"), ("digits", "NormVary>SSM>BN"), ("listops", "BN>SSM>NormVary")],
+    ("task", "arm", "at"),
+    [("digits", "RMSN>SSM>None", 2), ("digits", "NormVary>SSM>BN", 3), ("listops", "BN>SSM>NormVary", 6)],
 )
 def test_a_run_that_goes_on_gives_the_result_of_one_that_was_never_stopped(task, arm, at, tmp_path):
     config = smoke(task, arm)
@@ -91,100 +92,49 @@ def test_a_run_that_goes_on_diverges_where_it_would_have(tmp_path):
     assert_same(result, never_stopped)
 
 
-def test_a_checkpoint_that_kept_no_outputs_goes_on_without_them(tmp_path, monkeypatch):
-    """Versions before kept weights alone."""
-    config, take = smoke(), Checkpoint._take
-    with monkeypatch.context() as earlier:
-        earlier.setattr(Checkpoint, "_take", lambda self: {k: v for k, v in take(self).items() if "outputs" not in k})
-        kill(config, 4, tmp_path / "run")
-    result, steps = go_on(config, tmp_path / "run")
-    never_stopped = train(config)
-    assert steps == [4, 5, 6]
-    lost, kept = result.diagnostics["ring_outputs"], never_stopped.diagnostics["ring_outputs"]
-    assert np.isnan(lost[:3]).all()
-    assert np.array_equal(lost[3:], kept[3:])
-    result.diagnostics["ring_outputs"] = kept
-    assert_same(result, never_stopped)
-
-
 def test_one_checkpoint_is_kept_and_none_before_its_time(tmp_path):
     kill(smoke(), 5, tmp_path / "often")
-    assert [path.name for path in (tmp_path / "often").iterdir()] == ["step-4"]
+    assert [path.name for path in (tmp_path / "often").iterdir()] == [CHECKPOINT]
     train(smoke(), checkpoint_dir=tmp_path / "seldom")
     assert not (tmp_path / "seldom").exists()
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "curve.parquet", "progress.json"])
-@pytest.mark.parametrize("keep", [0, 0.5])
-def test_a_truncated_checkpoint_is_set_aside_and_the_run_starts_anew(name, keep, tmp_path):
-    config, folder = smoke(), tmp_path / "run"
-    kill(config, 4, folder)
-    path = folder / "step-3" / name
-    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    with pytest.warns(UserWarning, match=r"(?s)cannot go on from .*step-3.*run\.damaged-1"):
-        result, steps = go_on(config, folder)
-    assert steps == list(range(1, 7))
-    assert (tmp_path / "run.damaged-1" / "step-3" / name).exists()
-    assert_same(result, train(config))
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
 
 
-def test_progress_that_is_no_number_is_set_aside(tmp_path):
-    config, folder = smoke(), tmp_path / "run"
-    kill(config, 4, folder)
-    path = folder / "step-3" / "progress.json"
-    path.write_text(path.read_text().replace('"tokens": ', '"tokens": "x", "was": '))
-    with pytest.warns(UserWarning, match="its tokens is 'x', needed is a number; set aside"):
-        result, steps = go_on(config, folder)
-    assert steps[0] == 1
-    assert_same(result, train(config))
-
-
-def test_an_altered_weight_in_a_checkpoint_is_noticed(tmp_path):
-    config, folder = smoke(), tmp_path / "run"
-    kill(config, 4, folder)
-    path = folder / "step-3" / "state.safetensors"
+def flip(path):
     content = bytearray(path.read_bytes())
     content[-100] ^= 1  # still a sound file of the same tensors
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match="checksums are not those it was written with; set aside"):
-        result, steps = go_on(config, folder)
-    assert steps[0] == 1
+
+
+def close(path):
+    path.unlink()
+    path.mkdir()  # as unreadable as another user's
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), cut, flip, close])
+def test_from_a_checkpoint_that_is_not_what_was_written_no_run_goes_on(damage, tmp_path):
+    config = smoke()
+    kill(config, 4, tmp_path)
+    damage(tmp_path / CHECKPOINT)
+    with pytest.warns(UserWarning, match=r"cannot go on from .*checkpoint, the run starts anew: "):
+        result, steps = go_on(config, tmp_path)
+    assert steps == list(range(1, 7))
     assert_same(result, train(config))
 
 
-def test_a_checkpoint_that_is_replaced_while_it_is_read_is_not_damaged(tmp_path, monkeypatch):
-    """By a process that was paused, lost its lease, and woke up."""
-    config, folder, read = smoke(), tmp_path / "run", Checkpoint._read
-    kill(config, 3, folder)
-
-    def read_late(self, path):
-        if path.name == "step-2":
-            monkeypatch.setattr(Checkpoint, "_read", read)
-            kill(config, 5, folder)
-        return read(self, path)
-
-    monkeypatch.setattr(Checkpoint, "_read", read_late)
-    result, steps = go_on(config, folder)
-    assert steps == [5, 6]
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert_same(result, train(config))
-
-
-def test_the_checkpoint_of_another_run_is_set_aside(tmp_path):
-    kill(smoke(seed=1), 4, tmp_path / "run")
+def test_the_checkpoint_of_another_run_or_of_other_code_is_not_this_ones(tmp_path, monkeypatch):
+    kill(smoke(seed=1), 4, tmp_path)
     with pytest.warns(UserWarning, match=f"it belongs to run {smoke(seed=1).run_id}"):
-        result, steps = go_on(smoke(), tmp_path / "run")
+        result, steps = go_on(smoke(), tmp_path, checkpoint_every_s=0)
     assert steps[0] == 1
     assert_same(result, train(smoke()))
-
-
-def test_a_half_written_checkpoint_is_no_checkpoint(tmp_path):
-    config, folder = smoke(), tmp_path / "run"
-    kill(config, 4, folder)
-    (folder / "step-3").rename(folder / ".unfinished-abc")
-    _, steps = go_on(config, folder, checkpoint_every_s=0)
-    assert steps[0] == 1
-    assert [path.name for path in folder.iterdir()] == ["step-6"]
+    build = run_module.build_model
+    monkeypatch.setattr(run_module, "build_model", lambda config, data: build(config.but(d_state=8), data))
+    with pytest.warns(UserWarning, match="its weights are those of another model"):
+        assert go_on(smoke(), tmp_path)[1][0] == 1
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(tmp_path):

@@ -11,7 +11,7 @@ from scipy import stats
 from mambanorm.claims import CLAIMS, calibration, judge, rule
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.study import intervals
-from mambanorm.training.own_rates import best_rate
+from mambanorm.training.recorded_results import best_rate
 from tests.planted import skeleton
 
 

@@ -12,35 +12,31 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
+from test_figures import assert_labelled
 from torch import nn
 
 from mambanorm import widgets
 from mambanorm.arms import MORE_SITES, PRESETS
 from mambanorm.block import MambaBlock
 from mambanorm.cli.main import main
-from mambanorm.diagnostics.growth import growth_map
-from mambanorm.figures.arm_view import fig_arm_view
+from mambanorm.diagnostics import blocks_of, mixtures_of
 from mambanorm.figures.diagrams import moving_cells
-from mambanorm.figures.growth_view import fig_growth_view
 from mambanorm.figures.lessons import example_batch
-from mambanorm.figures.live_view import fig_live_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
-from mambanorm.study.arm_facts import arm_facts
-from mambanorm.study.scan_by_hand import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.inside import INPUTS, LONGEST, parse_numbers, scan_by_hand
+from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.training.grid import base_config
-from mambanorm.training.live import GRADIENT_BINS, LiveRun, LiveRuns
 from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
 from mambanorm.widgets.block import NAMED, OWN
 from mambanorm.widgets.explorer import Explorer, choice, no_collection
+from mambanorm.widgets.grid import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
+from mambanorm.widgets.mixture import LiveRun
 from mambanorm.widgets.norms import SEQUENCE, TOKEN, scopes
-from mambanorm.widgets.page import explorers_notebook
-from mambanorm.widgets.recorded import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
 
 # ---------------------------------------------------------------------------------------------------------------------
 # what all explorers share
@@ -94,27 +90,35 @@ def test_a_value_that_cannot_be_drawn_is_told_in_words_and_the_picture_stays(sma
     assert explorer.said.value == ""
 
 
+@pytest.fixture(scope="module")
+def made():
+    """An explorer of each kind, as it is at first."""
+    return {make: make() for make in widgets.EXPLORERS.values()}
+
+
 @pytest.mark.parametrize("make", widgets.EXPLORERS.values(), ids=lambda make: make.__name__)
-def test_every_explorer_is_one_picture_with_words_for_those_who_cannot_see_it(make):
-    explorer = make()
+def test_every_explorer_is_one_labelled_picture_with_words_for_those_who_cannot_see_it(make, made):
+    explorer = made[make]
     data, metadata = explorer._repr_mimebundle_()
     assert Image.open(io.BytesIO(data["image/png"])).size[0] == 950
     assert len(data["image/png"]) < 60_000  # notebooks that keep it stay small
     assert len(metadata["image/png"]["alt"]) > 40
     assert "seed" in metadata["image/png"]["alt"]
     assert len([child for child in explorer.children if child is explorer.picture]) == 1
+    assert_labelled(explorer.first)
 
 
-@pytest.mark.parametrize("make", widgets.EXPLORERS.values(), ids=lambda make: make.__name__)
-def test_every_axis_of_an_explorer_says_what_it_shows(make):
-    explorer = make()
-    for ax in explorer.first.axes:
-        if not ax.axison or not ax.has_data():
-            continue
-        row = [other for other in explorer.first.axes if other is ax or other.get_shared_y_axes().joined(ax, other)]
-        column = [other for other in explorer.first.axes if other is ax or other.get_shared_x_axes().joined(ax, other)]
-        assert any(other.get_ylabel() for other in row), ax
-        assert any(other.get_xlabel() for other in column) or ax.get_label() == "<colorbar>", ax
+def test_drawing_leaves_the_garbage_collector_as_it_was():
+    gc.disable()
+    try:
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with no_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -136,16 +140,12 @@ INVARIANT = {  # by definition, in training mode
 }
 
 
-@pytest.mark.parametrize("name", INVARIANT)
-def test_what_leaves_a_norm_unmoved_is_what_its_equation_says(name):
-    x = example_batch()
-    assert {change for change in CHANGES if felt(prepared_norm(name, x), change, x) < FELT} == INVARIANT[name]
-
-
 @pytest.mark.parametrize("name", NORMS)
-def test_the_trials_find_the_registered_causality(name):
+def test_what_leaves_a_norm_unmoved_is_what_its_equation_and_the_registry_say(name):
     x = example_batch()
-    assert (felt(prepared_norm(name, x), "later positions", x) < FELT) == NORMS[name].causal
+    unmoved = {change for change in CHANGES if felt(prepared_norm(name, x), change, x) < FELT}
+    assert unmoved == INVARIANT.get(name, unmoved)
+    assert ("later positions" in unmoved) == NORMS[name].causal
 
 
 def test_in_eval_mode_batch_norm_depends_on_nobody_else_and_follows_the_scale():
@@ -231,14 +231,6 @@ def test_recorded_accuracies_are_those_of_the_recorded_rows():
     assert set(rows.arm) == {"RMSN>SSM>GN"}
 
 
-def test_an_arm_that_is_not_recorded_is_empty_and_the_figure_says_so():
-    results = recorded_arm("Derf>SSM>DyT")
-    assert results.empty
-    assert list(results.columns) == COLUMNS
-    figure = fig_arm_view(arm_facts("Derf>SSM>DyT"), results, note="this arm is not recorded")
-    assert "this arm is not recorded" in texts(figure)
-
-
 def test_norms_outside_the_blocks_are_drawn_and_no_result_is_claimed_for_them():
     explorer = widgets.explore_block()
     drawn = explorer._draw(**explorer.values | {"stem_norm": "IN", "final_norm": "LN"})
@@ -246,6 +238,10 @@ def test_norms_outside_the_blocks_are_drawn_and_no_result_is_claimed_for_them():
     assert "recorded were models" in words
     assert "stem: –" not in words
     assert "recorded were models" not in texts(explorer.first)
+    absent = recorded_arm("Derf>SSM>DyT")
+    assert absent.empty
+    assert list(absent.columns) == COLUMNS
+    assert "this arm is not recorded" in texts(explorer._draw(**explorer.values | {"n1": "Derf", "n2": "DyT"}))
 
 
 def test_a_norm_at_a_further_site_is_drawn_and_counted():
@@ -372,193 +368,6 @@ def test_a_typed_input_is_drawn_and_a_wrong_one_is_told():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# depth × gain
-
-
-def test_without_norms_a_large_gain_explodes_and_one_before_the_block_holds_it():
-    none, rmsn = (growth_map(arm, [1.0, 30.0], n_layers=12) for arm in ("None>SSM>None", "RMSN>SSM>None"))
-    assert not np.isfinite(none[1, -1])
-    assert np.isfinite(none[0]).all()
-    assert np.isfinite(rmsn).all()
-    assert rmsn[1, -1] < 1e4
-    lost = ~np.isfinite(none[1])
-    assert (np.diff(lost.astype(int)) >= 0).all()  # once not finite, for good
-
-
-def test_an_untrained_batch_norm_in_eval_mode_is_no_norm():
-    """I10."""
-    new, none = (growth_map(arm, [5.0], n_layers=4, training=False) for arm in ("BN>SSM>BN", "None>SSM>None"))
-    assert np.allclose(new, none, rtol=1e-3)
-    assert not np.allclose(growth_map("BN>SSM>BN", [5.0], n_layers=4), none, rtol=0.1)
-
-
-@pytest.mark.parametrize(("arm", "norms"), [("RMSN>SSM>GN", ("RMSN", "GN")), ("BN>SSM>None", ("BN", "None"))])
-@torch.no_grad()
-def test_a_gain_is_one_on_out_proj_and_no_gain_sees_anothers_rows(arm, norms):
-    gains = [0.3, 3.0]
-    torch.manual_seed(0)
-    blocks, x = [MambaBlock(32, *norms) for _ in range(6)], torch.randn(8, 16, 32)
-    for gain in gains:
-        y, sizes = x, []
-        for block in blocks:
-            drawn = block.out_proj.weight.clone()
-            block.out_proj.weight.mul_(gain)
-            y = block(y)
-            block.out_proj.weight.copy_(drawn)
-            sizes.append(float(y.norm(dim=-1).max()))
-        np.testing.assert_allclose(growth_map(arm, gains, n_layers=6)[gains.index(gain)], sizes, rtol=1e-5)
-
-
-def test_a_growth_map_depends_on_its_seed_alone():
-    torch.manual_seed(1)
-    one = growth_map("LN>SSM>None", [1.0], n_layers=3)
-    state = torch.get_rng_state()
-    two = growth_map("LN>SSM>None", [1.0], n_layers=3)
-    assert np.array_equal(one, two)
-    assert torch.equal(state, torch.get_rng_state())
-    assert not np.array_equal(one, growth_map("LN>SSM>None", [1.0], n_layers=3, seed=1))
-
-
-@pytest.mark.parametrize("bad", [dict(gains=[0.0]), dict(gains=[-1.0]), dict(gains=[1.0], n_layers=0)])
-def test_a_growth_map_refuses_what_makes_no_sense(bad):
-    with pytest.raises(ValueError, match="gains must be above 0|n_layers"):
-        growth_map("LN>SSM>None", **bad)
-
-
-def test_the_figure_says_from_which_block_on_outputs_are_not_finite():
-    sizes = np.array([[1.0, 2.0, 3.0], [10.0, np.inf, np.inf]])
-    how = dict(training=True, seed=0)
-    assert "not finite from block 2 on" in texts(fig_growth_view(sizes, [1.0, 10.0], 9.0, "None>SSM>None", **how))
-    assert "3 after the last block" in texts(fig_growth_view(sizes, [1.0, 10.0], 1.2, "None>SSM>None", **how))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# live training
-
-
-def short_run(**changes):
-    return base_config("digits", "smoke", steps=6, warmup_steps=2, device="cpu", **changes)
-
-
-def test_to_watch_a_run_changes_nothing_in_it():
-    config = short_run(arm="BN>SSM>NormVary")
-    run = LiveRun(config)
-    run.train()
-    alone = train(config)
-    assert run.status == "done"
-    assert run.losses == alone.curves.train_loss.tolist()
-    assert run.steps == list(range(1, 7))
-    assert run.looked == [1, 5]
-    assert run.l2.shape == (config.n_layers,)
-    assert run.gradients.sum() == pytest.approx(1)
-    assert all(0 <= accuracy <= 1 for accuracy in run.accuracies)
-    assert [list(kinds) for kinds in run.mixtures] == [["mixture"]] * 2
-    mixtures = np.stack([kinds["mixture"] for kinds in run.mixtures])
-    assert mixtures.shape == (2, config.n_layers, 2, 5)
-    assert np.allclose(mixtures.sum(-1), 1, atol=1e-6)
-
-
-def test_runs_side_by_side_are_those_that_train_alone_and_leave_the_threads_as_they_were():
-    before, calls = torch.get_num_threads(), []
-    configs = [short_run(arm=arm) for arm in ("RMSN>SSM>None", "None>SSM>IN")]
-    runs = LiveRuns(configs, lambda: calls.append(1)).start()
-    runs._watcher.join(120)
-    assert [run.status for run in runs.runs] == ["done", "done"]
-    assert [run.losses for run in runs.runs] == [train(config).curves.train_loss.tolist() for config in configs]
-    assert torch.get_num_threads() == before
-    assert calls
-
-
-def test_a_run_stops_when_it_is_told_to():
-    runs = LiveRuns([short_run().but(steps=10_000)], lambda: None).start()
-    while not runs.runs[0].steps:
-        assert runs.running
-        time.sleep(0.05)
-    runs.stop(wait_s=60)
-    assert not runs.running
-    assert runs.runs[0].status == "stopped"
-    assert 1 <= len(runs.runs[0].steps) < 10_000
-
-
-def test_a_run_that_cannot_start_says_why():
-    run = LiveRun(short_run().but(batch_size=10**6))
-    run.train()
-    assert "batch_size=1000000 is beyond" in run.status
-
-
-def test_live_training_shows_both_arms_and_gives_its_buttons_back():
-    explorer = widgets.explore_training(steps=3)
-    before = explorer.picture.value
-    explorer.begin()
-    explorer.live._watcher.join(120)
-    assert explorer.picture.value != before
-    assert not explorer.start.disabled
-    assert explorer.halt.disabled
-    words = texts(explorer._show(**explorer.values))
-    assert "RMSN→None: done" in words
-    assert "None→IN: done" in words
-    explorer.controls["seed"].value = 1  # another question: the old answer goes
-    assert "done" not in texts(explorer._show(**explorer.values))
-
-
-def test_live_training_takes_norms_at_further_sites_and_tells_what_is_none():
-    explorer = widgets.explore_training(steps=3)
-    explorer.controls["a_more"].value = "+B:RMSN+C:RMSN"
-    explorer.put(b1="RMSN", b2="None", b_more=" gated:RMSN")
-    assert [config.arm for config in explorer.configs()] == [
-        "RMSN>SSM>None+B:RMSN+C:RMSN",
-        "RMSN>SSM>None+gated:RMSN",
-    ]
-    explorer.begin()
-    explorer.live._watcher.join(120)
-    words = texts(explorer._show(**explorer.values))
-    assert "RMSN→None + RMSN at B, C: done" in words
-    assert "RMSN→None + RMSN at gated: done" in words
-    explorer.controls["b_more"].value = "+gate:RMSN"
-    assert "unknown site" in explorer.said.value
-    assert "did you mean" in explorer.said.value
-    explorer.begin()
-    assert "unknown site" in explorer.said.value
-
-
-def test_before_a_run_has_shown_anything_no_axis_has_numbers_and_no_label_is_ever_cut():
-    explorer = widgets.explore_training(steps=3)
-    waiting = [("RMSN>SSM>None", LiveRun(short_run()))]
-    how = dict(arms=["RMSN>SSM>None"], task="digits", scale="quick", seed=0, rows=128)
-    for figure in (explorer.first, fig_live_view(waiting, GRADIENT_BINS, **how)):
-        assert [len(ax.get_xticks()) + len(ax.get_yticks()) for ax in figure.axes] == [0] * 4
-    assert texts(explorer.first).count("press start") == 4
-    explorer.begin()
-    explorer.live._watcher.join(120)
-    explorer.live.runs[0].l2 = np.linspace(0, 23_456.7, 4)  # wide numbers move the label to the left
-    shown = explorer._show(**explorer.values)
-    FigureCanvasAgg(shown).draw()
-    for ax in shown.axes:
-        assert ax.yaxis.label.get_window_extent().x0 >= 0, ax.get_ylabel()
-
-
-def test_each_arm_that_trains_has_a_row_of_controls_whose_names_are_whole():
-    explorer = widgets.explore_training(steps=3)
-    rows = [[child.description for child in row.children] for row in explorer.children[:3]]
-    assert rows == [["first N1", "N2", "further"], ["second N1", "N2", "further"], ["seed", "start", "stop"]]
-
-
-def test_the_page_of_explorers_names_no_control_that_is_not_there():
-    for title, make in widgets.EXPLORERS.items():
-        said = page._sentence(make)
-        assert said.endswith("."), title
-        assert "`" not in said, (title, said)
-
-
-def test_live_training_refuses_one_arm_twice_in_words():
-    explorer = widgets.explore_training()
-    explorer.controls["b1"].value, explorer.controls["b2"].value = "RMSN", "None"
-    explorer.begin()
-    assert "both arms are RMSN" in explorer.said.value
-    assert explorer.live is None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # the grid
 
 
@@ -632,35 +441,57 @@ def test_the_curve_of_a_cell_is_that_of_a_run_of_this_machine(store):
 # the mixture
 
 
-def test_a_mixture_that_nobody_has_trained_is_said_to_be_missing(store):
-    explorer = widgets.explore_mixture(steps=4)
+def short_run(**changes):
+    return base_config("digits", "smoke", steps=6, warmup_steps=2, device="cpu", **changes)
+
+
+@pytest.mark.parametrize("arm", ["NormVary>SSM>GN", "SwitchNorm>SSM>SwitchNorm"])
+def test_a_mixture_is_said_to_be_missing_or_trained_here_or_shown_from_the_store(arm, store):
+    explorer = widgets.explore_mixture(steps=6)
     assert "nothing recorded, nothing stored" in explorer.picture.tooltip
     assert "press train" in texts(explorer.first)
-
-
-@pytest.mark.parametrize("arm", ["NormVary>SSM>None", "SwitchNorm>SSM>SwitchNorm"])
-def test_a_mixture_is_trained_here_and_moves_with_time(arm, store):
-    explorer = widgets.explore_mixture(steps=6)
     explorer.controls["arm"].value = arm
     assert f"what {arm.split('>')[0]} mixes" in explorer.picture.tooltip
     explorer.begin()
-    explorer.live._watcher.join(120)
+    explorer.live.join(120)
     assert "trained here, done" in explorer.picture.tooltip
     assert "step 5" in explorer.picture.tooltip
     explorer.controls["at"].value = 0.0
     assert "step 1" in explorer.picture.tooltip
-    explorer.controls["seed"].value = 3
-    assert "nothing stored" in explorer.picture.tooltip
-
-
-@pytest.mark.parametrize("arm", ["NormVary>SSM>GN", "SwitchNorm>SSM>None"])
-def test_a_stored_run_is_shown_without_training(arm, store):
-    explorer = widgets.explore_mixture(steps=4)
-    config = explorer.config(arm, 2).but(device="auto")
-    save_run(train(config))
+    save_run(train(explorer.config(arm, 2).but(device="auto")))
     explorer.controls["seed"].value = 2
-    explorer.controls["arm"].value = arm
     assert "from the run store of this machine" in explorer.picture.tooltip
+
+
+def test_to_watch_a_run_changes_nothing_in_it():
+    config, before, calls, alone = short_run(arm="BN>SSM>NormVary"), torch.get_num_threads(), [], []
+    run = LiveRun(config, lambda: calls.append(1))
+    run.start()
+    run.join(120)
+    train(config, on_step=lambda step, model, loss: alone.append(mixtures_of(b for _, b in blocks_of(model))))
+    assert (run.status, run.looked) == ("done", [1, 5])
+    for step, kinds in zip(run.looked, run.mixtures, strict=True):
+        assert list(kinds) == ["mixture"]
+        assert kinds["mixture"].shape == (config.n_layers, 2, 5)
+        assert np.allclose(kinds["mixture"].sum(-1), 1, atol=1e-6)
+        assert np.array_equal(kinds["mixture"], alone[step - 1]["mixture"])
+    assert torch.get_num_threads() == before
+    assert calls
+
+
+def test_a_run_stops_when_it_is_told_to_and_one_that_cannot_start_says_why():
+    run = LiveRun(short_run().but(steps=10_000), lambda: None)
+    run.start()
+    while not run.looked:
+        assert run.is_alive()
+        time.sleep(0.05)
+    run.stop.set()
+    run.join(60)
+    assert run.status == "stopped"
+    assert run.looked[-1] < 10_000
+    failed = LiveRun(short_run().but(batch_size=10**6), lambda: None)
+    failed.run()
+    assert "batch_size=1000000 is beyond" in failed.status
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -668,45 +499,32 @@ def test_a_stored_run_is_shown_without_training(arm, store):
 
 
 def test_the_page_has_every_explorer_under_its_title_with_a_sentence():
-    nb = explorers_notebook()
+    nb = page.explorers_notebook()
     nbformat.validate(nb)
     code = [cell.source for cell in nb.cells if cell.cell_type == "code"]
     words = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
-    for title, make in widgets.EXPLORERS.items():
+    for (title, make), cell in zip(widgets.EXPLORERS.items(), code[-len(widgets.EXPLORERS) :], strict=True):
         assert f">{title}</h2>" in words
-        assert f"{make.__name__}()" in code[-len(widgets.EXPLORERS) + list(widgets.EXPLORERS).index(title)]
-        assert len(make.__doc__) > 60
+        assert f"{make.__name__}()" in cell
+        said = page._sentence(make)
+        assert said.endswith(".")
+        assert len(said) > 60
+        assert "`" not in said  # it names no control that is not there
 
 
-def test_the_server_listens_on_this_machine_only_and_wants_a_token(tmp_path):
+def test_the_server_listens_on_this_machine_only_and_wants_a_token(tmp_path, capsys):
     options = page._options(tmp_path / "x.ipynb", None)
     assert "--Voila.ip=127.0.0.1" in options
     assert "--Voila.auto_token=True" in options
     assert "http" not in page.POLICY  # no other server
-
-
-@pytest.mark.parametrize("port", [0, 70_000])
-def test_a_port_that_is_none_is_refused(port, capsys):
-    with pytest.raises(ValueError, match="a port is a number from 1 to 65535"):
-        page.serve(port)
-    assert main(["explore", "--port", str(port)]) == 2
-    assert "a port is a whole number from 1 to 65535" in capsys.readouterr().err
+    for port in (0, 70_000):
+        with pytest.raises(ValueError, match="a port is a number from 1 to 65535"):
+            page.serve(port)
+        assert main(["explore", "--port", str(port)]) == 2
+        assert "a port is a whole number from 1 to 65535" in capsys.readouterr().err
 
 
 def test_without_voila_one_sentence_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "voila.app", None)
     assert main(["explore", "--no-browser"]) == 2
     assert "needs voila, which is not installed here" in capsys.readouterr().err
-
-
-def test_drawing_leaves_the_garbage_collector_as_it_was():
-    with no_collection():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with no_collection():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

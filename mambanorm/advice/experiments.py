@@ -12,13 +12,16 @@
     counting      LSTM that counts pulses, None, LN, BN, tested in eval and in train mode    norm, lengths → error
     style         images of many contrasts → one contrast, IN, BN, None     norm → error, and what of the style survives
 
-EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py).
+EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py). A frame of rows is kept in
+`<run store>/.advice/` (training/kept.py): changed code measures anew.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,17 +29,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mambanorm import loop
 from mambanorm.advice.blocks import ConvNet, DenseNet, DepthNet, SequenceNet, StyleNet
-from mambanorm.advice.fitting import accuracy, cached, digits, fit, shuffled
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.training.seeds import check_seeds
+from mambanorm.diagnostics import left_as_found
+from mambanorm.tasks import load_task
+from mambanorm.training import kept
+from mambanorm.training.grid import check_seeds
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 DEPTHS = {"smoke": (1, 2)} | dict.fromkeys(("quick", "evening", "lab", "paper"), (2, 12, 24))
 LENGTHS = (4, 8, 16, 32)
+SGD = partial(torch.optim.SGD, momentum=0.9)
 REACHED = 80.0
 """Per cent of the validation rows: how soon an arm of `rates` gets there is its speed."""
 
@@ -46,8 +53,72 @@ def _steps(scale: str, quick: int) -> int:
     return {"smoke": 4, "quick": quick, "evening": quick}.get(scale, 4 * quick)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# small trainings: one thread, everything by seed
+
+
+@lru_cache(maxsize=32)
+def digits(scale: str, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """train, val, test → images (n, 1, 8, 8) in [−1, 1] and labels (n,); the seed decides the split."""
+    data = load_task("digits_images", scale, seed)
+    splits = {"train": data.train, "val": data.val, "test": data.test}
+    return {name: (split.inputs.permute(0, 3, 1, 2).contiguous(), split.labels) for name, split in splits.items()}
+
+
+def shuffled(rows: int, batch: int, steps: int, seed: int) -> Iterable[Tensor]:
+    """`steps` batches of row numbers, epoch after epoch in a new order; a last batch that is not whole is left out."""
+    draw, order = torch.Generator().manual_seed(seed), torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < batch:
+            order = torch.randperm(rows, generator=draw)
+        yield order[:batch]
+        order = order[batch:]
+
+
+def fit(
+    model: nn.Module,
+    loss_of: Callable[[nn.Module, object], Tensor],
+    batches: Iterable[object],
+    *,
+    lr: float,
+    steps: int,
+    optimizer: Callable = torch.optim.Adam,
+    watch: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Trains the model, one step a batch, and returns the loss of each step. A loss or gradient that is not finite
+    ends it.
+
+    The rate falls linearly to 0 over `steps`, so that running statistics catch up with the weights at the end.
+    loss_of(model, batch) is a scalar; watch(step) is called after each step.
+    """
+    curve: list[dict] = []
+    loop.fit(
+        model,
+        optimizer(model.parameters(), lr),
+        batches,
+        lambda model, batch, step: [loss_of(model, batch)],
+        rate=lambda step: lr * (1 - (step - 1) / steps),
+        curve=curve,
+        observers=[] if watch is None else [watch],
+    )
+    return [row["train_loss"] for row in curve]
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, labels: Tensor) -> float:
+    """Per cent of the rows that the model, in eval mode, gives their label; one that is not finite counts as wrong."""
+    model.eval()
+    scores = model(x)
+    right = (scores.argmax(-1) == labels) & scores.isfinite().all(-1)
+    return 100 * right.float().mean().item()
+
+
 def classify(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def regress(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.mse_loss(model(batch[0]), batch[1])
 
 
 def _batches(data: tuple[Tensor, Tensor], batch: int, steps: int, seed: int) -> Iterable[tuple[Tensor, Tensor]]:
@@ -97,11 +168,9 @@ def inference(scale: str, seed: int) -> list[dict]:
 @torch.no_grad()
 def _accuracy_in(model: nn.Module, x: Tensor, labels: Tensor, batch: int, training: bool) -> float:
     """Accuracy batch by batch, in train or in eval mode. The model's running statistics stay as they are."""
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.train(training)
-    right = [(model(a).argmax(-1) == b).float() for a, b in zip(x.split(batch), labels.split(batch), strict=True)]
-    for name, buffer in model.named_buffers():
-        buffer.copy_(kept[name])
+    with left_as_found(model):
+        model.train(training)
+        right = [(model(a).argmax(-1) == b).float() for a, b in zip(x.split(batch), labels.split(batch), strict=True)]
     return 100 * torch.cat(right).mean().item()
 
 
@@ -118,7 +187,7 @@ def rates(scale: str, seed: int) -> list[dict]:
                     seen.append((step, accuracy(model, data["val"][0][:200], data["val"][1][:200])))
 
             batches = _batches(data["train"], 32, steps, seed)
-            losses = fit(model, classify, batches, lr=lr, steps=steps, optimizer="sgd", watch=look)
+            losses = fit(model, classify, batches, lr=lr, steps=steps, optimizer=SGD, watch=look)
             reached = next((step for step, score in seen if score >= REACHED), math.nan)
             score = accuracy(model, *data["test"])
             rows.append(dict(norm=norm, lr=lr, accuracy=score, reached=reached, limit=steps, losses=losses))
@@ -164,10 +233,6 @@ def pulses(length: int, rows: int, draw: torch.Generator) -> tuple[Tensor, Tenso
     return x[..., None], x.sum(1, keepdim=True) / 8
 
 
-def _count_error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.mse_loss(model(batch[0]), batch[1])
-
-
 def counting(scale: str, seed: int) -> list[dict]:
     """Counting, with sequences of one length, and of four lengths, each batch of one; error: RMSE in pulses."""
     rows = []
@@ -177,12 +242,12 @@ def counting(scale: str, seed: int) -> list[dict]:
             model, draw = SequenceNet(1, 1, d=24, n_layers=1, norm=norm), torch.Generator().manual_seed(seed)
             choice = (16,) if lengths == "one" else LENGTHS
             order = [choice[int(torch.randint(len(choice), (), generator=draw))] for _ in range(_steps(scale, 200))]
-            losses = fit(model, _count_error, (pulses(n, 32, draw) for n in order), lr=1e-2, steps=len(order))
+            losses = fit(model, regress, (pulses(n, 32, draw) for n in order), lr=1e-2, steps=len(order))
             test = [pulses(n, 200, torch.Generator().manual_seed(10_000 + n)) for n in choice]
             for mode in ("eval", "train"):
                 with torch.no_grad():
                     model.train(mode == "train")
-                    error = 8 * math.sqrt(np.mean([_count_error(model, batch).item() for batch in test]))
+                    error = 8 * math.sqrt(np.mean([regress(model, batch).item() for batch in test]))
                 rows.append(dict(norm=norm, lengths=lengths, mode=mode, error=error, losses=losses))
     return rows
 
@@ -213,19 +278,15 @@ def style(scale: str, seed: int) -> list[dict]:
         model, draw = StyleNet(norm=norm), torch.Generator().manual_seed(seed)
         batches = (data["train"][0][rows_] for rows_ in shuffled(len(data["train"][1]), 32, steps, seed))
         pairs = ((styled_digits(x, draw, 0.5, 2)[0], x) for x in batches)
-        losses = fit(model, _paint_error, pairs, lr=5e-3, steps=steps)
+        losses = fit(model, regress, pairs, lr=5e-3, steps=steps)
         facts = dict(norm=norm, survives=_style_survives(model, data["test"][0], seed), losses=losses)
         for name, low, high in (("error", 0.5, 2), ("error_beyond", 4, 8)):
             x = data["test"][0]
             given, _ = styled_digits(x, torch.Generator().manual_seed(10_000), low, high)
             with torch.no_grad():
-                facts[name] = math.sqrt(_paint_error(model.eval(), (given, x)).item())
+                facts[name] = math.sqrt(regress(model.eval(), (given, x)).item())
         rows.append(facts)
     return rows
-
-
-def _paint_error(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.mse_loss(model(batch[0]), batch[1])
 
 
 @torch.no_grad()
@@ -259,7 +320,22 @@ def measure(name: str, scale: str | None = None, seeds: int | Sequence[int] | No
         raise unknown("experiment", name, EXPERIMENTS)
     scale = default_scale() if scale is None else check_scale(scale)
     seeds = check_seeds(SEEDS[scale] if seeds is None else seeds, scale)
-    return cached(name, EXPERIMENTS[name], scale, seeds, runs_dir)
+
+    def rows(seed: int) -> list[dict]:
+        return [row | dict(scale=scale) for row in EXPERIMENTS[name](scale, seed)]
+
+    return kept.kept(".advice", f"{name}-{scale}", rows, seeds, _digest(), runs_dir)
+
+
+def stored(name: str, scale: str, runs_dir=None) -> pd.DataFrame:
+    """Every stored row of an experiment at a scale; an empty frame where there is none."""
+    return kept.stored(".advice", f"{name}-{scale}", _digest(), runs_dir)
+
+
+@lru_cache(maxsize=1)
+def _digest() -> str:
+    """Of the code that measures."""
+    return kept.digest(Path(__file__), Path(__file__).with_name("blocks.py"))
 
 
 def spread(frame: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 by hand: each of ours comes from the rows of an experiment, from a clock or from arithmetic.
 
     claimed_and_measured    all of them: claim, claimed, here, setting
-    memory_table            what a norm keeps;   overhead_table: what it costs in time, on this CPU
+    overhead_table          what a norm costs in time, on this CPU
 
 Our models, data and machine are others than the guide's (which names none for most of its numbers), so the table shows
 a pattern beside a pattern. `setting` says where ours is made. Where no run bears on a claim, the row says so.
@@ -36,19 +36,20 @@ OVERHEAD = {
     ("Transformer layer", "RMSN"): "+2–3 %",
 }  # fmt: skip
 """Model and norm → what the guide says it adds to inference."""
-TORCH = "counted in torch"
+TORCH, ARITHMETIC = "counted in torch", "arithmetic"
 NO_RUN = "no run of this notebook measures it"
 ROUNDS = {"smoke": 2, "quick": 30}
 
 
 def claimed_and_measured(scale: str | None = None, seeds=None, runs_dir=None) -> pd.DataFrame:
     """One row a number: claim, claimed, here, setting."""
+    scale = default_scale() if scale is None else check_scale(scale)
     names = ("batch_size", "dense", "rates", "depth", "counting")
     found = {name: measure(name, scale, seeds, runs_dir) for name in names}
     batch = found["batch_size"]
     where = f"{batch.scale.iloc[0]} scale, {seeds_text([batch.seed.nunique()])}"
     rows = [*_batch_rows(batch, found["dense"], where), *_rate_rows(found["rates"], where)]
-    rows += [*_depth_rows(found["depth"], where), *_cost_rows(scale), *_sums()]
+    rows += [*_depth_rows(found["depth"], where), *_cost_rows(scale), *_memory_rows(), *_sums()]
     rows += _words(batch, found["depth"], found["counting"], where)
     return pd.DataFrame(rows, columns=["claim", "claimed", "here", "setting"])
 
@@ -153,23 +154,23 @@ def _without(frame: pd.DataFrame) -> str:
 # time and memory
 
 
-def memory_table(channels: int = 512) -> pd.DataFrame:
-    """One row a norm: parameters (learned), buffers (kept), the guide's count, over that many channels."""
-    made = {"BatchNorm": nn.BatchNorm1d(channels), "LayerNorm": nn.LayerNorm(channels), "RMSNorm": nn.RMSNorm(channels)}
+def _memory_rows(channels: int = 512) -> list[tuple]:
+    """What a norm learns and keeps over that many channels, beside the guide's count of parameters."""
     rows = []
-    for (name, norm), claimed in zip(made.items(), (4, 2, 1), strict=True):
-        facts = dict(norm=name, parameters=sum(p.numel() for p in norm.parameters()))
-        rows.append(facts | dict(buffers=sum(b.numel() for b in norm.buffers()), claimed=claimed * channels))
-    return pd.DataFrame(rows)
+    for norm, claimed in ((nn.BatchNorm1d, 4), (nn.LayerNorm, 2), (nn.RMSNorm, 1)):
+        made, name = norm(channels), norm.__name__.removesuffix("1d")
+        learned, held = (sum(v.numel() for v in values) for values in (made.parameters(), made.buffers()))
+        ours = f"{learned:,} learned + {held:,} kept"
+        rows.append((f"{name} of {channels} channels holds", f"{claimed * channels:,} parameters", ours, TORCH))
+    return rows
 
 
-def overhead_table(scale: str | None = None) -> pd.DataFrame:
+def overhead_table(scale: str) -> pd.DataFrame:
     """One row a norm and model, in eval mode: model, norm, rounds: CPU time of one thread (ms) in each round.
 
     All variants take turns in a round, and norms are compared within it: what slows a whole round, such as a clock
     that falls, slows both. The times are of this CPU, in float32, and say nothing of a GPU.
     """
-    scale = default_scale() if scale is None else check_scale(scale)
     rounds, small = ROUNDS.get(scale, 60), scale == "smoke"
     image, tokens = (x[:1] if small else x for x in (torch.randn(4, 32, 16, 16), torch.randn(4, 64, 128)))
     convs = {name: nn.Sequential(*(ConvBlock(32, 32, name) for _ in range(3))) for name in ("None", "BN", "GN", "IN")}
@@ -204,7 +205,7 @@ def _cost(table: pd.DataFrame, model: str, norm: str, base: str) -> str:
     return f"{middle:+.0f} % [{low:z.0f}, {high:z.0f}]{told}".replace("-", "−")
 
 
-def _cost_rows(scale: str | None) -> list[tuple]:
+def _cost_rows(scale: str) -> list[tuple]:
     table, machine = overhead_table(scale), f"CPU time of one of {os.cpu_count()} cores, median and quartiles of rounds"
     rows = [
         (f"inference with {norm}", claimed, _cost(table, model, norm, "None"), f"{model}, {machine}")
@@ -213,9 +214,6 @@ def _cost_rows(scale: str | None) -> list[tuple]:
     for model, claimed in (("the norm alone", "–"), ("Transformer layer", "15–20 % (text), 18 % (LLaMA-7B, A100)")):
         what = f"RMSNorm is faster than LayerNorm: {model}"
         rows.append((what, claimed, _cost(table, model, "LN", "RMSN"), f"forward, {machine}"))
-    for row in memory_table().itertuples():
-        ours = f"{row.parameters:,} learned + {row.buffers:,} kept"
-        rows.append((f"{row.norm} of 512 channels holds", f"{row.claimed:,} parameters", ours, TORCH))
     return rows
 
 
@@ -227,21 +225,19 @@ def _sums() -> list[tuple]:
     """Numbers of the guide that follow from others of it, and counts of statistics; the shapes are the guide's."""
     saved, most = 1e6 / 1000 - 1e6 / 1180, 1 - 1 / 1.05
     told = f"LN costs at most {100 * most:.1f} % of the time, so that is the most that leaving it out can save"
-    image, text, hidden = torch.Size((32, 64, 28, 28)), torch.Size((32, 128, 512)), torch.Size((32, 100, 256))
-    means, values = len(nn.BatchNorm2d(image[1]).running_mean), nn.LayerNorm(hidden[-1]).normalized_shape[0]
     x = torch.randn(1, 8, 4, 4, generator=torch.Generator().manual_seed(0))
     same = torch.allclose(nn.BatchNorm2d(8)(x), nn.InstanceNorm2d(8)(x), atol=1e-5)
     alone = "defined: the values of InstanceNorm" if same else "defined: other values than InstanceNorm's"
     return [
-        ("seconds saved over 1 million tokens, 1,000 → 1,180 a second", "180 s", f"{digits(saved)} s", "arithmetic"),
+        ("seconds saved over 1 million tokens, 1,000 → 1,180 a second", "180 s", f"{digits(saved)} s", ARITHMETIC),
         ("RMSNorm saves, where LayerNorm adds 3–5 %", "15–20 %", told, "arithmetic on the guide's own table"),
-        ("GroupNorm(32, 64)", "2 channels a group", f"{64 // nn.GroupNorm(32, 64).num_groups}", TORCH),
-        ("GroupNorm(16, 64)", "4 channels a group", f"{64 // nn.GroupNorm(16, 64).num_groups}", TORCH),
+        ("GroupNorm(32, 64)", "2 channels a group", f"{64 // 32}", ARITHMETIC),
+        ("GroupNorm(16, 64)", "4 channels a group", f"{64 // 16}", ARITHMETIC),
         ("GroupNorm(30, 64)", "not possible", _refused(lambda: nn.GroupNorm(30, 64)), TORCH),
-        ("BatchNorm of (32, 64, 28, 28)", "64 means", f"{means} means", TORCH),
-        ("LayerNorm of (32, 128, 512)", "32 × 128 means", f"{text[:-1].numel():,} means", "arithmetic"),
-        ("BatchNorm of (32, 100, 256): values a statistic", "3,200", f"{hidden[:-1].numel():,}", "arithmetic"),
-        ("LayerNorm of (32, 100, 256): values a statistic", "256", f"{values}", TORCH),
+        ("BatchNorm of (32, 64, 28, 28)", "64 means", f"{len(nn.BatchNorm2d(64).running_mean)} means", TORCH),
+        ("LayerNorm of (32, 128, 512)", "32 × 128 means", f"{32 * 128:,} means", ARITHMETIC),
+        ("BatchNorm of (32, 100, 256): values a statistic", "3,200", f"{32 * 100:,}", ARITHMETIC),
+        ("LayerNorm of (32, 100, 256): values a statistic", "256", "256", ARITHMETIC),
         ("BatchNorm at batch 1, no positions", "undefined",
          _refused(lambda: nn.BatchNorm1d(8)(torch.ones(1, 8))), TORCH),
         ("BatchNorm at batch 1, 4 × 4 positions", "undefined", alone, TORCH),

@@ -1,6 +1,6 @@
 """What is asked of `recommend` and what it hands back.
 
-Question          what is asked
+Question          what is asked;   meant, check_question: however it is spelt, and whether it can be asked
 Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
 Recommendation    norm, place, the line of code, reasons, what is at odds with them, and what is undecided
 """
@@ -8,7 +8,12 @@ Recommendation    norm, place, the line of code, reasons, what is at odds with t
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mambanorm.basics.checks import check_flag, check_size, shown
+from mambanorm.basics.errors import unknown
 
 ARCHITECTURES = ("cnn", "rnn", "lstm", "gru", "transformer", "gan", "mamba", "mlp")
 TASKS = (
@@ -19,6 +24,24 @@ IMAGES = ("style_transfer", "image_translation")
 """Tasks that turn an image into an image."""
 COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
+SAID = {
+    "cnn": "convnet, convolutional network, resnet",
+    "transformer": "attention, bert, gpt, llm, vit",
+    "gan": "generative adversarial network",
+    "mamba": "mamba 2, ssm, state space model",
+    "mlp": "dense, feed forward, multilayer perceptron",
+    "classification": "classifier, image classification, sequence classification, text classification",
+    "detection": "object detection",
+    "segmentation": "image segmentation, semantic segmentation",
+    "image_translation": "image to image",
+    "generation": "image generation",
+    "language_model": "causal lm, language modeling, language modelling, llm, lm, text generation",
+    "reinforcement_learning": "rl",
+    "debugging": "debug",
+    "output": "head, last layer, output layer",
+}
+"""Name → other words for it. Capitals, hyphens and a plural's s are no difference."""
+UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
 UNDECIDED = "Not decided by this kit's runs"
@@ -50,6 +73,50 @@ class Question:
         return ", ".join([self.architecture, *said])
 
 
+def meant(given: object, names: Iterable[str]) -> object:
+    """The one of the names that a text stands for, however it is spelt; anything else as it is."""
+    if not isinstance(given, str) or given in (names := tuple(names)):
+        return given
+    words = {_plain(name): name for name in names}
+    words |= {_plain(word): name for name in names for word in SAID.get(name, "").split(",")}
+    return words.get(_plain(given) or None, given)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]", "", text).lower().removesuffix("s")
+
+
+def check_question(q: Question, tasks: Iterable[str]) -> None:
+    """ValueError for an unknown value, for a size below 1, and for a component that the architecture does not have."""
+    for name, valid in (("architecture", ARCHITECTURES), ("task", tasks), ("component", COMPONENTS)):
+        if (value := getattr(q, name)) not in valid and (name == "architecture" or value is not None):
+            raise unknown(name, value, valid)
+    if q.architecture == "gan" and q.component is None:
+        raise ValueError(f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}")
+    if q.architecture != "gan" and q.component in COMPONENTS[:2]:
+        raise ValueError(f"component={q.component!r} is a part of a GAN, and architecture is {q.architecture!r}")
+    for name in ("batch_size", "depth"):
+        if (value := getattr(q, name)) is not None:
+            check_size(name, value)
+    check_flag("causal", q.causal)
+    if q.causal and q.task in IMAGES and q.architecture in ("cnn", "gan"):
+        raise ValueError(f"causal=True with task={q.task!r}: an image has no later positions, leave out one of the two")
+
+
+def parameters(size: float | str | None) -> float | None:
+    """A number of parameters, from a number or a text such as "7B" or "350M". ValueError for anything else."""
+    if size is None:
+        return None
+    try:
+        text = str(size).strip().lower()
+        number = float(text[:-1]) * UNITS[text[-1]] if text[-1:] in UNITS else float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < float("inf") or isinstance(size, bool):
+        raise ValueError(f"size must be a number of parameters such as 3e8, '350M' or '7B', got {shown(size)}")
+    return number
+
+
 @dataclass(frozen=True)
 class Reason:
     """A sentence and its source."""
@@ -75,7 +142,7 @@ class Recommendation:
     code: str
     reasons: tuple[Reason, ...] = ()
     at_odds: tuple[Reason, ...] = ()
-    instead: tuple[str, ...] = field(default=())
+    instead: tuple[str, ...] = ()
     undecided: tuple[Reason, ...] = ()
 
     @property

@@ -1,8 +1,8 @@
-"""The guide's decision steps, one function an architecture. Step 1 asks for the batch, 2 for the architecture, 3 for
-the place; then what it says of when not to normalize, and its advice of 2025.
+"""`recommend`: the decision framework of the guide *Normalization Techniques* (source S4), one rule an architecture.
 
-GUIDE names sections of the guide *Normalization Techniques* (source S4). Papers are named where they are at odds with
-it. What this kit has measured comes from evidence.py.
+Step 1 asks for the batch, 2 for the architecture, 3 for the place; then what the guide says of when not to normalize,
+and its advice of 2025. A reason by `guide` names its section. Papers are named where they are at odds with it. What
+this kit has measured comes from evidence.py, and so does the rule for Mamba.
 """
 
 from __future__ import annotations
@@ -10,8 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from mambanorm.advice import evidence
-from mambanorm.advice.recommendation import IMAGES, LARGE, Question, Reason, Recommendation
+from mambanorm.advice.recommendation import (
+    ARCHITECTURES,
+    COMPONENTS,
+    IMAGES,
+    LARGE,
+    TASKS,
+    Question,
+    Reason,
+    Recommendation,
+    check_question,
+    meant,
+    parameters,
+)
+from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.tasks import TASKS as KIT
 
 SMALL_BATCH = 8
 """Rows below which the guide leaves BatchNorm."""
@@ -83,7 +99,7 @@ _SCALED_INPUTS = Reason(
 # architectures
 
 
-def cnn(q: Question, store: dict | None = None) -> Recommendation:
+def cnn(q: Question, store: dict) -> Recommendation:
     if q.sees_no_future:
         why = guide("LayerNorm does not mix steps.", "Layer Normalization")
         code = "nn.LayerNorm(channels)  # on (B, L, C)"
@@ -140,7 +156,7 @@ def _after_convolution() -> Reason:
     return guide("In CNNs the norm stands between convolution and activation.", "Decision Framework, step 3")
 
 
-def _instance_norm(q: Question, store: dict | None) -> Recommendation:
+def _instance_norm(q: Question, store: dict) -> Recommendation:
     measured, odd, undecided = evidence.style(store)
     what = "Style transfer" if q.task == "style_transfer" else "Image-to-image translation"
     whys = (
@@ -158,7 +174,7 @@ def _instance_norm(q: Question, store: dict | None) -> Recommendation:
     return Recommendation(q, "IN", AFTER_CONVOLUTION, code, (*whys, *measured), odd, ("GN",), undecided)
 
 
-def recurrent(q: Question, store: dict | None = None) -> Recommendation:
+def recurrent(q: Question, store: dict) -> Recommendation:
     measured, odd, undecided = evidence.recurrent(store)
     whys = (
         guide("Recurrent nets take LayerNorm, never BatchNorm.", "Decision Framework, step 2"),
@@ -179,7 +195,7 @@ def recurrent(q: Question, store: dict | None = None) -> Recommendation:
     return Recommendation(q, "LN", place, code, whys, (inside, never_bn, *odd), ("RMSN",), undecided)
 
 
-def transformer(q: Question, store: dict | None = None) -> Recommendation:
+def transformer(q: Question, store: dict) -> Recommendation:
     large = (q.size or 0) >= LARGE
     norm = "RMSN" if large else "LN"
     says = f"With {'at least' if large else 'fewer than'} 1B parameters it is {'RMSNorm' if large else 'LayerNorm'}."
@@ -207,7 +223,7 @@ _GPT_2 = Reason(
 )
 
 
-def gan(q: Question, store: dict | None = None) -> Recommendation:
+def gan(q: Question, store: dict) -> Recommendation:
     if q.component == "generator" and q.task in IMAGES:
         return replace(_instance_norm(q, store), instead=("None",))
     why = {
@@ -231,7 +247,7 @@ _DCGAN = Reason(
 )
 
 
-def mlp(q: Question, store: dict | None = None) -> Recommendation:
+def mlp(q: Question, store: dict) -> Recommendation:
     place = "after the linear layer, before the activation"
     small = (q.batch_size or SMALL_BATCH) < SMALL_BATCH or q.task == "reinforcement_learning"
     norm = "LN" if small or q.sees_no_future else "BN"
@@ -249,4 +265,38 @@ def mlp(q: Question, store: dict | None = None) -> Recommendation:
 RULES: dict[str, Callable[..., Recommendation]] = dict(
     cnn=cnn, rnn=recurrent, lstm=recurrent, gru=recurrent, transformer=transformer, gan=gan, mlp=mlp
 )
-"""Architecture → its rule; Mamba's is in mamba.py."""
+"""Architecture → its rule; Mamba's is in evidence.py."""
+
+
+def recommend(
+    architecture: str,
+    *,
+    batch_size: int | None = None,
+    task: str | None = None,
+    causal: bool = False,
+    size: float | str | None = None,
+    component: str | None = None,
+    depth: int | None = None,
+    scale: str | None = None,
+    runs_dir=None,
+) -> Recommendation:
+    """The norm for an architecture and its place, with reasons (the guide's decision framework, S4).
+
+    batch_size: rows of a training batch on one device. causal: no output may depend on a later position. size:
+    parameters, a number or such as "7B". component: "generator" or "discriminator" (a GAN needs one), or "output" for
+    the last layer. depth: layers. For "mamba", task may also name a task of this kit, such as "digits", and the reasons
+    are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None = the
+    environment's) are named where they speak to the question.
+    Names may be spelt in other ways: "Transformers", "language model". ValueError for an unknown value, with the valid
+    ones.
+    """
+    architecture, component = meant(architecture, ARCHITECTURES), meant(component, COMPONENTS)
+    tasks = (*TASKS, *KIT) if architecture == "mamba" else TASKS
+    task = meant(task, tasks)
+    batch_size, depth = (n.item() if isinstance(n, np.integer) else n for n in (batch_size, depth))
+    question = Question(architecture, batch_size, task, causal, parameters(size), component, depth)
+    check_question(question, tasks)
+    store = dict(scale=default_scale() if scale is None else check_scale(scale), runs_dir=runs_dir)
+    if refused := never(question):
+        return refused
+    return evidence.mamba(question) if architecture == "mamba" else RULES[architecture](question, store)

@@ -6,20 +6,10 @@ from collections.abc import Collection, Mapping
 
 import pandas as pd
 
-from mambanorm.answers.words import answer, listed, numbered
+from mambanorm.answers.words import answer, gained, listed, numbered, over_seeds, told
 from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import interval_says, points
 
 SHOWS = "95 % t-intervals, not corrected for several comparisons, one learning rate for all"
-
-
-def _said(difference: float, low: float, high: float) -> str:
-    return f"{points(difference, low, high)}, {interval_says(low, high)}"
-
-
-def _of_seeds(values: pd.Series) -> tuple[float, float, float]:
-    values = values.dropna()
-    return values.mean(), *t_interval(values)
 
 
 def rmse_said(values: pd.Series) -> str:
@@ -33,7 +23,7 @@ def controls_and_teacher(runs: pd.DataFrame, controls: pd.DataFrame, tables: Col
     """A line for each control, and for what a teacher brings. `runs`: the run frame with a column `model`, which names
     the students. `controls`: `tables.paired_steps` of AutoNorm against them. `tables`: the tasks that are regressions.
     """
-    lines = [f"- {row.step}, {row.task}: {_said(row.difference, row.low, row.high)}" for row in controls.itertuples()]
+    lines = [f"- {row.step}, {row.task}: {told(row)}" for row in controls.itertuples()]
     mine = runs[runs.model.str.contains("AutoNorm|FrozenLN|Teacher")]
     for task, here in mine.groupby("task", sort=False):
         wide = here.pivot(index="seed", columns="model", values="rmse" if task in tables else "test_accuracy")
@@ -51,7 +41,7 @@ def _on_a_table(task: str, wide: pd.DataFrame) -> list[str]:
 
 
 def _on_images(task: str, wide: pd.DataFrame) -> list[str]:
-    taught = _said(*_of_seeds(100 * (wide["AutoNorm, student"] - wide["AutoNorm"])))
+    taught = told(over_seeds(100 * (wide["AutoNorm, student"] - wide["AutoNorm"])))
     same = (wide["AutoNorm_DisableSelector"] == wide["FrozenLN"]).all()
     return [
         f"- taught − by itself, {task}: {taught} (teacher: {100 * wide['Teacher'].mean():.1f} %)",
@@ -64,7 +54,7 @@ def robustness_said(held: pd.DataFrame) -> pd.DataFrame:
     """The rows of `robustness.against` as a table to read: both gaps as text with their intervals."""
     table = held.set_index(["task", "kind", "arm"]).rename(columns={"corrupted": "corrupted %"})
     for name, column in (("corrupted", "accuracy_gap"), ("change", "change_gap")):
-        texts = [points(*_of_seeds(gap)) if len(gap) else "–" for gap in table[column]]
+        texts = [gained(over_seeds(gap)) if len(gap) else "–" for gap in table[column]]
         table[f"{name}, against FrozenLN"] = texts
     return table.drop(columns=["accuracy_gap", "change_gap"]).round(1)
 
@@ -88,7 +78,7 @@ def _preferred(weights: pd.DataFrame) -> str:
 
 
 def _blends(controls: pd.DataFrame) -> str:
-    said = [f"{row.step} on {row.task}: {_said(row.difference, row.low, row.high)}" for row in controls.itertuples()]
+    said = [f"{row.step} on {row.task}: {told(row)}" for row in controls.itertuples()]
     return f"Points that the blends lose: {'; '.join(said)}." if said else "No blend was run."
 
 
@@ -97,8 +87,8 @@ def _is_dyt_robust(held: pd.DataFrame) -> str:
     if mine.empty:
         return "Corrupted rows were not looked at."
     said = [
-        f"under {row.kind} its accuracy minus FrozenLN's is {points(*_of_seeds(row.accuracy_gap))}, of what corruption "
-        f"changes {points(*_of_seeds(row.change_gap))}"
+        f"under {row.kind} its accuracy minus FrozenLN's is {gained(over_seeds(row.accuracy_gap))}, of what corruption "
+        f"changes {gained(over_seeds(row.change_gap))}"
         for row in mine.itertuples()
     ]
     return f"FrozenDyT: {'; '.join(said)}. A model that learned little has little to lose."
@@ -125,16 +115,12 @@ def is_choice_better(
 ) -> str:  # fmt: skip
     """The answer of notebook 10: each model against FrozenLN, the controls, what is chosen, corrupted rows, the
     classical rivals, and the selector inside Mamba. Any frame but `runs` may be empty."""
-    lines = [f"- **{r.step}** against FrozenLN on {r.task}: {_gap(r)}" for r in steps.itertuples()]
-    lines += [f"- **{r.step}** on {r.task}: {_gap(r)}" for r in controls.itertuples()]
+    lines = [f"- **{r.step}** against FrozenLN on {r.task}: {told(r)}" for r in steps.itertuples()]
+    lines += [f"- **{r.step}** on {r.task}: {told(r)}" for r in controls.itertuples()]
     lines += [f"- **What is chosen**: {_preferred(weights)}"] if len(weights) else []
     for row in held[held.arm == "AutoNorm"].itertuples():
-        level, change = points(*_of_seeds(row.accuracy_gap)), points(*_of_seeds(row.change_gap))
+        level, change = gained(over_seeds(row.accuracy_gap)), gained(over_seeds(row.change_gap))
         lines.append(f"- **Under {row.kind}**, AutoNorm against FrozenLN: {level}; what it changes: {change}")
     lines += [f"- **{task}**: {ratio:.2f} × the RMSE of boosted trees" for task, ratio in ratios.items()]
-    lines += [f"- **Inside Mamba**, {r.step}, on {r.task}: {_gap(r)}" for r in crossed.itertuples()]
+    lines += [f"- **Inside Mamba**, {r.step}, on {r.task}: {told(r)}" for r in crossed.itertuples()]
     return answer(runs, SHOWS, lines)
-
-
-def _gap(row) -> str:
-    return _said(row.difference, row.low, row.high)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from mambanorm.answers.words import answer, clearly, gained, label, listed, numbered
-from mambanorm.study.intervals import t_interval
+from mambanorm.answers.words import answer, clearly, gained, label, listed, numbered, over_seeds
 from mambanorm.study.tables import mean_sd, paired, pairs_only, sketch_note, summarize
 
 NORMS = ("BN", "IN", "LN", "RMSN", "GN")
@@ -76,9 +75,7 @@ def by_n2(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ln_minus_gn(frame: pd.DataFrame) -> str:
-    gap = (table := by_n2(frame)).LN - table.GN
-    low, high = t_interval(gap)
-    row = pd.Series(dict(difference=gap.mean(), low=low, high=high))
+    row = over_seeds((table := by_n2(frame)).LN - table.GN)
     return f"{gained(row)}, {clearly(row)}"
 
 

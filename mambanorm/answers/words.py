@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pandas as pd
 
 from mambanorm.arms import Arm
+from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import describe_frame, interval_says, points
 
 
@@ -15,9 +17,27 @@ def label(arm: str) -> str:
     return Arm.parse(arm).label
 
 
+class Gain(NamedTuple):
+    """A mean difference with its interval, as a row of `tables.paired` has them."""
+
+    difference: float
+    low: float
+    high: float
+
+
+def over_seeds(differences: pd.Series) -> Gain:
+    """The mean of differences seed by seed, with its 95 % t-interval."""
+    return Gain(differences.mean(), *t_interval(differences.dropna()))
+
+
 def gained(row) -> str:
     """The difference of a row of `tables.paired` with its interval: "+2.3 points [−0.4, 5.0]"."""
     return points(row.difference, row.low, row.high)
+
+
+def told(row, between: str = ", ") -> str:
+    """The same, and what the interval says: "+2.3 points [−0.4, 5.0], not told from zero"."""
+    return f"{gained(row)}{between}{interval_says(row.low, row.high)}"
 
 
 def clearly(row) -> str:

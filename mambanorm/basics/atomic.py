@@ -1,8 +1,7 @@
 """Files that exist whole or not at all: each is written under another name in the same folder, and renamed last.
 
 A reader, or a second writer, never meets half a file, and a full disk leaves nothing behind. A name appears when the
-content has reached the disk, so that a power cut leaves the old file or the new one. What is no file, such as a device,
-is written to as it is.
+content has reached the disk, so that a power cut leaves the old file or the new one.
 
     replacing, write_bytes, write_text    one file
     make_folder                           creates a folder that a power cut does not take away again
@@ -20,7 +19,6 @@ import errno
 import hashlib
 import os
 import re
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,12 +42,10 @@ NO_WAIT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)  # answers f
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary name beside `path` to write to: renamed to `path` if the block succeeds, else deleted.
 
-    A device or a pipe is never replaced: it gets the content when that is complete. OSError for a socket or a disk.
+    A device or a pipe is never replaced, but written to as it is.
     """
     if path.exists() and not path.is_file():
-        with tempfile.TemporaryDirectory() as folder:
-            yield (whole := Path(folder, path.name))
-            _pour(whole.read_bytes(), path)
+        yield path
         return
     make_folder(path.parent)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.tmp")
@@ -60,16 +56,6 @@ def replacing(path: Path) -> Iterator[Path]:
         to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _pour(content: bytes, path: Path) -> None:
-    try:
-        if not (path.is_char_device() or path.is_fifo()):
-            raise OSError(errno.EINVAL, "it is neither a file nor a pipe")
-        with path.open("wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from error
 
 
 def make_folder(path: Path) -> None:

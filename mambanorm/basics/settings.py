@@ -110,13 +110,17 @@ KERNEL = "MAMBANORM_KERNEL"
 """Set in the environment of the kernels that a study starts, each with a share of the cores."""
 
 
-def fresh_seeds_asked() -> int:
-    """How many fresh seeds the reader's machine trains of each compared arm: `MAMBANORM_FRESH`, or 1; 0 = none.
-    ValueError for what is no number from 0 to 100."""
-    given = os.environ.get("MAMBANORM_FRESH") or "1"
+def check_fresh(given: str) -> int:
+    """How many fresh seeds the reader's machine trains of each compared arm. ValueError for what is no number from 0 to
+    100."""
     if not (given.isascii() and given.isdigit() and len(given) < 4 and int(given) <= 100):
         raise ValueError(f"the number of fresh seeds must be a whole number from 0 to 100, got {brief(given)}")
     return int(given)
+
+
+def fresh_seeds_asked() -> int:
+    """That of the environment: `MAMBANORM_FRESH`, or 1; 0 = none."""
+    return check_fresh(os.environ.get("MAMBANORM_FRESH") or "1")
 
 
 def check_environment() -> None:

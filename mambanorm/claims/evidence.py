@@ -41,8 +41,8 @@ from mambanorm.study.experiments import (
 )
 from mambanorm.study.tables import check_frame
 from mambanorm.training.grid import base_config
-from mambanorm.training.own_rates import best_rate
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+from mambanorm.training.recorded_results import best_rate
 
 Setting = tuple[tuple[str, Any], ...]
 """Fields of a config in which the runs of another setting differ from those of the scale."""

@@ -117,8 +117,7 @@ def _said(one: Sentence, read: Evidence) -> str:
 
 def findings_page() -> str:
     """The page, from the recorded results. ValueError where none are recorded."""
-    from mambanorm.report.markdown import markdown  # here: the sentences alone are told without it
-    from mambanorm.report.page import figures, page, template
+    from mambanorm.report.page import figures, markdown, page, template  # here: the sentences are told without it
 
     verdicts = headline(recorded(STUDY_SCALE))
     picture = base64.b64encode(PICTURE.read_bytes()).decode()

@@ -28,8 +28,7 @@ from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
-from mambanorm.training.grid import base_config, check_names, check_task, grid, unique
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, grid, unique
 from mambanorm.training.store import load_runs
 
 VERDICT_TASKS = ("digits", "digits_images")

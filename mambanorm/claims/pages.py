@@ -29,8 +29,7 @@ from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
 from mambanorm.training import recorded_results
-from mambanorm.training.grid import base_config
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.grid import base_config, check_seeds
 from mambanorm.training.store import load_runs
 
 NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])

@@ -49,10 +49,9 @@ from mambanorm.study.experiments import (
     leaves_grid_out,
     study,
 )
-from mambanorm.training.grid import check_names, unique
+from mambanorm.training.grid import check_names, check_seeds, unique
 from mambanorm.training.presets import TABLES
 from mambanorm.training.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
-from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import load_runs, missing_runs, stored_run
 
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)

@@ -36,8 +36,8 @@ from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
 from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
+from mambanorm.training.result import DamagedRun, StoredRun
 from mambanorm.training.store import find_run, stored_run
-from mambanorm.training.stored_run import DamagedRun, StoredRun
 
 COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *CORRUPTED)
 ROWS = 256

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from math import inf
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from mambanorm.basics.errors import brief, unknown
-from mambanorm.basics.settings import SCALES, check_scale, check_source, default_scale
+from mambanorm.basics.settings import SCALES, check_fresh, check_scale, check_source, default_scale
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,54 +29,56 @@ class Parser(argparse.ArgumentParser):
             raise unknown("command", value, action.choices)
 
 
+class Command(NamedTuple):
+    """A command: `summary` and `examples` for its help, `add` for its options, `run` does it and returns the exit
+    code."""
+
+    summary: str
+    examples: list[str]
+    add: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
 ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
 """Fields of RunConfig that have an option of their own."""
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
-    from mambanorm.training.seeds import check_once
+    from mambanorm.config import DEFAULTS, NAMES
+    from mambanorm.training.grid import check_once
 
-    known, changes = defaults(), {}
+    changes = {}
     check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
     for pair in pairs:
         name, equals, text = pair.partition("=")
         name = name.strip()
         if name in ELSEWHERE:
             raise ValueError(f"{name} is not set by --set but by {ELSEWHERE[name]}")
-        if name not in known:
-            raise unknown("field of RunConfig", name, [name for name in known if name not in ELSEWHERE])
+        if name not in NAMES:
+            raise unknown("field of RunConfig", name, [name for name in NAMES if name not in ELSEWHERE])
         if not equals:
             raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
-        changes[name] = _value(name, text, type(known[name]))
+        changes[name] = _value(name, text, getattr(DEFAULTS, name))
     return changes
-
-
-def defaults() -> dict[str, Any]:
-    """RunConfig's fields and their defaults."""
-    from dataclasses import MISSING, fields
-
-    from mambanorm.config import RunConfig
-
-    made = fields(RunConfig)
-    return {field.name: field.default_factory() if field.default is MISSING else field.default for field in made}
 
 
 WHOLE, NUMBER = re.compile(r"[+-]?[0-9]{1,4000}"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts, but not 5,000 digits."""
 
 
-def _value(name: str, text: str, kind: type) -> Any:
+def _value(name: str, text: str, default: Any) -> Any:
     import json
 
     kinds: dict[type, tuple[str, Callable]] = {
-        int: ("a whole number", lambda text: int(_match(WHOLE, text))),
-        float: ("a number", lambda text: float(_match(NUMBER, text))),
+        bool: ("true or false", lambda text: {"true": True, "false": False}.get(text.lower())),
+        int: ("a whole number", lambda text: int(text) if WHOLE.fullmatch(text) else None),
+        float: ("a number", lambda text: float(text) if NUMBER.fullmatch(text) else None),
         dict: ('JSON such as {"groups": 8}', json.loads),
         tuple: ("a list such as [2, 4]", json.loads),
         str: ("text", str),
-        bool: ("true or false", lambda text: {"true": True, "false": False}.get(text.lower())),
     }
+    kind = next(kind for kind in kinds if isinstance(default, kind))
     wanted, read = kinds[kind]
     try:
         value = read(text)
@@ -88,16 +90,23 @@ def _value(name: str, text: str, kind: type) -> Any:
     return value
 
 
-def _match(pattern: re.Pattern, text: str) -> str:
-    if not pattern.fullmatch(text):
-        raise ValueError(text)
-    return text
-
-
 def check_tasks(names: Collection[str]) -> list[str]:
     from mambanorm.training.grid import check_task
 
     return [check_task(name) for name in names]
+
+
+def chosen_scale(options: argparse.Namespace) -> str:
+    """The scale of --scale, else the environment's."""
+    return check_scale(options.scale) if options.scale else default_scale()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what an option may be
+
+
+def _refused(text: str, why: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{brief(text)} {why}")
 
 
 def _said(read: Callable, *given: object) -> Any:
@@ -108,17 +117,12 @@ def _said(read: Callable, *given: object) -> Any:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def chosen_scale(options: argparse.Namespace) -> str:
-    """The scale of --scale, else the environment's."""
-    return check_scale(options.scale) if options.scale else default_scale()
-
-
 def names(text: str) -> list[str]:
-    from mambanorm.training.seeds import check_once
+    from mambanorm.training.grid import check_once
 
     names = [part.strip() for part in text.split(",")]
     if not all(names):
-        raise argparse.ArgumentTypeError(f"{brief(text)} lacks a name: give names separated by commas")
+        raise _refused(text, "lacks a name: give names separated by commas")
     _said(check_once, "name", names)
     return names
 
@@ -127,9 +131,17 @@ def scale(text: str) -> str:
     return _said(check_scale, text)
 
 
+def source(text: str) -> str:
+    return _said(check_source, text)
+
+
+def fresh(text: str) -> int:
+    return _said(check_fresh, text)
+
+
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
-    from mambanorm.training.seeds import check_seeds
+    from mambanorm.training.grid import check_seeds
 
     if WHOLE.fullmatch(text):
         _said(check_seeds, int(text), "smoke")
@@ -143,37 +155,35 @@ def _span(part: str, text: str) -> Iterable[int]:
     if WHOLE.fullmatch(part):
         return [int(part)]
     if not (ends := re.fullmatch("([0-9]{1,4000})-([0-9]{1,4000})", part)):
-        raise argparse.ArgumentTypeError(
-            f"{brief(text)} is neither a number of seeds nor a list such as 0,3,200 or 8-15"
-        )
+        raise _refused(text, "is neither a number of seeds nor a list such as 0,3,200 or 8-15")
     first, last = map(int, ends.groups())
     if last < first:
-        raise argparse.ArgumentTypeError(f"{brief(part)} counts backwards: write {last}-{first}")
+        raise _refused(part, f"counts backwards: write {last}-{first}")
     return range(first, last + 1)
 
 
 def seed(text: str) -> int:
     """One seed, not a number of them."""
     if not WHOLE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no seed: one whole number")
+        raise _refused(text, "is no seed: one whole number")
     return seeds(f"{text},")[0]
 
 
 def folder(text: str) -> str:
     """A folder, there or not."""
     if text in ("", "-"):
-        raise argparse.ArgumentTypeError(f"{brief(text)} names no folder")
+        raise _refused(text, "names no folder")
     if os.path.exists(text) and not os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{brief(text)} is a file: needed is a folder")
+        raise _refused(text, "is a file: needed is a folder")
     return text
 
 
 def file(text: str) -> str:
     """A file, there or not."""
     if text in ("", "-"):
-        raise argparse.ArgumentTypeError(f"{brief(text)} names no file")
+        raise _refused(text, "names no file")
     if os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{brief(text)} is a folder: needed is the name of a file in it")
+        raise _refused(text, "is a folder: needed is the name of a file in it")
     return text
 
 
@@ -182,30 +192,9 @@ def output(text: str) -> str:
     return "-" if text in ("-", "/dev/stdout") else file(text)
 
 
-SOURCE_HELP = "auto (reads recorded runs, trains the rest), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
-FRESH_HELP = "how many fresh seeds of each compared arm are trained (default: MAMBANORM_FRESH, else 1)"
-
-
-def source(text: str) -> str:
-    return _said(check_source, text)
-
-
-def fresh(text: str) -> int:
-    if not WHOLE.fullmatch(text) or not 0 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number from 0 to 100")
-    return int(text)
-
-
-def set_source(options: argparse.Namespace) -> None:
-    """Puts --source and --fresh into the environment, for the notebooks' kernels."""
-    for variable, value in (("MAMBANORM_SOURCE", options.source), ("MAMBANORM_FRESH", options.fresh)):
-        if value is not None:
-            os.environ[variable] = str(value)
-
-
 def place(text: str) -> str:
     if not text.strip(", "):
-        raise argparse.ArgumentTypeError(f"{brief(text)} names neither a file nor a module")
+        raise _refused(text, "names neither a file nor a module")
     return text
 
 
@@ -213,27 +202,48 @@ def workers(text: str) -> int | str:
     if text == "auto":
         return text
     if not WHOLE.fullmatch(text) or int(text) < 0:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is none of auto, 0 (in this process) or a whole number")
+        raise _refused(text, "is none of auto, 0 (in this process) or a whole number")
     return int(text)
 
 
 def positive(text: str) -> int:
     if not WHOLE.fullmatch(text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no whole number from 1")
+        raise _refused(text, "is no whole number from 1")
+    return int(text)
+
+
+def port(text: str) -> int:
+    if not WHOLE.fullmatch(text) or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"a port is a whole number from 1 to 65535, got {brief(text)}")
     return int(text)
 
 
 def seconds(text: str) -> float:
     seconds = float(text) if NUMBER.fullmatch(text) else 0.0
     if not 0 < seconds < inf:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of seconds above 0")
+        raise _refused(text, "is no number of seconds above 0")
     return seconds
 
 
 def address(text: str) -> str:
     if not re.fullmatch(r"\w+://.+", text):
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no address of a scheduler, such as tcp://10.0.0.1:8786")
+        raise _refused(text, "is no address of a scheduler, such as tcp://10.0.0.1:8786")
     return text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# options that several commands share
+
+SOURCE_HELP = "auto (reads recorded runs, trains the rest), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
+FRESH_HELP = "how many fresh seeds of each compared arm are trained (default: MAMBANORM_FRESH, else 1)"
+NOTEBOOKS_HELP = "only these, by name or its beginning: 03,05_combination"
+
+
+def set_source(options: argparse.Namespace) -> None:
+    """Puts --source and --fresh into the environment, for the notebooks' kernels."""
+    for variable, value in (("MAMBANORM_SOURCE", options.source), ("MAMBANORM_FRESH", options.fresh)):
+        if value is not None:
+            os.environ[variable] = str(value)
 
 
 def scale_help(usual: str = "quick") -> str:

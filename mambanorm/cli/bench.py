@@ -6,20 +6,11 @@ import argparse
 import sys
 
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Parser
+from mambanorm.cli.arguments import Command, Parser
 from mambanorm.cli.printing import say
 
-SUMMARY = "measure scan, step and norms beside a floor and beside their peers"
-EXAMPLES = [
-    "",
-    "--only step,length",
-    "--only scan --repeats 5 --out /tmp/bench",
-    "--full",
-    "--device cuda",
-]
 
-
-def add(command: Parser) -> None:
+def add_bench(command: Parser) -> None:
     sections = (
         "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
         "with --device cuda: correctness, scan, step, runs"
@@ -43,7 +34,7 @@ def add(command: Parser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def bench(options: argparse.Namespace) -> int:
     from mambanorm.basics.settings import ROOT
 
     if not (ROOT / "benchmarks" / "run.py").is_file():
@@ -55,12 +46,22 @@ def run(options: argparse.Namespace) -> int:
         from benchmarks.gpu import bench_gpu
 
         return bench_gpu(only, out_dir=options.out)
-    from benchmarks.run import bench
+    from benchmarks import run
     from benchmarks.timing import Limits
 
     limits = Limits(options.repeats, options.budget, full=options.full)
     try:
-        return bench(only, limits, threads=options.threads, out_dir=options.out)
+        return run.bench(only, limits, threads=options.threads, out_dir=options.out)
     except KeyboardInterrupt:
         say("interrupted: nothing was written")
         return 130
+
+
+COMMANDS = {
+    "bench": Command(
+        "measure scan, step and norms beside a floor and beside their peers",
+        ["", "--only step,length", "--only scan --repeats 5 --out /tmp/bench", "--full", "--device cuda"],
+        add_bench,
+        bench,
+    )
+}

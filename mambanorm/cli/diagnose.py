@@ -7,21 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Parser
+from mambanorm.cli.arguments import Command, Parser
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SUMMARY = "look into a checkpoint: activations, gradients and weights on a text, and what to try"
-EXAMPLES = [
-    "model.safetensors --text novel.txt",
-    "mamba-130m/ --text novel.txt",
-    "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
-]
 BYTES = 256
 
 
-def add(command: Parser) -> None:
+def add_diagnose(command: Parser) -> None:
     help_text = "a Mamba, Mamba-2 or Falcon-Mamba of mamba-ssm or transformers: .safetensors, .bin or .pt, or the "
     help_text += "folder of a download; config.json beside it says which"
     command.add_argument("checkpoint", metavar="CHECKPOINT", help=help_text)
@@ -32,11 +26,11 @@ def add(command: Parser) -> None:
     command.add_argument("--html", type=arg.file, metavar="FILE", help="write a page with the picture and all numbers")
 
 
-def run(options: argparse.Namespace) -> int:
+def diagnose(options: argparse.Namespace) -> int:
     from torch.nn.functional import cross_entropy
 
+    from mambanorm import clinic
     from mambanorm.basics.atomic import write_text
-    from mambanorm.clinic import diagnose
     from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
     from mambanorm.tasks.pydoc import windows
 
@@ -48,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{text} is {len(ids)} tokens long: at least 2 are needed, one to read and one to predict")
     batch = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     pair = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
-    found = diagnose(model, pair, loss=lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten()))
+    loss = lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten())  # noqa: E731
+    found = clinic.diagnose(model, pair, loss=loss)
     print(found)
     if options.html:
         from mambanorm.report.page import page
@@ -92,3 +87,17 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start:,})") from None
+
+
+COMMANDS = {
+    "diagnose": Command(
+        "look into a checkpoint: activations, gradients and weights on a text, and what to try",
+        [
+            "model.safetensors --text novel.txt",
+            "mamba-130m/ --text novel.txt",
+            "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
+        ],
+        add_diagnose,
+        diagnose,
+    )
+}

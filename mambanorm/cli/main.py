@@ -15,51 +15,16 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from types import ModuleType
 
-from mambanorm.basics.errors import VARIABLE
+from mambanorm.basics.errors import VARIABLE, unknown
 from mambanorm.basics.settings import check_environment
-from mambanorm.cli import (
-    bench,
-    calibrate,
-    diagnose,
-    explore,
-    notebooks,
-    plan,
-    record,
-    runs,
-    sheet,
-    slides,
-    study,
-    sweep,
-    tasks,
-    train,
-    verdicts,
-)
-from mambanorm.cli.arguments import ELSEWHERE, Parser, defaults, place
+from mambanorm.cli import bench, diagnose, store, study, teaching, training
+from mambanorm.cli.arguments import ELSEWHERE, Command, Parser, place
 from mambanorm.cli.printing import say, without_repeats
 
-COMMANDS: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (
-        study,
-        notebooks,
-        verdicts,
-        record,
-        calibrate,
-        sweep,
-        train,
-        diagnose,
-        explore,
-        tasks,
-        runs,
-        plan,
-        bench,
-        sheet,
-        slides,
-    )
-}
-"""Command → its file: `SUMMARY` and `EXAMPLES` for its help, `add` for its options, `run` for what it does."""
+ROOMS = (study, training, teaching, store, diagnose, bench)
+COMMANDS: dict[str, Command] = {name: command for room in ROOMS for name, command in room.COMMANDS.items()}
+"""By name, in the order in which the help lists them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,18 +80,18 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     _add_everywhere(parser, imports="imports", debug=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
+    for name, one in COMMANDS.items():
         command = commands.add_parser(
             name,
-            help=module.SUMMARY,
-            description=f"{module.SUMMARY[0].upper()}{module.SUMMARY[1:]}.",
-            epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in module.EXAMPLES),
+            help=one.summary,
+            description=f"{one.summary[0].upper()}{one.summary[1:]}.",
+            epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in one.examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        module.add(command)
+        one.add(command)
         _add_everywhere(command, imports="more_imports", debug=argparse.SUPPRESS)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=one.run)
     options, left = parser.parse_known_args(argv)
     if left:
         raise _not_taken(options.command, left[0], commands.choices[options.command])
@@ -136,12 +101,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _not_taken(command: str, given: str, parser: Parser) -> Exception:
     """The error for what a command does not take; a field of RunConfig is changed by --set."""
-    from mambanorm.basics.errors import unknown
+    from mambanorm.config import NAMES
 
     options = [name for name in parser._option_string_actions if name.startswith("--")]
     flag = given.partition("=")[0]
     field = flag.lstrip("-").replace("-", "_")
-    if given.startswith("-") and field in defaults() and field not in ELSEWHERE:
+    if given.startswith("-") and field in NAMES and field not in ELSEWHERE:
         if "--set" in options:
             return ValueError(f"{flag}: say --set {field}=…")
         return ValueError(f"{command} takes no {flag}, its scale decides: train and sweep take --set {field}=…")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mambanorm.basics.text import plural, spell
 from mambanorm.cli.arguments import check_tasks
 
 
@@ -45,8 +46,6 @@ def write_out(given: str, content: bytes, said: str) -> None:
 
 def report_failed(frame: Any) -> int:
     """Exit code 1 and a line on stderr if some runs could not be trained."""
-    from mambanorm.basics.text import plural
-
     failed = frame[frame["status"] == "failed"]
     if len(failed):
         say(f"{len(failed)} of {plural(len(frame), 'run')} could not be trained; the first: {failed['error'].iloc[0]}")
@@ -77,11 +76,8 @@ def confirm(configs: list, options: argparse.Namespace) -> None:
     if sum(map(relative_cost, configs)) <= SHORT:
         return
     from mambanorm.study.estimate import how_long
-    from mambanorm.training.gpus import gpus_for
 
-    # on GPUs "auto" would try for a minute how many runs fit on one
-    workers = (len(gpus_for(configs)) or "auto") if options.workers == "auto" else options.workers
-    given = dict(runs_dir=options.runs_dir, workers=workers, scheduler=options.scheduler)
+    given = dict(runs_dir=options.runs_dir, workers=options.workers, scheduler=options.scheduler)
     seconds, sentence = how_long(configs, **given)
     if seconds <= HOUR_S:
         return
@@ -99,7 +95,6 @@ REGRESSION = "R² on test, 0 % is predicting the training mean, and RMSE in the 
 
 def print_arms(frame) -> None:
     """Mean ± sd over the seeds, one row an arm, one table a task."""
-    from mambanorm.basics.text import plural
     from mambanorm.study.tables import describe_frame, percent, summarize, told_apart
 
     frame = told_apart(frame)
@@ -118,7 +113,6 @@ def print_arms(frame) -> None:
 
 
 def print_run(run) -> None:
-    from mambanorm.basics.text import spell
     from mambanorm.study.tables import percent
 
     config, facts = run.config, run.facts

@@ -1,38 +1,32 @@
-"""`mambanorm study`: trains what is missing, executes the notebooks and writes the report."""
+"""`mambanorm study`, `verdicts`, `record` and `calibrate`: the paper's study anew, its claims judged, results recorded,
+and how often the verdicts' rule is wrong."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Parser
-from mambanorm.cli.printing import confirm, print_dry_run
-
-SUMMARY = "train what is missing, execute the notebooks and write the report"
-EXAMPLES = [
-    "",
-    "--scale smoke --out /tmp/report",
-    "--seeds 8 --dry-run",
-    "--notebooks 03,05_combination --tasks digits",
-]
+from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.printing import confirm, print_dry_run, report_failed, say
 
 
-def add(command: Parser) -> None:
+def add_study(command: Parser) -> None:
     arg.add_common(command, usual=STUDY_SCALE)
     arg.add_training(command)
     command.add_argument("--source", type=arg.source, metavar="WHERE", help=arg.SOURCE_HELP)
     command.add_argument("--fresh", type=arg.fresh, metavar="N", help=arg.FRESH_HELP)
-    names = "only these, by name or its beginning: 03,05_combination"
-    command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=names)
+    command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=arg.NOTEBOOKS_HELP)
     command.add_argument(
         "--out", type=arg.folder, metavar="DIR", help="where the report goes (default: reports/<scale>)"
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def study(options: argparse.Namespace) -> int:
+    """Trains what is missing, executes the notebooks and writes the report."""
     from mambanorm.report.notebooks import find_notebooks, study_runs
 
     arg.set_source(options)
@@ -55,3 +49,134 @@ def run(options: argparse.Namespace) -> int:
     confirm(here, options)
     asked = {name: getattr(options, name) for name in ("scale", "tasks", "seeds", "runs_dir", "scheduler", "notebooks")}
     return report.exit_code(report.run_study(**asked, out_dir=options.out, workers=options.workers))
+
+
+def add_verdicts(command: Parser) -> None:
+    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H3s (default: all)")
+    arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
+    arg.add_training(command)
+
+
+def verdicts(options: argparse.Namespace) -> int:
+    """Trains what the paper's claims lack and prints a verdict for each."""
+    from mambanorm import claims
+    from mambanorm.claims.protocol import DATE, PROTOCOL, VERSION
+
+    ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
+    scale = arg.chosen_scale(options)
+    asked = dict(seeds=options.seeds, tasks=arg.check_tasks(options.tasks) if options.tasks else None, scale=scale)
+    configs = claims.verdict_runs(ids, **asked, runs_dir=options.runs_dir)
+    if options.dry_run:
+        print_dry_run(configs, options)
+        return 0
+    confirm(configs, options)
+    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    frame = claims.train_verdicts(ids, **asked, **engine)
+    judged = [claims.judge(name, frame, scale=scale) for name in ids]
+    print(f"Protocol {VERSION} of {DATE}, scale {scale}; the rule in words: {PROTOCOL}\n")
+    print("\n".join(map(claims.describe, judged)))
+    print("\n" + "\n".join(map(claims.one_line, judged)))
+    return report_failed(frame)
+
+
+def add_record(command: Parser) -> None:
+    command.add_argument(
+        "--out", type=arg.file, metavar="FILE", help="where the frame goes (default: data/results/<scale>.parquet)"
+    )
+    arg.add_common(command, seeds_help=arg.JUDGED_SEEDS_HELP)
+    arg.add_training(command)
+
+
+def record(options: argparse.Namespace) -> int:
+    """Trains all that study and verdicts need and writes the recorded results."""
+    from mambanorm import claims
+    from mambanorm.training.recorded_results import describe_recorded, read_results
+
+    scale = arg.chosen_scale(options)
+    tasks = arg.check_tasks(options.tasks) if options.tasks else None
+    asked = dict(seeds=options.seeds, tasks=tasks, runs_dir=options.runs_dir)
+    before = claims.recorded_before(scale, options.out and Path(options.out))
+    known = claims.known_runs(scale, options.runs_dir, before)
+    there = set() if before is None else set(before.run_id)
+    configs = claims.recorded_configs(scale, **asked, frame=known)
+    to_train = [config for config in configs if config.run_id not in there]
+    if options.dry_run:
+        print(claims.manifest(known, scale, options.seeds, tasks).drop(columns="claims").to_string(index=False))
+        print(f"{len(configs) - len(to_train)} of them are recorded already")
+        print_dry_run(to_train, options)
+        return 0
+    confirm(to_train, options)
+    engine = dict(scheduler=options.scheduler, workers=options.workers)
+    try:
+        path = claims.record_results(scale, **asked, path=options.out, **engine)
+    except RuntimeError as error:  # some runs could not be trained; the others are kept
+        say(str(error))
+        return 1
+    frame = read_results(path)
+    print(f"{path}: {describe_recorded(frame)}; {claims.recorded_under(frame)}")
+    return 0
+
+
+def add_calibrate(command: Parser) -> None:
+    command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H8s (default: all)")
+    command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
+    command.add_argument("--studies", type=arg.positive, default=1_000, metavar="N", help="a cell (default: 1000)")
+    command.add_argument("--record", action="store_true", help="write the table of the repository")
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Judges made-up studies by the functions of the rule."""
+    from mambanorm.basics.settings import CHECKOUT
+    from mambanorm.claims import calibration
+
+    if options.record and (options.claims or options.scenarios):
+        raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
+    if options.record and not CHECKOUT:
+        raise ValueError("--record writes a table of the project's repository: it needs a checkout")
+    frame = calibration.calibrate(calibration.cells(options.claims, options.scenarios, options.studies))
+    print(calibration.calibration_text(frame))
+    if options.record:
+        print("\n".join(map(str, calibration.record_calibration(frame))))
+    return 0
+
+
+COMMANDS = {
+    "study": Command(
+        "train what is missing, execute the notebooks and write the report",
+        [
+            "",
+            "--scale smoke --out /tmp/report",
+            "--seeds 8 --dry-run",
+            "--notebooks 03,05_combination --tasks digits",
+        ],
+        add_study,
+        study,
+    ),
+    "verdicts": Command(
+        "train what the claims of the paper lack and print a verdict for each",
+        [
+            "--seeds 8 --tasks digits",
+            "--seeds 3 --dry-run",
+            "--claims H1s,H3s --tasks digits,listops",
+            "--claims H1s --seeds 8-15",
+        ],
+        add_verdicts,
+        verdicts,
+    ),
+    "record": Command(
+        "train all that the study and the verdicts need and record the run frame",
+        ["--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"],
+        add_record,
+        record,
+    ),
+    "calibrate": Command(
+        "simulate studies and print how often the verdicts are wrong, and what they find",
+        [
+            "--claims H8s --studies 200",
+            '--claims H1s,H8s --scenarios "tied rates,t3" --studies 1000',
+            "--studies 4000 --record",
+        ],
+        add_calibrate,
+        calibrate,
+    ),
+}

@@ -2,22 +2,19 @@
 
 diagnosis.py    diagnose: one pass forward and backward, what every site and every weight looks like, and what is wrong
 sites.py        which tensor of a model is which site: known families, patterns of module names, any module
-passing.py      the pass: described tensors and the first non-finite one;   batches.py: what goes in and comes out
-sentences.py    what is found, in words, with what to try and where this kit measured it;   symptoms.py: how it is shown
-loops.py        watch: a training loop under observation; trainer_callback: the same for Hugging Face's Trainer
-watching.py     what watch does at each step;   reports.py: what it says of one that is not finite
+passing.py      the pass: what each tensor looks like, and the first that is not finite
+findings.py     what is found, in words, with what to try and where this kit measured it; how it is shown
+watching.py     watch: a training loop under observation; trainer_callback: the same for Hugging Face's Trainer
 surgery.py      insert_norm: a norm at a site of a trained model, calibrated so that little changes
-model_check.py  check_model: the guide's checklist on a real model;   exam.py: a copy of it, provenance.py: its norms
-checks_of_structure.py    the checks of what a model is made of;   checks_of_behaviour.py: of what it does
+model_check.py  check_model: the guide's checklist on a real model, and its checks of what a model is made of
+checks_of_behaviour.py    its checks of what a model does;   exam.py: the copy that they look at, and its norms
 """
 
-from mambanorm.clinic.diagnosis import Diagnosis, diagnose
-from mambanorm.clinic.loops import trainer_callback, watch
+from mambanorm.clinic.diagnosis import Diagnosis, NonFinite, Report, diagnose
+from mambanorm.clinic.findings import Symptom, Symptoms
 from mambanorm.clinic.model_check import CHECKS, check_model
-from mambanorm.clinic.reports import NonFinite, Report
 from mambanorm.clinic.surgery import Surgery, insert_norm
-from mambanorm.clinic.symptoms import Symptom, Symptoms
-from mambanorm.clinic.watching import Watched
+from mambanorm.clinic.watching import Watched, trainer_callback, watch
 
 __all__ = [
     "CHECKS",

@@ -15,13 +15,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mambanorm.basics.text import plural
-from mambanorm.clinic.batches import first_tensor, split, with_input
-from mambanorm.clinic.exam import Exam, NotSeen
+from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, channel_axis, norm_kind, norms_of, takes_batch_statistics
+from mambanorm.clinic.findings import FLOW, LAYERS, Symptom, non_finite
 from mambanorm.clinic.passing import Pass
-from mambanorm.clinic.provenance import DROPOUTS, channel_axis, norm_kind, norms_of, takes_batch_statistics
-from mambanorm.clinic.sentences import FLOW, LAYERS, non_finite
-from mambanorm.clinic.symptoms import Symptom
-from mambanorm.diagnostics.recording import inspected
+from mambanorm.diagnostics.recording import first_tensor, inspected, split
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
@@ -125,6 +122,16 @@ def forgotten_eval(exam: Exam) -> Iterator[Symptom]:
     else:
         return
     yield Symptom("serious", where, f"{mode}: {found}", mend, "check 7, mistake 3")
+
+
+def with_input(batch: object, x: Tensor) -> object:
+    """The batch with x in place of its first tensor."""
+    if isinstance(batch, Tensor):
+        return x
+    items = list(batch.items() if isinstance(batch, dict) else enumerate(batch))
+    key, part = next((key, part) for key, part in items if first_tensor(part) is not None)
+    parts = {**dict(items), key: with_input(part, x)}
+    return parts if isinstance(batch, dict) else tuple(parts.values())
 
 
 def _depends_on_the_batch(module: nn.Module) -> bool:

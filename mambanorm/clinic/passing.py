@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mambanorm.clinic.batches import tensors_in
 from mambanorm.clinic.sites import Place, decay_place
-from mambanorm.diagnostics.recording import describe, inspected
+from mambanorm.diagnostics.recording import describe, inspected, sample, tensors_in
 
 SMALL = 80.0
 """Largest magnitude of inputs and weights at which nothing is taken to overflow: e⁸⁹ leaves float32."""
@@ -30,11 +29,12 @@ BACKWARD = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose bac
 """What to try where only gradients are not finite."""
 MASKED = 1e3
 """Magnitudes above which values may be a mask's."""
-SAMPLE = 2**20
-"""p99.9 and histograms are of at most so many values, evenly spaced; all else is of every value."""
 EDGES = np.arange(-60, 61, 2)
 """Of the histograms, as powers of two: about 1e-18 to 1e18. What is smaller or larger counts at the ends."""
 FLOAT32_SQUARE = math.sqrt(torch.finfo(torch.float32).max)
+COLUMNS = ("depth", "site", "layer", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
+           "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite", "histogram", "grad_histogram")  # fmt: skip
+"""Of Pass.rows."""
 LARGEST = {"float16": torch.finfo(torch.float16).max, "bfloat16": torch.finfo(torch.bfloat16).max}
 
 
@@ -181,7 +181,7 @@ class Pass:
             self._judge_gradient(where, grad, site, depth)
             for place, row in rows:
                 if place.made is None:
-                    facts = describe_fast(part := part_of(grad, place))
+                    facts = describe(part := part_of(grad, place))
                     row |= {f"grad_{name}": facts[name] for name in ("rms", "max_abs", "nonfinite")}
                     row["grad_histogram"] = histogram(part)
 
@@ -221,9 +221,12 @@ class Pass:
 
     def _row(self, place: Place, value: Tensor) -> dict:
         part = part_of(value, place)
-        none = dict(grad_rms=math.nan, grad_max_abs=math.nan, grad_nonfinite=math.nan)
-        facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where)
-        return facts | describe_fast(part) | none | {"histogram": histogram(part), "grad_histogram": None}
+        facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where) | describe(part)
+        with np.errstate(divide="ignore"):
+            largest = np.log2(facts["max_abs"])
+        facts |= {f"room_{name}": float(np.log2(most) - largest) for name, most in LARGEST.items()}
+        facts |= dict(grad_rms=math.nan, grad_max_abs=math.nan, grad_nonfinite=math.nan)
+        return facts | {"histogram": histogram(part), "grad_histogram": None}
 
 
 def part_of(value: Tensor, place: Place) -> Tensor:
@@ -242,40 +245,6 @@ def magnitude(value: Tensor, largest: float | None = None) -> float:
     low = value < -0.5 * largest
     same = float(value[low].max()) < -0.99 * largest and int(low.sum()) > 1 and not low.all()
     return float(value[~low].abs().max()) if same else largest
-
-
-def sample(value: Tensor) -> Tensor:
-    """At most SAMPLE values of a tensor, evenly spaced, in one row."""
-    flat = value.detach().flatten()
-    step = max(math.ceil(len(flat) / SAMPLE), 1)
-    while math.gcd(step, len(flat)) > 1:  # with a factor in common it would meet the same channels again and again
-        step += 1
-    return flat[::step]
-
-
-def describe_fast(value: Tensor) -> dict[str, float]:
-    """`diagnostics.recording.describe`, and room_float16 and room_bfloat16: how often the largest magnitude can double
-    before it leaves the type (below 0: it has left it). All but `nonfinite` are of the finite values."""
-    facts = describe(sample(value))
-    if value.numel() > SAMPLE:
-        finite = value.detach()[value.detach().isfinite()]
-        facts["nonfinite"] = 1 - finite.numel() / value.numel()
-        if finite.numel():
-            total = float(torch.linalg.vector_norm(finite, dtype=torch.float64))
-            facts |= dict(rms=total / math.sqrt(finite.numel()), max_abs=float(finite.abs().max()))
-            facts["kurtosis"] = kurtosis(finite)  # one channel of a thousand is what it is about: no sample would do
-    with np.errstate(divide="ignore"):
-        largest = np.log2(facts["max_abs"])
-    return facts | {f"room_{name}": float(np.log2(most) - largest) for name, most in LARGEST.items()}
-
-
-def kurtosis(finite: Tensor) -> float:
-    """E[(x − μ)⁴]/Var², of normal values 3. Scaled first, so that no power leaves float32; NaN for equal values."""
-    wide = finite if finite.dtype == torch.float64 else finite.float()
-    scaled = wide / wide.abs().max().clamp(min=torch.finfo(wide.dtype).tiny)
-    squares = (scaled - scaled.mean()).square_()
-    variance = float(squares.mean())
-    return float(squares.square_().mean()) / variance**2 if variance > 0 else math.nan
 
 
 def histogram(value: Tensor) -> np.ndarray:

@@ -27,9 +27,8 @@ from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
-from mambanorm.clinic.batches import as_it_was, check_device, first_tensor, run
 from mambanorm.clinic.sites import mixers_of, parts_of, version_of
-from mambanorm.diagnostics import left_as_found
+from mambanorm.diagnostics.recording import as_it_was, first_tensor, left_as_found, run
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name
@@ -100,7 +99,6 @@ def insert_norm(model: nn.Module, site: str, norm: str, batch: object, **options
         raise ValueError(f"{type(model).__name__} is of no family that surgery knows: {known}")
     if not blocks or any(isinstance(module, LanguageModel) for module in model.modules()):
         check_causal([name], TO_PREDICT)
-    check_device(model, batch)
     with as_it_was(), left_as_found(model), torch.no_grad():
         find = _seats_in_blocks if blocks else _seats_in_mixers
         return _operate(model, SAME.get(site, site), name, batch, find(model, SAME.get(site, site), name, options))
@@ -214,7 +212,11 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[
     finally:
         done.undo()
     for path, module in zip(done.layers["where"], keeping, strict=True):
-        _check_kept(path.rpartition(".")[0], module.kept)
+        where = path.rpartition(".")[0]
+        if module.kept is None:
+            raise ValueError(f"{where} is not called: the model computes it in a fused kernel, which no norm can enter")
+        if module.kept.dim() != 3:
+            raise ValueError(f"{where} takes {tuple(module.kept.shape)}; a norm needs (B, L, D) there")
     done.seat(seats, norms)
     hooks = [norm.register_forward_hook(_fitting(done, i, keeping[i].kept)) for i, norm in enumerate(norms)]
     try:
@@ -226,13 +228,6 @@ def _operate(model: nn.Module, site: str, name: str, batch: object, seats: list[
         for hook in hooks:
             hook.remove()
     return done
-
-
-def _check_kept(path: str, value: Tensor | None) -> None:
-    if value is None:
-        raise ValueError(f"{path} is not called: the model computes it in a fused kernel, which no norm can enter")
-    if value.dim() != 3:
-        raise ValueError(f"{path} takes {tuple(value.shape)}; a norm needs (B, L, D) there")
 
 
 def _output(model: nn.Module, batch: object) -> Tensor:

@@ -1,4 +1,9 @@
-"""Watched: what `watch` does at each step of a training loop, and what it knows when a step is not finite.
+"""`watch`: a training loop under observation; `trainer_callback`: the same for Hugging Face's Trainer.
+
+with mn.watch(model, optimizer) as watched:
+    for x, y in loader:
+        loss = watched.loss(criterion(model(x), y))   # the call of `loss` may be left out
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
 
 It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
 its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
@@ -14,34 +19,104 @@ copy of the weights in main memory, made every `every` steps.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.basics.atomic import write_bytes
-from mambanorm.clinic.batches import first_tensor, tensors_in
-from mambanorm.clinic.diagnosis import check_loss
+from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
+from mambanorm.basics.checks import check_size, shown
+from mambanorm.basics.text import plural
+from mambanorm.clinic.diagnosis import Call, NonFinite, Report, check_loss, replay, step_findings
 from mambanorm.clinic.passing import First, Pass, named
-from mambanorm.clinic.reports import Call, NonFinite, Report, replay, save_state
-from mambanorm.clinic.sentences import findings_of
 from mambanorm.clinic.sites import layers_of
-from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.clinic.symptoms import Symptoms
+from mambanorm.diagnostics.recording import first_tensor, norm_of, tensors_in
 
 PATIENCE = 5
 """Batches in a row that are not finite and that no step follows, after which a GradScaler is not waited for longer."""
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
 
-class Watched:
-    """See `watch`. report: the last one, None while all is finite."""
+def watch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    ring: int = 64,
+    every: int = 100,
+    folder: str | Path = "clinic",
+) -> Watched:
+    """A context manager that watches every step of `optimizer` while it is open.
 
-    def __init__(self, model: nn.Module, optimizer, ring: int, every: int, folder: Path):
-        self.model, self.optimizer, self.every, self.folder = model, optimizer, every, folder
+    When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
+    a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
+    the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
+    GradScaler it sees the scaled gradients of the steps that the scaler makes; where it makes none, five batches in a
+    row that are not finite raise NonFinite from the model's next call. A step whose loss and gradients are finite is
+    stopped too where a layer or a weight holds values whose squares leave float32. Of accumulated gradients all are
+    looked at, and the last batch alone is run again to find where it began.
+
+    ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
+    main memory, once. TypeError for what is no module or optimizer; ValueError for a size or folder that cannot be, and
+    for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {shown(optimizer)}")
+    weights = {id(weight): name for name, weight in model.named_parameters() if weight.requires_grad}
+    held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    lacks = [name for key, name in weights.items() if key not in held]
+    given = f"the optimizer holds {len(weights) - len(lacks) or 'none'} of the {plural(len(weights), 'weight')} of "
+    given += f"{type(model).__name__} that learn"
+    if lacks and len(lacks) == len(weights):
+        raise ValueError(f"{given}: give watch this model's own optimizer, made of its parameters()")
+    if lacks:
+        warnings.warn(f"{given}, not {lacks[0]}: only its steps are watched", stacklevel=2)
+    return Watched(model, optimizer, ring, every, folder)
+
+
+def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "clinic"):
+    """`watch` for Hugging Face: Trainer(…, callbacks=[mn.trainer_callback()]).
+
+    At the first step that is not finite it prints the report, drops that step's gradients, so that the model keeps its
+    finite weights, and ends the training. `callback.report` is None until then. Needs transformers.
+    """
+    from transformers import TrainerCallback
+
+    class ClinicCallback(TrainerCallback):
+        watch: Watched | None = None
+
+        @property
+        def report(self) -> Report | None:
+            return None if self.watch is None else self.watch.report
+
+        def on_train_begin(self, args, state, control, model=None, **_):
+            self.watch = Watched(model, None, ring, every, folder).__enter__()
+
+        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+            if (report := self.watch.check()) is not None:
+                print(report)
+                self.watch.model.zero_grad(set_to_none=True)
+                control.should_training_stop = True
+            return control
+
+        def on_train_end(self, args, state, control, **_):
+            self.watch.__exit__()
+
+    return ClinicCallback()
+
+
+class Watched:
+    """See `watch`. report: the last one, None while all is finite. Without an optimizer `check` is called by hand."""
+
+    def __init__(self, model: nn.Module, optimizer, ring: int, every: int, folder: str | Path):
+        check_size("ring", ring)
+        check_size("every", every)
+        self.model, self.optimizer, self.every = model, optimizer, every
+        self.folder = writable_folder(folder, "the report")
         self.layers = layers_of(model)
         self.ring: deque[dict] = deque(maxlen=ring)
         self.report: Report | None = None
@@ -80,8 +155,6 @@ class Watched:
         self._hooks.clear()
         self._forget()
         self._kept, self._buffers = (None, {}), {}
-
-    # ---------------------------------------------------------------------------------------------------- each step
 
     def loss(self, value: Tensor) -> Tensor:
         """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`. ValueError
@@ -205,8 +278,6 @@ class Watched:
                 copies.setdefault(name, torch.empty_like(tensor, device="cpu")).copy_(tensor)
             self._kept = (self.step - 1, copies)
 
-    # --------------------------------------------------------------------------------------------------- the report
-
     @property
     def steps(self) -> pd.DataFrame:
         """step, loss (NaN where none was told), grad_norm of the steps in the ring."""
@@ -225,50 +296,35 @@ class Watched:
 
     @torch.no_grad()
     def _write_report(self, what: str) -> Report:
+        from mambanorm.figures.clinic import fig_failure
+
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
-        state, skipped = self._tensors(), []
+        state = self._tensors()
         lost = self._lost(state)
         first, backward, why = (First(lost[0]), False, "") if lost else self._run_again()
         after, state = self._kept if lost else (self.step - 1, state)
-        skipped += [why] if why else []
+        checkpoint, picture = (self.folder / f"step-{self.step:06d}{end}" for end in (".safetensors", ".png"))
+        if state:
+            with replacing(
+                checkpoint
+            ) as temporary:  # tied weights under each of their names, so that it loads as it is
+                save_tensors(
+                    temporary,
+                    {
+                        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                        for key, value in state.items()
+                    },
+                )
         steps, layers = self.steps, self.by_layer
-
-        def written(suffix: str, write: Callable[[Path], None]) -> Path | None:
-            path = self.folder / f"step-{self.step:06d}{suffix}"
-            try:  # a full disk must not take the rest of the report with it
-                write(path)
-            except OSError as error:
-                skipped.append(f"{path.name}: it could not be written, {error}")
-                return None
-            return path
-
-        def draw(path: Path) -> None:
-            from mambanorm.figures.clinic import fig_failure
-
-            title = f"{type(self.model).__name__}: step {self.step} {what}"
-            where = (
-                f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
-            )
-            write_bytes(path, fig_failure(steps, layers, title, where)._repr_png_())
-
-        checkpoint = written(".safetensors", lambda path: save_state(path, state)) if state else None
-        picture = written(".png", draw)
-        findings = self._findings(lost, skipped, bool(why))
-        return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture, what)
-
-    def _findings(self, lost: list[str], skipped: list[str], unmet: bool) -> Symptoms:
-        none, seen = pd.DataFrame(), self._seen
-        facts, told = dict(nonfinite=0.0, sigma_1=math.nan), 0.0 if unmet else self._told
-        if lost:
-            weights = pd.DataFrame({"weight": lost, "nonfinite": 1.0, "sigma_1": math.nan, "highest": math.nan})
-            return findings_of(none, weights, None, None, 0.0, skipped)
-        if seen is None or not (seen.first or seen.first_gradient or seen.huge):
-            return findings_of(none, none, None, None, told, skipped)
-        own = [dict(weight=name, highest=float(w.max())) | facts for name, w in self.model.named_parameters()]
-        frames = pd.DataFrame(seen.rows), pd.DataFrame(own), seen.first, seen.first_gradient
-        return findings_of(*frames, told, skipped, sites_for_norms(self.model), seen.largest)
+        where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
+        title = f"{type(self.model).__name__}: step {self.step} {what}"
+        write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
+        findings = step_findings(self.model, self._seen, lost, self._told, why)
+        return Report(
+            self.step, after, first, backward, steps, layers, findings, checkpoint if state else None, picture, what
+        )
 
     @property
     def _told(self) -> float:
@@ -288,9 +344,3 @@ class Watched:
         first = seen and (seen.first or seen.first_gradient or seen.huge)
         backward = first is not None and first is seen.first_gradient
         return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
-
-
-def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
-    narrow = value.dtype in (torch.float16, torch.bfloat16)
-    return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))

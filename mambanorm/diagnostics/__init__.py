@@ -1,6 +1,7 @@
 """Looking inside: hooks in, data out. Nothing here trains, plots or prints.
 
-    recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model
+    recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model;
+                    describe: a tensor in numbers;   any model on any batch
     growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
     weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
                     what a NormSelector chooses
@@ -13,13 +14,12 @@ from mambanorm.diagnostics.growth import (
     FLAT,
     growth,
     growth_fits,
-    growth_map,
     growth_table,
     norm_quantiles,
     norms_by_depth,
     token_norms,
 )
-from mambanorm.diagnostics.recording import Recorder, blocks_of, inspected, left_as_found, record_sites
+from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites
 from mambanorm.diagnostics.weights import (
     BLOCK_PARTS,
     SelectorLog,
@@ -43,15 +43,12 @@ __all__ = [
     "BLOCK_PARTS",
     "EXPONENTIAL",
     "FLAT",
-    "Recorder",
     "SelectorLog",
     "WeightLog",
     "blocks_of",
     "growth",
     "growth_fits",
-    "growth_map",
     "growth_table",
-    "inspected",
     "left_as_found",
     "marchenko_pastur",
     "mixture_moves",

@@ -3,7 +3,6 @@
     token_norms, norms_by_depth             a model, or several, on a batch → the L2 norm of every token, by depth
     norm_quantiles                          … → median and tails by depth
     growth, growth_fits, growth_table       … → how it grows; the verdicts use the same functions
-    growth_map                              the largest outputs of new models over depth and gain
 
 They are drawn in figures/diagnostics.py.
 """
@@ -11,20 +10,17 @@ They are drawn in figures/diagnostics.py.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_lengths, check_size, check_tensor, shown
+from mambanorm.basics.checks import check_lengths, check_tensor, shown
 from mambanorm.basics.settings import FLAT
-from mambanorm.block import MambaBlock
 from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
 from mambanorm.models.language import LanguageModel
-from mambanorm.norms import NORMS
 
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")
 """The sites of Figure 9: what a block adds to the residual stream (a Transformer block does so twice), and the sum."""
@@ -45,11 +41,13 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
     """
     with record_sites(model, OUTPUTS) as seen, left_as_found(model):
         check_tensor("x", x, "of the model's inputs")
-        if lengths is None:
-            model(x)
-        else:
-            _check_padding(model, x, lengths)
-            model(x) if isinstance(model, LanguageModel) else model(x, lengths)
+        check_lengths(lengths, x)
+        if lengths is not None and len(inspect.signature(model.forward).parameters) < 2:
+            raise ValueError(
+                f"{type(model).__name__} takes no lengths, so padding would enter its statistics: leave lengths out, "
+                "and give it rows without padding"
+            )
+        model(x) if lengths is None or isinstance(model, LanguageModel) else model(x, lengths)
     if not seen.seen:
         raise ValueError(f"{type(model).__name__} ran without running one of its blocks: there is nothing to measure")
     rows = []
@@ -57,18 +55,6 @@ def token_norms(model: nn.Module, x: Tensor, lengths: Tensor | None = None) -> p
         l2 = without_padding(value.double().norm(dim=-1), lengths).flatten()
         rows.append(pd.DataFrame({"depth": depth, "site": site, "l2": l2.cpu().numpy()}))
     return pd.concat(rows, ignore_index=True)
-
-
-def _check_padding(model: nn.Module, x: Tensor, lengths: Tensor) -> None:
-    """Raises ValueError for lengths that do not fit x, and for a model that cannot leave padding out."""
-    check_lengths(lengths, x)
-    try:
-        inspect.signature(model.forward).bind(x, lengths)
-    except TypeError:
-        raise ValueError(
-            f"{type(model).__name__} takes no lengths, so padding would enter its statistics: leave lengths out, and "
-            "give it rows without padding"
-        ) from None
 
 
 def norms_by_depth(
@@ -192,75 +178,3 @@ def growth_table(frame: pd.DataFrame) -> pd.DataFrame:
             facts |= {f"{name}_first": ends[name].iloc[0], f"{name}_last": ends[name].iloc[-1]}
         rows.append(dict(zip(keys, key, strict=True)) | facts | {"nonfinite": 1 - np.isfinite(tokens.l2).mean()})
     return pd.DataFrame(rows)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a deep model explodes before it has learned anything
-# ---------------------------------------------------------------------------------------------------------------------
-
-ROWS, LENGTH = 8, 16
-
-
-@torch.no_grad()
-def growth_map(
-    arm: str | Arm,
-    gains: Sequence[float],
-    *,
-    n_layers: int = 24,
-    d_model: int = 32,
-    training: bool = True,
-    seed: int = 0,
-) -> np.ndarray:
-    """The largest token's ‖y‖₂ after each block of a new stack of Mamba blocks, (gains, n_layers); infinite where a
-    token is not finite, and from there on.
-
-    A gain multiplies every block's out_proj as mamba-ssm draws it, and with it what each block adds to the residual
-    stream. Input: a batch of unit normal numbers (8, 16, d_model). The seed decides weights and input; the caller's
-    random state is left alone. ValueError for a size that is no whole number of at least 1, and for a gain that is not
-    above 0.
-    """
-    check_size("n_layers", n_layers)
-    if any(not gain > 0 for gain in gains):
-        raise ValueError(f"gains must be above 0, got {list(gains)}")
-    arm = Arm.parse(arm)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        blocks = nn.ModuleList(MambaBlock(d_model, *arm) for _ in range(n_layers)).train(training)
-        x = torch.randn(ROWS, LENGTH, d_model)
-    if training:
-        for block in blocks:
-            _take_apart(block, len(gains))
-    return _sizes(blocks, x, list(gains))
-
-
-class _EachGain(nn.Module):
-    """A norm that takes statistics over the batch, on the rows of each gain alone: they must not see another's."""
-
-    def __init__(self, norm: nn.Module, gains: int):
-        super().__init__()
-        self.norm, self.gains = norm, gains
-
-    def forward(self, x: Tensor, lengths: None = None) -> Tensor:
-        return torch.cat([self.norm(rows) for rows in x.chunk(self.gains)])
-
-
-def _take_apart(block: MambaBlock, gains: int) -> None:
-    """The block goes over all gains at once, its norms over the batch do not."""
-    over_batch = {site for site, name in block.arm.sites.items() if "B" in NORMS[name].axes}
-    if "n1" in over_batch:
-        block.n1, block.n1_forks = _EachGain(block.n1, gains), False
-    if "n2" in over_batch:
-        block.n2, block.n2_gates = _EachGain(block.n2, gains), False
-    for site in over_batch - {"n1", "n2"}:
-        block.more[site] = _EachGain(block.more[site], gains)
-
-
-def _sizes(blocks: nn.ModuleList, x: Tensor, gains: list[float]) -> np.ndarray:
-    """The rows of `growth_map` for these gains."""
-    y, factors = x.repeat(len(gains), 1, 1), torch.tensor(gains).repeat_interleave(len(x)).view(-1, 1, 1)
-    found = np.empty((len(gains), len(blocks)))
-    for depth, block in enumerate(blocks):
-        y = y + factors * (block(y) - y)  # out_proj is linear: a gain on it is one on what the block adds
-        sizes = y.double().norm(dim=-1).view(len(gains), -1).amax(1)  # what is not finite stays so in the residual sum
-        found[:, depth] = torch.where(sizes.isfinite(), sizes, torch.inf).numpy()
-    return found

@@ -1,18 +1,26 @@
-"""Looking into a model: hooks in, data out.
+"""Looking into a model: how it is run on a batch, and what it tells while it runs. Hooks in, data out.
 
     inspected(model)        while it is open, every module and every site of every block tells what it computes
     record_sites(model)     every site of every block while it is open: a frame, or tensors
-    left_as_found(model)    restores a model's mode and buffers
+    describe                a tensor in five numbers
     blocks_of(model)        the Mamba, Mamba-2, VSS and Transformer blocks of any model, by depth
+    run, split, …           any model on a batch;   left_as_found, as_it_was: and no trace of it
 
 The sites are those of SITES (arms.py), of a Transformer those of TRANSFORMER_SITES (models/transformer.py); a
 NormSelector shows its weights as "selector". A model of your own works too, if it is made of these blocks.
+
+A batch is an input, a tuple or a list whose first part is the input and whose second the targets, or a dict of keyword
+arguments in which the targets go by one of the names of TARGETS.
 """
 
 from __future__ import annotations
 
+import math
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
 from functools import partial
 
 import numpy as np
@@ -29,6 +37,9 @@ from mambanorm.norms import NormSelector
 
 BLOCKS = Block | TransformerBlock
 ALL_SITES = tuple(dict.fromkeys([*SITES, *TRANSFORMER_SITES, "selector"]))
+SAMPLE = 2**20
+"""p999 and histograms are of at most so many values, evenly spaced; all else is of every value."""
+TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 def blocks_of(model: nn.Module) -> list[tuple[str, BLOCKS]]:
@@ -59,11 +70,11 @@ def inspected(
             hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         if left is not None:
             hooks.append(module.register_forward_hook(lambda module, _args, out, path=path: left(path, module, out)))
-    if at is not None:
-        for depth, pair in enumerate(blocks_of(model), start=1):
-            for name, module in _observed(*pair):
-                observed.append((module, module.observer))
-                module.observer = partial(at, name, depth)
+    for depth, (name, block) in enumerate(blocks_of(model) if at is not None else (), start=1):
+        for path, part in block.named_modules(prefix=name):
+            if part is block or isinstance(part, NormSelector):
+                observed.append((part, part.observer))
+                part.observer = partial(at, path, depth)
     try:
         yield
     finally:
@@ -75,12 +86,6 @@ def inspected(
 
 def _hand_on(entered: Callable, path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
     entered(path, module, [*args, *kwargs.values()])
-
-
-def _observed(name: str, block: BLOCKS) -> list[tuple[str, nn.Module]]:
-    """A block and the NormSelectors in it, each with its name."""
-    inside = [(path, part) for path, part in block.named_modules() if isinstance(part, NormSelector)]
-    return [(name, block), *((f"{name}.{path}", part) for path, part in inside)]
 
 
 def _sites_of(block: BLOCKS) -> tuple[str, ...]:
@@ -153,25 +158,115 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
         yield recorder
 
 
+def sample(value: Tensor) -> Tensor:
+    """At most SAMPLE values of a tensor, evenly spaced, in one row."""
+    flat = value.detach().flatten()
+    step = max(math.ceil(len(flat) / SAMPLE), 1)
+    while math.gcd(step, len(flat)) > 1:  # with a factor in common it would meet the same channels again and again
+        step += 1
+    return flat[::step]
+
+
+def norm_of(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """‖value‖₂ as a tensor, which waits for nothing; of half precision in float32."""
+    narrow = value.dtype in (torch.float16, torch.bfloat16)
+    return torch.linalg.vector_norm(value, dtype=dtype or (torch.float32 if narrow else None))
+
+
 def describe(value: Tensor) -> dict[str, float]:
-    """RMS, largest magnitude, 99.9 % quantile of the magnitude, kurtosis and share of non-finite values."""
-    flat = value.detach().double().flatten().cpu().numpy()
-    finite = flat[np.isfinite(flat)]
-    nonfinite = 1.0 - finite.size / max(flat.size, 1)
-    if not finite.size:
-        return dict(rms=np.nan, max_abs=np.nan, p999=np.nan, kurtosis=np.nan, nonfinite=nonfinite)
-    size, squares = (
-        np.abs(finite),
-        np.square(finite - finite.mean()),
-    )  # products: a power of 4 takes twenty times as long
-    var = squares.mean()
+    """rms, max_abs, p999 (the 99.9 % quantile of the magnitude) and kurtosis (of normal values 3) of the finite values,
+    in float64, and nonfinite, the share of the others."""
+    flat = value.detach().flatten()
+    finite = flat[flat.isfinite()].double()
+    nonfinite = 1 - len(finite) / max(len(flat), 1)
+    if not len(finite):
+        return dict.fromkeys(("rms", "max_abs", "p999", "kurtosis"), math.nan) | dict(nonfinite=nonfinite)
+    squares = (finite - finite.mean()).square()
+    var = float(squares.mean())
     return dict(
-        rms=float(np.sqrt(np.mean(np.square(finite)))),
-        max_abs=float(size.max()),
-        p999=float(np.quantile(size, 0.999)),
-        kurtosis=float(np.mean(squares * squares) / var**2) if var > 0 else np.nan,
+        rms=float(finite.square().mean().sqrt()),
+        max_abs=float(finite.abs().max()),
+        p999=float(np.quantile(sample(finite).abs().cpu().numpy(), 0.999)),
+        kurtosis=float(squares.square().mean()) / var**2 if var > 0 else math.nan,
         nonfinite=nonfinite,
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# any model on a batch, without a trace
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """The tensors of a value: itself, or of a tuple, list, dict or dataclass, in order and whatever the depth."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    parts = value if isinstance(value, tuple | list) else ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    for part in parts:
+        yield from tensors_in(part)
+
+
+def first_tensor(value: object, *, real: bool = False) -> Tensor | None:
+    """The first tensor of a value; real: the first of real numbers, if there is one."""
+    found = list(tensors_in(value))
+    wanted = [tensor for tensor in found if tensor.is_floating_point()] if real else []
+    return next(iter([*wanted, *found]), None)
+
+
+def split(batch: object) -> tuple[object, object]:
+    """Input and targets of a batch; None for targets that it has not."""
+    if isinstance(batch, dict):
+        named = next((name for name in TARGETS if name in batch), None)
+        return {name: part for name, part in batch.items() if name != named}, batch.get(named)
+    if isinstance(batch, tuple | list):
+        return batch[0], batch[1] if len(batch) > 1 else None
+    return batch, None
+
+
+def check_targets(batch: object) -> None:
+    """ValueError where a loss is given and the batch has no targets for it."""
+    if split(batch)[1] is None:
+        ways = f"(input, targets), or a dict with one of {', '.join(TARGETS)}"
+        raise ValueError(f"loss needs targets, and the batch has none: give {ways}")
+
+
+def call(model: nn.Module, batch: object) -> object:
+    """model(input): a dict is handed over as keyword arguments, without its targets."""
+    given, _ = split(batch)
+    return model(**given) if isinstance(given, dict) else model(given)
+
+
+def run(model: nn.Module, batch: object, *, with_targets: bool = False) -> object:
+    """The model's output for a batch; a dict goes in with its targets if asked. ValueError if the model refuses it."""
+    try:
+        with eagerly():
+            return model(**batch) if with_targets and isinstance(batch, dict) else call(model, batch)
+    except Exception as error:  # whatever the model's code raises
+        given = ", ".join(f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors_in(batch)) or shown(batch)
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{type(model).__name__} refuses this batch ({given}): {why}") from error
+
+
+def eagerly() -> AbstractContextManager:
+    """While open, compiled models run as they are written, for hooks do not run in what torch.compile has compiled."""
+    compiles = "torch._dynamo" in sys.modules  # importing it takes seconds
+    return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+
+
+@contextmanager
+def as_it_was() -> Iterator[None]:
+    """Random states of torch, NumPy and Python as they were, whatever is drawn inside."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 @contextmanager

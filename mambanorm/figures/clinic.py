@@ -14,16 +14,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.diagnostics import log_axis
 from mambanorm.figures.style import (
     BEST,
     COMBINATION,
     GREY,
     INK,
     NO_NORM,
-    empty_axes,
     finish,
+    log_axis,
     new_figure,
+    panel_grid,
     some_of,
     styled,
     whole_ticks,
@@ -54,7 +54,7 @@ def fig_clinic(table: pd.DataFrame, histograms: pd.DataFrame, edges: np.ndarray,
     for ax in axes[:, 0]:
         ax.set_ylabel("magnitude (a.u.)")
     for ax in panels[len(shown) :]:
-        empty_axes(ax)
+        ax.set_axis_off()
     below = axes[-1, 0].get_subplotspec().get_gridspec()
     for i, (column, name) in enumerate({"histogram": "values", "grad_histogram": "gradients"}.items()):
         _histogram_panel(fig.add_subplot(below[-1, 2 * i : 2 * i + 2]), histograms, column, name, shown, edges)
@@ -85,7 +85,7 @@ def _histogram_panel(ax: Axes, frame: pd.DataFrame, column: str, name: str, site
     """One row a site: the share of its values between two powers of two, all layers together."""
     counts = [np.sum([np.zeros(len(edges) - 1), *frame[frame.site == site][column].dropna()], axis=0) for site in sites]
     if not np.sum(counts):
-        empty_axes(ax)
+        ax.set_axis_off()
         ax.set_title(f"no {name} were seen", fontsize=8.5)
         return
     share = np.stack(counts) / np.maximum(np.sum(counts, axis=1, keepdims=True), 1)
@@ -148,8 +148,8 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
         raise ValueError("ends has no rows: nothing was trained")
     rows = math.ceil(len(treatments) / COLUMNS)
     columns = math.ceil(len(treatments) / rows)
-    fig, axes = new_figure(rows, columns, height=2.7 * rows + 0.6, sharex=True, sharey=True)
-    for ax, treatment in zip(axes.flatten(), treatments):
+    fig, axes = panel_grid(len(treatments), columns, row=2.7, more=0.6, sharex=True, sharey=True)
+    for ax, treatment in zip(axes, treatments, strict=True):
         mine = ends[ends.treatment == treatment]
         for i, run in enumerate(mine.itertuples()):
             colour, dash = LOOKS[i % len(LOOKS)]
@@ -159,12 +159,10 @@ def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: st
                 ax.plot(curve.step.iloc[-1], curve.bits.iloc[-1], color=NO_NORM, marker="X", markersize=7, zorder=3)
         ax.set_title(f"{treatment}\n{mine.failed.sum()} of {len(mine)} fail", fontsize=9)
         whole_ticks(ax)
-    for ax in axes.flatten()[len(treatments) :]:
-        empty_axes(ax)
-    for ax in axes[:, 0]:
+    for ax in axes[::columns]:
         ax.set_ylabel("training loss (bits a character)")
-    for ax in axes.flatten()[len(treatments) - columns : len(treatments)]:  # the lowest of each column
+    for ax in axes[-columns:]:  # the lowest of each column
         ax.set_xlabel("step")
         ax.tick_params(labelbottom=True)
-    axes[0, 0].legend(fontsize=7)
+    axes[0].legend(fontsize=7)
     return finish(fig, title, "red cross: the last finite step of a run that fails", *caption)

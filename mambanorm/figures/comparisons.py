@@ -1,10 +1,11 @@
-"""Arms compared with each other: the N1 × N2 grid, learning curves, paired differences.
+"""Arms compared with each other: the N1 × N2 grid and its columns, Table 2, differences with their intervals.
 
-fig_grid        every pair of norms, from the run frame
-fig_curves      loss and validation accuracy over the steps, from `StoredRun.curves`
-fig_pairs       differences between two arms, from `tables.paired`
+fig_n2_box      Figure 8: the spread over N1, from the run frame
+fig_grid        every pair of norms
 fig_validation  Table 2 as a picture: N1 × N2
-fig_halves      IN taken apart, from `halves.with_halves`
+fig_pairs       differences between two arms, from `tables.paired`
+fig_site_gains  what a norm at one more site brings, from `sites_table.site_gains`
+fig_budget      the effect that decides a claim, over the training budget or the size of the model
 
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
@@ -16,42 +17,68 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from mambanorm.arms import PAPER_NORMS, Arm
+from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.accuracy import (
-    TEST_ACCURACY,
-    bar,
-    diamonds,
-    headroom,
-    keep_arms,
-    n1_dot,
-    norm_ticks,
-    seed_dots,
-    seeds_of,
-    task_panels,
-)
+from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, sns, task_panels
 from mambanorm.figures.style import (
     BEST,
     COMBINATION,
     GREY,
     INK,
     NO_NORM,
-    arm_styles,
     finish,
+    ink_on,
     jitter,
     new_figure,
     norm_colour,
+    norm_marker,
     own_run,
     own_runs,
+    panel_grid,
     short,
     styled,
-    whole_ticks,
 )
+from mambanorm.figures.verdicts import STATES, WORDS, spelled
+from mambanorm.study.contrasts import site_gains
 from mambanorm.study.paper import PATTERN_ONLY, paper_values
 from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, describe_frame, seeds_text, summarize
+
+
+@styled
+def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figure:
+    """Figure 8: for each N2, the spread over the other N1 (without None and N2 itself); a point is an arm's mean."""
+    runs = scored(frame, [arm for n2 in norms for arm in partners(n2, norms)])
+    fig, panels, _ = task_panels(runs, chance=False)
+    means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm").assign(percent=lambda f: 100 * f["mean"])
+    lines = dict(color=INK, linewidth=0.9)
+    box = dict(widths=0.66, whis=(0, 100), patch_artist=True, whiskerprops=lines, capprops=lines, manage_ticks=False)
+    for task, ax in panels.items():
+        here = means[means.task == task]
+        for x, n2 in enumerate(norms):
+            mine = here.percent[here.n2 == n2].dropna()
+            face = dict(facecolor=norm_colour(n2), alpha=0.28, edgecolor=INK, linewidth=0.8)
+            ax.boxplot([mine], positions=[x], boxprops=face, medianprops=dict(color=INK, linewidth=1.6), **box)
+            ax.plot(x, mine.mean(), "x", markersize=6, color=INK, zorder=5)
+        for n1, shift in zip(norms, jitter(len(norms), 0.5), strict=True):
+            mine = here[here.n1 == n1]
+            ax.plot([norms.index(n2) + shift for n2 in mine.n2], mine.percent, zorder=4, **n1_dot(n1))
+        norm_ticks(ax, norms, "N₂, the norm after the SSM")
+    handles = [Line2D([], [], label=n1, **n1_dot(n1)) for n1 in norms]
+    fig.legend(handles=handles, title="N₁, before the SSM", loc="outside right center", title_fontsize=8.5)
+    marks = "box: quartiles over N₁, line: median, cross: mean, whiskers: all"
+    title = "Which norm after the SSM, whatever stands before?"
+    return finish(fig, title, describe_frame(runs, "means over seeds"), marks)
+
+
+def n1_dot(n1: str) -> dict:
+    """The dot of an arm with this N1: told by its shape as well as by its colour."""
+    size = 7 if norm_marker(n1) in ("^", "v", "P") else 6
+    return dict(color=norm_colour(n1), marker=norm_marker(n1), markersize=size, linestyle="", markeredgecolor="white")
 
 
 @styled
@@ -63,87 +90,76 @@ def fig_grid(
     check_frame(frame)
     if task not in set(frame.task):
         raise unknown("task of this frame", task, frame.task.unique())
-    frame = keep_arms(frame[frame.task == task], [f"{n1}>SSM>{n2}" for n1 in norms for n2 in norms])
-    table = summarize(frame).set_index("arm")
-    means = np.array([[100 * table["mean"].get(f"{n1}>SSM>{n2}", np.nan) for n2 in norms] for n1 in norms])
-    fig, axes = new_figure(height=5.0, width=8.2)
-    ax = axes[0, 0]
-    image = ax.imshow(means, cmap="YlGnBu", aspect="auto", alpha=0.9)
-    fig.colorbar(image, ax=ax, label=TEST_ACCURACY, pad=0.02, shrink=0.9).outline.set_visible(False)
-    for (i, j), mean in np.ndenumerate(means):
-        if np.isfinite(mean):
-            dark = image.norm(mean) > 0.55
-            arm = f"{norms[i]}>SSM>{norms[j]}"
-            _cell(ax, j, i, table.loc[arm], seeds_of(fresh, task, arm), "white" if dark else INK)
-    _frame_grid(ax, means, norms)
-    blank = "blank: not run" if np.isnan(means).any() else ""
-    return finish(fig, f"Every pair on {task}", describe_frame(frame), own_runs(fresh), "framed: the best mean", blank)
-
-
-def _cell(ax: Axes, x: int, y: int, row: pd.Series, own: np.ndarray, colour: str) -> None:
-    """Mean, sd, the mean of fresh runs, and how many of the seeds diverged."""
-    ax.text(x, y - 0.12, f"{100 * row['mean']:.1f}", ha="center", va="center", color=colour, fontsize=10)
-    if len(own):
-        ax.text(x, y - 0.35, f"◇ {own.mean():.1f}", ha="center", va="center", color=colour, fontsize=7.5)
-    spread = f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed"
-    ax.text(x, y + 0.17, spread, ha="center", va="center", color=colour, fontsize=7.5, alpha=0.9)
-    if row.diverged:
-        style = dict(fill=False, edgecolor=NO_NORM, linestyle=":", linewidth=1.3)
-        ax.add_patch(Rectangle((x - 0.46, y - 0.45), 0.92, 0.9, **style))
-        text = f"{row.diverged} of {row.n} diverged"
-        ax.text(x, y + 0.37, text, ha="center", va="center", color=NO_NORM, fontsize=6.5, weight="bold")
-
-
-def _frame_grid(ax: Axes, means: np.ndarray, norms: Sequence[str]) -> None:
-    """White lines between cells, names of the norms, a frame around the best cell."""
-    n = len(norms)
+    runs = scored(frame[frame.task == task], [f"{n1}>SSM>{n2}" for n1 in norms for n2 in norms])
+    own = own_of(fresh, runs)
+    own = own[own.task == task].groupby("arm").percent.mean()
+    table = summarize(runs, ["n1", "n2", "arm"])
+    table["words"] = [_cell_words(row, own.get(row["arm"])) for _, row in table.iterrows()]
+    means, words = (
+        table.pivot(index="n1", columns="n2", values=name).reindex(index=norms, columns=norms)
+        for name in ("mean", "words")
+    )
+    fig, ((ax,),) = new_figure(height=5.0, width=8.2)
     names = ["none" if name == "None" else name for name in norms]
-    ax.set_xticks(range(n), names)
-    ax.set_yticks(range(n), names)
+    colours = dict(cmap="YlGnBu", alpha=0.9, linewidths=2, cbar_kws=dict(label=TEST_ACCURACY, pad=0.02, shrink=0.9))
+    colours |= dict(xticklabels=names, yticklabels=names, annot_kws=dict(fontsize=8), fmt="")
+    sns.heatmap(100 * means, annot=words.fillna(""), ax=ax, **colours)
+    faces = ax.collections[0].get_facecolors()
+    for text in ax.texts:  # seaborn's own choice is white on much that is light
+        x, y = map(int, text.get_position())
+        text.set_color(ink_on(to_hex(faces[len(norms) * y + x])))
+    places = {norm: place for place, norm in enumerate(norms)}
+    for row in table[table.diverged > 0].itertuples():
+        corner, style = (places[row.n2] + 0.03, places[row.n1] + 0.04), dict(linestyle=":", linewidth=1.3)
+        ax.add_patch(Rectangle(corner, 0.94, 0.92, fill=False, edgecolor=NO_NORM, **style))
+    best = table.loc[table["mean"].idxmax()]
+    corner = places[best.n2] + 0.02, places[best.n1] + 0.03
+    ax.add_patch(Rectangle(corner, 0.96, 0.94, fill=False, edgecolor=BEST, linewidth=2.2))
     ax.set(xlabel="N₂, the norm after the SSM", ylabel="N₁, the norm before the SSM")
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
-    for k in range(1, n):
-        ax.axhline(k - 0.5, color="white", linewidth=2)
-        ax.axvline(k - 0.5, color="white", linewidth=2)
-    if np.isfinite(means).any():
-        i, j = np.unravel_index(np.nanargmax(means), means.shape)
-        ax.add_patch(Rectangle((j - 0.47, i - 0.46), 0.94, 0.92, fill=False, edgecolor=BEST, linewidth=2.2))
+    ax.tick_params(length=0, rotation=0)
+    blank = "blank: not run" if means.isna().any(axis=None) else ""
+    marks = "framed: the best mean" + ", dotted: runs diverged" * bool((table.diverged > 0).any())
+    return finish(fig, f"Every pair on {task}", describe_frame(runs), own_runs(fresh), marks, blank)
+
+
+def _cell_words(row: pd.Series, own: float | None) -> str:
+    """The mean of fresh runs, mean and sd of the recorded ones, and how many of the seeds diverged."""
+    lines = [] if own is None else [f"◇ {own:.1f}"]
+    lines += [rf"$\mathbf{{{100 * row['mean']:.1f}}}$", f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed"]
+    return "\n".join(lines + [f"{row.diverged} of {row.n} diverged"] * bool(row.diverged))
 
 
 @styled
-def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
-    """Training loss and validation accuracy against steps, one line a label (an arm, as a rule); a cross marks where a
-    run ended non-finite, and losses are cut at 1.5 times the highest first one. `curves` holds StoredRun.curves;
-    `caption` says scale and seeds (describe_frame)."""
-    if not curves:
-        raise ValueError("there are no curves to draw: give at least one label → curves")
-    fig, axes = new_figure(1, 2, height=3.8)
-    ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
-    for label, style in arm_styles(list(curves)).items():
-        _loss(axes[0, 0], curves[label], ceiling, label=short(label), linewidth=1.4, markersize=4, **style)
-        scored = curves[label].dropna(subset="val_accuracy")
-        axes[0, 1].plot(scored.step, 100 * scored.val_accuracy, markersize=4, linewidth=1.4, **style)
-    axes[0, 0].set(xlabel="step", ylabel="training loss (nats)")
-    axes[0, 1].set(xlabel="step", ylabel="validation accuracy (%)")
-    for ax in axes[0]:
-        whole_ticks(ax)
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    smooth = "loss: running mean over 10 steps"
-    cut = f"cut at {ceiling:.1f}" if any((curve.train_loss > ceiling).any() for curve in curves.values()) else ""
-    return finish(fig, "Learning curves", caption or seeds_text([1]), smooth, cut)
-
-
-def _loss(ax: Axes, curve: pd.DataFrame, ceiling: float, **style) -> None:
-    """One smoothed loss; a cross at its end if the last loss or gradient was not finite."""
-    finite = curve[np.isfinite(curve.train_loss)]
-    loss = finite.train_loss.clip(upper=ceiling).rolling(10, min_periods=1).mean()
-    ax.plot(finite.step, loss, markevery=max(1, len(loss) // 6), **style)
-    last = curve.iloc[-1]
-    if len(finite) and not np.isfinite([last.train_loss, last.get("grad_norm", 0.0)]).all():
-        cross = dict(markersize=8, markeredgecolor=INK, zorder=5, clip_on=False)
-        ax.plot(finite.step.iloc[-1], loss.iloc[-1], "X", color=style["color"], **cross)
+def fig_validation(
+    frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
+) -> Figure:
+    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
+    does not depend on the other. Crosses: what the paper prints for the task of the same name."""
+    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
+    runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
+    own = own_of(fresh, runs)
+    fig, panels, _ = task_panels(runs, chance=False)
+    at = lambda names, shift: [n2s.index(name) + shift for name in names]  # noqa: E731
+    printed = paper_values("sequence").query("source == 'Table 2'")
+    printed = printed.assign(n1=printed.arm.str.split(">").str[0], n2=printed.arm.str.split(">").str[-1])
+    for task, ax in panels.items():
+        for n1, side in zip(n1s, jitter(len(n1s), 0.24), strict=True):
+            mine, ours, theirs = (
+                some[(some.task == name) & (some.n1 == n1) & some.n2.isin(n2s)]
+                for some, name in ((runs, task), (own, task), (printed, SAME_TASK.get(task)))
+            )
+            means, colour = mine.groupby("n2").percent.mean().reindex(n2s).dropna(), norm_colour(n1)
+            line = n1_dot(n1) | dict(linestyle="-" if n1 == n1s[0] else "--", markeredgecolor=colour)
+            ax.plot(at(means.index, side / 2), means, label=n1, zorder=3, **line)
+            mine = mine.sort_values(["arm", "seed"])
+            ax.plot(at(mine.n2, side / 2), mine.percent, "o", **SEEDS | dict(color=colour))
+            ax.plot(at(ours.n2, side), ours.percent, **own_run(colour))
+            ax.plot(at(theirs.n2, 0), 100 * theirs.accuracy, "x", markersize=7, color=colour)
+        norm_ticks(ax, n2s, "N₂, the norm after the SSM")
+    next(iter(panels.values())).legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
+    crosses = f"crosses: the paper's Table 2, {PATTERN_ONLY}" * any(task in SAME_TASK for task in panels)
+    notes = ("small dots: seeds", own_runs(fresh), crosses)
+    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(runs, "means and seeds"), *notes)
 
 
 @styled
@@ -156,14 +172,19 @@ def fig_pairs(
     "pp" stands for a loss."""
     if table.empty:
         raise ValueError("the table of paired differences is empty: make one with mambanorm.tables.paired")
-    fig, axes = new_figure(height=1.5 + 0.36 * len(table))
-    ax = axes[0, 0]
+    fig, ((ax,),) = new_figure(height=1.5 + 0.36 * len(table))
+    has_own = False
     for y, row in enumerate(table.itertuples()):
-        _pair(ax, y, row)
+        colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
+        if np.isfinite(row.low):
+            ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
+        ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
+        face, edge = ("white", colour) if colour == GREY else (colour, "white")
+        ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
         if own := _own_differences(fresh, row):
-            ax.plot(own, np.full(len(own), y + 0.2), label="own", **own_run(size=5))
-    own = own_runs(fresh) if any(line.get_label() == "own" for line in ax.lines) else ""
-    ax.axvline(0, color=GREY, linewidth=1, zorder=1)
+            ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
+            has_own = True
+    _upright(ax)
     several = table.task.nunique() > 1
     names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
     ax.set_yticks(range(len(table)), names)
@@ -171,8 +192,6 @@ def fig_pairs(
     in_points = "difference in test accuracy (percentage points)"
     xlabel = in_points if unit == "pp" else f"by how much the test loss is lower ({unit})"
     ax.set(xlabel=xlabel, ylabel="pair", ylim=(len(table) - 0.5, -0.6))
-    ax.grid(axis="x")
-    ax.grid(visible=False, axis="y")
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
     title = "Paired differences" + f", {table.task.iloc[0]}" * (not several)
@@ -181,7 +200,7 @@ def fig_pairs(
     colours = "blue: above zero, red: below, grey: the interval holds zero (open dot)" * known
     colours += "; not corrected for several comparisons" * (known and len(table) > 1 and not corrected)
     shows = caption or f"{seeds} · mean and 95 % t-interval"
-    return finish(fig, title, shows, words, colours, "differences within a seed", own)
+    return finish(fig, title, shows, words, colours, "differences within a seed", own_runs(fresh) if has_own else "")
 
 
 def _own_differences(fresh: pd.DataFrame | None, row) -> list[float]:
@@ -194,68 +213,79 @@ def _own_differences(fresh: pd.DataFrame | None, row) -> list[float]:
     return (factor * (a - b)).dropna().tolist()
 
 
-def _pair(ax: Axes, y: float, row) -> None:
-    """One row: blue above zero, red below, grey and open where the interval holds zero or one seed gives none."""
-    colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
-    if np.isfinite(row.low):
-        ax.hlines(y, row.low, row.high, color=colour, linewidth=2)
-    ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.2), "o", markersize=2.6, color=colour, alpha=0.6)
-    face, edge = ("white", colour) if colour == GREY else (colour, "white")
-    ax.plot(row.difference, y, "o", markersize=6.5, markerfacecolor=face, markeredgecolor=edge, zorder=3)
+def _upright(ax: Axes) -> None:
+    """An axis of differences: a line at zero, a grid across it."""
+    ax.axvline(0, color=GREY, linewidth=1, zorder=1)
+    ax.grid(axis="x")
+    ax.grid(visible=False, axis="y")
 
 
 @styled
-def fig_validation(
-    frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
-) -> Figure:
-    """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
-    does not depend on the other. Crosses: what the paper prints for the task of the same name."""
-    n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
-    frame = keep_arms(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
-    fig, panels, _ = task_panels(frame, chance=False)
-    table_2 = paper_values("sequence").query("source == 'Table 2'")
-    for task, ax in panels.items():
-        printed = table_2[table_2.task == SAME_TASK.get(task)]
-        for i, n1 in enumerate(n1s):
-            seeds = {x + 0.12 * (i - 0.5): seeds_of(frame, task, f"{n1}>SSM>{n2}") for x, n2 in enumerate(n2s)}
-            seeds = {x: values for x, values in seeds.items() if len(values)}
-            for x, n2 in enumerate(n2s):
-                diamonds(ax, x + 0.24 * (i - 0.5), seeds_of(fresh, task, f"{n1}>SSM>{n2}"), colour=norm_colour(n1))
-            line = n1_dot(n1) | dict(linestyle="-" if i == 0 else "--", markeredgecolor=norm_colour(n1))
-            ax.plot(list(seeds), [v.mean() for v in seeds.values()], label=n1, zorder=3, **line)
-            for x, values in seeds.items():
-                ax.plot(x + jitter(len(values), 0.08), values, "o", **seed_dots(norm_colour(n1)))
-        for arm, percent_printed in zip(printed.arm, 100 * printed.accuracy, strict=True):
-            n1, n2, _ = Arm.parse(arm)
-            if n2 not in n2s:
-                continue
-            ax.plot(n2s.index(n2), percent_printed, "x", markersize=7, color=norm_colour(n1))
-        norm_ticks(ax, n2s, "N₂, the norm after the SSM")
-    axes = list(panels.values())
-    axes[0].legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
-    crosses = f"crosses: the paper's Table 2, {PATTERN_ONLY}" * any(task in SAME_TASK for task in panels)
-    notes = ("small dots: seeds", own_runs(fresh), crosses)
-    return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(frame, "means and seeds"), *notes)
+def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFrame | None = None) -> Figure:
+    """A panel a task, a row a site: mean gain over Mamba's own arm with its 95 % t-interval, a small dot a seed, a
+    marker for each norm, filled where the interval does not hold zero. `fresh`: a run frame of the reader's own runs,
+    whose gains are diamonds. ValueError for a table without rows."""
+    if table.empty:
+        raise ValueError("the table has no rows: no arm with one further site was run (sites_table.site_arms)")
+    tasks, norms = list(dict.fromkeys(table.task)), list(dict.fromkeys(table.norm))
+    sites = [site for site in MORE_SITES if site in set(table.site)]
+    shift = dict(zip(norms, jitter(len(norms), 0.48), strict=True))
+    own = site_gains(fresh) if fresh is not None and len(fresh) else table.iloc[:0]
+    fig, axes = new_figure(1, len(tasks), height=1.6 + 0.42 * max(len(sites), 2), sharey=True)
+    for ax, task in zip(axes[0], tasks, strict=True):
+        rows = table[table.task == task]
+        for row in rows.itertuples():
+            y, colour = sites.index(row.site) + shift[row.norm], norm_colour(row.norm)
+            face = colour if row.low > 0 or row.high < 0 else "white"
+            dot = dict(marker=norm_marker(row.norm), linestyle="", markersize=6, zorder=3)
+            ax.plot(row.gain, y, color=colour, markerfacecolor=face, **dot)
+            ax.plot(row.per_seed, np.full(len(row.per_seed), y + 0.1), ".", markersize=3, color=colour, alpha=0.5)
+            if np.isfinite(row.low):
+                ax.hlines(y, row.low, row.high, color=colour, linewidth=1.5)
+        for row in own[(own.task == task) & own.site.isin(sites) & own.norm.isin(norms)].itertuples():
+            y = sites.index(row.site) + shift[row.norm] + 0.1
+            ax.plot(row.per_seed, np.full(len(row.per_seed), y), **own_run(size=5))
+        _upright(ax)
+        unit = rows.unit.iloc[0]
+        ax.set(title=task, xlabel="gain in test accuracy (points)" if unit == "points" else unit)
+    axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])
+    axes[0, 0].set(ylabel="site", ylim=(len(sites) - 0.5, -0.5))
+    dots = [Line2D([], [], color=norm_colour(n), marker=norm_marker(n), linestyle="", label=n) for n in norms]
+    fig.legend(handles=dots, loc="outside right upper", title="norm there")
+    basis = caption or f"{seeds_text(table.n)} · mean and 95 % t-interval"
+    notes = "right of the line: better than without", "filled: the interval does not hold zero", "small dots: seeds"
+    several = "not corrected for so many comparisons" if len(table) > len(tasks) else ""
+    return finish(fig, "One more norm in RMSN→None, site by site", basis, *notes, own_runs(fresh), several)
 
 
 @styled
-def fig_halves(frame: pd.DataFrame) -> Figure:
-    """IN taken apart: a bar for each part of it (column `part` of `with_halves`), a panel a task."""
-    check_frame(frame, ("part", "task", "arm", "seed", "test_accuracy"))
-    fig, panels, _ = task_panels(frame)
-    parts = list(dict.fromkeys(frame.part))
-    for task, ax in panels.items():
-        here = frame[frame.task == task]
-        for x, part in enumerate(parts):
-            runs = here[here.part == part]
-            whole = not part.startswith(("mean", "divided"))
-            values = 100 * runs.test_accuracy.dropna().to_numpy()
-            bar(
-                ax, x, values, norm_colour(Arm.parse(runs.arm.iloc[0]).n1), light=not whole, hatch="" if whole else "//"
-            )
-        ax.set_xticks(range(len(parts)), [part.replace(" ", "\n") for part in parts], fontsize=8)
-        ax.set(xlabel="norm before and after the SSM")
-        headroom(ax)
-    return finish(
-        fig, "What does IN take away?", describe_frame(frame), "dotted: chance", "hatched: one half of IN alone"
-    )
+def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
+    """A panel for each claim and task: the effect and its bounds over the steps (`claims.over_budget`), or over the
+    settings where all have the same steps (`over_size`). A dot has the colour of its comparison's state; the verdict's
+    word stands below."""
+    if table.empty:
+        raise ValueError("the table has no rows: none of these claims has been run over the budget")
+    panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]
+    fig, axes = panel_grid(len(panels), 3, row=2.3, more=0.9)
+    steps = bool(table.setting.str.startswith("steps").all())  # else sizes of the model
+    for ax, panel in zip(axes, panels, strict=True):
+        first, places = panel.iloc[0], np.arange(len(panel))
+        ax.axhline(first.threshold, color=GREY, linewidth=1.2)
+        ax.plot(places, panel.effect, color=GREY, linewidth=0.9, alpha=0.6)
+        for x, row in enumerate(panel.itertuples()):
+            colour = STATES[row.state][0] if row.state else GREY
+            ax.vlines(x, row.low, row.high, color=colour, linewidth=2.2)
+            ax.plot(x, row.effect, "o", markersize=6.5, color=colour, markeredgecolor="white", zorder=3)
+        settings = panel.steps.map("{:,}".format) if steps else panel.setting.str.replace(", ", "\n")
+        ax.set_xticks(places, (settings + "\n" + panel.verdict).tolist(), fontsize=7)
+        for tick, word in zip(ax.get_xticklabels(), panel.verdict, strict=True):
+            tick.set_color(WORDS[word][0])
+        ax.set(xlim=(-0.5, len(panel) - 0.5), title=f"{first.claim}, {first.task}", ylabel=spelled(first.unit))
+        ax.set_xlabel("steps" if steps else "")
+    states = [f"{state}: {STATES[state][1]}" for state in STATES if state in set(table.state)]
+    over, all_of = ("training budget", "at all steps") if steps else ("size of the model", "at its own size")
+    seeds = f"{seeds_text(table.n)}{'' if steps else f', all at {table.share.iloc[0]:g} of the steps'}"
+    where = all_of if table.decided.all() else f"{all_of}, or there, where these were not run"
+    dots = f"dot and line: the comparison that decides {where}, with its bounds, coloured by where these lie"
+    notes = (dots, "grey line: the threshold", "below: the verdict on all comparisons", *states)
+    return finish(fig, f"Fast or good? The effect over the {over}", caption, seeds, *notes)

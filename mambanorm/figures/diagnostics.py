@@ -1,4 +1,4 @@
-"""Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10), weights (Appendix B), NormVary's mixture.
+"""Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10).
 
 The inputs are `diagnostics.token_norms` frames and `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption`
 says scale and seeds (`tables.describe_frame`), which the arrays do not hold. Without it the caption says "1 seed: a
@@ -16,115 +16,29 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from mambanorm.basics.errors import unknown
-from mambanorm.diagnostics import BLOCK_PARTS, norm_quantiles
+from mambanorm.diagnostics import norm_quantiles
 from mambanorm.figures.style import (
     DASHES,
     GREY,
     INK,
+    ONE_RUN,
     SPARE_COLOURS,
-    arm_styles,
     finish,
+    log_axis,
     new_figure,
-    norm_colour,
-    norm_marker,
     short,
     some_of,
     styled,
     whole_ticks,
 )
-from mambanorm.norms.more import SwitchNorm
-from mambanorm.norms.normvary import NormVary
 from mambanorm.study.tables import seeds_text
 
-ONE_RUN = seeds_text([1])
 PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
 PHASE_LINES = {"early": dict(linestyle="-."), "normal": dict(linewidth=1.2), "failing": dict(linewidth=2.4)}
 FEW = 6  # panels of layers in one row
-
-
-def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …), decades if it is long."""
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    subs = (1, 2, 5) if high < 200 * low else (1,)
-    ax.yaxis.set_major_locator(LogLocator(subs=subs))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# NormVary's mixture
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def registered(norm: type[NormVary | SwitchNorm]) -> dict[str, str]:
-    """The members of a norm that mixes → how the registry names their statistics (Eq. 11–12 are over D·L)."""
-    return {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in norm.members}
-
-
-MEMBERS = registered(NormVary)
-MEMBER_WIDTH = {name: 4.0 if name == "LN" else 1.4 for name in MEMBERS}
-"""LN-DL's line is wide, so that RMSN-DL's, drawn later, does not hide it. The two norms coincide where the mean over
-the channels is near zero."""
-
-
-@styled
-def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
-    """NormVary's learned weights over training: a column a norm by depth, rows for means and variances; one dash a
-    label. Input: `step` (T,) and `mixture` (T, norms, 2, 5). ValueError if a run has no learned mixture."""
-    for label, arrays in arrays_by_label.items():
-        if "mixture" not in arrays:
-            raise ValueError(f"run {label!r} holds no mixture: only NormVary has one")
-    widest = max(arrays_by_label.values(), key=lambda arrays: arrays["mixture"].shape[1])
-    shown = some_of(widest["mixture"].shape[1], FEW)
-    fig, axes = new_figure(2, len(shown), height=4.6, sharex=True, sharey=True)
-    for column, norm in enumerate(shown):
-        axes[0, column].set_title(_norm_place(norm, widest), color=INK)
-        axes[1, column].set_xlabel("step")
-        whole_ticks(axes[1, column])
-        for row, part in enumerate(("mean", "variance")):
-            axes[row, column].axhline(0.2, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
-            axes[row, 0].set_ylabel(f"weight of the {part}")
-            for arrays, dash in zip(arrays_by_label.values(), DASHES * len(arrays_by_label), strict=False):
-                if norm < arrays["mixture"].shape[1]:
-                    _mixture_lines(axes[row, column], arrays["step"], arrays["mixture"][:, norm, row], dash)
-    _mixture_legend(fig, list(arrays_by_label))
-    notes = (
-        "dotted: uniform, 0.2",
-        "wide: LN-DL, on which RMSN-DL may lie",
-        "RMSN-DL has no mean: its weight there stands for zero",
-    )
-    return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)
-
-
-def _mixture_lines(ax: Axes, steps: np.ndarray, weights: np.ndarray, dash: str) -> None:
-    for member, line in zip(MEMBERS, weights.T, strict=True):
-        ax.plot(steps, line, linestyle=dash, markevery=max(1, len(steps) // 6), **_member_line(member))
-
-
-def _member_line(member: str) -> dict:
-    marker = dict(marker=norm_marker(MEMBERS[member]), markersize=4.5)
-    return dict(color=norm_colour(MEMBERS[member]), linewidth=MEMBER_WIDTH[member]) | marker
-
-
-def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
-    """Which norm it is: its block, and its site where both sites of a block mix."""
-    layers = arrays["part_norms"].shape[1] if "part_norms" in arrays else arrays["mixture"].shape[1]
-    per_block = max(arrays["mixture"].shape[1] // layers, 1)
-    site = f", N{norm % per_block + 1}" if per_block > 1 else ""
-    return f"block {norm // per_block + 1}{site}"
-
-
-def _mixture_legend(fig: Figure, labels: Sequence[str]) -> None:
-    handles = [Line2D([], [], label=name, **_member_line(member)) for member, name in MEMBERS.items()]
-    if len(labels) > 1:
-        dashes = zip(labels, DASHES * len(labels), strict=False)
-        handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes]
-    fig.legend(handles=handles, loc="outside right center")
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figure 9
@@ -167,7 +81,7 @@ def fig_token_norms(
         axes[-1, column].set_xlim(0.5, depth + 0.5)
     for row in axes:
         _keep_readable(row)
-    modes = [mode for mode in MODES if mode in set(frame["mode"])]
+    modes = [mode for mode in MODES if mode in frame["mode"].unique()]
     handles = [Line2D([], [], color=MODES[m], linewidth=MODE_WIDTHS[m], label=f"{m} mode") for m in modes]
     handles += [Line2D([], [], color=INK, label=name, linestyle=dash) for name, dash in QUANTILE_LINES.items()]
     fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
@@ -181,11 +95,11 @@ def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.Data
     missing = [name for name in ("arm", "mode", "phase", "n_layers", "depth", "site", "l2") if name not in frame]
     if missing:
         raise ValueError(f"the frame of token norms lacks the columns {', '.join(missing)}")
-    if phase not in set(frame.phase):
+    if phase not in frame.phase.unique():  # a token a row: Python must not go through them
         raise unknown("phase of this frame", phase, frame.phase.unique())
     frame = frame[frame.phase == phase]
     n_layers = frame.n_layers.max() if n_layers is None else n_layers
-    if n_layers not in set(frame.n_layers):
+    if n_layers not in frame.n_layers.unique():
         raise unknown("n_layers of this frame", n_layers, frame.n_layers.unique())
     frame = frame[frame.n_layers == n_layers]
     if "task" in frame and frame.task.nunique() > 1:
@@ -357,40 +271,3 @@ def fig_sigma1(
     dashed = "dashed: the normalized control, first and last block" if control is not None else ""
     notes = (dashed, "dots: steps kept, lines between them: guesses")
     return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, *notes)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Appendix B
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@styled
-def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
-    """Appendix B: L2 norm of in_proj, conv1d, SSM and out_proj by depth; a line an arm, faint: the first snapshot.
-
-    Input: arm → arrays with `step` (T,) and `part_norms` (T, layers, 4).
-    """
-    if not arrays_by_arm:
-        raise ValueError("there are no weights to draw: give at least one arm → arrays (StoredRun.diagnostics)")
-    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2)
-    for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
-        for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
-            norms = arrays_by_arm[label]["part_norms"][:, :, part]
-            blocks = np.arange(1, norms.shape[1] + 1)
-            ax.plot(blocks, norms[0], alpha=0.35, linewidth=1.2, **style)
-            ax.plot(blocks, norms[-1], linewidth=1.5, label=short(label), **style)
-        ax.set(title=name, xlabel="block", ylabel="L2 norm (a.u.)")
-        whole_ticks(ax)
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    steps = next(iter(arrays_by_arm.values()))["step"]
-    return finish(fig, "Weights by depth", caption or ONE_RUN, f"faint: step {steps[0]}, full colour: last snapshot")
-
-
-def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
-    """Gives arms that share a norm's colour different colours: dashes cannot be told apart in a zigzag over blocks."""
-    spare, used, apart = iter(SPARE_COLOURS[3:] + SPARE_COLOURS[1:3]), set(), {}
-    for label, style in styles.items():
-        colour = style["color"] if style["color"] not in used else next(spare, style["color"])
-        apart[label] = style | {"color": colour}
-        used.add(colour)
-    return apart

@@ -1,20 +1,158 @@
-"""Figures of the first lessons: what a norm does to one row, what the SSM remembers, how large a signal is where."""
+"""Figures of the small experiments in `mambanorm.lessons`, and of what a norm or a selector does to single values.
+
+fig_descent          the way down a loss surface             fig_effect      one row before and after a norm
+fig_invariances      what a norm does not feel               fig_rows        the first sequences of a task
+fig_batch_norm       a VGG with and without batch norm       fig_sites       signal sizes, site by site
+fig_memory_of_delta  what a state remembers of one input     fig_costs       what a norm costs
+fig_memory           what the SSM remembers at the start     fig_selector    S2: what the selectors choose
+fig_parts            a block without one of its parts
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from mambanorm.arms import SITES, Arm
-from mambanorm.figures.style import GREY, INK, PALETTE, arm_styles, finish, new_figure, styled
+from mambanorm.basics.later import Later
+from mambanorm.figures.style import (
+    COMBINATION,
+    GREY,
+    INK,
+    PALE,
+    PALETTE,
+    arm_styles,
+    finish,
+    new_figure,
+    norm_colour,
+    styled,
+    whole_ticks,
+)
 from mambanorm.norms import create_norm
+from mambanorm.study.tables import check_frame, seeds_text
 from mambanorm.tasks.base import Split
+
+sns = Later("seaborn")
+
+
+def _seeds_of(frame: pd.DataFrame) -> str:
+    return f"{frame['scale'].iloc[0]} scale · {seeds_text([frame.seed.nunique()])}"
+
+
+@styled
+def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
+    """Loss over two weights as contours, and the path of gradient descent; `bowls`: way of scaling → `Bowl`."""
+    fig, axes = new_figure(1, len(bowls), height=3.6)
+    for ax, (how, bowl) in zip(axes[0], bowls.items(), strict=True):
+        levels = bowl.loss.min() + np.geomspace(1e-3, 1, 12) * np.ptp(bowl.loss)
+        ax.contour(bowl.w0, bowl.w1, bowl.loss, levels=levels, cmap="Blues_r", linewidths=0.9)
+        ax.plot(bowl.path.w0, bowl.path.w1, "-o", color=PALETTE["GN"], markersize=2.5, linewidth=1)
+        ax.plot(*bowl.path[["w0", "w1"]].iloc[0], "s", color=INK, markersize=5)
+        ax.set(xlim=(bowl.w0[0], bowl.w0[-1]), ylim=(bowl.w1[0], bowl.w1[-1]), xlabel="weight of feature 1")
+        ax.set_title(f"{how}: {bowl.path.step.iloc[-1]} steps", color=INK)
+        ax.set_aspect("equal")
+        ax.grid(False)
+    axes[0, 0].set_ylabel("weight of feature 2")
+    words = "contours: loss, dark is low · orange: one dot a step, from the square until 99 % of the way down"
+    return finish(fig, "Gradient descent on features of different scale", caption, words)
+
+
+@styled
+def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
+    """Norms × changes of the input as a heat map of `invariances`: "–" where the output stays (below `felt`)."""
+    fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
+    ramp = LinearSegmentedColormap.from_list("felt", [PALE, PALETTE["BN"]]).with_extremes(under="white")
+    words = table.map(lambda value: "–" if value < felt else f"{value:.2f}")
+    changes = [re.sub(r", | (?=[×+])", "\n", name) for name in table]
+    how = dict(annot=words, fmt="", annot_kws=dict(fontsize=8), cmap=ramp, vmin=felt, vmax=1.2, cbar=False)
+    sns.heatmap(table, xticklabels=changes, yticklabels=list(table.index), **how, ax=ax)
+    ax.set(xlabel="what is done to the input", ylabel="norm")
+    ax.tick_params(length=0, rotation=0)
+    felt_is = "relative change of the output of one row's first half (root mean square); – : below 0.01, not felt"
+    batch = "one made-up batch, 6 rows, 32 positions, 16 channels, seed 0"
+    return finish(fig, "What a norm does not feel", felt_is, batch)
+
+
+ARM_LOOKS = {"none": (PALETTE["None"], ":"), "none, He start": (PALETTE["RMSN"], "--"), "BN": (PALETTE["BN"], "-")}
+
+
+@styled
+def fig_batch_norm(frame: pd.DataFrame) -> Figure:
+    """Training accuracy by epoch, one panel a learning rate: mean over the seeds and the span from worst to best."""
+    rates = sorted(frame.lr.unique())
+    fig, axes = new_figure(1, len(rates), height=3.4, sharey=True)
+    percent = frame.assign(train_accuracy=100 * frame.train_accuracy)
+    for ax, rate in zip(axes[0], rates, strict=True):
+        for arm, runs in percent[percent.lr == rate].groupby("arm", sort=False):
+            colour, line = ARM_LOOKS[arm]
+            look = dict(color=colour, linestyle=line, marker="o", markersize=3, markeredgecolor=colour, label=arm)
+            how = dict(x="epoch", y="train_accuracy", errorbar=("pi", 100), legend=False)  # worst to best
+            sns.lineplot(runs, **how, **look, err_kws=dict(alpha=0.2, linewidth=0), ax=ax)
+        ax.set_title(f"learning rate {rate:g}", color=INK)
+        ax.set(xlabel="epoch", ylabel="training accuracy (%)", xticks=sorted(frame.epoch.unique()))
+        ax.label_outer()
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    return finish(fig, "A small VGG on 8×8 digits", _seeds_of(frame), "line: mean, band: worst to best seed")
+
+
+@styled
+def fig_memory_of_delta(frame: pd.DataFrame) -> Figure:
+    """What a state holds of one input, step after step, one line a Δ: as a share of what entered, and absolutely."""
+    fig, (left_right,) = new_figure(1, 2, height=3.2)
+    scaled = frame.assign(share=100 * frame.share)
+    for ax, column, label in zip(left_right, ("share", "h"), ("share that is left (%)", "state h"), strict=True):
+        for place, (delta, run) in enumerate(scaled.groupby("delta")):
+            style = dict(color=COMBINATION, alpha=0.35 + 0.65 * place / frame.delta.nunique())
+            ax.plot(run.step, run[column], linestyle=("-", "--", "-.", ":")[place % 4], label=f"Δ = {delta:g}", **style)
+        ax.set(xlabel="steps since the input", ylabel=label)
+    fig.legend(*left_right[0].get_legend_handles_labels(), loc="outside right center")
+    return finish(fig, "What a state remembers of one input", "a = −1, b = 1, input 1 at step 0, then 0", "no training")
+
+
+@styled
+def fig_memory(delta: Tensor, A: Tensor) -> Figure:
+    """How many steps until a state has decayed to half, for Δ (channels,) and A (channels, N): log 2 / (Δ·|A|)."""
+    half = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
+    fig, ((ax,),) = new_figure(height=3.0)
+    shown = np.log10(half[np.argsort(half[:, 0])].T)
+    image = ax.imshow(shown, aspect="auto", cmap="viridis", interpolation="nearest")
+    fig.colorbar(image, ax=ax, pad=0.01, label="log10 of steps to half")
+    ax.set(xlabel="channel, by its Δ", ylabel="state n (0 is the slowest)")
+    ax.grid(False)
+    words = f"half-life from {half.min():.2g} to {half.max():.3g} steps"
+    return finish(fig, "What the SSM remembers at the start", words)
+
+
+PART_COLOURS = {"nothing": COMBINATION, "conv": PALETTE["RMSN"], "gate": PALETTE["GN"]}
+
+
+@styled
+def fig_parts(frame: pd.DataFrame) -> Figure:
+    """Test accuracy of a one-block model that lacks one part, a dot a seed and a bar for the mean; dotted: chance."""
+    tasks = list(dict.fromkeys(frame.task))
+    fig, axes = new_figure(1, len(tasks), height=3.2)
+    runs = frame.assign(test_accuracy=100 * frame.test_accuracy)
+    for ax, task in zip(axes[0], tasks, strict=True):
+        here = runs[runs.task == task]
+        how = dict(x="without", y="test_accuracy", hue="without", legend=False, ax=ax)
+        sns.barplot(here, palette=PART_COLOURS, saturation=1, alpha=0.75, width=0.6, errorbar=None, **how)
+        sns.swarmplot(here, palette=dict.fromkeys(PART_COLOURS, INK), size=3, warn_thresh=1, **how)
+        ax.axhline(100 * here.chance.iloc[0], color=GREY, linestyle=":")
+        parts = ["the whole block" if part == "nothing" else f"no {part}" for part in here.without.unique()]
+        ax.set_xticks(range(len(parts)), parts)
+        ax.set(ylim=(0, 104), xlabel=f"model, after {here.epochs.iloc[0]} epochs", ylabel="test accuracy (%)")
+        ax.set_title(task, color=INK)
+    words = "bar: mean, dots: seeds, dotted: chance"
+    return finish(fig, "A block without one of its parts", _seeds_of(frame), words)
 
 
 @styled
@@ -26,19 +164,28 @@ def fig_effect(x: Tensor, names: Sequence[str], **options) -> Figure:
     shown = {"input": x} | {name: create_norm(name, x.shape[-1], **options)(x) for name in names}
     fig, axes = new_figure(1, len(shown), height=3.1)
     for ax, (name, y) in zip(axes[0], shown.items(), strict=True):
-        row = y[0].detach().numpy().T
-        limit = float(np.abs(row).max())
-        ax.imshow(row, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        row = y[0].detach()
+        limit = draw_row(ax, row)
         ax.set_title(name, color=INK)
-        mean_sd = f"mean {round(float(row.mean()), 2) + 0.0:.2f}, sd {row.std():.2f}"
-        ax.set_xlabel(f"position\n{mean_sd}\ncolours ±{limit:.1f}", fontsize=8)
-        ax.grid(False)
-        ax.set_xticks([]), ax.set_yticks([])
+        ax.set_xlabel(f"position\n{mean_sd(row)}\ncolours ±{limit:.1f}", fontsize=8)
     axes[0, 0].set_ylabel("channel")
     rows, length, channels = x.shape
-    return finish(
-        fig, "What a norm does to one row", f"row 1 of a batch of {rows}, {length} positions, {channels} channels"
-    )
+    words = f"row 1 of a batch of {rows}, {length} positions, {channels} channels"
+    return finish(fig, "What a norm does to one row", words)
+
+
+def draw_row(ax: Axes, row: Tensor) -> float:
+    """One row (L, D) as a picture of channels × positions, colours from − to + its largest size, which it returns."""
+    limit = max(float(row.abs().max()), 1e-9)
+    ax.imshow(row.numpy().T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+    return limit
+
+
+def mean_sd(values: Tensor, between: str = ", ") -> str:
+    """ "mean 0.12, sd 1.00"; never −0.00."""
+    return f"mean {round(float(values.mean()), 2) + 0.0:.2f}{between}sd {values.std(correction=0):.2f}"
 
 
 @styled
@@ -52,39 +199,20 @@ def fig_rows(split: Split, n: int = 8, caption: str = "") -> Figure:
         ax.imshow(sequence.reshape((side, side) if square else (1, -1)).numpy(), cmap="gray_r", aspect="auto")
         ax.set_title(f"class {int(label)}", color=INK, fontsize=9)
         ax.set_xlabel(f"step 0…{side - 1} of a row" if square else "step", fontsize=7)
-        ax.grid(False), ax.set_xticks([]), ax.set_yticks([])
+        ax.set(xticks=[], yticks=[])
+        ax.grid(False)
     return finish(fig, "The first sequences of the training set", caption)
-
-
-@styled
-def fig_memory(delta: Tensor, A: Tensor) -> Figure:
-    """How many steps until a state has decayed to half, for Δ (channels,) and A (channels, N): log 2 / (Δ·|A|)."""
-    half = (np.log(2) / (delta[:, None] * A.abs())).detach().numpy()  # (channels, N)
-    order = np.argsort(half[:, 0])
-    fig, ((ax,),) = new_figure(height=3.0)
-    image = ax.imshow(np.log10(half[order].T), aspect="auto", cmap="viridis", interpolation="nearest")
-    bar = fig.colorbar(image, ax=ax, pad=0.01)
-    bar.set_label("log10 of steps to half")
-    ax.set_xlabel("channel, by its Δ")
-    ax.set_ylabel("state n (0 is the slowest)")
-    ax.grid(False)
-    return finish(
-        fig, "What the SSM remembers at the start", f"half-life from {half.min():.2g} to {half.max():.3g} steps"
-    )
 
 
 @styled
 def fig_sites(frames: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     """RMS at each recorded site of a block, one line an arm; `frames`: arm → Recorder.frame() of one block."""
     fig, ((ax,),) = new_figure(height=3.7)
-    styles = arm_styles(list(frames))
-    for arm, frame in frames.items():
-        rms = frame.set_index("site").rms.reindex(SITES)
-        ax.plot(range(len(SITES)), rms, markersize=4.5, label=Arm.parse(arm).label, **styles[arm])
-    ax.set_yscale("log")
+    for arm, style in arm_styles(list(frames)).items():
+        rms = frames[arm].set_index("site").rms.reindex(SITES)
+        ax.plot(range(len(SITES)), rms, markersize=4.5, label=Arm.parse(arm).label, **style)
     ax.set_xticks(range(len(SITES)), SITES, rotation=30, ha="right", rotation_mode="anchor")
-    ax.set_xlabel("site, in the order of computation")
-    ax.set_ylabel("RMS (log scale)")
+    ax.set(yscale="log", xlabel="site, in the order of computation", ylabel="RMS (log scale)")
     fig.legend(loc="outside right center")
     return finish(fig, "How large the signal is, site by site", caption)
 
@@ -98,9 +226,43 @@ def fig_costs(table: pd.DataFrame, caption: str = "") -> Figure:
     ax.vlines(places, table.low, table.high, color=INK, linewidth=1)
     ax.axhline(1, color=GREY, linestyle=":")
     ax.set_xticks(places, table.norm, rotation=30, ha="right", rotation_mode="anchor")
-    ax.set_xlabel("norm")
-    ax.set_ylabel("time, LN = 1")
+    ax.set(xlabel="norm", ylabel="time, LN = 1")
     return finish(fig, "What a norm costs", caption)
+
+
+BRANCHES = {"n1": "attention", "n2": "feed-forward"}
+
+
+@styled
+def fig_selector(log: pd.DataFrame, caption: str = "") -> Figure:
+    """w₀, the weight of DyT, of every selector: over the steps (mean over the classes), and by class at the last step.
+    1 − w₀ is LN's. log: `SelectorLog.frame()` of one run; `selector_weights` alone shows the right half only."""
+    check_frame(log, ("block", "depth", "label", "w0"))
+    depths, over = log.groupby("block", sort=False).depth.first(), "step" in log
+    place = {block: block.rsplit(".", 1)[-1] for block in depths.index}  # `blocks.0.n1` stands in block 1, at attention
+    widths = dict(width_ratios=(1, 1.25)) if over else {}
+    fig, axes = new_figure(1, 1 + over, height=0.9 + 0.42 * max(len(depths), 6), **widths)
+    if over:
+        ax = axes[0, 0]
+        for block, w0 in log.pivot_table(index="step", columns="block", values="w0")[depths.index].items():
+            shade = 0.35 + 0.65 * depths[block] / depths.max()  # dark = deep
+            line = dict(color=norm_colour("NormSelector"), alpha=shade, linestyle="--" if place[block] == "n2" else "-")
+            ax.plot(w0.index, w0, marker="o", markersize=2.4, linewidth=1.5, **line)
+        ax.axhline(0.5, color=GREY, linewidth=0.9, linestyle=":")
+        ax.set(title="while it trains", xlabel="step", ylabel="w₀, mean over the classes", ylim=(-0.02, 1.02))
+        whole_ticks(ax)
+    last = log[log.step == log.step.max()] if over else log
+    table = last.pivot(index="block", columns="label", values="w0").loc[depths.index]
+    colours = LinearSegmentedColormap.from_list("choice", [norm_colour("LN"), "#FFFFFF", norm_colour("DyT")])
+    words, bar = table.map(lambda w0: f"{w0:.2f}".removeprefix("0")), dict(label="w₀: 0 = LN, 1 = DyT", pad=0.02)
+    how = dict(annot=words, fmt="", annot_kws=dict(fontsize=7.5, color=INK), cmap=colours, vmin=0, vmax=1)
+    names, ax = [f"block {depths[b]}, {BRANCHES.get(place[b], place[b])}" for b in depths.index], axes[0, -1]
+    sns.heatmap(table, xticklabels=1, yticklabels=names, **how, cbar_kws=bar, ax=ax)
+    ax.set(title=f"by class, step {log.step.max()}" if over else "by class", xlabel="class", ylabel="")
+    ax.tick_params(length=0, rotation=0)
+    lines = "lines: solid = attention, dashed = feed-forward, dark = deep" if over else ""
+    basis = caption or "one run"
+    return finish(fig, "What the selectors choose", basis, "mean over the tokens of the split's rows", lines)
 
 
 def example_batch(

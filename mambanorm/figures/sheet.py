@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from mambanorm.figures.diagrams import draw_box, moving_cells
-from mambanorm.figures.style import GREY, INK, StudyFigure, empty_axes, norm_colour, styled
+from mambanorm.figures.diagrams import draw_cells, moving_cells, over_axes
+from mambanorm.figures.style import GREY, INK, StudyFigure, norm_colour, styled
 from mambanorm.norms import NORMS, norm_name
 from mambanorm.norms.registry import NormEntry
 
@@ -66,7 +66,7 @@ def fig_sheet(names: Sequence[str] | None = None) -> Figure:
 
 
 def _frame(ax: Axes) -> Axes:
-    empty_axes(ax)
+    ax.set_axis_off()
     ax.set(xlim=(0, 1), ylim=(0, 1))
     ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor="#9A9A9A", linewidth=0.7))
     return ax
@@ -75,8 +75,7 @@ def _frame(ax: Axes) -> Axes:
 def _card(ax: Axes, entry: NormEntry) -> None:
     """One norm: its box of cells on the left, its words on the right."""
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
-    empty_axes(box)
-    draw_box(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
+    draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
     ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", color=INK, va="top")
     _causality(ax, entry)
     main, *conditions = equation(entry)
@@ -93,8 +92,7 @@ def _causality(ax: Axes, entry: NormEntry) -> None:
     warned = dict(color="white", bbox=dict(facecolor=INK, edgecolor=INK, pad=1.6))
     look = dict(color=INK) if entry.causal else warned
     ax.text(0.975, 0.9, "causal" if entry.causal else "sees the future", fontsize=7, va="top", ha="right", **look)
-    over = "over " + " · ".join(entry.axes) if entry.axes else "no statistic"
-    ax.text(0.98, 0.755, over, fontsize=7, va="top", ha="right", color=INK)
+    ax.text(0.98, 0.755, over_axes(entry.name), fontsize=7, va="top", ha="right", color=INK)
 
 
 def equation(entry: NormEntry) -> list[str]:

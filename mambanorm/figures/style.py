@@ -22,12 +22,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from PIL import Image
 from scipy.spatial import KDTree
 
 from mambanorm.arms import Arm
 from mambanorm.basics.settings import figure_format
+from mambanorm.study.tables import seeds_text
 
 PALETTE = {
     "None": "#5F5F5F",
@@ -106,6 +107,8 @@ RC = {
     "hatch.linewidth": 0.6,
 }
 WIDTH, DPI = 9.5, 100
+ONE_RUN = seeds_text([1])
+"""What a caption says where nothing is known of scale and seeds."""
 TICKS = 5
 """At most so many steps between the ticks of an explorer's axis: a tick takes a millisecond."""
 
@@ -174,6 +177,16 @@ def new_figure(rows: int = 1, columns: int = 1, *, height: float = 4.0, width: f
     fig = StudyFigure(figsize=(width, height), dpi=DPI, layout="constrained")
     fig.get_layout_engine().set(h_pad=0.07, w_pad=0.06)
     return fig, fig.subplots(rows, columns, squeeze=False, **subplots)
+
+
+def panel_grid(n: int, across: int, *, row: float, more: float = 0.0, **subplots):
+    """A figure with n panels, so many across, and its axes as a list; a row has `row` inches, the rest `more`."""
+    columns = min(n, across)
+    rows = -(-n // columns)
+    fig, axes = new_figure(rows, columns, height=row * rows + more, **subplots)
+    for spare in axes.flat[n:]:
+        spare.set_axis_off()
+    return fig, list(axes.flat[:n])
 
 
 def quick_figure(layout: Sequence[Sequence[str]], *, height: float, margins: dict[str, float], **mosaic):
@@ -282,9 +295,25 @@ def own_runs(fresh: pd.DataFrame | None) -> str:
     return f"diamonds: your own runs, seed{'s' * (len(seeds) > 1)} {' and '.join(seeds)}"
 
 
-def empty_axes(ax: Axes) -> None:
-    """No ticks, no spines: for drawings and unused panels."""
-    ax.set_axis_off()
+def log_axis(ax: Axes) -> None:
+    """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …), decades if it is long."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter("")
+
+
+def above(
+    ax: Axes, x: float, y: float, text: str, size: float, points: tuple[float, float] = (0, 5), colour: str = INK
+) -> None:
+    """Words above a data point, moved right and up by so many typographic points."""
+    ax.annotate(text, (x, y), points, textcoords="offset points", ha="center", va="bottom", fontsize=size, color=colour)
+
+
+def instead(ax: Axes, words: str) -> None:
+    """Words in the middle of a panel that has nothing to show."""
+    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color=GREY, fontsize=8.5)
 
 
 def some_of(n: int, at_most: int) -> list[int]:

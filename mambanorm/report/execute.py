@@ -38,7 +38,7 @@ from mambanorm.basics.atomic import write_text
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm.report import notebooks
-from mambanorm.report.outcome import NotebookOutcome, read_outcome, tags_of
+from mambanorm.report.notebooks import NotebookOutcome, read_outcome, tags_of
 from mambanorm.training import machine
 
 PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")

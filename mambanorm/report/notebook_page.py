@@ -17,8 +17,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from mambanorm.report.markdown import mathml, to_pages
-from mambanorm.report.page import figures, navigation, page, template
+from mambanorm.report.page import figures, mathml, navigation, page, template, to_pages
 
 SHOWN = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain"]
 """The formats of an output, of which the first that it has is shown. None of them needs a script."""

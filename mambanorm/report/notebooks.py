@@ -1,20 +1,37 @@
-"""The study's notebooks and the runs that they need. This much a dry run asks for, and does not wait for the rest.
+"""The study's notebooks: their files, the runs that each needs, and what an executed one shows of itself.
 
 find_notebooks      their files, in teaching order
 copy_notebooks      them in another folder
 study_runs          the runs of each
+read_outcome        an executed notebook → how it went, and what its card has to say
+
+A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
+starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
+tagged `thumbnail` (else the first picture counts). Code cells tagged `found` open the report, with their Markdown and
+their pictures; those tagged `first` stand above all cards, the first of them open, the others folded under the heading
+of their section.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mambanorm.basics.atomic import write_bytes
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import KIT
+from mambanorm.basics.text import spell
+from mambanorm.report.page import markdown
 from mambanorm.study.experiments import study
 from mambanorm.training.grid import check_names, check_task
+
+if TYPE_CHECKING:
+    import nbformat
 
 NOTEBOOKS = KIT / "notebooks"
 
@@ -60,3 +77,139 @@ def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> d
         check_task(task)
     plan = study(scale, tasks, seeds)
     return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
+
+
+@dataclass(frozen=True)
+class NotebookOutcome:
+    """One executed notebook: how it went and what its card shows. `question` and `answer` are Markdown."""
+
+    name: str
+    status: str = "failed"  # ok | failed
+    wall_s: float = 0.0
+    notebook: Path | None = None  # executed, as far as it came
+    html: Path | None = None
+    title: str = ""
+    question: str = ""
+    answer: str = ""
+    thumbnail: bytes | None = None  # PNG
+    found: str = ""  # HTML that opens the index
+    first: tuple[tuple[str, str], ...] = ()  # (heading of its section, HTML) that the index shows above the cards
+    failed_cell: int | None = None  # the number in its brackets: [5]
+    failed_source: str = ""  # first lines
+    error: str = ""  # name and message
+    failed_runs: int = 0  # runs of this notebook that could not be trained
+    earlier: str = ""  # when, if it was not executed this time
+
+    @property
+    def number(self) -> str:
+        """`03` of 03_type; "·" where a name has none."""
+        return (re.findall(r"^\d+", self.name) or ["·"])[0]
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok" and not self.failed_runs
+
+    def __str__(self) -> str:
+        text = f"{'ok    ' if self.ok else 'FAILED'}  {self.name}  {spell(self.wall_s)}"
+        return text if self.ok else f"{text}  {self.problem}"
+
+    @property
+    def problem(self) -> str:
+        """What went wrong, in one line; "" if nothing did."""
+        if self.status != "ok":
+            where = f"cell [{self.failed_cell}]: " if self.failed_cell else ""
+            return where + (self.error.splitlines() or ["unknown error"])[0]
+        return f"{self.failed_runs} of its runs could not be trained" if self.failed_runs else ""
+
+
+def read_outcome(path: Path) -> NotebookOutcome:
+    """The outcome that an executed notebook holds."""
+    import nbformat  # a dry run does not read any
+
+    nb = nbformat.read(path, as_version=4)
+    run = nb.metadata.get("papermill", {})
+    cells = [cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip()]
+    page = path.with_suffix(".html")
+    return NotebookOutcome(
+        name=path.stem,
+        wall_s=run.get("duration") or 0.0,
+        notebook=path,
+        html=page if page.exists() else None,
+        **_heading(nb, path.stem),
+        answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
+        found="\n".join(filter(None, map(_as_html, _outputs(_tagged(cells, "found"))))),
+        first=tuple(_with_headings(nb, "first")),
+        thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
+        **_failure(cells, run.get("crash", "")),
+    )
+
+
+def _heading(nb: nbformat.NotebookNode, name: str) -> dict[str, str]:
+    own = (c for c in nb.cells if c.cell_type == "markdown" and "papermill-error-cell-tag" not in tags_of(c))
+    opening = next((cell.source for cell in own), "")
+    title = re.match(r"#\s+(.+)", opening)
+    question = re.search(r"^\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening, re.MULTILINE | re.DOTALL)
+    return {"title": title[1].strip() if title else name, "question": question[1].strip() if question else ""}
+
+
+def _failure(cells: list, crash: str) -> dict:
+    """Status, and for a failure the number, source and error of its cell."""
+    failed = [i for i, cell in enumerate(cells) if any(o.output_type == "error" for o in cell.outputs)]
+    if not failed and not crash:
+        return {"status": "ok"}
+    # a dead kernel leaves no error in a cell: the failed cell is then the last one that was started
+    started = [i for i, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")]
+    where = (failed[:1] or started[-1:] or [None])[0]
+    if where is None:
+        return {"status": "failed", "error": crash}
+    found = [f"{o.ename}: {o.evalue}" for o in cells[where].outputs if o.output_type == "error"]
+    error = re.sub(r"\x1b\[[0-9;]*m", "", (found or [crash])[0])[:600]
+    source = "\n".join(cells[where].source.strip().splitlines()[:4])
+    return {"status": "failed", "failed_cell": where + 1, "failed_source": source, "error": error}
+
+
+def tags_of(cell: nbformat.NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def _tagged(cells: list, tag: str) -> list:
+    return [cell for cell in cells if tag in tags_of(cell)]
+
+
+def _outputs(cells: list) -> list:
+    return [output for cell in cells for output in cell.outputs]
+
+
+def _text(output: nbformat.NotebookNode) -> str:
+    """The Markdown of an output; lines of plain text stay lines."""
+    data = output.get("data", {})
+    if "text/markdown" in data:
+        return data["text/markdown"].strip()
+    plain = output.text if output.output_type == "stream" and output.name == "stdout" else data.get("text/plain", "")
+    return plain.strip().replace("\n", "  \n")
+
+
+def _with_headings(nb: nbformat.NotebookNode, tag: str) -> Iterator[tuple[str, str]]:
+    """(The heading above it, HTML) of each cell with this tag that shows something."""
+    heading = ""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            heading = (re.findall(r"^#+\s+(.+)", cell.source, re.MULTILINE) or [heading])[-1]
+        elif tag in tags_of(cell) and (shown := "\n".join(filter(None, map(_as_html, cell.outputs)))):
+            yield heading, shown
+
+
+def _as_html(output: nbformat.NotebookNode) -> str:
+    """A picture, the Markdown or the HTML of an output; "" if it has none of them."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        words = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""), quote=True)
+        return f'<img alt="{words}" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+    if "text/markdown" in data:
+        return f"<div>{markdown(data['text/markdown'])}</div>"
+    return data.get("text/html", "")
+
+
+def _picture(cells: list) -> bytes | None:
+    found = (output.data["image/png"] for output in _outputs(cells) if "image/png" in output.get("data", {}))
+    return next((base64.b64decode(picture) for picture in found), None)

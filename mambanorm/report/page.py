@@ -1,40 +1,53 @@
-"""The frame of every page of the report, from the files in `templates/`: no script, no network, light and dark.
+"""The frame of every page of the report, from the files in `templates/`, and its text: no script, no network.
 
-page        title, styles and body → a whole page
-template    a file of `templates/` with its $names filled in
-navigation  links to the page before, the index and the page after
-figures     HTML, its figures enlarged by a click
+page                title, styles and body → a whole page
+template            a file of `templates/`, a Jinja template, with its values
+navigation          links to the page before, the index and the page after
+figures             HTML, its figures enlarged by a click
+markdown, mathml    Markdown → HTML;  TeX → MathML
+key_lines           an answer → at most three lines, for which a card has room
+to_pages            links to notebooks → links to their pages; to files beside the notebooks → their names
 """
 
 from __future__ import annotations
 
 import html
 import re
+from functools import cache
 from pathlib import Path
-from string import Template
-
-from mambanorm.report.outcome import NotebookOutcome
+from xml.etree.ElementTree import tostring
 
 TEMPLATES = Path(__file__).with_name("templates")
+LONGEST_LINE = 96  # characters in a line of a card
+ACTIVE = {"href", "style", "class", "id"}  # attributes that a formula could bring into a page
 
 
 def page(title: str, body: str, *styles: str) -> str:
     """A page. `title` is text and `body` HTML; the styles follow those that every page has."""
-    style = "\n".join([template("look.css"), *styles])
-    return template("page.html", title=html.escape(title), style=style, body=body)
+    return template("page.html", title=title, style="\n".join([template("look.css"), *styles]), body=body)
 
 
-def template(name: str, **values: str) -> str:
-    """The file with its values. KeyError for a $name without one."""
-    return Template((TEMPLATES / name).read_text(encoding="utf-8")).substitute(values)
+def template(name: str, **values: object) -> str:
+    """The file with its values, which are escaped unless it says `|safe`. An error for a name without a value."""
+    return _environment().get_template(name).render(values)
 
 
-def navigation(before: NotebookOutcome | None = None, after: NotebookOutcome | None = None) -> str:
-    """Links to the page before, the index and the page after; where there is none its place stays empty."""
+@cache
+def _environment():
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    how = dict(autoescape=True, undefined=StrictUndefined)
+    how |= dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    return Environment(loader=FileSystemLoader(TEMPLATES), **how)
+
+
+def navigation(before: tuple[str, str] | None = None, after: tuple[str, str] | None = None) -> str:
+    """Links to the page before, the index and the page after, each its title and address; where there is none its place
+    stays empty."""
     links = []
     for kind, text, to in (("prev", "← {}", before), ("next", "{} →", after)):
-        title = html.escape(text.format(to.title)) if to else ""
-        links.append(f'<a rel="{kind}" href="{attribute(to.html.name)}">{title}</a>' if to else "<span></span>")
+        title = html.escape(text.format(to[0])) if to else ""
+        links.append(f'<a rel="{kind}" href="{attribute(to[1])}">{title}</a>' if to else "<span></span>")
     return f'<nav class="pages">{links[0]}<a href="index.html">All notebooks</a>{links[1]}</nav>'
 
 
@@ -48,3 +61,73 @@ def figures(text: str) -> str:
 def attribute(text: str) -> str:
     """Text that may stand between the quotes of an HTML attribute."""
     return html.escape(text, quote=True)
+
+
+def to_pages(text: str) -> str:
+    """The HTML, with links to the notebooks' pages instead of the notebooks. A link to another file of the checkout
+    becomes the file's name: a report may lie anywhere."""
+    text = re.sub(r'<a [^>]*href="\.\./([^"#]+)[^"]*"[^>]*>(.*?)</a>', r"\2 (<code>\1</code>)", text, flags=re.DOTALL)
+    return re.sub(r'(href="[\w-]+)\.ipynb(["#])', r"\1.html\2", text)
+
+
+OPENING = re.compile(r"\*\*Answer\.?\*\*(?: \((.*?)\))?\.?\s*")
+"""How an answer begins: `**Answer** (quick scale · 3 seeds: a sketch).`"""
+
+
+def key_lines(answer: str) -> list[str]:
+    """The first sentence of each of an answer's first three paragraphs or bullets; where there are fewer than three,
+    its first three sentences. Left out are its opening, its tables with the paragraph that introduces each, and
+    sentences that do not fit into a line."""
+    blocks = re.split(r"  \n|\n\s*\n|\n(?=\s*[-*] )", OPENING.sub("", answer, count=1))
+    blocks = [one for one, after in zip(blocks, [*blocks[1:], ""], strict=True) if not after.lstrip().startswith("|")]
+    texts = [" ".join(block.split()).removeprefix("- ").removeprefix("* ") for block in blocks]
+    sentences = [re.split(r"(?<=[.!?]) (?=[^a-z])", text) for text in texts if text and text[0] not in "|#<"]
+    found = [[one for one in some if not one.endswith(":")] for some in sentences]  # that would announce a table
+    first, every = [some[0] for some in found if some], [one for some in found for one in some]
+    lines = first if len(first) > 2 else every
+    return list(filter(None, map(_shortened, lines)))[:3] or [f"{line[:LONGEST_LINE]} …" for line in lines[:1]]
+
+
+def _shortened(line: str) -> str:
+    """A line of at most LONGEST_LINE characters. A longer one is cut, with "…", at a semicolon or a comma after one,
+    else at a comma in the second half; never within brackets or emphasis. "" if it has no such place."""
+    if len(re.sub(r"[*`]", "", line)) <= LONGEST_LINE:
+        return line
+    ends = [match.start() for match in re.finditer("[;,] ", line[:LONGEST_LINE]) if _closed(line[: match.start()])]
+    several = any(line[end] == ";" for end in ends)
+    clauses = ends if several else [end for end in ends if end > LONGEST_LINE / 2]
+    return f"{line[: clauses[-1]]} …" if clauses else ""
+
+
+def _closed(text: str) -> bool:
+    pairs = all(text.count(left) == text.count(right) for left, right in ("()", "[]"))
+    return pairs and not any(text.count(mark) % 2 for mark in ("**", "`", "$"))
+
+
+def markdown(text: str) -> str:
+    """Markdown → HTML; HTML within it is shown, not obeyed."""
+    import mistune
+
+    parse = mistune.create_markdown(escape=True, plugins=["table", "math"])
+    parse.renderer.register("inline_math", lambda _, tex: mathml(tex))
+    parse.renderer.register("block_math", lambda _, tex: mathml(tex, display="block"))
+    return to_pages(parse(text))
+
+
+def mathml(tex: str, display: str = "inline") -> str:
+    """TeX → MathML, which browsers draw without a script or a network. What cannot be read stays as it is.
+
+    The text of a formula is escaped after the conversion, which would bring `\\text{<script>}` to life; \\href and
+    \\style leave nothing.
+    """
+    from latex2mathml.converter import convert_to_element
+
+    try:
+        formula = convert_to_element(tex, display=display)
+    except Exception:  # it has a dozen kinds of them, and none is worth a page
+        return f"<code>{html.escape(tex)}</code>"
+    for element in formula.iter():
+        element.text = html.unescape(element.text or "")  # it writes its signs as entities
+        for name in ACTIVE.intersection(element.keys()):
+            del element.attrib[name]
+    return tostring(formula, encoding="unicode")

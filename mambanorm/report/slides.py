@@ -22,10 +22,8 @@ import nbformat
 
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.errors import unknown
-from mambanorm.report.markdown import OPENING, key_lines, markdown
-from mambanorm.report.notebooks import find_notebooks
-from mambanorm.report.outcome import read_outcome, tags_of
-from mambanorm.report.page import TEMPLATES, attribute, template
+from mambanorm.report.notebooks import find_notebooks, read_outcome, tags_of
+from mambanorm.report.page import OPENING, TEMPLATES, attribute, key_lines, markdown, template
 
 QUESTION = re.compile(r"\bPredict\b|\*\*Guess")
 """A Markdown cell with one of these asks the reader something: it becomes a slide."""

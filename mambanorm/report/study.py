@@ -24,14 +24,12 @@ from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
-from mambanorm.report.notebooks import find_notebooks, study_runs
-from mambanorm.report.outcome import NotebookOutcome, read_outcome
+from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome, study_runs
 from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
-from mambanorm.training.grid import check_names, unique
+from mambanorm.training.grid import check_names, check_seeds, unique
 from mambanorm.training.recorded_results import recorded_ids, recorded_runs
-from mambanorm.training.seeds import check_seeds
 from mambanorm.training.store import missing_runs
 from mambanorm.training.store import runs_dir as store_dir
 from mambanorm.training.sweep import sweep

@@ -1,9 +1,12 @@
-"""Differences of differences: does one norm gain more from a change than another?
+"""Contrasts: does one norm gain more from a change than another, what does a further site bring, and Table 2 beside us.
 
     difference_of_differences   (a − b) − (c − d) over the seeds that all four arms share
     place_against               names → arms: one norm's gain from standing after the SSM, less that of each other norm
     second_norm                 the same norm at both sites, less that norm at the better of the two sites
     interaction                 names → arms: NormVary's gain with a norm after the SSM, less its gain without one
+    site_gains                  what a norm at one more site brings, seed by seed
+    printed_table, printed_gain, gains_beside   Table 2 as it is printed, and beside our gains
+    cost_table, commands        what Table 2's tasks that were not run would cost here, and what runs them
 
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, each for one comparison
 alone.
@@ -11,13 +14,19 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
 from mambanorm.arms import Arm
-from mambanorm.study.intervals import t_interval
-from mambanorm.study.tables import by_seed, check_frame, paired, summarize
+from mambanorm.basics.text import prefixed, spell
+from mambanorm.study.experiments import OWN, VALIDATION_ARMS
+from mambanorm.study.paper import TABLE_2_ARMS, paper_values
+from mambanorm.study.plan import plan, plan_table
+from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, paired, points, summarize, t_interval
+from mambanorm.training.grid import base_config
+from mambanorm.training.presets import LANGUAGE_TASKS, SEEDS_PER_ARM
 
 Four = tuple[str, str, str, str]
 COLUMNS = ["task", "step", "difference", "low", "high", "n"]
@@ -64,3 +73,98 @@ def interaction(after: Iterable[str] = ("GN", "LN")) -> dict[str, Four]:
     """N2 → the four arms of: what NormVary adds to RMSN with this N2, less what it adds without one."""
     without = ("NormVary>SSM>None", "RMSN>SSM>None")
     return {n2: (f"NormVary>SSM>{n2}", f"RMSN>SSM>{n2}", *without) for n2 in after}
+
+
+def site_gains(frame: pd.DataFrame) -> pd.DataFrame:
+    """The gain of each arm with one further site over OWN, over shared seeds, one row a task, norm and site.
+
+    Columns: task, site, norm, arm, gain (mean), low, high (95 % t-interval), n, per_seed (list), unit. More is better:
+    points of test accuracy; of a language model bits a character that the test loss is lower. A run that diverged
+    counts as chance. ValueError for a frame without runs, and on a task without OWN.
+    """
+    check_frame(frame, ("task", "arm", "seed", "test_accuracy", "status"))
+    rows = []
+    for task, here in frame.groupby("task", sort=False):
+        lost, unit = here.status == "diverged", "points"
+        if task in LANGUAGE_TASKS:
+            worth, unit = -here.test_loss.where(~lost, here.chance_loss) / math.log(2), "fewer bits a character"
+        else:
+            worth = 100 * here.test_accuracy.where(~lost, here.chance)
+        scored = here.assign(worth=worth)
+        own = by_seed(scored, str(task), str(OWN), "worth")
+        for arm in dict.fromkeys(scored.arm):
+            parsed = Arm.parse(arm)
+            if parsed[:2] == OWN[:2] and len(parsed.more) == 1:
+                gains = (by_seed(scored, str(task), arm, "worth") - own).dropna()
+                low, high = t_interval(gains)
+                (site, norm), facts = parsed.more[0], dict(gain=gains.mean(), low=low, high=high, n=len(gains))
+                rows.append(dict(task=task, site=site, norm=norm, arm=arm, **facts, per_seed=gains.tolist(), unit=unit))
+    return pd.DataFrame(rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Table 2 (notebook 08)
+
+PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
+PROPOSALS = (PROPOSAL, "NormVary>SSM>LN")
+SCALES = ("lab", "paper")
+FACTS = dict(parameters="parameters", steps="steps", tokens="tokens", flops="FLOPs", bytes="bytes of memory")
+
+
+def printed_gain() -> pd.Series:
+    """The paper's task → proposal minus original, in percentage points."""
+    means = 100 * paper_values("sequence").query("source == 'Table 2'").pivot(
+        index="task", columns="arm", values="accuracy"
+    )
+    return (means[PROPOSAL] - means[ORIGINAL]).rename("gain")
+
+
+def printed_table() -> pd.DataFrame:
+    """One row a task of the paper: both arms as "37.90 ± 0.23" (per cent, sd over three seeds), and the gain."""
+    rows = paper_values("sequence").query("source == 'Table 2'")
+    cells = rows.assign(cell=[f"{100 * row.accuracy:.2f} ± {100 * row.sd:.2f}" for row in rows.itertuples()])
+    table = cells.pivot(index="task", columns="arm", values="cell")[list(TABLE_2_ARMS.values())]
+    return table.assign(gain=printed_gain().map("{:+.2f} points".format))
+
+
+def gains_beside(steps: pd.DataFrame) -> pd.DataFrame:
+    """The paper's gain beside ours, both in words, one row a task: the paper's four, then others of ours. `steps`: a
+    frame of `tables.paired`, of which the rows that set a proposal against the original are taken."""
+    ours = steps[steps.a.isin(PROPOSALS) & (steps.b == ORIGINAL)]
+    said = [f"{Arm.parse(row.a).label}: {points(row.difference, row.low, row.high)}" for row in ours.itertuples()]
+    said = pd.Series(said, ours.task.replace(SAME_TASK), dtype=object).groupby(level=0, sort=False).agg("; ".join)
+    theirs = printed_table().gain
+    here = ", ".join(ours.scale.unique()) or "not run"
+    both = theirs.index.append(said.index.difference(theirs.index))
+    table = {"the paper": theirs.reindex(both, fill_value="–"), f"ours, {here}": said.reindex(both)}
+    return pd.DataFrame(table).fillna("not run").rename_axis("task")
+
+
+def cost_table(tasks: Sequence[str], *, measured: bool = True) -> pd.DataFrame:
+    """What tasks that were not run would cost: of one run at the paper's settings its parameters, steps, tokens, FLOPs
+    and bytes; of all runs of notebook 08 the time on this machine at each scale, one after another.
+
+    Every arm is counted as NormVary→GN. The time is that of the training's FLOPs at the speed of a few timed steps on
+    two rows of the first task; `measured=False` leaves it out ("–"). No row for no task.
+    """
+    if not tasks:
+        return pd.DataFrame()
+    cost = plan_table([base_config(t, s, arm=PROPOSAL) for t in tasks for s in SCALES], measured=False)
+    cost["runs"] = len(VALIDATION_ARMS) * cost.scale.map(SEEDS_PER_ARM)
+    speed = _flops_a_second(tasks[0]) if measured else float("nan")
+    times = cost.assign(s=cost.runs * cost.flops / speed).pivot(index="task", columns="scale", values="s")
+    times = times[list(SCALES)].map(lambda s: "–" if math.isnan(s) else spell(3600 * float(f"{s / 3600:.1g}")))
+    times.columns = [f"{s}, {cost.runs[cost.scale == s].iloc[0]} runs" for s in SCALES]
+    facts = cost[cost.scale == "paper"].set_index("task")[list(FACTS)]
+    return facts.map(prefixed).rename(columns=FACTS).add_suffix(", one run").join(times).loc[list(tasks)]
+
+
+def _flops_a_second(task: str) -> float:
+    timed = plan(base_config(task, SCALES[0], arm=PROPOSAL, batch_size=2))
+    return timed["flops_per_step"] / timed["seconds_per_step"]
+
+
+def commands(tasks: Iterable[str], scale: str = "paper") -> str:
+    """The line of a shell for each task: fetch or draw its data, then run notebook 08 on it."""
+    line = "mambanorm tasks --prepare {0} --scale {1} && mambanorm study --notebooks 08 --tasks {0} --scale {1}"
+    return "\n".join(line.format(task, scale) for task in tasks)

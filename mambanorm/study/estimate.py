@@ -5,9 +5,8 @@ needs no data.
 
 Map
     dry_run         the two lines that the command line prints
-    how_long        the missing runs → seconds, and a sentence that says so
-    estimate        the missing runs → seconds, and what the estimate is based on
-    measured_rate   a few steps of one run → seconds per unit of `relative_cost` (training/sweep.py)
+    how_long        the missing runs → seconds, and a sentence that says so;   estimate: and what they are based on
+    measured_rate   a few steps of one run → seconds per unit of `relative_cost` (training/grid.py)
 """
 
 from __future__ import annotations
@@ -69,18 +68,17 @@ def estimate(
 
     `anywhere`: stored runs of other machines count too.
     """
-    frame, seconds, like, tried = load_runs(runs_dir, status="ok"), 0.0, 0, []
+    frame, seconds, like, tried = load_runs(runs_dir, status="ok"), 0.0, 0, {}
     for kind in dict.fromkeys((config.task, config.threads, config.model) for config in missing):
         mine = [config for config in missing if (config.task, config.threads, config.model) == kind]
         rate, n = _stored_rate(frame, mine[0], anywhere=anywhere)
         like += n
         if rate is None:
-            rate = measured_rate(mine[0])
-            tried.append(kind[0])
+            rate = tried[kind[0]] = measured_rate(mine[0])
         seconds += rate * sum(map(relative_cost, mine))
     sources = [f"the times of {plural(like, 'like run')} in the store"] if like else []
     if tried:
-        sources.append(f"a few steps of one run on {', '.join(dict.fromkeys(tried))}, timed just now")
+        sources.append(f"a few steps of one run on {', '.join(tried)}, timed just now")
     return seconds / workers, f"judged by {' and by '.join(sources)}"
 
 

@@ -2,15 +2,9 @@
 
 An experiment is a visible list built by plain Python from `RunConfig`s (`config.py`).
 
-    TYPE_ARMS … VALIDATION_ARMS         which arms each section of the paper compares
-    site_arms                           beyond the paper: one norm more, at each further site
-    study                               notebook → the runs that it needs
-    depth_runs, figure_9_runs           Figure 9: outputs over depth
-    failure_runs, failing_runs          §4.6 and Figure 10: models that end non-finite
-    growth_runs, deep_runs              Figure 9 where training fails; weights of deep models (Appendix B)
-    autonorm_runs, distilled, fine_tuned    S2: its named models, a student of its teacher, pre-training and fine-tuning
-    lr_grid, all_rates                  the learning rates that every arm of a verdict may choose from
-    ladder, ladder_runs                 rates so high that training ends
+    TYPE_ARMS … VALIDATION_ARMS, site_arms     which arms each section of the paper compares, and beyond it
+    study                           notebook → the runs that it needs
+    depth_runs … ladder_runs        outputs over depth, models that fail, weights of deep models, S2, learning rates
 """
 
 from __future__ import annotations
@@ -23,10 +17,9 @@ from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm,
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, check_names, grid, unique
-from mambanorm.training.own_rates import at_own_rates
+from mambanorm.training.grid import base_config, check_names, check_seeds, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
-from mambanorm.training.seeds import check_seeds
+from mambanorm.training.recorded_results import at_own_rates
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""
@@ -45,16 +38,8 @@ NORMVARY_CORE_ARMS = arms(
 """§4.5 and what isolates NormVary: the original and the proposal, the two arms between them, because Table 2 changes
 both norms at once (I7), and NormVary with uniform weights."""
 
-NORMVARY_ARMS = list(
-    dict.fromkeys(
-        [
-            *NORMVARY_CORE_ARMS,
-            *(Arm("NormVary", n2) for n2 in PAPER_NORMS),
-            *(Arm("RMSN", n2) for n2 in PAPER_NORMS),
-            *arms("NormVary-fixed>SSM>LN", "LN>SSM>LN"),
-        ]
-    )
-)
+BOTH_N1 = [Arm(n1, n2) for n1 in ("NormVary", "RMSN") for n2 in PAPER_NORMS]
+NORMVARY_ARMS = [*dict.fromkeys([*NORMVARY_CORE_ARMS, *BOTH_N1, *arms("NormVary-fixed>SSM>LN", "LN>SSM>LN")])]
 """NormVary before each N2, beside RMSN before the same N2."""
 
 VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
@@ -183,6 +168,7 @@ def _failing_cell(norm: str, scale: str, seeds: int | Iterable[int], train_rows:
 
 
 def _few(train_rows: int) -> dict[str, int]:
+    """0: as many as the scale has."""
     return dict(train_rows=train_rows) if train_rows else {}
 
 
@@ -210,10 +196,7 @@ CROSSING_ARMS = arms(
 )  # fmt: skip
 """S2's adaptive norm at the two places of a Mamba block, beside the paper's and a fixed one."""
 
-PRE_TRAINED_ON = {
-    "energy": "california_housing", "diabetes": "california_housing",
-    "cifar10_images": "cifar100_images",
-}  # fmt: skip
+PRE_TRAINED_ON = dict.fromkeys(("energy", "diabetes"), "california_housing") | dict(cifar10_images="cifar100_images")
 """Small task → the task whose weights it starts from (S2, §IV.C.1)."""
 
 

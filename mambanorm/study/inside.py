@@ -1,9 +1,12 @@
-"""The models of notebook 07 from inside: weights turned up, trained weights, growth over depth, how runs ended.
+"""Inside a block and inside trained models: the gate, a scan by hand, both modes, growth over depth, how runs ended.
 
-turned_up, stored_model     a model with larger weights; a model with a stored run's weights
+sizes_inside                what a block does with an input that grows (notebook 04)
+INPUTS, parse_numbers, scan_by_hand     a scan small enough to follow
+both_modes, modes_table     trained models scored in train and eval mode (notebook 04)
+turned_up                   a model with larger weights; the rest of this list is notebook 07's
 residual_growth, as_shown   what the residual stream does over the blocks, as numbers and as a table to read
-scores, called              whether each model beats chance, and what they are called
 norms_of_stored             Figure 9's data of stored runs
+scores, called              whether each model beats chance, and what they are called
 came_of                     how runs ended
 watched                     a run trained once more, its singular values at every step
 phases_of, edges            Figure 10's three steps of a run, and where a random matrix's singular values lie
@@ -11,24 +14,153 @@ phases_of, edges            Figure 10's three steps of a run, and where a random
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mambanorm import diagnostics
 from mambanorm.arms import Arm
+from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
 from mambanorm.models.build import build_model
+from mambanorm.operations import selective_scan
 from mambanorm.study.intervals import clopper_pearson
+from mambanorm.study.robustness import stored_model
 from mambanorm.study.tables import percent
 from mambanorm.tasks import load_task
-from mambanorm.training.result import RunResult
+from mambanorm.training.result import RunResult, StoredRun
 from mambanorm.training.run import train
-from mambanorm.training.stored_run import StoredRun
+from mambanorm.training.store import find_run
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the gate: in Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, the scan's and the gate's; a
+# norm after the SSM stands on the scan's branch alone
+
+GATE_SITES = ["n2", "z", "branch"]
+SIZE = (8, 64, 32)
+
+
+def sizes_inside(arms: Iterable[str], factors: Sequence[float] = (1, 10, 100), seed: int = 0) -> pd.DataFrame:
+    """Root mean squares inside one untrained block whose input, (8, 64, 32) normal numbers, is multiplied by a factor.
+
+    One row an arm and factor (the index), one column a site: `n2`, the output of the norm after the SSM; `z`, the
+    gate's input, before SiLU; `branch`, what the block adds to the residual stream. ValueError for an unknown arm.
+    """
+    rows = {}
+    for arm, factor in product(map(Arm.parse, arms), factors):
+        torch.manual_seed(seed)  # every arm gets the same weights and the same input
+        block, x = MambaBlock(SIZE[-1], *arm), torch.randn(SIZE)
+        with torch.no_grad(), diagnostics.record_sites(block, GATE_SITES) as seen:
+            block(factor * x)
+        rows[str(arm), factor] = seen.frame().set_index("site").rms[GATE_SITES].tolist()
+    return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["arm", "factor"]), GATE_SITES)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a scan by hand
+
+LENGTH, STATES = 32, 4
+LONGEST = 64
+INPUTS: dict[str, list[float]] = {
+    "one impulse": [0.0] * 4 + [1.0] + [0.0] * 27,
+    "two impulses": [0.0] * 4 + [1.0] + [0.0] * 11 + [-1.0] + [0.0] * 15,
+    "a step": [0.0] * 8 + [1.0] * 16 + [0.0] * 8,
+    "a wave": [math.sin(2 * math.pi * t / 16) for t in range(LENGTH)],
+    "a word, then noise": [1.0] * 2 + [0.25 * (-1) ** (t * t // 3) for t in range(30)],
+}
+"""Name → the numbers of a ready-made input."""
+
+
+@dataclass(frozen=True)
+class HandScan:
+    """u and delta (L,), states (N, L), y (L,): the mean of the states. half_life (N,): steps until a state has decayed
+    to half at the largest Δ, log 2 / (Δ·n·a)."""
+
+    u: Tensor
+    delta: Tensor
+    states: Tensor
+    y: Tensor
+    half_life: Tensor
+
+
+def parse_numbers(text: str) -> list[float]:
+    """`"0 0 1, -2"` → the numbers. ValueError for none, for more than LONGEST, and for what is no finite number."""
+    numbers = []
+    for word in text.replace(",", " ").split():
+        with suppress(ValueError):
+            numbers.append(float(word))
+            if math.isfinite(numbers[-1]):
+                continue
+        raise ValueError(f"{word!r} is no number: write them with blanks between, such as 0 0 1 0.5 -2")
+    if not 1 <= len(numbers) <= LONGEST:
+        raise ValueError(f"{len(numbers)} numbers are given: 1 to {LONGEST} can be drawn")
+    return numbers
+
+
+def scan_by_hand(u: list[float], delta: float, a: float, *, selective: bool = False, n: int = STATES) -> HandScan:
+    """Equation 2 of Gu & Dao 2023 for one channel, B = C = 1: h_t = exp(−Δ_t·n·a)·h_(t−1) + Δ_t·u_t. State n decays at
+    the rate n·a, as the states of a new Mamba block do (S4D-real).
+
+    `selective`: Δ_t = Δ·|u_t| / max|u| instead of Δ everywhere, so that the state holds still where nothing comes in.
+    It stands for the linear layer by which a Mamba block makes Δ from its input. ValueError for a Δ or a that is not
+    above zero.
+    """
+    for name, value in (("delta", delta), ("a", a)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be above 0, got {value!r}")
+    x = torch.tensor(u, dtype=torch.float64)
+    size = x.abs() / x.abs().max().clamp(min=1e-12)
+    steps = delta * (size if selective else torch.ones_like(x))  # (L,)
+    rates = a * torch.arange(1.0, n + 1, dtype=torch.float64)[:, None]  # (N, 1)
+    one = torch.ones_like(rates)
+    wide = x.expand(1, n, -1), steps.expand(1, n, -1)  # a channel a state, so that the scan's outputs are the states
+    states = selective_scan(*wide, -rates, one, one, backend="reference")[0]  # (N, L)
+    half_life = math.log(2) / (float(steps.max().clamp(min=1e-12)) * rates[:, 0])
+    return HandScan(x, steps, states, states.mean(0), half_life)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# both modes: what BN's running averages cost it in evaluation
+
+
+def both_modes(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
+    """Accuracy on the validation split in either mode, one row for each of these runs that the store holds.
+
+    Columns: task, arm, seed, rows (of the split), eval, train (fractions), points_lost (train − eval, percentage
+    points). In train mode the whole split is one batch, and its statistics are those of that batch.
+    """
+    found = []
+    for config in configs:
+        if (run := find_run(config, runs_dir)) is None:
+            continue
+        model, val = stored_model(run), load_task(config.task, config.scale, config.seed).val
+        inputs, lengths, labels = val.batch(slice(None))
+        row = dict(task=config.task, arm=config.arm, seed=config.seed, rows=len(labels))
+        for mode in ("eval", "train"):  # in this order: train mode moves the running averages
+            with torch.no_grad():
+                guess = model.train(mode == "train")(inputs, lengths).argmax(-1)
+            row[mode] = (guess == labels).float().mean().item()
+        found.append(row | dict(points_lost=100 * (row["train"] - row["eval"])))
+    return pd.DataFrame(found, columns=["task", "arm", "seed", "rows", "eval", "train", "points_lost"])
+
+
+def modes_table(modes: pd.DataFrame) -> pd.DataFrame:
+    """Means over the seeds, one row a task and arm: train, eval, points_lost_in_eval, sd_of_points, seeds, rows."""
+    told = dict(train=("train", "mean"), eval=("eval", "mean"), points_lost_in_eval=("points_lost", "mean"))
+    told |= dict(sd_of_points=("points_lost", "std"), seeds=("seed", "nunique"), rows=("rows", "first"))
+    return modes.groupby(["task", "arm"], sort=False).agg(**told)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# growth over depth
 
 ROWS = 32
 """Rows of the training split on which norms over depth are taken."""
@@ -46,18 +178,6 @@ def turned_up(config: RunConfig, gain: float) -> nn.Module:
         block.in_proj.weight *= gain
         block.out_proj.weight *= gain
     return model
-
-
-def stored_model(run: StoredRun) -> nn.Module:
-    """The model of a stored run with the weights of its best validation step."""
-    config = run.config
-    model = build_model(config, load_task(config.task, config.scale, config.seed))
-    model.load_state_dict(run.checkpoint)
-    return model
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# growth over depth
 
 
 def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
@@ -94,16 +214,15 @@ def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
 def scores(runs: Iterable[StoredRun]) -> pd.DataFrame:
     """One row a stored run: task, blocks, steps, arm, its test accuracy with the exact 95 % interval (low, high, n),
     chance, and beats_chance: all of the interval lies above chance, and the run did not diverge."""
-    return pd.DataFrame([_score(run) for run in runs])
-
-
-def _score(run: StoredRun) -> dict:
-    right = run.predictions["label"] == run.predictions["predicted"]
-    low, high = clopper_pearson(int(right.sum()), len(right))
-    config, chance = run.config, run.facts["chance"]
-    facts = {"task": config.task, "blocks": config.n_layers, "steps": config.steps, "arm": label(config.arm)}
-    facts |= {"test_accuracy": right.mean(), "low": low, "high": high, "n": len(right), "chance": chance}
-    return facts | {"beats_chance": run.facts["status"] == "ok" and low > chance}
+    rows = []
+    for run in runs:
+        config, chance = run.config, run.facts["chance"]
+        right = run.predictions["label"] == run.predictions["predicted"]
+        low, high = clopper_pearson(int(right.sum()), len(right))
+        facts = {"task": config.task, "blocks": config.n_layers, "steps": config.steps, "arm": label(config.arm)}
+        facts |= {"test_accuracy": right.mean(), "low": low, "high": high, "n": len(right), "chance": chance}
+        rows.append(facts | {"beats_chance": run.facts["status"] == "ok" and low > chance})
+    return pd.DataFrame(rows)
 
 
 def called(scores: pd.DataFrame) -> str:

@@ -1,16 +1,28 @@
-"""The registry as tables: what each norm is, how it partitions its input (Table 3), what it costs on this machine."""
+"""The registry of norms as tables, and what norms and arms cost on this machine.
+
+norm_table, taxonomy_table  what each norm is, and how it partitions its input (Table 3)
+readme_table                the table of docs/norms.md
+norm_costs                  what each norm costs
+arm_facts                   an arm's parameters, site by site, and how long one of its blocks takes
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 
+from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
+from mambanorm.kernels.threads import exactly_threads
+from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms.registry import NORMS, NormEntry, create_norm
+from mambanorm.training.grid import base_config
 
 
 def norm_table() -> pd.DataFrame:
@@ -68,16 +80,13 @@ def readme_table() -> str:
     """The registry as the Markdown table of docs/norms.md; a test checks that it is this one."""
     lines = ["| norm | statistics over | causal | learns | source |", "|---|---|---|---|---|"]
     for name, entry in NORMS.items():
-        cells = (
-            f"`{name}`",
-            " · ".join(entry.axes) or "–",
-            "yes" if entry.causal else "no",
-            entry.learnable,
-            entry.source,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+        axes, causal = " · ".join(entry.axes) or "–", "yes" if entry.causal else "no"
+        lines.append(f"| `{name}` | {axes} | {causal} | {entry.learnable} | {entry.source} |")
     return "\n".join(lines)
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what norms cost
 
 GUIDE_CLAIMS = {
     "BN": "+2 %",
@@ -113,8 +122,13 @@ def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: i
 def _in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) -> pd.DataFrame:
     """Seconds of each module's forward and backward pass, a row a round; the first two rounds are left out."""
     weight = torch.randn_like(x)
-    rounds = [{name: _one_pass(m, x, weight) for name, m in modules.items()} for _ in range(repeats + 2)]
-    return pd.DataFrame(rounds)[2:]
+
+    def one_pass(module: torch.nn.Module) -> float:
+        start = time.perf_counter()
+        module(x).backward(weight)
+        return time.perf_counter() - start
+
+    return pd.DataFrame([{name: one_pass(m) for name, m in modules.items()} for _ in range(repeats + 2)])[2:]
 
 
 def _middle(times: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +136,64 @@ def _middle(times: pd.DataFrame) -> pd.DataFrame:
     return times.quantile([0.5, 0.25, 0.75]).T
 
 
-def _one_pass(module: torch.nn.Module, x: torch.Tensor, weight: torch.Tensor) -> float:
-    start = time.perf_counter()
-    module(x).backward(weight)
-    return time.perf_counter() - start
+# ---------------------------------------------------------------------------------------------------------------------
+# what arms cost
+
+
+class ArmFacts(NamedTuple):
+    """parameters: place → how many, all blocks together (stem, stem norm, N1, mixers, N2, further if the arm has
+    norms at further sites, final norm, head).
+    block_ms: median time of one block, forward and backward, on (16, 64, d_model); plain_ms: of one without norms."""
+
+    arm: str
+    n_layers: int
+    d_model: int
+    parameters: dict[str, int]
+    block_ms: float
+    plain_ms: float
+
+    @property
+    def total(self) -> int:
+        return sum(self.parameters.values())
+
+
+@lru_cache(64)
+def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None", *, weightless: bool = False) -> ArmFacts:
+    """The facts of a classifier of the digits at scale quick with this arm, its norms outside the blocks included.
+    weightless: those at further sites have no γ and β, as Falcon-Mamba's. ValueError for an unknown norm or arm, and
+    for a norm that does not fit its site. The caller's random state is left alone."""
+    parsed = Arm.parse(arm)
+    config = base_config("digits", "quick", arm=str(parsed), stem_norm=stem_norm, final_norm=final_norm)
+    sizes = {name: getattr(config, name) for name in ("d_model", "n_layers", "d_state", "expand", "d_conv")}
+    outside = dict(stem_norm=stem_norm, final_norm=final_norm, norm_options=_options(parsed, weightless))
+    with torch.random.fork_rng(devices=[]):
+        model = SequenceClassifier(10, in_features=1, arm=parsed, **outside, **sizes)
+    further = ("further",) if parsed.more else ()
+    counts = dict.fromkeys(("stem", "stem norm", "N1", "mixers", "N2", *further, "final norm", "head"), 0)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            counts[_place(name)] += parameter.numel()
+    times = block_ms(str(parsed), config.d_model, weightless=weightless), block_ms("None>SSM>None", config.d_model)
+    return ArmFacts(str(parsed), config.n_layers, config.d_model, counts, *times)
+
+
+def _place(name: str) -> str:
+    """Where in the model a parameter stands: `blocks.0.n1.weight` → N1."""
+    parts = name.split(".")
+    if parts[0] == "blocks":
+        return {"n1": "N1", "n2": "N2", "more": "further"}.get(parts[2], "mixers")
+    return parts[0].replace("_", " ")
+
+
+def _options(arm: Arm, weightless: bool) -> dict[str, dict[str, bool]]:
+    """norm_options; weightless: with which the norms at further sites learn no γ and β."""
+    return {site: {"affine": False} for site, _ in arm.more} if weightless else {}
+
+
+@lru_cache(64)
+def block_ms(arm: str, d_model: int, *, weightless: bool = False) -> float:
+    """Milliseconds of one block, forward and backward, the median of seven; one thread."""
+    with torch.random.fork_rng(devices=[]), exactly_threads(1):
+        parsed = Arm.parse(arm)
+        block = MambaBlock(d_model, *parsed, norm_options=_options(parsed, weightless))
+        return 1e3 * float(_in_turn({arm: block}, torch.randn(16, 64, d_model, requires_grad=True), 7)[arm].median())

@@ -10,8 +10,6 @@ tasks are neither, so only the *pattern* can be compared (which arm beats which)
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pandas as pd
 
 from mambanorm.arms import Arm
@@ -72,98 +70,75 @@ TABLE_3 = {
 }
 
 
-class Inconsistency(NamedTuple):
-    """A place where the paper is at odds with itself: what it says, and what is done here. `named` is a regular
-    expression for the words that must stand beside the code wherever it is cited; a test checks this."""
-
-    paper: str
-    here: str
-    named: str
-
-
 INCONSISTENCIES = {
-    "I1": Inconsistency(
+    "I1": (
         "Table 1 prints LN twice in each block and IN never",
         "by the order of the rows the first is IN; the printed label stands beside it",
-        named="row",
     ),
-    "I2": Inconsistency(
+    "I2": (
         "NormVary's Eq. 8 and 11 leave out the variance of the means",
         '`statistics="total"` has it, `"literal"` computes what is printed',
-        named="variance of the means|Eq. 8 and 11",
     ),
-    "I3": Inconsistency(
+    "I3": (
         "norms over the positions see the future, which a language model must not",
         "every norm says whether it is causal; `LanguageModel` refuses the others",
-        named="future|later position",
     ),
-    "I4a": Inconsistency(
+    "I4a": (
         "§3.2 announces five methods and lists four: IN is missing",
         "all five are run",
-        named="five",
     ),
-    "I4b": Inconsistency(
+    "I4b": (
         "§2.1 swaps M and N: it calls N the input's size, but gives x the size M and the state h the size N",
         "N is the state's size (`d_state`), as in the rest of the literature",
-        named="M and N",
     ),
-    "I4c": Inconsistency(
+    "I4c": (
         "C.1 and C.2 are one text printed twice, so that the recipe for Breakfast is missing",
         "the recipe for Breakfast is our choice, and marked as such",
-        named="Breakfast",
     ),
-    "I4d": Inconsistency(
+    "I4d": (
         "Appendix C refers to “Table 5”, for ImageNet-1k trained for 100 epochs; there is no Table 5 (nor 4)",
         "there are no numbers to set beside ours",
-        named="Table 5",
     ),
-    "I4e": Inconsistency(
+    "I4e": (
         "§4.5 announces sequences and images, but no row of Table 2 is named vision",
         "its four rows are read as sequences",
-        named="vision",
     ),
-    "I4f": Inconsistency(
+    "I4f": (
         "Bi-Mamba is cited as IN after the SSM (§2.3) and as LN on both sides (§3.2)",
         "both are kept, as two presets",
-        named="Bi-Mamba",
     ),
-    "I5": Inconsistency(
+    "I5": (
         "Figure 9 shows less than is concluded from it: outputs, where Appendix B speaks of weights; and four layers, "
         "where the text calls the growth exponential",
         "outputs and weights are both measured, at 4 to 24 layers",
-        named="Figure 9|exponential",
     ),
-    "I6": Inconsistency(
+    "I6": (
         "§4.6: without norms the SSM “consistently produces infinite values”, but §4.2 has 7.0 and 10.7 % for such "
         "models; VMamba keeps norms outside its blocks",
         "each run says whether and where it diverged; norms outside the blocks are off unless asked for",
-        named="infinite|7.0 %|outside the blocks|stem_norm",
     ),
-    "I7": Inconsistency(
+    "I7": (
         "Table 2 changes both norms at once",
         "the arms in between are trained as well",
-        named="Table 2|at once|share|2×2",
     ),
-    "I10": Inconsistency(
+    "I10": (
         "a norm after the SSM is said to keep the outputs in scale; but the gate sees the raw input, and an untrained "
         "BN in eval mode is no norm",
         "shown in notebooks 04 and 07",
-        named="gate|untrained BN",
     ),
-    "I14": Inconsistency(
+    "I14": (
         "Table 3 and Eq. 11–12 take LN and RMSN over all positions, Mamba's code takes them per token",
         "both are norms here: `LN` and `LN-DL`, `RMSN` and `RMSN-DL`",
-        named="Table 3|per token",
     ),
 }
-"""Code → what is at odds: the one list of such codes (those left out belong to other texts). Notebook 00 prints it."""
+"""Code → where the paper is at odds with itself, and what is done here: the one list of such codes (those left out
+belong to other texts). Notebook 00 prints it."""
 
 
 def inconsistency_table() -> pd.DataFrame:
     """INCONSISTENCIES as a table: its index is the code, its columns what is at odds and what is done here."""
-    rows = {code: (entry.paper, entry.here) for code, entry in INCONSISTENCIES.items()}
     columns = ["what is at odds", "what is done here"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("code")
+    return pd.DataFrame.from_dict(INCONSISTENCIES, orient="index", columns=columns).rename_axis("code")
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:
@@ -172,45 +147,24 @@ def paper_values(kind: str | None = None) -> pd.DataFrame:
     another."""
     if kind is not None and kind not in MAIN_TASKS:
         raise unknown("kind of the paper's experiments", kind, MAIN_TASKS)
-    rows = [*_table_1(), *_printed_in_text(FIGURE_5, "Figure 5"), *_printed_in_text(FIGURE_7, "Figure 7"), *_table_2()]
+    rows = []
+
+    def add(kind: str, task: str, arm: str, percent: float, source: str, printed: str, note="", sd=float("nan")):
+        place = dict(source=source, section=SECTIONS[source], printed=printed, note=note)
+        rows.append(dict(kind=kind, task=task, arm=arm, accuracy=round(percent / 100, 6), sd=sd / 100) | place)
+
+    for of, norms in TABLE_1.items():
+        for norm, (before, after) in norms.items():
+            label, note = "LN" if norm == "IN" else norm, TABLE_1_NOTES.get((of, norm), "")
+            add(of, MAIN_TASKS[of], f"{norm}>SSM>None", before, "Table 1", f"{label}→SSM→None", note)
+            note += "; equals no norm at all" if after == FIGURE_5[of]["None>SSM>None"] else ""
+            add(of, MAIN_TASKS[of], f"None>SSM>{norm}", after, "Table 1", f"None→SSM→{label}", note)
+    for source, bars in (("Figure 5", FIGURE_5), ("Figure 7", FIGURE_7)):  # what the text gives for bars
+        for of, arms in bars.items():
+            for arm, percent in arms.items():
+                add(of, MAIN_TASKS[of], arm, percent, source, Arm.parse(arm).label)
+    for task, pair in TABLE_2.items():
+        for (label, arm), (mean, sd) in zip(TABLE_2_ARMS.items(), pair, strict=True):
+            add("sequence", task, arm, mean, "Table 2", label, TABLE_2_NOTE, sd)
     values = pd.DataFrame(rows, columns=COLUMNS)
     return values if kind is None else values[values.kind == kind].reset_index(drop=True)
-
-
-def _row(kind: str, task: str, arm: str, percent: float, sd: float, source: str, printed: str, note: str = "") -> dict:
-    numbers = dict(accuracy=round(percent / 100, 6), sd=sd / 100)
-    place = dict(source=source, section=SECTIONS[source])
-    return dict(kind=kind, task=task, arm=str(Arm.parse(arm)), printed=printed, note=note, **place, **numbers)
-
-
-def _table_1() -> list[dict]:
-    """Twenty values: five norms, before and after, sequence and vision."""
-    rows = []
-    for kind, norms in TABLE_1.items():
-        for norm, (before, after) in norms.items():
-            label = "LN" if norm == "IN" else norm
-            common = dict(kind=kind, task=MAIN_TASKS[kind], sd=float("nan"), source="Table 1")
-            common["note"] = TABLE_1_NOTES.get((kind, norm), "")
-            rows.append(_row(arm=f"{norm}>SSM>None", percent=before, printed=f"{label}→SSM→None", **common))
-            if after == FIGURE_5[kind]["None>SSM>None"]:
-                common["note"] += "; equals no norm at all"
-            rows.append(_row(arm=f"None>SSM>{norm}", percent=after, printed=f"None→SSM→{label}", **common))
-    return rows
-
-
-def _printed_in_text(values: dict[str, dict[str, float]], source: str) -> list[dict]:
-    """The numbers that the text gives for a figure's bars."""
-    return [
-        _row(kind, MAIN_TASKS[kind], arm, percent, float("nan"), source, Arm.parse(arm).label)
-        for kind, arms in values.items()
-        for arm, percent in arms.items()
-    ]
-
-
-def _table_2() -> list[dict]:
-    """Eight values with their spread over three seeds."""
-    return [
-        _row("sequence", task, arm, mean, sd, "Table 2", label, TABLE_2_NOTE)
-        for task, pair in TABLE_2.items()
-        for (label, arm), (mean, sd) in zip(TABLE_2_ARMS.items(), pair, strict=True)
-    ]

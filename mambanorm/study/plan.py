@@ -2,8 +2,8 @@
 
 Map
     plan, plan_table    a config, or several → the figures
-    table_text          the figures as a Markdown table
     check_trainable     refuses what training would refuse
+    table_text          the figures as a Markdown table
     shape_of            what a task's data look like
     measure             a few steps on random data of that shape → seconds
 
@@ -68,8 +68,13 @@ def plan(config: RunConfig, *, measured: bool = True, data: TaskData | None = No
     shape = shape_of(config) if data is None else shape_of_data(data)
     model = _counted(config, shape)
     parameters = sum(p.numel() for p in model.parameters())
-    if measured:
-        _check_memory(config, parameters)
+    needed, there = 4 * FLOAT * parameters, machine.memory()
+    if measured and needed > there and machine.pick_device(config.device).type == "cpu":
+        raise ValueError(
+            f"{prefixed(parameters)} weights with gradients and moments take {prefixed(needed)}B, and this machine has "
+            f"{prefixed(there)}B, so no step can be timed here: choose a smaller model, or measure nothing "
+            "(--no-measure, measured=False)"
+        )
     flops = 3 * sum(forward_flops(model, config.batch_size, shape.length).values())
     step_s, row_s = measure(config, shape) if measured else (math.nan, math.nan)
     evaluations = math.ceil(config.steps / config.eval_every)
@@ -98,16 +103,6 @@ def _counted(config: RunConfig, shape: Shape) -> nn.Module:
         with suppress(RuntimeError), torch.device("meta"):
             return build_model(config, shape)
     return build_model(config, shape)
-
-
-def _check_memory(config: RunConfig, parameters: int) -> None:
-    needed, there = 4 * FLOAT * parameters, machine.memory()
-    if needed > there and machine.pick_device(config.device).type == "cpu":
-        held = f"{prefixed(parameters)} weights with gradients and moments take {prefixed(needed)}B"
-        raise ValueError(
-            f"{held}, and this machine has {prefixed(there)}B, so no step can be timed here: "
-            "choose a smaller model, or measure nothing (--no-measure, measured=False)"
-        )
 
 
 def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None) -> None:
@@ -156,17 +151,11 @@ def shape_of(config: RunConfig) -> Shape:
 
 def shape_of_data(data: TaskData) -> Shape:
     """The shape of data that are already loaded."""
-    inputs, lengths, patch = data.train.inputs, data.train.lengths, data.patch
-    images = inputs.dim() == 4
+    inputs, lengths = data.train.inputs, data.train.lengths
+    same = ("n_classes", "vocab_size", "in_features", "in_channels", "patch", "per_position", "targets")
     return Shape(
-        data.n_classes,
-        math.prod(side // patch for side in inputs.shape[1:3]) if images else inputs.shape[1],
-        vocab_size=data.vocab_size,
-        in_features=data.in_features,
-        in_channels=inputs.shape[3] if images else None,
-        patch=patch,
-        per_position=data.per_position,
-        targets=data.targets,
+        **{name: getattr(data, name) for name in same},
+        length=math.prod(side // data.patch for side in inputs.shape[1:3]) if inputs.dim() == 4 else inputs.shape[1],
         tokens=0 if lengths is None else round(float(lengths.double().mean())),
         held_out=(len(data.val), len(data.test)),
         train_rows=len(data.train),
@@ -188,6 +177,7 @@ def forward_flops(model: nn.Module, rows: int, length: int) -> dict[str, int]:
     Attention takes 4·L²·D a row besides its linear layers: L² scores of D products, and as many to weigh the values.
     Norms, SiLU, softplus and gate are not counted; the MLP of a NormSelector is. A VSS block scans in several
     directions, each with its own weights; after each halving of the image, a quarter of the positions is left.
+    Counted from the weights, and not by torch's counter, which must run the model: large ones are never built.
     """
     if isinstance(model, LanguageModel):  # its head works at every position
         ends = length * _weights(model.lm_head)
@@ -231,39 +221,28 @@ def _weights(module: nn.Module) -> int:
 
 
 def activation_floats(model: nn.Module, rows: int, length: int) -> int:
-    """Numbers kept for the backward pass, estimated for float32 on the CPU, where the operations are fused.
+    """Numbers kept for the backward pass, estimated for float32 on the CPU, where the operations are fused."""
+    return rows * sum(positions * _kept(block) for block, positions in _blocks(model, length))
 
-    For each position a block keeps x and h = N1(x) (D each), both products of in_proj, u and the gated output (E each),
-    Δ, B and C before they are widened (R + 2N), N2's input and output if there is such a norm (2·E), the output of a
-    norm at a further site, and a state of the scan now and then (about E). A VSS block also keeps u and y of every
-    direction; a halving, its input and its result.
-    A Mamba-2 block keeps what in_proj gave before and after the convolution, Δ widened, y before and
-    after its norm, and Δ and u in the scan's layout.
-    A Transformer block keeps the input, both sums, both norms, q, k, v, what attention and feed-forward gave (11·D) and
-    the hidden layer before and after its GELU.
-    """
-    floats = 0
-    for block, positions in _blocks(model, length):
-        if isinstance(block, PatchMerging):
-            floats += positions * (block.reduction.in_features + block.reduction.out_features)
-            continue
-        if isinstance(block, TransformerBlock):
-            hidden = block.feed_forward[0].out_features
-            floats += positions * (11 * block.d_model + 2 * hidden)
-            continue
-        floats += positions * sum(block.site_widths[site] for site, _ in block.arm.more)
-        if isinstance(block, Mamba2Block):
-            floats += positions * (2 * block.d_model + 2 * block.in_proj.out_features + 5 * block.d_inner)
-            continue
-        names = dict(block.named_parameters())
-        logs = names.get("A_log", names.get("A_logs"))
-        wide, n = block.d_inner, logs.shape[-1]
-        directions = logs.numel() // (wide * n)
-        normed = any(name.startswith("n2.") for name in names)
-        narrow = directions * (block.dt_rank + 2 * n)
-        wide_copies = 5 + 2 * normed + (2 * directions if directions > 1 else 0)
-        floats += positions * (2 * block.d_model + wide_copies * wide + narrow)
-    return rows * floats
+
+def _kept(block: nn.Module) -> int:
+    """Numbers that a block, or a halving, keeps for each position."""
+    if isinstance(block, PatchMerging):  # its input and its result
+        return block.reduction.in_features + block.reduction.out_features
+    if isinstance(
+        block, TransformerBlock
+    ):  # the input, both sums, both norms, q, k, v, what attention and feed-forward
+        return 11 * block.d_model + 2 * block.feed_forward[0].out_features  # gave; the hidden layer around its GELU
+    further = sum(block.site_widths[site] for site, _ in block.arm.more)  # what norms at further sites gave
+    if isinstance(block, Mamba2Block):  # what in_proj gave around the convolution, Δ, y around its norm, Δ and u again
+        return further + 2 * block.d_model + 2 * block.in_proj.out_features + 5 * block.d_inner
+    # x and h = N1(x); both products of in_proj, u, the gated output, and a state of the scan now and then; N2's input
+    # and output; of a VSS block u and y of every direction; Δ, B and C before they are widened
+    names = dict(block.named_parameters())
+    logs, wide = names.get("A_log", names.get("A_logs")), block.d_inner
+    directions = logs.numel() // (wide * logs.shape[-1])
+    copies = 5 + 2 * any(name.startswith("n2.") for name in names) + (2 * directions if directions > 1 else 0)
+    return further + 2 * block.d_model + copies * wide + directions * (block.dt_rank + 2 * logs.shape[-1])
 
 
 # ---------------------------------------------------------------------------------------------- time

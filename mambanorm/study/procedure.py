@@ -24,7 +24,7 @@ from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
 from mambanorm.study.replication import to_replicate
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
-from mambanorm.training.own_rates import at_own_rates, own_rate
+from mambanorm.training.recorded_results import at_own_rates, own_rate
 
 CRITERIA = ("mean", "min")
 """By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""
@@ -66,17 +66,15 @@ def two_steps(runs: pd.DataFrame, by: str = "mean") -> dict[str, str]:
     return best_pair(pairs, best_n2(worth_of_n2(pairs), by))
 
 
-def normvary_runs(
-    configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None, few: int = 1
-) -> list[RunConfig]:
+def normvary_runs(configs: Iterable[RunConfig], n2: Mapping[str, str], source: str | None = None) -> list[RunConfig]:
     """NormVary before the N2 chosen on each task, on the seeds of the grid's configs. Where the grid is recorded and
-    this arm is not, on the first `few` of them: it is trained here."""
+    this arm is not, on the first of them: it is trained here."""
     known, found = to_replicate(configs, source), []
     for task, name in n2.items():
         like = [config for config in configs if config.task == task]
         arm, seeds = f"NormVary>SSM>{name}", sorted({config.seed for config in like})
         if known and not own_rate(task, arm, like[0].scale):
-            seeds = seeds[:few]
+            seeds = seeds[:1]
         found += at_own_rates([arm], [task], like[0].scale, seeds, source)
     return found
 

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from mambanorm.arms import AUTONORM, Arm
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import CROSSING_ARMS, NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
+from mambanorm.study.intervals import prediction_interval
 from mambanorm.training.grid import unique
 from mambanorm.training.presets import LANGUAGE_TASKS
 from mambanorm.training.recorded_results import recorded_ids, recorded_runs
@@ -41,9 +41,6 @@ FIRST_FRESH = 10_001
 LEARNED = [arm for arm in NORMVARY_ARMS if arm.n1.startswith("NormVary") or arm == Arm("RMSN", "GN")]
 COMPARED = {str(arm) for arm in (*TYPE_ARMS, *POSITION_ARMS, *LEARNED, *CROSSING_ARMS, *AUTONORM, OWN)}
 """The arms of type, position, NormVary and AutoNorm; of the grid its best and its worst come besides."""
-
-LEVEL = 0.95
-FEWEST = 3  # recorded runs that an interval needs
 
 
 def fresh_seeds(runs_dir: str | Path | None = None, *, draw: bool = True) -> list[int]:
@@ -100,7 +97,7 @@ def fresh_configs(
 
 def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     """One row a fresh run: task, arm, seed, value, mean, low, high, n, unit and lies: inside, below, above; diverged
-    or failed, as the run did; or untold where fewer than FEWEST recorded runs finished.
+    or failed, as the run did; or untold where fewer than three recorded runs finished.
 
     Values are test accuracies in per cent, of language models bits a character. low and high are the 95 % prediction
     interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n), which holds the next one as often if runs are
@@ -125,12 +122,3 @@ def _value(task: pd.Series, accuracy: Any, loss: Any) -> pd.Series:
     accuracy = pd.Series(100 * accuracy, index=task.index, dtype=float)
     is_text = task.isin(LANGUAGE_TASKS)
     return accuracy.where(~is_text, loss / np.log(2)) if is_text.any() else accuracy
-
-
-def prediction_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """Where the next value of a normal distribution lies, of which these were drawn; NaN for fewer than FEWEST."""
-    n = len(values)
-    if n < FEWEST:
-        return np.nan, np.nan
-    half = stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) * np.sqrt(1 + 1 / n)
-    return float(np.mean(values) - half), float(np.mean(values) + half)

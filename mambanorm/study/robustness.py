@@ -1,11 +1,13 @@
-"""How well a trained model holds when its test rows are corrupted, and how fast it answers (S2, §IV.C.4).
+"""Trained models on corrupted rows, how fast they answer (S2, §IV.C.4), and classical rivals beside them.
 
     CORRUPTIONS          noise and rotation, each with its severities
     corrupted            a split, corrupted
+    stored_model, trained_model     the tested weights of a stored run, in a model
     robustness_table     stored runs → accuracy at every severity
     recorded_corrupted   the same of recorded runs, which keep the mean over the severities
     against              means by arm, and beside a reference arm, seed by seed
     latency_table        milliseconds for one row and for a batch
+    available, beside_rivals    boosted trees and a linear model on a run's own split of a table (notebook 10)
 
 Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
 """
@@ -30,6 +32,7 @@ from mambanorm.tasks import Split, load_task
 from mambanorm.tasks.base import Units
 from mambanorm.training import machine
 from mambanorm.training.evaluation import accuracy, errors, predict
+from mambanorm.training.result import StoredRun
 from mambanorm.training.store import find_run
 
 CORRUPTIONS: dict[str, tuple[float, ...]] = {
@@ -39,14 +42,15 @@ CORRUPTIONS: dict[str, tuple[float, ...]] = {
 """Kind → severities. Of Gaussian noise × the standard deviation of the split's inputs, of a table × that of each
 feature; of a rotation degrees at most, each picture by its own angle, uniform in ±severity."""
 
-COLUMNS = ("run_id", "task", "arm", "seed", "kind", "severity", "accuracy", "rmse", "mae", "chance_rmse")
+FACTS = ["run_id", "task", "arm", "seed"]
+COLUMNS = [*FACTS, "kind", "severity", "accuracy", "rmse", "mae", "chance_rmse"]
 
 
 def kinds_of(split: Split) -> list[str]:
     """The corruptions that a split can have: token ids none, real values noise, images both."""
-    if not (split.inputs.is_floating_point() or split.inputs.dim() == 4):
-        return []
-    return ["noise", "rotation"] if split.inputs.dim() == 4 else ["noise"]
+    if split.inputs.dim() == 4:
+        return ["noise", "rotation"]
+    return ["noise"] if split.inputs.is_floating_point() else []
 
 
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
@@ -54,13 +58,11 @@ def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
     number from 0 up, and for inputs that cannot be corrupted so."""
     if kind not in CORRUPTIONS:
         raise unknown("corruption", kind, CORRUPTIONS)
-    if isinstance(severity, bool) or not isinstance(severity, int | float) or not 0 <= severity < float("inf"):
+    if not 0 <= severity < float("inf"):
         raise ValueError(f"severity must be a finite number of at least 0, got {severity!r}")
     if kind not in kinds_of(split):
-        shape = tuple(split.inputs.shape)
-        raise ValueError(
-            f"inputs {shape} of {split.inputs.dtype} cannot have {kind}: noise needs numbers, rotation images"
-        )
+        found = f"inputs {tuple(split.inputs.shape)} of {split.inputs.dtype}"
+        raise ValueError(f"{found} cannot have {kind}: noise needs numbers, rotation images")
     inputs, _, _ = split.batch(slice(None))
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
     if kind == "noise":
@@ -83,14 +85,20 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False).permute(0, 2, 3, 1).contiguous()
 
 
+def stored_model(run: StoredRun) -> nn.Module:
+    """The model of a stored run with the weights of its best validation step."""
+    config = run.config
+    model = build_model(config, load_task(config.task, config.scale, config.seed))
+    model.load_state_dict(run.checkpoint)
+    return model
+
+
 def trained_model(config: RunConfig, runs_dir: str | Path | None = None) -> nn.Module:
-    """The tested weights of a stored run, in a model that is ready to be asked. ValueError if it is not stored."""
+    """The same of a config, ready to be asked. ValueError if the run is not stored."""
     run = find_run(config, runs_dir)
     if run is None:
         raise ValueError(f"run {config.run_id} ({config.task}, {config.arm}) is not stored: train it first")
-    model = build_model(config, load_task(config.task, config.scale, config.seed))
-    model.load_state_dict(run.checkpoint)
-    return model.eval()
+    return stored_model(run).eval()
 
 
 def robustness_table(
@@ -103,19 +111,19 @@ def robustness_table(
     All runs of one task and seed see the same corrupted rows. Tasks of token ids have no row."""
     rows = []
     for config in configs:
-        data = load_task(config.task, config.scale, config.seed)
-        facts = {name: getattr(config, name) for name in ("run_id", "task", "arm", "seed")}
-        kinds, model = kinds_of(data.test), trained_model(config, runs_dir)
-        clean = _measured(model, data.test, config, data.units) if kinds else {}
+        data, model = load_task(config.task, config.scale, config.seed), trained_model(config, runs_dir)
+
+        kinds, facts = kinds_of(data.test), {name: getattr(config, name) for name in FACTS}
+        clean = _score(model, data.test, config, data.units) if kinds else {}
         for kind in kinds:
             rows.append(facts | dict(kind=kind, severity=0.0) | clean)
             for severity in (severities or CORRUPTIONS).get(kind, ()):
                 split = corrupted(data.test, kind, severity, config.seed)
-                rows.append(facts | dict(kind=kind, severity=severity) | _measured(model, split, config, data.units))
+                rows.append(facts | dict(kind=kind, severity=severity) | _score(model, split, config, data.units))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _measured(model: nn.Module, split: Split, config: RunConfig, units: Units | None) -> dict[str, float | None]:
+def _score(model: nn.Module, split: Split, config: RunConfig, units: Units | None) -> dict[str, float | None]:
     with exactly_threads(config.threads):
         found = predict(model, split, config, torch.device("cpu"), units)
     return dict(accuracy=accuracy(found)) | errors(found)
@@ -124,10 +132,9 @@ def _measured(model: nn.Module, split: Split, config: RunConfig, units: Units | 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
     """The same of recorded runs, which keep each kind's mean over its severities: severity 0 and NaN. No row for a run
     that kept none."""
-    facts = ["run_id", "task", "arm", "seed"]
     kinds = [kind for kind in CORRUPTIONS if kind in runs]
     kept = runs.dropna(subset=kinds) if kinds else runs.iloc[:0]
-    long = kept.melt(facts, kinds, var_name="kind", value_name="accuracy").assign(severity=np.nan)
+    long = kept.melt(FACTS, kinds, var_name="kind", value_name="accuracy").assign(severity=np.nan)
     clean = long.assign(severity=0.0, accuracy=long.run_id.map(kept.set_index("run_id").test_accuracy))
     return pd.concat([clean, long], ignore_index=True).reindex(columns=COLUMNS)
 
@@ -165,7 +172,7 @@ def latency_table(
         for n in rows:
             inputs, lengths, _ = data.test.batch(torch.arange(n) % len(data.test))
             inputs, lengths = inputs.to(device), None if lengths is None else lengths.to(device)
-            work.append((config, n, model, inputs, lengths, device))
+            work.append((config, n, model, inputs, lengths))
     rounds = [[_pass_ms(*one[2:], threads=one[0].threads) for one in work] for _ in range(warm + repeats)]
     low, median, high = np.quantile(np.array(rounds[warm:]), [0.25, 0.5, 0.75], axis=0)
     names = [dict(task=config.task, arm=config.arm, rows=n) for config, n, *_ in work]
@@ -173,10 +180,53 @@ def latency_table(
 
 
 @torch.no_grad()
-def _pass_ms(model: nn.Module, inputs: Tensor, lengths: Tensor | None, device: torch.device, *, threads: int) -> float:
+def _pass_ms(model: nn.Module, inputs: Tensor, lengths: Tensor | None, *, threads: int) -> float:
     with exactly_threads(threads):
         start = time.perf_counter()
         model(inputs, lengths)
-        if device.type != "cpu":
+        if inputs.device.type != "cpu":
             torch.accelerator.synchronize()
         return 1e3 * (time.perf_counter() - start)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rivals that take a second
+
+
+def available(tasks: Iterable[str], scale: str) -> list[str]:
+    """Those of the tasks whose data are here; the others are named, with what to do, in a printed line."""
+    found = []
+    for task in tasks:
+        try:
+            load_task(task, scale, 0)
+        except ValueError as missing:
+            print(missing)
+        else:
+            found.append(task)
+    return found
+
+
+def beside_rivals(runs: pd.DataFrame, arms: Iterable[str], scale: str) -> pd.DataFrame:
+    """One row a table: RMSE of the arms, of boosted trees and of a linear model with scikit-learn's defaults, means
+    over the seeds of the run frame, then that of predicting the training mean, the target, and `best`: the arm that is
+    best on validation."""
+    from sklearn.ensemble import HistGradientBoostingRegressor  # here: it takes a second
+    from sklearn.linear_model import RidgeCV
+
+    table = runs.pivot_table(index="task", columns="arm", values="rmse", sort=False)[list(arms)].astype(float)
+    seeds = sorted(runs.seed.unique())
+    for name, model in {"boosted trees": HistGradientBoostingRegressor(random_state=0), "linear": RidgeCV()}.items():
+        table[name] = [np.mean([_rmse(model, task, scale, int(s)) for s in seeds]) for task in table.index]
+    table["training mean"] = runs.groupby("task").chance_rmse.mean()
+    table["target"] = ["; ".join(load_task(task, scale, 0).targets) for task in table.index]
+    chosen = runs.groupby(["task", "arm"]).best_val_accuracy.mean()
+    return table.assign(best=[chosen[task].idxmax() for task in table.index])
+
+
+def _rmse(model, task: str, scale: str, seed: int) -> float:
+    """The RMSE of a regressor on the test rows of a table's split, in the target's units; the mean over its targets."""
+    data = load_task(task, scale, seed)
+    place = range(data.train.inputs.shape[1])  # column j of the table is the diagonal: position j, slot j
+    (x, y), (x_test, y_test) = ((s.inputs[:, place, place].numpy(), s.labels.numpy()) for s in (data.train, data.test))
+    found = [model.fit(x, t).predict(x_test) for t in y.T]
+    return float(np.mean([np.sqrt(np.mean((p - t) ** 2)) for p, t in zip(found, y_test.T, strict=True)]))

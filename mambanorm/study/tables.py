@@ -2,7 +2,6 @@
 
 - `summarize` describes each arm, `paired` compares two on their shared seeds, `choose` selects on validation.
 - `pairs_only` and `told_apart` keep apart what N1, N2 or the arm alone do not tell.
-- `lr_sensitivity` tells how much an arm depends on its learning rate.
 - `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
 
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. A diverged
@@ -32,19 +31,8 @@ WAYS = ("norm_options", "model")
 """Columns of the run frame in which runs of one arm may differ, so that they are no runs of one thing."""
 
 BESIDE = [
-    "task",
-    "arm",
-    "ours",
-    "sd",
-    "n",
-    "paper",
-    "paper_sd",
-    "paper_task",
-    "source",
-    "section",
-    "printed",
-    "comparable",
-    "note",
+    *("task", "arm", "ours", "sd", "n", "paper", "paper_sd", "paper_task"),
+    *("source", "section", "printed", "comparable", "note"),
 ]
 """The columns of `beside_paper`."""
 
@@ -83,13 +71,9 @@ def summarize(frame: pd.DataFrame, by: Sequence[str] = ("task", "arm")) -> pd.Da
         accuracy = runs.test_accuracy.dropna()
         low, high = t_interval(accuracy)
         facts = dict(mean=accuracy.mean(), sd=accuracy.std(), n=len(accuracy), low=low, high=high)
-        facts["diverged"] = int((runs.status == "diverged").sum())
-        rows.append(dict(zip(by, key, strict=True)) | facts | _means(runs))
+        facts |= dict(diverged=int((runs.status == "diverged").sum()), chance=runs.chance.mean())
+        rows.append(dict(zip(by, key, strict=True)) | facts | dict(best_val=runs.best_val_accuracy.mean()))
     return pd.DataFrame(rows)
-
-
-def _means(runs: pd.DataFrame) -> dict[str, float]:
-    return dict(chance=runs.chance.mean(), best_val=runs.best_val_accuracy.mean())
 
 
 def _check_alike(frame: pd.DataFrame, by: Sequence[str]) -> None:
@@ -206,22 +190,6 @@ def choose(frame: pd.DataFrame, task: str, arms: Iterable[str] | None = None, va
     if means.empty:
         raise ValueError(f"none of {', '.join(sorted(wanted))} has been run on task {task!r}: nothing to choose from")
     return str(means.idxmax())
-
-
-def lr_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
-    """How much an arm depends on its learning rate, one row a task and arm: best_lr, lrs (how many were tried), and
-    sensitivity, by how many percentage points the rates tried lie below the best, on average (0 = any rate will do).
-
-    After Wortsman et al. 2023, on validation accuracy; a diverged run counts as chance.
-    """
-    check_frame(frame, ("task", "arm", "lr", "best_val_accuracy", "status", "chance"))
-    scored = frame.assign(score=frame.best_val_accuracy.where(frame.status != "diverged", frame.chance))
-    rows = []
-    for (task, arm), runs in scored.groupby(["task", "arm"], sort=False):
-        by_lr = runs.groupby("lr").score.mean()
-        shortfall = 100 * (by_lr.max() - by_lr.mean())
-        rows.append(dict(task=task, arm=arm, best_lr=by_lr.idxmax(), lrs=len(by_lr), sensitivity=shortfall))
-    return pd.DataFrame(rows)
 
 
 def paper_kind(frame: pd.DataFrame) -> str:

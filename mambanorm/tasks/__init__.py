@@ -4,9 +4,9 @@
 
     base.py         Split, TaskData, Shape: the data of a task, checked
     registry.py     TASKS, register_task, load_task, prepare_task
-    files.py        downloads that resume and are checked, tables that are made once; images.py: pictures
-    digits.py …     one file a task, or a family of tasks; each registers what it defines
-    expressions.py  the notation of listops.py;   snakes.py: how pathfinder.py's pictures are drawn
+    files.py        downloads that resume and are checked, Parquet, tables that are made once, rows of a scale
+    small.py …      a task, or a family of tasks, a file; each registers what it defines
+    images.py       how pictures are read, and MNIST's and CIFAR's families;   snakes.py: how pathfinder.py's are drawn
     pydoc.py        text for the language model
 
 Glossary: n = sequences or images in a split, B = those in a batch, L = positions, F = features a position; H, W, C =
@@ -14,34 +14,33 @@ rows, columns and channels of an image.
 """
 
 from mambanorm.basics.settings import SCALES
-from mambanorm.tasks import digits, listops  # importing a task registers it: these two first
+from mambanorm.tasks import small  # importing a task registers it: these first
 
 # isort: split
-from mambanorm.tasks import breakfast, imagenet, imdb, level, mnist1d, pathfinder, pixels, pydoc, tabular
-from mambanorm.tasks.base import BadData, Shape, Split, TaskData
+from mambanorm.tasks import breakfast, imagenet, images, imdb, listops, pathfinder, pydoc, tabular
+from mambanorm.tasks.base import BadData, Lazy, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
 __all__ = [
     "SCALES",
     "TASKS",
     "BadData",
+    "Lazy",
     "Shape",
     "Split",
     "Task",
     "TaskData",
     "breakfast",
     "check_task",
-    "digits",
     "imagenet",
+    "images",
     "imdb",
-    "level",
     "listops",
     "load_task",
-    "mnist1d",
     "pathfinder",
-    "pixels",
     "prepare_task",
     "pydoc",
     "register_task",
+    "small",
     "tabular",
 ]

@@ -2,6 +2,7 @@
 
 Map
     Split           inputs, labels and lengths of one split, whole in memory; `batch` hands out padded batches
+    Lazy            inputs that become float32 when a batch asks for them
     TaskData        three splits and what a model must know about them (classes, vocabulary or features, chance)
     Units           how the targets of a regression are scaled
     Shape           what the data look like at a scale, told without them
@@ -13,6 +14,7 @@ rows, columns and channels of an image.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,12 +28,37 @@ class BadData(ValueError):
     """Data that no model can learn from, or that do not fit together; `load_task` adds the task's name."""
 
 
+class Lazy:
+    """Inputs that stay what they are (bytes, a mapped file, a folder of pictures) until rows of them are asked for.
+
+    It takes the place of a Split's inputs: `read(rows)` takes indices (B,) and returns float32 (B, …).
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, shape: Sequence[int], read: Callable[[Tensor], Tensor]) -> None:
+        self.shape, self.read = torch.Size(shape), read
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def is_floating_point(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows) -> Tensor:
+        picked = torch.arange(len(self))[rows]
+        return self.read(picked.reshape(-1)).reshape(*picked.shape, *self.shape[1:])
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """One split, whole in memory.
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
-    bytes 0…255, which `batch` returns as -1…1. `tasks.images.Lazy` stands for a tensor that would be too large.
+    bytes 0…255, which `batch` returns as -1…1. A `Lazy` stands for a tensor that would be too large.
     labels: (n,) int64; or one for each position of token ids, (n, L) int64; or real-valued targets (n, T) float32.
     lengths: (n,) int64, or None where every row has all L positions, as images always have.
     Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
@@ -43,32 +70,44 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            lazy = name == "inputs" and callable(getattr(value, "read", None))
-            if not isinstance(value, Tensor) and not lazy and (name, value) != ("lengths", None):
+            if not isinstance(value, Tensor | Lazy) and (name, value) != ("lengths", None):
                 raise BadData(f"{name} are {shown(value)}: a tensor is needed, use torch.as_tensor(…)")
+        shape = tuple(self.inputs.shape)
         if self.inputs.dtype not in (torch.float32, *WHOLE):
             raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
-        if self.inputs.dim() not in (2, 3, 4):
-            allowed = "(n, L), (n, L, F) and (n, H, W, C)"
-            raise BadData(f"inputs have shape {tuple(self.inputs.shape)}: allowed are {allowed}")
-        if self.inputs.dim() == 4 and self.lengths is not None:
-            raise BadData(f"lengths are given for images {tuple(self.inputs.shape)}: images have none, give None")
-        n, positions = self.inputs.shape[:2]
+        if len(shape) not in (2, 3, 4):
+            raise BadData(f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)")
+        if self.lengths is not None and (len(shape) == 4 or self.per_position):
+            kind = f"images {shape}: images" if len(shape) == 4 else "rows with a label at each position: such rows"
+            raise BadData(f"lengths are given for {kind} have none, give None")
         if self.is_regression:
-            self._check_targets(n)
-        if self.per_position and self.lengths is not None:
-            raise BadData("lengths are given for rows with a label at each position: such rows have none, give None")
-        for name in ("labels", "lengths"):
-            if (tensor := getattr(self, name)) is None or (name == "labels" and self.is_regression):
-                continue
-            if tensor.shape != (n,) and not (name == "labels" and self.per_position):
-                raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
-            if tensor.dtype not in WHOLE:
-                raise BadData(f"{name} are {tensor.dtype}: whole numbers are needed, int64")
-            object.__setattr__(self, name, tensor.long())
-        if self.lengths is not None and n and not 1 <= self.lengths.min() <= self.lengths.max() <= positions:
-            low, high = int(self.lengths.min()), int(self.lengths.max())
-            raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {positions}")
+            self._check_targets()
+        elif not self.per_position:
+            self._check_whole("labels")
+        else:
+            object.__setattr__(self, "labels", self.labels.long())
+        if self.lengths is not None:
+            self._check_whole("lengths")
+            if len(self) and not 1 <= self.lengths.min() <= self.lengths.max() <= shape[1]:
+                low, high = int(self.lengths.min()), int(self.lengths.max())
+                raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {shape[1]}")
+
+    def _check_whole(self, name: str) -> None:
+        tensor, n = getattr(self, name), self.inputs.shape[0]
+        if tensor.shape != (n,):
+            raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
+        if tensor.dtype not in WHOLE:
+            raise BadData(f"{name} are {tensor.dtype}: whole numbers are needed, int64")
+        object.__setattr__(self, name, tensor.long())
+
+    def _check_targets(self) -> None:
+        n = self.inputs.shape[0]
+        if self.labels.dim() != 2 or self.labels.shape[0] != n or not self.labels.shape[1]:
+            given = f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise BadData(f"{given}: {n} rows need classes ({n},), int64, or real-valued targets ({n}, targets)")
+        if not self.labels.isfinite().all():
+            row, column = (~self.labels.isfinite()).nonzero()[0].tolist()
+            raise BadData(f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data")
 
     @property
     def is_regression(self) -> bool:
@@ -77,15 +116,8 @@ class Split:
     @property
     def per_position(self) -> bool:
         """Whether each position of a row has a label of its own, such as the next token."""
-        return not self.is_regression and self.labels.dim() == 2 and self.labels.shape == self.inputs.shape
-
-    def _check_targets(self, n: int) -> None:
-        if self.labels.dim() != 2 or self.labels.shape[0] != n or not self.labels.shape[1]:
-            given = f"labels are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            raise BadData(f"{given}: {n} rows need classes ({n},), int64, or real-valued targets ({n}, targets)")
-        if not self.labels.isfinite().all():
-            row, column = (~self.labels.isfinite()).nonzero()[0].tolist()
-            raise BadData(f"target {column} of row {row} is {float(self.labels[row, column])}: mend the data")
+        whole = self.labels.dtype in WHOLE
+        return whole and self.labels.dim() == 2 and self.labels.shape == self.inputs.shape
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -122,6 +154,9 @@ class Units(NamedTuple):
         return values * self.std.to(values) + self.mean.to(values)
 
 
+SPLITS = ("train", "val", "test")
+
+
 @dataclass(frozen=True, eq=False)
 class TaskData:
     """Three splits and what a model must know: `vocab_size` for token ids, `in_features` for real-valued positions,
@@ -146,35 +181,33 @@ class TaskData:
 
     def __post_init__(self) -> None:
         ways = {name: getattr(self, name) for name in ("vocab_size", "in_features", "in_channels")}
-        if sum(way is not None for way in ways.values()) != 1:
-            given = ", ".join(f"{name}={way}" for name, way in ways.items())
-            raise BadData(
-                f"{given}: give exactly one, vocab_size for token ids, in_features for real values or in_channels for "
-                "images"
-            )
         given = {name: way for name, way in ways.items() if way is not None}
+        if len(given) != 1:
+            told = ", ".join(f"{name}={way}" for name, way in ways.items())
+            kinds = "vocab_size for token ids, in_features for real values or in_channels for images"
+            raise BadData(f"{told}: give exactly one, {kinds}")
         for name, size in {"n_classes": self.n_classes, "patch": self.patch, **given}.items():
             check_size(name, size)
         if self.targets and self.n_classes != len(self.targets):
             raise BadData(f"n_classes={self.n_classes} and {len(self.targets)} targets: of a regression both are one")
+        ((way, size),) = given.items()
         for name in SPLITS:
-            self._check_split(name, getattr(self, name))
+            if not isinstance(split := getattr(self, name), Split):
+                raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
+            if len(split):  # load_task says so
+                self._check_labels(name, split)
+                self._check_inputs(name, split.inputs, way, size)
         if self.targets and len(self.train) and not (self.units.std > 0).all():
             constant = self.targets[int((self.units.std <= 0).nonzero()[0])]
             raise BadData(f"target {constant!r} is the same in all training rows: there is nothing to learn")
 
-    def _check_split(self, name: str, split: Split) -> None:
-        if not isinstance(split, Split):
-            raise BadData(f"the {name} split is {shown(split)}: a Split is needed")
-        if not len(split):
-            return  # load_task says so
-        self._check_labels(name, split)
-        inputs, (way, size, dims) = split.inputs, self._kind()
+    def _check_inputs(self, name: str, inputs: Tensor | Lazy, way: str, size: int) -> None:
+        dims = dict(vocab_size=2, in_features=3, in_channels=4)[way]
         if inputs.dim() != dims or (dims > 2 and inputs.shape[-1] != size):
             raise BadData(f"inputs of the {name} split have shape {tuple(inputs.shape)}, which is not {way}={size}")
         if dims < 4 and inputs.is_floating_point() == (dims == 2):
             raise BadData(f"inputs of the {name} split are {inputs.dtype}, which is not {way}={size}")
-        if not isinstance(inputs, Tensor):
+        if isinstance(inputs, Lazy):
             return  # bytes and pictures, read when they are needed: always finite
         if dims == 2:
             _check_range(f"token ids of the {name} split", inputs, size)
@@ -183,29 +216,19 @@ class TaskData:
             raise BadData(f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data")
 
     def _check_labels(self, name: str, split: Split) -> None:
-        if not split.is_regression and not self.targets:
-            _check_range(f"labels of the {name} split", split.labels, self.n_classes)
-            self._check_positions(name, split)
-        elif not self.targets:
+        if self.targets:
+            if not split.is_regression or split.labels.shape[1] != len(self.targets):
+                found = f"labels of the {name} split are {split.labels.dtype} of shape {tuple(split.labels.shape)}"
+                raise BadData(f"{found}: {len(self.targets)} real-valued targets are named")
+            return
+        if split.is_regression:
             raise BadData(f"labels of the {name} split are real values: name them, targets=('load in kWh/m²', …)")
-        elif not split.is_regression or split.labels.shape[1] != len(self.targets):
-            found = f"{split.labels.dtype} of shape {tuple(split.labels.shape)}"
-            raise BadData(f"labels of the {name} split are {found}: {len(self.targets)} real-valued targets are named")
-
-    def _check_positions(self, name: str, split: Split) -> None:
+        _check_range(f"labels of the {name} split", split.labels, self.n_classes)
         if split.per_position != self.per_position:
             raise BadData(f"labels of the {name} split and of train are not of one kind: one a row, or one a position")
         if self.per_position and self.n_classes != self.vocab_size:
             sizes = f"n_classes={self.n_classes} and vocab_size={self.vocab_size}"
             raise BadData(f"{sizes}: where each position has a label, it is the next token, so both are one number")
-
-    def _kind(self) -> tuple[str, int, int]:
-        """What the inputs are said to be, its size, and how many axes such inputs have."""
-        if self.vocab_size is not None:
-            return "vocab_size", self.vocab_size, 2
-        return (
-            ("in_features", self.in_features, 3) if self.in_channels is None else ("in_channels", self.in_channels, 4)
-        )
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -251,9 +274,6 @@ class TaskData:
             return None
         counts = torch.bincount(self.train.labels.flatten(), minlength=self.n_classes).double() + 1
         return float(-(counts / counts.sum()).log()[self.test.labels].mean())
-
-
-SPLITS = ("train", "val", "test")
 
 
 def _check_range(what: str, values: Tensor, n: int) -> None:

@@ -19,8 +19,6 @@ Glossary: T = frames of a video; L = positions kept of it; F = 2048 features.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import warnings
 from collections.abc import Iterable
@@ -35,18 +33,19 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import replacing
 from mambanorm.basics.errors import unknown
-from mambanorm.tasks.base import Shape, Split, TaskData
+from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
 from mambanorm.tasks.files import (
     FIXED_SEED,
     SMALL,
+    cache_file,
     check_whole,
     data_folder,
     missing,
     open_array,
     read_lines,
     read_list,
+    stamps,
 )
-from mambanorm.tasks.images import Lazy
 from mambanorm.tasks.registry import register_task
 
 ACTIVITIES = ("cereals", "coffee", "tea", "pancake", "friedegg", "scrambledegg", "sandwich", "juice", "milk", "salat")
@@ -100,7 +99,7 @@ def read_bundle(path: Path) -> list[str]:
         activity(video)
         return video
 
-    return read_list(path, parse, "video", "P03_cam01_P03_cereals.txt")
+    return read_list(path, parse, "video")
 
 
 def read_mapping(path: Path) -> set[str]:
@@ -112,16 +111,7 @@ def read_mapping(path: Path) -> set[str]:
             raise ValueError("needed are a number and an action's name")
         return name.strip()
 
-    return set(read_list(path, parse, "action", "0 SIL"))
-
-
-def read_labels(path: Path, actions: set[str]) -> list[str]:
-    """The action of each frame; ValueError with row and text for one that `mapping.txt` does not list."""
-    labels = read_lines(path)
-    for place, label in enumerate(labels, 1):
-        if label not in actions:
-            raise ValueError(f"{path}, row {place}: {unknown('action', label, sorted(actions))}")
-    return labels
+    return set(read_list(path, parse, "action"))
 
 
 # ---------------------------------------------------------------------------------------------- features
@@ -131,22 +121,20 @@ def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.nd
     """(L, 2048) float32: `positions` of a video's frames, equally spaced from the first to the last.
 
     The file is mapped, not read whole. A video shorter than L repeats frames. ValueError where the file is damaged, is
-    not (2048, T), holds numbers that are not finite, or has another T than the video has labels.
+    not (2048, T), holds numbers that are not finite, or has another T than the video has labels, and for a label that
+    `mapping.txt` does not list.
     """
-    path = folder / "features" / f"{video}.npy"
-    features = open_array(path)
-    if features.dtype.kind not in "fiu":
-        raise ValueError(f"{path} holds {features.dtype}, needed are real numbers")
-    if features.ndim != 2 or features.shape[0] != FEATURES or features.shape[1] == 0:
-        raise ValueError(f"{path} has shape {features.shape}, needed is ({FEATURES}, T) with T frames of at least one")
-    labels_path = folder / "groundTruth" / f"{video}.txt"
-    labels = read_labels(labels_path, actions)
-    if len(labels) != features.shape[1]:
+    path, labels_path = folder / "features" / f"{video}.npy", folder / "groundTruth" / f"{video}.txt"
+    features, labels = open_array(path), read_lines(labels_path)
+    if features.dtype.kind not in "fiu" or features.shape != (FEATURES, len(labels)) or not labels:
         raise ValueError(
-            f"{path} has {features.shape[1]:,} frames, {labels_path} labels {len(labels):,}: one of the two is "
-            "truncated or of another frame rate; bring both again"
+            f"{path} holds {features.dtype} of shape {features.shape}, {labels_path} labels {len(labels):,}: needed "
+            f"are real numbers ({FEATURES}, frames) and a label a frame; bring both again"
         )
-    picked = np.linspace(0, features.shape[1] - 1, positions).round().astype(int)
+    for place, label in enumerate(labels, 1):
+        if label not in actions:
+            raise ValueError(f"{labels_path}, row {place}: {unknown('action', label, sorted(actions))}")
+    picked = np.linspace(0, len(labels) - 1, positions).round().astype(int)
     kept = np.ascontiguousarray(features[:, picked].T, np.float32)
     if not np.isfinite(kept).all():
         raise ValueError(f"{path} holds numbers that are not finite: bring this file again")
@@ -154,35 +142,24 @@ def frames(folder: Path, video: str, positions: int, actions: set[str]) -> np.nd
 
 
 def _files(folder: Path, videos: Iterable[str]) -> list[Path]:
-    """Everything that these videos' frames are made of."""
+    """Everything that these videos' frames are made of. ValueError where some of it is missing."""
     kinds = (("features", "npy"), ("groundTruth", "txt"))
-    return [folder / "mapping.txt", *(folder / kind / f"{v}.{ending}" for v in videos for kind, ending in kinds)]
-
-
-def _needed(folder: Path, videos: Iterable[str]) -> None:
-    """ValueError where a video's features or labels are missing."""
-    files = _files(folder, videos)
+    files = [folder / "mapping.txt", *(folder / kind / f"{v}.{ending}" for v in videos for kind, ending in kinds)]
     if lack := [file for file in files if not file.exists()]:
         raise missing("breakfast", f"{lack[0]} ({len(lack):,} of {len(files):,} files are not there)", HOW)
+    return files
 
 
 @lru_cache(maxsize=4)
 def _features(folder: Path, videos: tuple[str, ...], positions: int) -> torch.Tensor:
     """(n, L, 2048) of all videos, in a mapped file that is made once: reading every video anew would take minutes."""
-    _needed(folder, videos)
-    stats = [file.stat() for file in _files(folder, videos)]
-    stamps = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-    name = hashlib.sha256(json.dumps([videos, stamps, positions]).encode()).hexdigest()[:12]
-    path, shape = folder / f"frames{positions}-{name}.npy", (len(videos), positions, FEATURES)
+    key = [videos, stamps(_files(folder, videos)), positions]
+    path, shape = cache_file(folder, f"frames{positions}", key, "npy"), (len(videos), positions, FEATURES)
     if path.exists():
         try:
-            kept = open_array(path, "c")
-            if kept.shape == shape and kept.dtype == np.float32:
-                return torch.from_numpy(kept)
-            error: object = f"shape {kept.shape} of {kept.dtype}, needed is {shape} of float32"
-        except (ValueError, OSError) as problem:
-            error = problem
-        warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+            return torch.from_numpy(open_array(path, "c"))
+        except ValueError as error:
+            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
     actions = read_mapping(folder / "mapping.txt")
     with replacing(path) as temporary:
         kept = open_memmap(temporary, "w+", np.float32, shape)
@@ -214,7 +191,7 @@ def load_breakfast(split: int, scale: str, seed: int) -> TaskData:
     for bundle in bundles.values():
         if not bundle.exists():
             raise missing("breakfast", bundle, HOW)
-    train, test = (read_bundle(bundles[part]) for part in ("train", "test"))
+    train, test = map(read_bundle, bundles.values())
     if both := set(train) & set(test):
         raise ValueError(f"{bundles['train']}: {min(both)} stands in {bundles['test'].name}, too")
     check_whole(f"split {split} in {folder / 'splits'}", (len(train), len(test)), VIDEOS[split], scale)
@@ -239,14 +216,8 @@ def shape(split: int, scale: str) -> Shape:
     settings, (train, test) = SETTINGS[scale], VIDEOS[split]
     held_out = settings.most[1:] if settings.most else (round(HELD_OUT * train), test)
     rows = settings.most[0] if settings.most else train - held_out[0]
-    return Shape(
-        len(ACTIVITIES),
-        settings.positions,
-        in_features=FEATURES,
-        held_out=held_out,
-        train_rows=rows,
-        reshuffled=scale in SMALL,
-    )
+    told = dict(held_out=held_out, train_rows=rows, reshuffled=scale in SMALL)
+    return Shape(len(ACTIVITIES), settings.positions, in_features=FEATURES, **told)
 
 
 for _split in VIDEOS:

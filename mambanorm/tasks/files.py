@@ -1,13 +1,12 @@
-"""Helpers for the tasks' files: where data lie, checked downloads, caches, and which rows a scale takes.
+"""The tasks' files: where they lie, checked downloads, published Parquet files, caches, and which rows a scale takes.
 
 Map
     data_folder, missing        where a task's files lie; the error that says what is missing and what to do
-    read_lines, read_list       a text file; a list of distinct entries
-    open_array                  an .npy file, mapped
-    check_whole                 whether all published rows are there
+    read_list, open_array       a list of distinct entries, a line each; an .npy file, mapped
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
-    can_cache, cached_table, write_table   a Parquet file made once, made anew where it is damaged
-    Sizes, rows_held_out, rows_trained, pick, pick_splits     how many rows a scale takes, and which
+    parquet_files, read_parquet, read_labels    a split's Parquet files, as they lie in a Hugging Face repository
+    cache_file, cached_table    a file whose name tells what it is made of; a table made once, anew where it is damaged
+    Sizes, pick, check_whole    how many rows a scale takes, and which
 
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
 """
@@ -16,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import os
+import re
 import time
 import tokenize
 import urllib.error
@@ -34,7 +35,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import replacing
-from mambanorm.basics.later import Later, has
+from mambanorm.basics.later import Later
 from mambanorm.basics.settings import KIT, WORK
 
 pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
@@ -43,6 +44,7 @@ CHUNK = 1 << 20  # bytes read at a time
 TRIES = 3  # of a download that breaks off; each goes on where the last one stopped
 TIMEOUT = 30  # seconds without a byte
 FIXED_SEED = 42  # of the split where the run's seed does not decide: s4's
+AGAIN = "bring this file again"
 
 
 def data_folder(task: str) -> Path:
@@ -56,15 +58,20 @@ def missing(task: str, what: object, how: str) -> ValueError:
     return ValueError(f"the data of task {task!r} are missing: no {what}. {how} (see {KIT / 'data' / 'README.md'})")
 
 
+def stamps(files: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    """Size and time of change of each file: part of a cache's key, to notice files that were changed."""
+    return tuple((stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files))
+
+
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file, without a byte order mark; ValueError with its name where it is no text."""
     try:
         return path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text ({error}): bring this file again") from error
+        raise ValueError(f"{path} is no text ({error}): {AGAIN}") from error
 
 
-def read_list(path: Path, parse: Callable[[str], str], what: str, example: str) -> list[str]:
+def read_list(path: Path, parse: Callable[[str], str], what: str) -> list[str]:
     """The entries of a list, a line each, in its order; `parse` refuses a line by a ValueError.
 
     ValueError with file, row and text for a line that is refused or occurs twice, and for a file without lines.
@@ -80,7 +87,7 @@ def read_list(path: Path, parse: Callable[[str], str], what: str, example: str) 
             raise ValueError(f"{where}: the same {what} as in row {rows[entry]}")
         rows[entry] = place
     if not rows:
-        raise ValueError(f"{path} is empty: needed is a line for each {what}, such as {example}")
+        raise ValueError(f"{path} is empty: needed is a line for each {what}")
     return list(rows)
 
 
@@ -89,14 +96,7 @@ def open_array(path: Path, mode: str = "r") -> np.ndarray:
     try:
         return open_memmap(path, mode)
     except (ValueError, EOFError, TypeError, SyntaxError, tokenize.TokenError) as error:
-        raise ValueError(f"{path} is truncated or no array ({error}): bring this file again") from error
-
-
-def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows") -> None:
-    """ValueError at lab and paper where a data set does not have exactly the rows it is published with."""
-    if scale in ("lab", "paper") and tuple(found) != tuple(published):
-        have, needed = (" + ".join(f"{count:,}" for count in counts) for counts in (found, published))
-        raise ValueError(f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale")
+        raise ValueError(f"{path} is truncated or no array ({error}): {AGAIN}") from error
 
 
 # ---------------------------------------------------------------------------------------------- downloads
@@ -137,10 +137,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
         verify(part, remote.digest)
     except ValueError as error:
         part.unlink()
-        raise ValueError(
-            f"{remote.url}: {error}. Nothing was kept: run the same command again, or look whether the address still "
-            "serves this file"
-        ) from error
+        raise ValueError(f"{remote.url}: {error}. Nothing was kept: run the same command again") from error
     os.replace(part, path)
     return path
 
@@ -163,8 +160,7 @@ def _receive(url: str, part: Path) -> None:
         bar = tqdm(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True, delay=1)
         with open(part, "ab" if have else "wb") as file, bar:
             while chunk := answer.read(CHUNK):
-                file.write(chunk)
-                bar.update(len(chunk))
+                bar.update(file.write(chunk))
     if total is not None and part.stat().st_size < total:
         raise OSError(f"broke off after {part.stat().st_size:,} of {total:,} bytes")
 
@@ -172,11 +168,10 @@ def _receive(url: str, part: Path) -> None:
 def verify(path: Path, digest: str) -> None:
     """ValueError, with both checksums, where the file's content is not what the digest says."""
     kind, expected = digest.split(":")
-    stat = path.stat()
-    found = _digest(path, kind, stat.st_size, stat.st_mtime_ns)
-    if found != expected:
+    ((size, changed),) = stamps([path])
+    if (found := _digest(path, kind, size, changed)) != expected:
         raise ValueError(
-            f"{path} ({stat.st_size:,} bytes) is truncated or altered: its {kind} should be {expected} and is {found}; "
+            f"{path} ({size:,} bytes) is truncated or altered: its {kind} should be {expected} and is {found}; "
             "delete it and download it again"
         )
 
@@ -188,42 +183,76 @@ def _digest(path: Path, kind: str, size: int, changed: int) -> str:
         return hashlib.file_digest(file, kind).hexdigest()
 
 
-# ---------------------------------------------------------------------------------------------- caches
+# ---------------------------------------------------------------------------------------------- Parquet
 
 
-def can_cache() -> bool:
-    """Whether there is pyarrow: on a GPU machine with little beside torch, what is generated is not kept."""
-    return has("pyarrow")
+def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Path]:
+    """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, or all of `train-…-of-…`.
+
+    ValueError where a file with a published name has another checksum (`digests`: name -> digest), or where one of the
+    numbered files is missing.
+    """
+    files = sorted(folder.glob(f"{split}*.parquet"))
+    for file in files:
+        if digests.get(file.name):
+            verify(file, digests[file.name])
+    forms = {re.sub(r"-\d{5}-of-", "-…-of-", file.name) for file in files}
+    if len(forms) > 1:
+        raise ValueError(f"{folder} holds {split} more than once, as {' and '.join(sorted(forms))}: leave one of them")
+    if files and (numbered := re.fullmatch(r".+-\d{5}-of-(\d{5})", files[0].stem)) and len(files) < int(numbered[1]):
+        raise ValueError(f"{folder} holds {len(files)} of the {int(numbered[1])} files of {split}: bring all")
+    return files
+
+
+def read_parquet(files: Sequence[Path], columns: Sequence[str], where: str) -> pa.Table:
+    """The named columns of the files, one after the other; ValueError where they cannot be read, lack a column or have
+    columns of different types."""
+    try:
+        return pq.read_table(list(files), columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{where} in {files[0].parent}: {error}; {AGAIN}, whole, with {', '.join(columns)}") from error
+
+
+def read_labels(column: pa.ChunkedArray, n_classes: int, where: object) -> np.ndarray:
+    """(n,) int64; ValueError with the row for a label that is missing or no class, and for labels that are no whole
+    numbers."""
+    if not pa.types.is_integer(column.type):
+        raise ValueError(f"{where}: labels are of type {column.type}, needed are whole numbers 0 to {n_classes - 1}")
+    labels = np.array([-1 if label is None else label for label in column.to_pylist()], object)
+    return check_labels(labels, n_classes, where)
+
+
+def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarray:
+    """(n,) int64. ValueError with the first row whose label is none of 0…n_classes − 1 (−1 = a missing one)."""
+    if len(wrong := np.flatnonzero((labels < 0) | (labels >= n_classes))):
+        raise ValueError(f"{where}, row {wrong[0] + 1}: label {labels[wrong[0]]}, allowed are 0 to {n_classes - 1}")
+    return labels.astype(np.int64)
+
+
+def cache_file(folder: Path, label: str, key: object, ending: str = "parquet") -> Path:
+    """A name that changes with everything its content depends on (`key`), so that a stale cache is never read."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return folder / f"{label}-{digest[:12]}.{ending}"
 
 
 def cached_table(path: Path, columns: Sequence[str], rows: int | None, make: Callable[[], pa.Table]) -> pa.Table:
     """The table at `path`; made, and written there, where it is missing or damaged."""
     if path.exists():
         try:
-            return read_table(path, columns, rows)
-        except (OSError, pa.ArrowException, ValueError) as error:
-            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+            table = pq.read_table(path, page_checksum_verification=True)
+            if table.column_names == list(columns) and rows in (None, len(table)):
+                return table
+            error: object = f"columns {table.column_names}, {len(table)} rows; needed are {columns}, {rows} rows"
+        except (OSError, pa.ArrowException) as problem:
+            error = problem
+        warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
     table = make()
     try:
-        write_table(path, table)
+        with replacing(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
     except OSError as error:  # a read-only disk must not stop a run that has its data in hand
         warnings.warn(f"{path} could not be written, so the next run makes the data again ({error})", stacklevel=2)
     return table
-
-
-def read_table(path: Path, columns: Sequence[str], rows: int | None) -> pa.Table:
-    """A cached table; ValueError where it is readable and yet not what was written."""
-    table = pq.read_table(path, page_checksum_verification=True)
-    if table.column_names != list(columns) or (rows is not None and len(table) != rows):
-        needed = f"{' and '.join(columns)}, {rows} rows"
-        raise ValueError(f"columns {table.column_names}, {len(table)} rows; needed are {needed}")
-    return table
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    """A Parquet file with checksums of its pages, whole or not there at all."""
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 
 # ---------------------------------------------------------------------------------------------- rows of a scale
@@ -234,6 +263,7 @@ class Sizes:
     """Rows that a scale takes of each split, None = all there are (train: less validation's `held_out`).
 
     `reshuffle`: the run's seed decides which rows; otherwise they are the same for every seed.
+    In the methods, n = rows of a data set's own two parts, train (which gives validation too) and test.
     """
 
     train: int | None
@@ -243,6 +273,20 @@ class Sizes:
 
     def seed(self, run_seed: int) -> int:
         return run_seed if self.reshuffle else FIXED_SEED
+
+    def told(self, n: tuple[int, int], held_out: float = 0.1) -> dict:
+        """The fields of a Shape that say how many rows there are."""
+        val = n[0] - int(n[0] * (1 - held_out)) if self.val is None else self.val
+        train = max(n[0] - val, 0) if self.train is None else self.train
+        test = n[1] if self.test is None else self.test
+        return dict(train_rows=train, held_out=(val, test), reshuffled=self.reshuffle)
+
+    def pick_splits(self, n: tuple[int, int], seed: int, what: str, held_out: float = 0.1) -> list[Tensor]:
+        """Which rows train, validation and test are. With all rows and seed 42 this is s4's split of CIFAR: validation
+        is the last tenth of a permutation."""
+        told, seed = self.told(n, held_out), self.seed(seed)
+        train, (val, test) = told["train_rows"], told["held_out"]
+        return [*pick(n[0], (train, val), seed, f"{what}'s train"), *pick(n[1], (test,), seed, f"{what}'s test")]
 
 
 SMALL = {
@@ -263,23 +307,8 @@ def pick(n: int, sizes: Sequence[int], seed: int, what: str) -> list[Tensor]:
     return list(order[: sum(sizes)].split(list(sizes)))
 
 
-def rows_held_out(n: tuple[int, int], sizes: Sizes, held_out: float = 0.1) -> tuple[int, int]:
-    """Rows of validation and test, where a data set's own parts have n."""
-    n_val = n[0] - int(n[0] * (1 - held_out)) if sizes.val is None else sizes.val
-    return n_val, n[1] if sizes.test is None else sizes.test
-
-
-def rows_trained(n: tuple[int, int], sizes: Sizes, held_out: float = 0.1) -> int:
-    """Rows of the training split, where a data set's own parts have n."""
-    return max(n[0] - rows_held_out(n, sizes, held_out)[0], 0) if sizes.train is None else sizes.train
-
-
-def pick_splits(n: tuple[int, int], sizes: Sizes, seed: int, what: str, held_out: float = 0.1) -> list[Tensor]:
-    """Rows of train and validation, both of a data set's own training part, and of test; n = rows of the two parts.
-
-    With all rows and seed 42 this is s4's split of CIFAR: validation is the last tenth of a permutation.
-    """
-    n_val, n_test = rows_held_out(n, sizes, held_out)
-    n_train = rows_trained(n, sizes, held_out)
-    seed = sizes.seed(seed)
-    return [*pick(n[0], (n_train, n_val), seed, f"{what}'s train"), *pick(n[1], (n_test,), seed, f"{what}'s test")]
+def check_whole(where: object, found: Sequence[int], published: Sequence[int], scale: str, what: str = "rows") -> None:
+    """ValueError at lab and paper where a data set does not have exactly the rows it is published with."""
+    if scale in ("lab", "paper") and tuple(found) != tuple(published):
+        have, needed = (" + ".join(f"{count:,}" for count in counts) for counts in (found, published))
+        raise ValueError(f"{where} holds {have} {what}, {scale} needs {needed}: bring all or take a smaller scale")

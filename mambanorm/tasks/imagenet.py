@@ -9,7 +9,7 @@ class list of HobbitLong/CMC (Tian et al. 2020, arXiv:1906.05849); the paper giv
 Map
     Scale, SETTINGS     rows and size at each scale: the one table to change
     read_classes        a class list
-    open_picture        one file, resized and cut from its centre
+    photograph          one file, resized and cut from its centre
     load_imagenet       the registered tasks: imagenet100, imagenet1k
 
 Glossary: wnid = WordNet number of a class, n and eight digits; edge = height and width of a picture in pixels.
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from mambanorm.basics.later import Later
-from mambanorm.tasks.base import Shape, Split, TaskData
+from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
 from mambanorm.tasks.files import (
     ALL,
     SMALL,
@@ -40,13 +40,10 @@ from mambanorm.tasks.files import (
     data_folder,
     fetch,
     missing,
-    pick_splits,
     read_list,
-    rows_held_out,
-    rows_trained,
     verify,
 )
-from mambanorm.tasks.images import Lazy, bad_picture
+from mambanorm.tasks.images import open_picture
 from mambanorm.tasks.registry import register_task
 
 Image = Later("PIL.Image")
@@ -99,7 +96,7 @@ def read_classes(path: Path) -> list[str]:
             raise ValueError("a class is written as n and eight digits, such as n02869837")
         return line
 
-    return sorted(read_list(path, parse, "class", "n02869837"))
+    return sorted(read_list(path, parse, "class"))
 
 
 def _layout(name: str, scale: str) -> tuple[Path, list[str]]:
@@ -130,25 +127,18 @@ def _files(name: str, folder: Path, classes: tuple[str, ...], split: str) -> tup
         files += [place / file for file in pictures]
         labels += [label] * len(pictures)
     if others:
-        kinds = ", ".join(ENDINGS)
-        warnings.warn(
-            f"{name}: {len(others):,} files that do not end in {kinds} are left out: {others[0]}, …", stacklevel=2
-        )
+        said = f"{len(others):,} files that do not end in {', '.join(ENDINGS)} are left out"
+        warnings.warn(f"{name}: {said}: {others[0]}, …", stacklevel=2)
     return files, np.array(labels, np.int64)
 
 
-def open_picture(path: Path, edge: int) -> np.ndarray:
+def photograph(path: Path, edge: int) -> np.ndarray:
     """(edge, edge, 3) uint8: the shorter side resized to edge · 256/224, the centre cut out, any mode made RGB.
 
     ValueError with the file's name for a file that is no picture.
     """
     shorter = round(edge * MARGIN)
-    try:
-        with Image.open(path) as image:
-            image.draft("RGB", (shorter, shorter))  # JPEG decodes at a half or a quarter, several times faster
-            image = image.convert("RGB")
-    except bad_picture() as error:
-        raise ValueError(f"{path} is no picture that can be read ({error}): bring this file again") from error
+    image = open_picture(path, path, least=shorter)
     width, height = (max(shorter, round(side * shorter / min(image.size))) for side in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = (width - edge) // 2, (height - edge) // 2
@@ -158,7 +148,7 @@ def open_picture(path: Path, edge: int) -> np.ndarray:
 def _read(files: list[Path], edge: int, rows: Tensor) -> Tensor:
     """The picked pictures (B, edge, edge, 3) float32 in [-1, 1], read side by side."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        pictures = list(pool.map(lambda row: open_picture(files[row], edge), rows.tolist()))
+        pictures = list(pool.map(lambda row: photograph(files[row], edge), rows.tolist()))
     return torch.from_numpy(np.stack(pictures)).float().div_(127.5).sub_(1)
 
 
@@ -183,7 +173,7 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
     else:  # of train no exact count is published
         check_whole(folder / "val", [len(test)], rows[1:], scale)
     splits = []
-    for i, rows in enumerate(pick_splits((len(train), len(test)), settings.sizes, seed, name, HELD_OUT)):
+    for i, rows in enumerate(settings.sizes.pick_splits((len(train), len(test)), seed, name, HELD_OUT)):
         files, labels = (train, train_labels) if i < 2 else (test, test_labels)
         picked = [files[row] for row in rows.tolist()]
         shape = (len(picked), settings.edge, settings.edge, 3)
@@ -193,31 +183,19 @@ def load_imagenet(name: str, scale: str, seed: int) -> TaskData:
 
 def shape(name: str, scale: str) -> Shape:
     settings, (n_classes, *rows) = SETTINGS[scale], ROWS[name]
-    length, held_out = (settings.edge // settings.patch) ** 2, rows_held_out(tuple(rows), settings.sizes, HELD_OUT)
-    train = rows_trained(tuple(rows), settings.sizes, HELD_OUT)
-    return Shape(
-        n_classes,
-        length,
-        in_channels=3,
-        patch=settings.patch,
-        held_out=held_out,
-        train_rows=train,
-        reshuffled=settings.sizes.reshuffle,
-    )
+    length, told = (settings.edge // settings.patch) ** 2, settings.sizes.told(rows, HELD_OUT)
+    return Shape(n_classes, length, in_channels=3, patch=settings.patch, **told)
 
 
-register_task(
-    "imagenet100",
-    title="ImageNet-100: photographs of 100 classes",
-    source="Russakovsky et al. (2015), arXiv:1409.0575; class list of HobbitLong/CMC",
-    kind="image",
-    prepare=prepare,
-    shape=partial(shape, "imagenet100"),
-)(partial(load_imagenet, "imagenet100"))
-register_task(
-    "imagenet1k",
-    title="ImageNet: photographs of 1,000 classes",
-    source="Russakovsky et al. (2015), arXiv:1409.0575",
-    kind="image",
-    shape=partial(shape, "imagenet1k"),
-)(partial(load_imagenet, "imagenet1k"))
+for _name, _title, _source, _prepare in (
+    ("imagenet100", "ImageNet-100: photographs of 100 classes", "; class list of HobbitLong/CMC", prepare),
+    ("imagenet1k", "ImageNet: photographs of 1,000 classes", "", None),
+):
+    register_task(
+        _name,
+        title=_title,
+        source=f"Russakovsky et al. (2015), arXiv:1409.0575{_source}",
+        kind="image",
+        prepare=_prepare,
+        shape=partial(shape, _name),
+    )(partial(load_imagenet, _name))

@@ -1,189 +1,134 @@
-"""Pictures as tasks hold them: read from idx or Parquet, checked, kept as bytes, handed out as float32.
+"""Pictures: how they are read and kept, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
+
+The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017),
+Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR. CIFAR as a sequence follows
+state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, a tenth of train for validation (seed 42).
 
 Map
+    open_picture, decode        encoded pictures -> pixels, each one checked
     read_idx                    an idx file of MNIST's family, gzipped
-    parquet_files, read_parquet the Parquet files of a split, as they lie in a Hugging Face repository
-    decode, bad_picture         encoded pictures -> (n, H, W) or (n, H, W, C) uint8, each one checked
-    Lazy, from_bytes            inputs that become float32 when a batch asks for them
     as_sequences, block_mean    pictures row after row; smaller ones
+    PictureSet, SETS            where each set comes from, what its pictures are, checksums of its files
+    AVERAGED, PATCH             averaging and patches at each scale; rows: files.SCALE_SIZES
+    prepare                     downloads the published files into data/<set>
+    load_sequence, load_pictures    the registered tasks
 
-Source of the idx format: Y. LeCun, the MNIST database. Glossary: n pictures of H×W pixels and C colours; L = H·W.
+Glossary: n pictures of edge×edge pixels, H×W and C colours; L = positions = (edge / averaging)².
 """
 
 from __future__ import annotations
 
 import gzip
+import http.client
 import io
+import json
 import math
-import re
+import urllib.request
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from mambanorm.basics.later import Later
-from mambanorm.tasks.files import verify
+from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
+from mambanorm.tasks.files import (
+    SCALE_SIZES,
+    TIMEOUT,
+    Remote,
+    check_labels,
+    check_whole,
+    data_folder,
+    fetch,
+    missing,
+    parquet_files,
+    read_labels,
+    read_parquet,
+    stamps,
+    verify,
+)
+from mambanorm.tasks.registry import register_task
 
-pa, pq, Image = Later("pyarrow"), Later("pyarrow.parquet"), Later("PIL.Image")
-AGAIN = "it is truncated or altered: delete it and bring it again"
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from PIL import Image as Pillow
+
+Image = Later("PIL.Image")
+
+HUB = "https://huggingface.co"
+S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
+PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
+AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
+"""Sequences read pictures averaged over blocks: 49 to 64 positions at smoke, 196 to 256 at quick and evening."""
+
+PATCH = {"smoke": 8, "quick": 4, "evening": 4, "lab": 2, "paper": 2}
+"""Pictures are cut into squares of patch² pixels: 16, 64 and 256 positions."""
 
 
-# ---------------------------------------------------------------------------------------------- files
+# ---------------------------------------------------------------------------------------------- pictures
+
+
+def open_picture(source, where: object, mode: str = "RGB", edge: int | None = None, least: int = 0) -> Pillow.Image:
+    """The picture of a path or a file, in a mode: "L" (a colour picture turns grey as Pillow does it, ITU-R 601) or
+    "RGB".
+
+    ValueError that says where for one that cannot be read; with an `edge` also for one that has other than edge×edge
+    pixels, or a mode that is neither grey nor colour (transparent or with a palette). `least`: so many pixels a side
+    will do, so that JPEG decodes at a half or a quarter, several times faster.
+    """
+    try:
+        with Image.open(source) as image:
+            if least:
+                image.draft(mode, (least, least))
+            size, found = image.size, image.mode
+            picture = image.convert(mode)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{where} is no picture that can be read ({error}): bring this file again") from error
+    if edge and size != (edge, edge):
+        raise ValueError(f"{where}: a picture of {size[0]}×{size[1]} pixels, needed are {edge}×{edge}")
+    if edge and found not in ("L", "RGB"):
+        raise ValueError(f"{where}: a picture of mode {found}, allowed are L (grey) and RGB")
+    return picture
+
+
+def decode(encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object) -> np.ndarray:
+    """(n, H, W) uint8 for mode "L", (n, H, W, 3) for "RGB": the picked rows of a column of encoded pictures, each as
+    bytes or as a struct {bytes, path}. ValueError with the row, as of `open_picture`."""
+    pictures = np.zeros((len(rows), edge, edge) if mode == "L" else (len(rows), edge, edge, 3), np.uint8)
+    for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" pictures", delay=2)):
+        one = encoded[row].as_py()
+        content = io.BytesIO(one["bytes"] if isinstance(one, dict) else one)
+        pictures[i] = np.asarray(open_picture(content, f"{where}, row {row + 1}", mode, edge))
+    return pictures
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of a gzipped idx file of bytes: labels (n,) or pictures (n, H, W), uint8.
+    """The array of a gzipped idx file of bytes: labels (n,) or pictures (n, H, W), uint8 (Y. LeCun's format).
 
     gzip's own checksum is checked. ValueError with the file's name where it is truncated, altered or no such file.
     """
     try:
         content = gzip.decompress(path.read_bytes())
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: {error}; {AGAIN}") from error
-    dimensions = content[3] if len(content) >= 4 else 0
-    if content[:3] != b"\x00\x00\x08" or not 1 <= dimensions <= 3 or len(content) < 4 + 4 * dimensions:
-        raise ValueError(f"{path} starts with {content[:4]!r}: no idx file of bytes in one to three dimensions")
-    shape = tuple(np.frombuffer(content, ">u4", dimensions, offset=4).tolist())
-    found, needed = len(content) - 4 - 4 * dimensions, math.prod(shape)
-    if found != needed:
-        raise ValueError(f"{path} says shape {shape}, which is {needed:,} bytes, and holds {found:,}; {AGAIN}")
+        dimensions = content[3] if content[:3] == b"\x00\x00\x08" else 0
+        shape = np.frombuffer(content, ">u4", dimensions, offset=4).tolist()
+        found, needed = len(content) - 4 - 4 * dimensions, math.prod(shape)
+        if not dimensions or found != needed:
+            raise ValueError(f"it starts with {content[:4]!r}, says shape {shape} and holds {found:,} bytes of it")
+    except (EOFError, zlib.error, gzip.BadGzipFile, IndexError, ValueError) as error:
+        raise ValueError(f"{path} is no whole idx file of bytes ({error}): bring this file again") from error
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Path]:
-    """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, or all of `train-…-of-…`.
-
-    ValueError where a file with a published name has another checksum (`digests`: name -> digest), or where one of the
-    numbered files is missing.
-    """
-    files = sorted(folder.glob(f"{split}*.parquet"))
-    for file in files:
-        if file.name in digests:
-            verify(file, digests[file.name])
-    forms = {re.sub(r"-\d{5}-of-", "-…-of-", file.name) for file in files}
-    if len(forms) > 1:
-        raise ValueError(f"{folder} holds {split} more than once, as {' and '.join(sorted(forms))}: leave one of them")
-    numbered = [match for file in files if (match := re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})", file.stem))]
-    for name, _, count in (match.groups() for match in numbered):
-        lack = [f"{name}-{i:05d}-of-{count}.parquet" for i in range(int(count))]
-        if lack := [one for one in lack if not (folder / one).exists()]:
-            raise ValueError(f"{folder}: {', '.join(lack)} missing; bring all {int(count)} files of {split}")
-    return files
-
-
-def read_parquet(files: Sequence[Path], columns: Sequence[str]) -> pa.Table:
-    """The named columns of the files, one after the other; ValueError with the file's name where one cannot be read or
-    has columns of another type than the first."""
-    tables = []
-    for file in files:
-        try:
-            have = pq.read_schema(file).names
-            if lack := [column for column in columns if column not in have]:
-                raise ValueError(f"{file} has no column {lack[0]!r}: needed are {', '.join(columns)}, it has {have}")
-            tables.append(pq.read_table(file, columns=list(columns)))
-        except (OSError, pa.ArrowException) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{file}: {error}; {AGAIN}") from error
-    for file, table in zip(files, tables, strict=True):
-        if table.schema.types != tables[0].schema.types:
-            these, first = (", ".join(map(str, one.schema.types)) for one in (table, tables[0]))
-            names = ", ".join(columns)
-            raise ValueError(f"{file}: its columns {names} are {these}; those of {files[0].name} are {first}")
-    return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
-
-
-def read_labels(column: pa.ChunkedArray, n_classes: int, where: object) -> np.ndarray:
-    """(n,) int64; ValueError with the row for a label that is missing or no class, and for labels that are no whole
-    numbers."""
-    if not pa.types.is_integer(column.type):
-        raise ValueError(f"{where}: labels are of type {column.type}, needed are whole numbers 0 to {n_classes - 1}")
-    labels = np.array([-1 if label is None else label for label in column.to_pylist()], object)
-    check_labels(labels, n_classes, where)
-    return labels.astype(np.int64)
-
-
-def check_labels(labels: np.ndarray, n_classes: int, where: object) -> None:
-    """ValueError with the first row whose label is none of 0…n_classes − 1 (−1 stands for a missing one)."""
-    if len(wrong := np.flatnonzero((labels < 0) | (labels >= n_classes))):
-        raise ValueError(f"{where}, row {wrong[0] + 1}: label {labels[wrong[0]]}, allowed are 0 to {n_classes - 1}")
-
-
-def bad_picture() -> tuple[type[Exception], ...]:
-    """What Pillow raises for broken bytes."""
-    return OSError, SyntaxError, ValueError, Image.DecompressionBombError
-
-
-def decode(encoded: pa.ChunkedArray, rows: Sequence[int], edge: int, mode: str, where: object) -> np.ndarray:
-    """(n, H, W) uint8 for mode "L", (n, H, W, 3) for "RGB": the picked rows of a column of encoded pictures, each as
-    bytes or as a struct {bytes, path}.
-
-    A colour picture turns grey as Pillow does it (ITU-R 601). ValueError with the row for one that cannot be read, has
-    other than edge×edge pixels, or a mode that is neither grey nor colour (transparent or with a palette).
-    """
-    pictures = np.zeros((len(rows), edge, edge) if mode == "L" else (len(rows), edge, edge, 3), np.uint8)
-    for i, row in enumerate(tqdm(rows, desc=f"decoding {where}", unit=" pictures", delay=2)):
-        one, place = encoded[row].as_py(), f"{where}, row {row + 1}"
-        try:
-            with Image.open(io.BytesIO(one["bytes"] if isinstance(one, dict) else one)) as image:
-                if image.size != (edge, edge):
-                    found = f"{image.size[0]}×{image.size[1]}"
-                    raise _WrongPicture(f"{place}: a picture of {found} pixels, needed are {edge}×{edge}")
-                if image.mode not in ("L", "RGB"):
-                    raise _WrongPicture(f"{place}: a picture of mode {image.mode}, allowed are L (grey) and RGB")
-                pictures[i] = np.asarray(image.convert(mode))
-        except _WrongPicture:
-            raise
-        except (*bad_picture(), TypeError, KeyError) as error:
-            raise ValueError(f"{place}: no picture that can be read ({error}); {AGAIN}") from error
-    return pictures
-
-
-class _WrongPicture(ValueError):
-    """A picture that can be read and is not the one needed."""
-
-
-# ---------------------------------------------------------------------------------------------- what a split holds
-
-
-class Lazy:
-    """Inputs that stay what they are (bytes, a mapped file, a folder of pictures) until rows of them are asked for.
-
-    It takes the place of a Split's inputs: `read(rows)` takes indices (B,) and returns float32 (B, …).
-    """
-
-    dtype = torch.float32
-
-    def __init__(self, shape: Sequence[int], read: Callable[[Tensor], Tensor]) -> None:
-        self.shape, self.read = torch.Size(shape), read
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def is_floating_point(self) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows) -> Tensor:
-        picked = torch.arange(len(self))[rows]
-        return self.read(picked.reshape(-1)).reshape(*picked.shape, *self.shape[1:])
-
-
-def from_bytes(stored: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> Lazy:
-    """Keeps (n, …) uint8 and returns byte · scale + shift when read: a quarter of the memory."""
-    kept = torch.tensor(stored)
-    return Lazy(kept.shape, lambda rows: kept[rows].float().mul_(scale).add_(shift))
-
-
 def as_sequences(pictures: np.ndarray, scale: float = 1 / 255, shift: float = 0.0) -> Lazy:
-    """(n, H, W) grey pictures as sequences (n, H·W, 1), row after row."""
-    return from_bytes(pictures.reshape(len(pictures), -1, 1), scale, shift)
+    """(n, H, W) grey pictures as sequences (n, H·W, 1), row after row: kept as bytes, a quarter of the memory, and
+    byte · scale + shift when read."""
+    kept = torch.tensor(pictures.reshape(len(pictures), -1, 1))
+    return Lazy(kept.shape, lambda rows: kept[rows].float().mul_(scale).add_(shift))
 
 
 def block_mean(pictures: np.ndarray, factor: int) -> np.ndarray:
@@ -191,7 +136,215 @@ def block_mean(pictures: np.ndarray, factor: int) -> np.ndarray:
     if factor == 1:
         return pictures
     n, height, width = pictures.shape
-    if height % factor or width % factor:
-        raise ValueError(f"pictures of {height}×{width} do not divide into blocks of {factor}×{factor}")
     blocks = pictures.reshape(n, height // factor, factor, width // factor, factor)
     return np.rint(blocks.mean((2, 4), dtype=np.float32)).astype(np.uint8)
+
+
+# ---------------------------------------------------------------------------------------------- the sets
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """A published set. `files`: name -> digest of each file to download; `rows`: of its train and its test part."""
+
+    title: str
+    source: str
+    edge: int
+    rows: tuple[int, int]
+    n_classes: int
+    address: str  # of the folder with the files
+    files: dict[str, str]
+    columns: tuple[str, str] = ("image", "label")  # of the Parquet files
+    grey: tuple[float, float] = PLUS_MINUS
+
+
+def _hub(repository: str, revision: str, config: str) -> str:
+    """The folder of a configuration's Parquet files in a Hugging Face repository, at one commit."""
+    return f"{HUB}/datasets/{repository}/resolve/{revision}/{config}"
+
+
+TRAIN, TEST = (f"{split}-00000-of-00001.parquet" for split in ("train", "test"))
+IDX = {split: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
+       for split, name in (("train", "train"), ("test", "t10k"))}  # fmt: skip
+
+
+def _idx(*digests: str) -> dict[str, str]:
+    return {name: f"md5:{digest}" for name, digest in zip((*IDX["train"], *IDX["test"]), digests, strict=True)}
+
+
+SETS: dict[str, PictureSet] = {
+    "mnist": PictureSet(
+        "MNIST: handwritten digits, 28×28",
+        "LeCun et al. (1998), Gradient-based learning applied to document recognition",
+        edge=28,
+        rows=(60_000, 10_000),
+        n_classes=10,
+        address="https://ossci-datasets.s3.amazonaws.com/mnist",
+        files=_idx("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+                   "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+    "fashion_mnist": PictureSet(
+        "Fashion-MNIST: pieces of clothing, 28×28",
+        "Xiao et al. (2017), Fashion-MNIST, arXiv:1708.07747",
+        edge=28,
+        rows=(60_000, 10_000),
+        n_classes=10,
+        address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+        "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
+        files=_idx("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+                   "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+    "svhn": PictureSet(
+        "SVHN: house numbers, 32×32",
+        "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
+        edge=32,
+        rows=(73_257, 26_032),
+        n_classes=10,
+        address=_hub("ufldl-stanford/svhn", "f9e1717d73324ebbc1ece84267ccd80d0aca0690", "cropped_digits"),
+        files={TRAIN: "", TEST: ""},  # "" = the commit's own record says which: see `_stated_digest`
+    ),
+    "cifar10": PictureSet(
+        "CIFAR-10: ten kinds of things, 32×32",
+        "Krizhevsky (2009), Learning multiple layers of features from tiny images",
+        edge=32,
+        rows=(50_000, 10_000),
+        n_classes=10,
+        address=_hub("uoft-cs/cifar10", "0b2714987fa478483af9968de7c934580d0bb9a2", "plain_text"),
+        files={
+            TRAIN: "sha256:8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
+            TEST: "sha256:841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
+        },
+        columns=("img", "label"),
+        grey=S4_GREY,
+    ),
+    "cifar100": PictureSet(
+        "CIFAR-100: a hundred kinds of things, 32×32",
+        "Krizhevsky (2009), Learning multiple layers of features from tiny images",
+        edge=32,
+        rows=(50_000, 10_000),
+        n_classes=100,
+        address=_hub("uoft-cs/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5", "cifar100"),
+        files={
+            TRAIN: "sha256:694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23",
+            TEST: "sha256:98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68",
+        },
+        columns=("img", "fine_label"),
+        grey=S4_GREY,
+    ),
+}  # fmt: skip
+
+
+def prepare(name: str, scale: str) -> None:
+    """Downloads a set's published files, whatever the scale; does nothing where readable files are there."""
+    if all(_find(name, split) for split in ("train", "test")):
+        return
+    folder, one = data_folder(name), SETS[name]
+    for file, digest in one.files.items():
+        if digest or not (folder / file).exists():
+            url = f"{one.address}/{file}"
+            fetch(Remote(url, file, digest or _stated_digest(url)), folder)
+
+
+def _stated_digest(url: str) -> str:
+    """The checksum that a Hugging Face repository's own record states for a file at a commit."""
+    repository, _, path = url.removeprefix(f"{HUB}/datasets/").partition("/resolve/")
+    revision, _, path = path.partition("/")
+    listing = f"{HUB}/api/datasets/{repository}/tree/{revision}/{path.rpartition('/')[0]}"
+    try:
+        with urllib.request.urlopen(listing, timeout=TIMEOUT) as answer:
+            return "sha256:" + next(entry["lfs"]["oid"] for entry in json.load(answer) if entry["path"] == path)
+    except (OSError, http.client.HTTPException) as error:
+        raise OSError(f"{listing} does not answer ({error}): it states the checksum of {path}, try again") from error
+    except (ValueError, KeyError, TypeError, StopIteration) as error:  # a login page, say
+        raise ValueError(f"{listing} states no checksum of {path} ({error!r}): look there, or try again") from error
+
+
+def _find(name: str, split: str) -> list[Path]:
+    """The files that hold a split: Parquet or, for MNIST's family, a pair of idx files; [] where there is none."""
+    folder, one = data_folder(name), SETS[name]
+    if found := parquet_files(folder, split, one.files):
+        return found
+    pair = [folder / file for file in IDX[split] if file in one.files]
+    if not all(file.exists() for file in pair):
+        return []
+    for file in pair:
+        if one.files[file.name]:
+            verify(file, one.files[file.name])
+    return pair
+
+
+@lru_cache(maxsize=4)
+def _read(name: str, split: str, files: tuple[Path, ...], changed: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """A split's pictures, decoded (n, H, W) or a column of encoded ones, and its labels (n,). `changed` is there to
+    notice changed files."""
+    one, where = SETS[name], f"{name}'s {split}"
+    if files[0].suffix == ".parquet":
+        table = read_parquet(files, one.columns, where)
+        return table[one.columns[0]], read_labels(table[one.columns[1]], one.n_classes, where)
+    pictures, labels = map(read_idx, files)
+    if pictures.shape != (*labels.shape, one.edge, one.edge):
+        needed = f"needed is one label for each picture of {one.edge}×{one.edge} pixels"
+        raise ValueError(f"{files[0]} holds {pictures.shape}, {files[1].name} {labels.shape}: {needed}")
+    return pictures, check_labels(labels.astype(np.int64), one.n_classes, files[1])
+
+
+def _load(name: str, mode: str, scale: str, seed: int) -> list[tuple[np.ndarray, torch.Tensor]]:
+    """Pictures and labels of train, validation and test at a scale; only the pictures that it takes are decoded."""
+    one, parts = SETS[name], {}
+    for split in ("train", "test"):
+        if not (files := _find(name, split)):
+            kinds = [f"{split}*.parquet"] + ([" with ".join(IDX[split])] if IDX[split][0] in one.files else [])
+            how = f"Say `mambanorm tasks --prepare {name}`, or put the files of {one.address} into that folder"
+            raise missing(name, f"{' or '.join(kinds)} in {data_folder(name)}", how)
+        parts[split] = _read(name, split, tuple(files), stamps(files))
+    counts = tuple(len(labels) for _, labels in parts.values())
+    check_whole(data_folder(name), counts, one.rows, scale)
+    loaded = []
+    picked = SCALE_SIZES[scale].pick_splits(counts, seed, name)
+    for split, rows in zip(("train", "train", "test"), map(np.asarray, picked), strict=True):
+        pictures, labels = parts[split]
+        if isinstance(pictures, np.ndarray):
+            pictures = pictures[rows]
+        else:
+            pictures = decode(pictures, rows.tolist(), one.edge, mode, f"{name}'s {split}")
+        loaded.append((pictures, torch.from_numpy(labels[rows])))
+    return loaded
+
+
+def load_sequence(name: str, scale: str, seed: int) -> TaskData:
+    """Grey values (n, L, 1) float32, row after row. At smoke and quick the seed decides which pictures are taken."""
+    splits = [
+        Split(as_sequences(block_mean(pictures, AVERAGED[scale]), *SETS[name].grey), labels)
+        for pictures, labels in _load(name, "L", scale, seed)
+    ]
+    return TaskData(*splits, n_classes=SETS[name].n_classes, in_features=1)
+
+
+def load_pictures(name: str, scale: str, seed: int) -> TaskData:
+    """Colour pictures (n, 32, 32, 3), bytes; a batch returns -1…1. At smoke and quick the seed decides which."""
+    splits = [Split(torch.from_numpy(pictures), labels) for pictures, labels in _load(name, "RGB", scale, seed)]
+    return TaskData(*splits, n_classes=SETS[name].n_classes, in_channels=3, patch=PATCH[scale])
+
+
+def _shape(name: str, colour: bool, scale: str) -> Shape:
+    one, side = SETS[name], PATCH[scale] if colour else AVERAGED[scale]
+    inputs = dict(in_channels=3, patch=side) if colour else dict(in_features=1)
+    return Shape(one.n_classes, (one.edge // side) ** 2, **inputs, **SCALE_SIZES[scale].told(one.rows))
+
+
+def _register(name: str, colour: bool) -> None:
+    one, load = SETS[name], load_pictures if colour else load_sequence
+    register_task(
+        f"{name}_images" if colour else name,
+        title=f"{one.title}, {'in colour' if colour else 'pixel by pixel'}",
+        source=one.source,
+        kind="image" if colour else "sequence",
+        prepare=partial(prepare, name),
+        shape=partial(_shape, name, colour),
+    )(partial(load, name))
+
+
+for _name in SETS:
+    _register(_name, colour=False)
+for _name in ("cifar10", "cifar100"):
+    _register(_name, colour=True)

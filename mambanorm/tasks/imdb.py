@@ -35,11 +35,11 @@ from mambanorm.tasks.files import (
     data_folder,
     fetch,
     missing,
-    pick_splits,
-    rows_held_out,
-    rows_trained,
+    parquet_files,
+    read_labels,
+    read_parquet,
+    stamps,
 )
-from mambanorm.tasks.images import AGAIN, parquet_files, read_labels, read_parquet
 from mambanorm.tasks.registry import register_task
 
 SPECIALS = ("<pad>", "<unk>", "<eos>")
@@ -60,6 +60,10 @@ class Scale:
     sizes: Sizes
     l_max: int
     val_is_test: bool = False
+
+    @property
+    def held_out(self) -> float:
+        return 0.0 if self.val_is_test else 0.1
 
 
 SETTINGS: dict[str, Scale] = {
@@ -107,24 +111,21 @@ def _read(split: str) -> tuple[list[str], np.ndarray]:
     """Texts and labels of a split's files."""
     files = parquet_files(data_folder("imdb"), split, FILES)
     if not files:
-        raise missing(
-            "imdb",
-            f"{split}*.parquet in {data_folder('imdb')}",
-            f"Say `mambanorm tasks --prepare imdb`, or put the two files of {ADDRESS} into that folder",
-        )
-    return _texts(split, tuple(files), tuple(file.stat().st_mtime_ns for file in files))
+        how = f"Say `mambanorm tasks --prepare imdb`, or put the two files of {ADDRESS} into that folder"
+        raise missing("imdb", f"{split}*.parquet in {data_folder('imdb')}", how)
+    return _texts(split, tuple(files), stamps(files))
 
 
 @lru_cache(maxsize=2)
-def _texts(split: str, files: tuple[Path, ...], changed: tuple[int, ...]) -> tuple[list[str], np.ndarray]:
+def _texts(split: str, files: tuple[Path, ...], changed: tuple) -> tuple[list[str], np.ndarray]:
     """Texts and labels; ValueError with the row for a bad text or label. `changed` is there to notice changed files."""
-    table, where = read_parquet(files, ("text", "label")), f"imdb's {split}"
-    texts = []
+    where = f"imdb's {split}"
+    table, texts = read_parquet(files, ("text", "label"), where), []
     for row, value in enumerate(table["text"], 1):
         try:
             text = value.as_py()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{where}, row {row}: no text ({error}); {AGAIN}") from error
+            raise ValueError(f"{where}, row {row}: no text ({error}); bring its file again") from error
         if not isinstance(text, str) or not text:
             raise ValueError(f"{where}, row {row}: {text!r} is no review: needed is text of at least one character")
         texts.append(text)
@@ -134,17 +135,10 @@ def _texts(split: str, files: tuple[Path, ...], changed: tuple[int, ...]) -> tup
 def shape(scale: str) -> Shape:
     """25,000 reviews of about 1,300 characters to train on and to test on."""
     settings = SETTINGS[scale]
-    held_out = (ROWS[1], ROWS[1]) if settings.val_is_test else rows_held_out(ROWS, settings.sizes)
-    train = rows_trained(ROWS, settings.sizes, 0.0 if settings.val_is_test else 0.1)
-    return Shape(
-        2,
-        settings.l_max,
-        vocab_size=135,
-        tokens=min(1_300, settings.l_max),
-        held_out=held_out,
-        train_rows=train,
-        reshuffled=settings.sizes.reshuffle,
-    )
+    rows = settings.sizes.told(ROWS, settings.held_out)
+    if settings.val_is_test:
+        rows["held_out"] = ROWS[1], ROWS[1]
+    return Shape(2, settings.l_max, vocab_size=135, tokens=min(1_300, settings.l_max), **rows)
 
 
 @register_task(
@@ -163,9 +157,8 @@ def load_imdb(scale: str, seed: int) -> TaskData:
     counts = len(train), len(test)
     check_whole(data_folder("imdb"), counts, ROWS, scale)
     ids = vocabulary(text[: settings.l_max - 1] for text in train)
-    held_out = 0 if settings.val_is_test else 0.1
     splits = []
-    for i, rows in enumerate(pick_splits(counts, settings.sizes, seed, "imdb", held_out)):
+    for i, rows in enumerate(settings.sizes.pick_splits(counts, seed, "imdb", settings.held_out)):
         texts, labels = (train, train_labels) if i < 2 else (test, test_labels)
         inputs, lengths = encode([texts[row] for row in rows.tolist()], ids, settings.l_max)
         splits.append(Split(inputs, torch.from_numpy(labels[rows.numpy()]), lengths))

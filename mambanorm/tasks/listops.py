@@ -3,24 +3,23 @@
     ( ( ( ( [SM 8 ) 9 ) ( ( ( ( [MAX 2 ) 5 ) ( ( ( [MIN 3 ) 1 ) ] ) ) ] ) ) ] )  ->  SM(8, 9, MAX(2, 5, MIN(3, 1))) = 2
 
 Sources: Nangia & Bowman (2018), ListOps, arXiv:1804.06028. Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006:
-generator `lra_benchmarks/data/listops.py`. The notation itself is in `mambanorm/tasks/expressions.py`.
+generator `lra_benchmarks/data/listops.py`; reader and vocabulary as in state-spaces/s4 `src/dataloaders/lra.py`.
 Ours differs from LRA in two ways: it is seeded, and the smaller scales have settings of their own (`SETTINGS`).
 
 Map
+    evaluate, tokenise, decode  text -> value;  text -> s4's tokens;  ids -> text
     Settings, SETTINGS          what is drawn at each scale: the one table to change
-    generate                    n distinct (source, label) pairs
+    draw                        n distinct expressions
     read_tsv                    LRA's own files
     folder, cache_path          where the rows are cached, as Parquet
     load_listops                the registered task: a pool of rows, cut into three splits
 
-Glossary: source = the text with LRA's parentheses; token = an operator, a digit or the closing bracket (parentheses are
-no tokens); length = number of tokens; ids = one byte a token, `<eos>` last.
+Glossary: source = the text; token = an operator, a digit or the closing bracket, but no parenthesis; length = number of
+tokens; ids = one byte a token, `<eos>` last.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,32 +31,26 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.later import Later
-from mambanorm.basics.settings import check_scale
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.later import Later, has
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.expressions import (
-    CLOSE,
-    DIGITS,
-    EOS,
-    IDS,
-    OPERATORS,
-    VOCABULARY,
-    decode,
-    evaluate,
-    parenthesise,
-    tokenise,
-)
-from mambanorm.tasks.expressions import UNK as UNK  # the rest of the notation: `listops` has all of it
-from mambanorm.tasks.expressions import WRITTEN as WRITTEN
-from mambanorm.tasks.expressions import Tree as Tree
-from mambanorm.tasks.expressions import encode as encode
-from mambanorm.tasks.expressions import serialise as serialise
-from mambanorm.tasks.files import cached_table, can_cache, check_whole, data_folder
+from mambanorm.tasks.files import cache_file, cached_table, check_whole, data_folder, read_lines, stamps
 from mambanorm.tasks.registry import register_task
 
 pa = Later("pyarrow")
 
-PATIENCE = 100_000  # draws in a row without a new expression before `generate` gives up (LRA's settings keep 1 in 12)
+# LRA's MED truncates the mean of the middle two; for digits that is a floor division.
+OPERATORS: dict[str, Callable[[list[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda args: (sorted(args)[(len(args) - 1) // 2] + sorted(args)[len(args) // 2]) // 2,
+    "[SM": lambda args: sum(args) % 10,
+}
+DIGITS = tuple("0123456789")
+VOCABULARY = ("<pad>", "<unk>", "<eos>", *DIGITS, *OPERATORS, "X")
+IDS = {token: i for i, token in enumerate(VOCABULARY)}
+EOS, CLOSE = IDS["<eos>"], IDS["X"]
+PATIENCE = 100_000  # draws in a row without a new expression before `draw` gives up (LRA's settings keep 1 in 12)
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other rows
 
 
@@ -81,19 +74,9 @@ class Settings:
     min_args: int = 2
     seed: int = 0  # of the pool
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_args <= self.max_args:
-            raise ValueError(f"min_args={self.min_args}, max_args={self.max_args}: needed is 1 <= min_args <= max_args")
-        if not all(0 <= p <= 1 for p in self.operator_probability):
-            raise ValueError(f"operator_probability={self.operator_probability}: allowed are numbers from 0 to 1")
-        if self.longer_than + 1 >= self.shorter_than:
-            given = f"longer_than={self.longer_than}, shorter_than={self.shorter_than}"
-            raise ValueError(f"{given}: no length lies strictly between the two")
-
     @property
-    def rows(self) -> int:
-        """Rows of the whole pool."""
-        return self.train + self.val + self.test
+    def sizes(self) -> tuple[int, int, int]:
+        return self.train, self.val, self.test
 
 
 LRA = {"operator_probability": (0.25,) * 9, "max_args": 10}  # max_depth 10: nodes at depth 10 are digits
@@ -120,26 +103,65 @@ SETTINGS: dict[str, Settings] = {
 TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_038}  # of an expression, on average
 
 
+# ---------------------------------------------------------------------------------------------- notation
+
+
+def evaluate(source: str) -> int:
+    """The value 0…9 of an expression, its tokens separated by white space; parentheses say nothing and are passed over.
+
+    ValueError for malformed text, saying which token (counted from 1, parentheses included) is wrong and why.
+    """
+    stack, value, place = [], None, 0  # a stack instead of recursion: text may be nested deeper than Python allows
+    for place, token in enumerate(source.split(), 1):
+        if token in ("(", ")"):
+            continue
+        if value is not None:
+            raise ValueError(f"token {place} {token!r}: the expression is complete before it, nothing may follow")
+        if token in OPERATORS:
+            stack.append((token, []))
+            continue
+        if token == "]":
+            name, args = stack.pop() if stack else ("no operator", [])
+            if not args:
+                raise ValueError(f"token {place} ']' closes {name}: needed is an operator with arguments")
+            value = OPERATORS[name](args)
+        elif token in DIGITS:
+            value = int(token)
+        else:
+            raise ValueError(f"token {place}: {unknown('token', token, (*OPERATORS, ']', *DIGITS, '(', ')'))}")
+        if stack:
+            stack[-1][1].append(value)
+            value = None
+    if value is None:
+        raise ValueError(f"text ends after token {place}, and {len(stack) or 'no'} operators wait for their ']'")
+    return value
+
+
+def tokenise(source: str) -> list[str]:
+    """The s4 reader's tokens: parentheses dropped, `]` written as `X`. Nothing is checked: see `evaluate`."""
+    return source.replace("]", "X").replace("(", "").replace(")", "").split()
+
+
+def decode(ids) -> str:
+    """The tokens of a row of ids as text, without `<pad>` and `<eos>`; `evaluate` reads it."""
+    return " ".join("]" if i == CLOSE else VOCABULARY[i] for i in map(int, ids) if i not in (0, EOS))
+
+
 # ---------------------------------------------------------------------------------------------- generator
 
 
-def generate(n: int, settings: Settings, seed: int = 0) -> Iterator[tuple[str, int]]:
-    """n distinct expressions as (source, label), the same for the same seed on any machine.
+def draw(n: int, settings: Settings, seed: int = 0) -> Iterator[tuple[bytes, int]]:
+    """n distinct expressions as (ids without `<eos>`, value), the same for the same seed on any machine: compact enough
+    to remember a hundred thousand.
 
     ValueError where the settings do not hold n distinct expressions (none new in 100,000 draws). A progress bar appears
     when it takes longer than two seconds.
     """
-    for ids, label in _draw(n, settings, seed):
-        yield parenthesise(decode(ids).split()), label
-
-
-def _draw(n: int, settings: Settings, seed: int) -> Iterator[tuple[bytes, int]]:
-    """n distinct expressions as (ids without `<eos>`, label): compact enough to remember a hundred thousand."""
     # random.random() is the one generator whose sequence Python promises to keep from version to version.
-    draw, seen, misses = random.Random(seed).random, set(), 0
+    number, seen, misses = random.Random(seed).random, set(), 0
     with tqdm(total=n, desc="ListOps", unit=" rows", delay=2, mininterval=1) as bar:
         while len(seen) < n:
-            found = _expression(draw, settings)
+            found = _expression(number, settings)
             if found is None or found[0] in seen:
                 misses += 1
                 if misses >= PATIENCE:
@@ -153,11 +175,11 @@ def _draw(n: int, settings: Settings, seed: int) -> Iterator[tuple[bytes, int]]:
             yield found
 
 
-def _expression(draw: Callable[[], float], settings: Settings) -> tuple[bytes, int] | None:
+def _expression(number: Callable[[], float], settings: Settings) -> tuple[bytes, int] | None:
     """One expression as (ids, value), or None where its length is out of bounds."""
     ids: list[int] = []
     try:
-        value = _grow(draw, settings, 0, ids)
+        value = _grow(number, settings, 0, ids)
     except _TooLong:
         return None
     return (bytes(ids), value) if settings.longer_than < len(ids) < settings.shorter_than else None
@@ -167,18 +189,18 @@ class _TooLong(Exception):
     """The expression being grown cannot be kept any more; stopping early changes nothing about those that are."""
 
 
-def _grow(draw: Callable[[], float], settings: Settings, depth: int, ids: list[int]) -> int:
+def _grow(number: Callable[[], float], settings: Settings, depth: int, ids: list[int]) -> int:
     """Append a random expression's ids and return its value; `depth` counts from 0."""
-    if depth >= len(settings.operator_probability) or draw() >= settings.operator_probability[depth]:
-        digit = int(draw() * 10)
+    if depth >= len(settings.operator_probability) or number() >= settings.operator_probability[depth]:
+        digit = int(number() * 10)
         ids.append(IDS["0"] + digit)
         return digit
     if len(ids) >= settings.shorter_than:
         raise _TooLong
-    count = settings.min_args + int(draw() * (settings.max_args - settings.min_args + 1))
-    which = int(draw() * len(OPERATORS))
+    count = settings.min_args + int(number() * (settings.max_args - settings.min_args + 1))
+    which = int(number() * len(OPERATORS))
     ids.append(IDS["[MIN"] + which)
-    args = [_grow(draw, settings, depth + 1, ids) for _ in range(count)]
+    args = [_grow(number, settings, depth + 1, ids) for _ in range(count)]
     ids.append(CLOSE)
     return tuple(OPERATORS.values())[which](args)
 
@@ -186,43 +208,25 @@ def _grow(draw: Callable[[], float], settings: Settings, depth: int, ids: list[i
 # ---------------------------------------------------------------------------------------------- LRA's files
 
 
-def read_tsv(path: str | Path) -> list[tuple[str, int]]:
+def read_tsv(path: Path) -> list[tuple[str, int]]:
     """(source, label) of every row of one of LRA's files: tab separated, header `Source<TAB>Target`.
 
     Nothing is dropped or repaired: ValueError with file, row (the header is row 1) and text for a row that has not two
     columns, whose source is malformed, or whose target is not the source's value; also for a file without rows.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file in UTF-8 ({error})") from error
-    if lines[0].split("\t") != ["Source", "Target"]:
-        raise ValueError(f"{path}, row 1 {_short(lines[0])!r}: needed is the header 'Source<TAB>Target'")
-    if len(lines) == 1:
-        raise ValueError(f"{path}: no rows below the header")
-    return [_tsv_row(path, place, line) for place, line in enumerate(lines[1:], 2)]
-
-
-def _tsv_row(path: str | Path, place: int, line: str) -> tuple[str, int]:
-    """One row taken apart and checked."""
-    columns, where = line.split("\t"), f"{path}, row {place} {_short(line)!r}"
-    if len(columns) != 2:
-        raise ValueError(f"{where}: {len(columns)} columns; needed are two, Source and Target, separated by a tab")
-    source, target = columns
-    if target not in DIGITS:
-        raise ValueError(f"{where}: target {_short(target)!r} is no digit 0 to 9")
-    try:
-        value = evaluate(source)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-    if value != int(target):
-        raise ValueError(f"{where}: target {target}, but the source's value is {value}")
-    return source, value
-
-
-def _short(text: str, width: int = 80) -> str:
-    """Both ends of the text: a row of LRA has up to 12,000 characters, and the target stands last."""
-    return text if len(text) <= width else f"{text[: width // 2]} … {text[-width // 2 :]}"
+    header, *lines = read_lines(path) or [""]
+    if header.split("\t") != ["Source", "Target"] or not lines:
+        raise ValueError(f"{path}: needed are the header 'Source<TAB>Target' and rows below it, it has {header[:80]!r}")
+    rows = []
+    for place, line in enumerate(lines, 2):
+        source, _, target = line.partition("\t")
+        try:
+            if str(value := evaluate(source)) != target:
+                raise ValueError(f"target {target!r}, but the source's value is {value}")
+        except ValueError as error:  # a row of LRA has up to 12,000 characters
+            raise ValueError(f"{path}, row {place} {line[:80]!r}: {error}") from error
+        rows.append((source, value))
+    return rows
 
 
 def _lra_files() -> list[Path]:
@@ -243,9 +247,7 @@ def folder() -> Path:
 
 
 def _cache_path(label: str, key: object) -> Path:
-    """A name that changes with everything the rows depend on, so that a stale cache is never read."""
-    text = json.dumps([GENERATOR, VOCABULARY, key], sort_keys=True)
-    return folder() / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.parquet"
+    return cache_file(folder(), label, [GENERATOR, VOCABULARY, key])
 
 
 def cache_path(scale: str) -> Path:
@@ -257,8 +259,9 @@ Rows = list[tuple[bytes, int]]  # ids without `<eos>`, label
 
 
 def _cached(path: Path, n: int | None, make: Callable[[], Rows]) -> Rows:
-    """The rows of the file at `path`; made, and written there, where it is missing or damaged."""
-    if not can_cache():
+    """The rows of the file at `path`; made, and written there, where it is missing or damaged. On a GPU machine with
+    little beside torch nothing is kept."""
+    if not has("pyarrow"):
         return make()
 
     def table() -> pa.Table:
@@ -276,27 +279,20 @@ def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
     `data_folder` is only there to tell one MAMBANORM_DATA_DIR from another.
     """
     settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
-    if files:
-        return _lra_pool(files, settings)
-    rows = _cached(cache_path(scale), settings.rows, lambda: list(_draw(settings.rows, settings, settings.seed)))
-    return _padded(rows, settings.l_max), (settings.train, settings.val, settings.test)
-
-
-def _lra_pool(files: list[Path], settings: Settings) -> tuple[Split, tuple[int, int, int]]:
-    """LRA's own rows; each file is checked once, and its ids are cached under its name, size and time of change."""
-    parts = []
+    if not files:
+        n = sum(settings.sizes)
+        rows = _cached(cache_path(scale), n, lambda: list(draw(n, settings, settings.seed)))
+        return _padded(rows, settings.l_max), settings.sizes
+    parts = []  # LRA's own rows; each file is checked once
     for file in files:
-        stamp = [str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns]
-        parts.append(_cached(_cache_path(file.stem, stamp), None, lambda file=file: _ids_of(file)))
-    check_whole(files[0].parent, tuple(map(len, parts)), (settings.train, settings.val, settings.test), "paper")
+        path = _cache_path(file.stem, [str(file.resolve()), *stamps([file])[0]])
+        parts.append(_cached(path, None, lambda file=file: _ids_of(file)))
+    check_whole(files[0].parent, tuple(map(len, parts)), settings.sizes, "paper")
     rows = [row for part in parts for row in part]
-    repeated = len(rows) - len({ids for ids, _ in rows})
-    if repeated:
-        warnings.warn(
-            f"{files[0].parent}: {repeated} rows of LRA's files repeat another row, maybe of another split",
-            stacklevel=2,
-        )
-    return _padded(rows, settings.l_max), tuple(map(len, parts))
+    if repeated := len(rows) - len({ids for ids, _ in rows}):
+        said = f"{repeated} rows of LRA's files repeat another row, maybe of another split"
+        warnings.warn(f"{files[0].parent}: {said}", stacklevel=2)
+    return _padded(rows, settings.l_max), settings.sizes
 
 
 def _ids_of(file: Path) -> Rows:
@@ -321,9 +317,8 @@ def _padded(rows: Rows, l_max: int) -> Split:
 def shape(scale: str) -> Shape:
     """`TOKENS` and their `<eos>`; nothing is generated for it."""
     settings = SETTINGS[scale]
-    sizes = dict(tokens=TOKENS[scale] + 1, held_out=(settings.val, settings.test), train_rows=settings.train)
-    sizes |= dict(reshuffled=settings.reshuffle)
-    return Shape(10, settings.shorter_than, vocab_size=len(VOCABULARY), **sizes)
+    sizes = dict(tokens=TOKENS[scale] + 1, held_out=settings.sizes[1:], train_rows=settings.train)
+    return Shape(10, settings.shorter_than, vocab_size=len(VOCABULARY), **sizes, reshuffled=settings.reshuffle)
 
 
 @register_task(
@@ -336,9 +331,8 @@ def load_listops(scale: str, seed: int) -> TaskData:
     """Token ids (n, L), 18 tokens, 10 classes; no expression stands in two splits.
 
     At smoke and quick the seed decides which rows of one pool are train, val and test; at lab and paper it changes
-    nothing. At paper LRA's own files are used if all three are in `folder()`. Unknown scale: ValueError.
+    nothing. At paper LRA's own files are used if all three are in `folder()`.
     """
-    check_scale(scale)
     pool, sizes = _pool(scale, folder())
     order = _shuffled(len(pool), seed) if SETTINGS[scale].reshuffle else None
     splits, start = [], 0
@@ -352,5 +346,5 @@ def load_listops(scale: str, seed: int) -> TaskData:
 
 def _shuffled(n: int, seed: int) -> torch.Tensor:
     """0…n−1 in an order that depends on the seed alone, whatever the versions of the libraries."""
-    draw = random.Random(seed).random
-    return torch.from_numpy(np.argsort([draw() for _ in range(n)], kind="stable"))
+    number = random.Random(seed).random
+    return torch.from_numpy(np.argsort([number() for _ in range(n)], kind="stable"))

@@ -14,8 +14,6 @@ Glossary: window = the picture's edge in pixels; L = positions = edge², row aft
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
@@ -27,12 +25,12 @@ from tqdm.auto import tqdm
 
 from mambanorm.basics.later import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Sizes, cached_table, data_folder, open_array, pick
-from mambanorm.tasks.images import as_sequences, bad_picture, block_mean
+from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, open_array, pick, stamps
+from mambanorm.tasks.images import as_sequences, block_mean, open_picture
 from mambanorm.tasks.registry import register_task
-from mambanorm.tasks.snakes import DRAWINGS, draw
+from mambanorm.tasks.snakes import DRAWINGS, Drawing, draw
 
-pa, Image = Later("pyarrow"), Later("PIL.Image")
+pa = Later("pyarrow")
 
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
@@ -51,6 +49,14 @@ class Scale:
     contour_length: int
     edge: int | None = None
 
+    @property
+    def rows(self) -> list[int]:
+        """Of train, validation and test."""
+        return [self.sizes.train, self.sizes.val, self.sizes.test]
+
+    def drawing(self, window: int) -> Drawing:
+        return replace(DRAWINGS[window], contour_length=self.contour_length)
+
 
 SETTINGS: dict[str, Scale] = {
     # For tests: nothing can be learned from a picture of 16×16.
@@ -68,8 +74,8 @@ SETTINGS: dict[str, Scale] = {
 # ---------------------------------------------------------------------------------------------- LRA's folders
 
 
-def read_lra(root: Path, level: str = LRA) -> list[tuple[Path, int]]:
-    """(picture's path, label) of every row of `<root>/<level>/metadata/<batch>.npy`, in the order of the batches.
+def read_lra(root: Path, level: str = LRA) -> dict[Path, int]:
+    """Picture's path → label of every row of `<root>/<level>/metadata/<batch>.npy`, in the order of the batches.
 
     The metadata are plain text, as LRA released them, or a numpy array of strings, as the generator writes them.
     ValueError with file, row and text for a row that has not 11 columns or no label 0 or 1, and for a missing picture;
@@ -78,26 +84,22 @@ def read_lra(root: Path, level: str = LRA) -> list[tuple[Path, int]]:
     batches = _batches(root, level)
     if not batches:
         raise ValueError(f"{root / level / 'metadata'} holds no <number>.npy: bring LRA's whole folder {level}")
-    samples: dict[Path, int] = {}
+    labels: dict[Path, int] = {}
     for batch in batches:
         rows = _metadata_rows(batch)
         if not rows:
             raise ValueError(f"{batch} has no rows: bring this file and its pictures again")
         for place, row in enumerate(rows, 1):
             columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
-            if len(columns) != COLUMNS:
-                raise ValueError(f"{where}: {len(columns)} columns, needed are {COLUMNS}, separated by spaces")
-            if columns[LABEL] not in ("0", "1"):
-                raise ValueError(f"{where}: label {columns[LABEL]!r} in column {LABEL + 1} is neither 0 nor 1")
+            if len(columns) != COLUMNS or columns[LABEL] not in ("0", "1"):
+                raise ValueError(f"{where}: needed are {COLUMNS} columns, of which number {LABEL + 1} is 0 or 1")
             picture = root / level / columns[0] / columns[1]
             if str(Path(root.name, level, columns[0], columns[1])) in BLACKLIST:
                 continue
-            if not picture.is_file():
-                raise ValueError(f"{where}: its picture {picture} is missing")
-            if picture in samples:
-                raise ValueError(f"{where}: its picture stands in an earlier row, too")
-            samples[picture] = int(columns[LABEL])
-    return list(samples.items())
+            if not picture.is_file() or picture in labels:
+                raise ValueError(f"{where}: its picture {picture} is missing, or stands in an earlier row, too")
+            labels[picture] = int(columns[LABEL])
+    return labels
 
 
 def _batches(root: Path, level: str) -> list[Path]:
@@ -121,20 +123,11 @@ def _metadata_rows(path: Path) -> list[str]:
 
 def _lra_table(root: Path, window: int) -> pa.Table:
     """Every picture of LRA's folder, decoded."""
-    samples = read_lra(root)
-    pictures = np.zeros((len(samples), window, window), np.uint8)
-    for i, (path, _) in enumerate(tqdm(samples, desc=root.name, unit=" pictures", delay=2)):
-        try:
-            with Image.open(path) as image:
-                mode, grey = image.mode, np.asarray(image.convert("L"))
-        except bad_picture() as error:
-            raise ValueError(f"{path} is no picture that can be read ({error}): bring this file again") from error
-        if grey.shape != (window, window):
-            raise ValueError(f"{path} has {grey.shape[1]}×{grey.shape[0]} pixels, needed are {window}×{window}")
-        if mode not in ("L", "RGB"):
-            raise ValueError(f"{path} is a picture of mode {mode}, allowed are L (grey) and RGB")
-        pictures[i] = grey
-    return _as_table(pictures, np.array([label for _, label in samples]))
+    labels = read_lra(root)
+    pictures = np.zeros((len(labels), window, window), np.uint8)
+    for i, path in enumerate(tqdm(labels, desc=root.name, unit=" pictures", delay=2)):
+        pictures[i] = np.asarray(open_picture(path, path, "L", window))
+    return _as_table(pictures, np.array(list(labels.values())))
 
 
 # ---------------------------------------------------------------------------------------------- pool and cache
@@ -142,23 +135,18 @@ def _lra_table(root: Path, window: int) -> pa.Table:
 
 def cache_path(window: int, scale: str) -> Path:
     """The Parquet file that holds a scale's pictures: columns `image` (binary, H·W bytes) and `label`."""
-    drawing = replace(DRAWINGS[window], contour_length=SETTINGS[scale].contour_length)
-    sizes = SETTINGS[scale].sizes
-    key = [asdict(drawing), sizes.train + sizes.val + sizes.test]
+    key = [asdict(SETTINGS[scale].drawing(window)), sum(SETTINGS[scale].rows)]
     return _cache_path(window, f"{scale}-seed{POOL_SEED}", key)
 
 
 def _cache_path(window: int, label: str, key: object) -> Path:
-    text = json.dumps([GENERATOR, POOL_SEED, key], sort_keys=True)
-    return data_folder(f"pathfinder{window}") / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.parquet"
+    return cache_file(data_folder(f"pathfinder{window}"), label, [GENERATOR, POOL_SEED, key])
 
 
 def _as_table(pictures: np.ndarray, labels: np.ndarray) -> pa.Table:
     """Pictures (n, H, W) uint8 and labels (n,) as a table."""
-    flat = pa.py_buffer(np.ascontiguousarray(pictures))
-    image = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(pictures[0].size if len(pictures) else 1), len(pictures), [None, flat]
-    )
+    flat = [None, pa.py_buffer(np.ascontiguousarray(pictures))]
+    image = pa.FixedSizeBinaryArray.from_buffers(pa.binary(pictures[0].size), len(pictures), flat)
     return pa.table({"image": image, "label": pa.array(labels, pa.int8())})
 
 
@@ -171,24 +159,22 @@ def _as_arrays(table: pa.Table, window: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(chunks).reshape(-1, window, window), table["label"].to_numpy().astype(np.int64)
 
 
-def _drawn(window: int, scale: str) -> pa.Table:
-    sizes = SETTINGS[scale].sizes
-    drawing = replace(DRAWINGS[window], contour_length=SETTINGS[scale].contour_length)
-    return _as_table(*draw(sizes.train + sizes.val + sizes.test, drawing, POOL_SEED))
-
-
 @lru_cache(maxsize=2)
 def _pool(window: int, scale: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Every picture and label of a scale, shared by all seeds; `folder` only tells one MAMBANORM_DATA_DIR from another.
 
     LRA's own pictures are taken at paper where its folder is there.
     """
-    sizes = SETTINGS[scale].sizes
-    path, rows = cache_path(window, scale), sizes.train + sizes.val + sizes.test
-    make = partial(_drawn, window, scale)
+    settings = SETTINGS[scale]
+    path, rows = cache_path(window, scale), sum(settings.rows)
+
+    def make() -> pa.Table:
+        return _as_table(*draw(rows, settings.drawing(window), POOL_SEED))
+
     if scale == "paper" and (folder / LRA).exists():
-        stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in _batches(folder, LRA)]
-        path, rows, make = _cache_path(window, LRA, stamp), None, partial(_lra_table, folder, window)
+        files = _batches(folder, LRA)
+        key = [[str(file.resolve()), *stamp] for file, stamp in zip(files, stamps(files), strict=True)]
+        path, rows, make = _cache_path(window, LRA, key), None, partial(_lra_table, folder, window)
     return _as_arrays(cached_table(path, ("image", "label"), rows, make), window)
 
 
@@ -201,42 +187,28 @@ def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     At smoke and quick the seed decides which pictures of one pool are train, val and test; at lab and paper it changes
     nothing. At paper LRA's own pictures are used where `data/pathfinder<window>/curv_contour_length_14` is there.
     """
-    settings = SETTINGS[scale]
-    pictures, labels = _pool(window, scale, data_folder(f"pathfinder{window}"))
-    sizes = settings.sizes
-    counts = [sizes.train, sizes.val, sizes.test]
-    whole = sum(counts)
+    settings, folder = SETTINGS[scale], data_folder(f"pathfinder{window}")
+    pictures, labels = _pool(window, scale, folder)
+    n, whole, counts = len(labels), sum(settings.rows), settings.rows
     if scale == "paper":  # LRA's release may hold a few pictures less: split what is there by s4's fractions
-        if len(labels) < LEAST:
+        if n < LEAST:
             raise ValueError(
-                f"{data_folder(f'pathfinder{window}') / LRA} holds {len(labels):,} pictures, LRA's release {whole:,}: "
-                "bring all of its batches, or move the folder away to have the pictures drawn"
+                f"{folder / LRA} holds {n:,} pictures, LRA's release {whole:,}: bring all of its batches, or move the "
+                "folder away to have the pictures drawn"
             )
-        if (lack := whole - len(labels)) > 1:  # the one that is known to be empty
-            warnings.warn(
-                f"pathfinder{window}: {lack:,} of the {whole:,} pictures of LRA's release are not there", stacklevel=2
-            )
-        counts = [int(0.8 * len(labels)), int(0.1 * len(labels))]
-        counts.append(len(labels) - sum(counts))
-    parts = pick(len(labels), counts, sizes.seed(seed), f"pathfinder{window}'s pool")
-    factor = window // (settings.edge or window)
-    splits = []
-    for rows in map(np.asarray, parts):
+        if whole - n > 1:  # the one that is known to be empty
+            said = f"{whole - n:,} of the {whole:,} pictures of LRA's release are not there"
+            warnings.warn(f"pathfinder{window}: {said}", stacklevel=2)
+        counts = [int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)]
+    factor, splits = window // (settings.edge or window), []
+    for rows in map(np.asarray, pick(n, counts, settings.sizes.seed(seed), f"pathfinder{window}'s pool")):
         splits.append(Split(as_sequences(block_mean(pictures[rows], factor)), torch.from_numpy(labels[rows])))
     return TaskData(*splits, n_classes=2, in_features=1)
 
 
 def shape(window: int, scale: str) -> Shape:
     settings = SETTINGS[scale]
-    held_out = settings.sizes.val, settings.sizes.test
-    return Shape(
-        2,
-        (settings.edge or window) ** 2,
-        in_features=1,
-        held_out=held_out,
-        train_rows=settings.sizes.train or 0,
-        reshuffled=settings.sizes.reshuffle,
-    )
+    return Shape(2, (settings.edge or window) ** 2, in_features=1, **settings.sizes.told((0, 0)))
 
 
 for _window in DRAWINGS:

@@ -20,6 +20,8 @@ from mambanorm.basics.settings import check_scale
 from mambanorm.kernels.threads import plain_torch
 from mambanorm.tasks.base import SPLITS, BadData, Shape, TaskData
 
+Load = Callable[[str, int], TaskData]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -30,7 +32,7 @@ class Task:
     name: str
     title: str
     source: str
-    load: Callable[[str, int], TaskData]
+    load: Load
     kind: str = "sequence"
     prepare: Callable[[str], None] | None = None
     shape: Callable[[str], Shape] | None = None
@@ -48,7 +50,7 @@ def register_task(
     kind: str = "sequence",
     prepare: Callable[[str], None] | None = None,
     shape: Callable[[str], Shape] | None = None,
-) -> Callable:
+) -> Callable[[Load], Load]:
     """Decorator that enters `load(scale, seed) -> TaskData` under `name`. ValueError for a taken name, an unknown kind
     and arguments that are no texts or functions.
 
@@ -58,7 +60,6 @@ def register_task(
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...
     """
-
     check_word("a task's name", name)
     for what, text in (("title", title), ("source", source)):
         if not isinstance(text, str) or not text.strip():
@@ -66,14 +67,12 @@ def register_task(
     if kind not in KINDS:
         raise unknown("kind of task", kind, KINDS)
 
-    def enter(load: Callable[[str, int], TaskData]) -> Callable[[str, int], TaskData]:
+    def enter(load: Load) -> Load:
         for what, function in (("load", load), ("prepare", prepare), ("shape", shape)):
             if not callable(function) and (function is not None or what == "load"):
                 raise ValueError(f"{what} of task {name!r} must be a function, got {shown(function)}")
         if name in TASKS:
-            raise ValueError(
-                f"task {name!r} is taken ({TASKS[name].title}): taken are {', '.join(TASKS)}; choose another"
-            )
+            raise ValueError(f"task {name!r} is taken ({TASKS[name].title}): choose another name")
         TASKS[name] = Task(name, title, source, load, kind, prepare, shape)
         return load
 
@@ -111,18 +110,13 @@ def load_task(name: str, scale: str, seed: int) -> TaskData:
     """
     check_task(name)
     check_scale(scale)
-    return _load(TASKS[name], scale, _whole(seed))
-
-
-def _whole(seed: object) -> int:
-    """The seed as an int, whichever integer type it came in."""
     try:
-        number = operator.index(seed)
+        number = operator.index(seed)  # of whichever integer type
     except TypeError:
         number = -1
     if isinstance(seed, bool) or number < 0:
         raise ValueError(f"seed {seed!r}: allowed are whole numbers from 0 up")
-    return number
+    return _load(TASKS[name], scale, number)
 
 
 @lru_cache(maxsize=8)

@@ -17,14 +17,19 @@ import queue
 import sys
 import time
 import uuid
-from collections import Counter, deque
+import warnings
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import numba
+import torch
 from dask.distributed import Client, Future, KilledWorker, LocalCluster, Security
 from tqdm.auto import tqdm
 
@@ -33,7 +38,6 @@ from mambanorm.basics.settings import KERNEL
 from mambanorm.basics.text import plural
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
-from mambanorm.training.gpus import gpus_for, runs_a_gpu, spread
 from mambanorm.training.machine import cores
 from mambanorm.training.store import missing_runs
 from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
@@ -41,14 +45,6 @@ from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
 REMIND_S = 30.0  # seconds between two reminders that there are no workers
 RESULT_S = 5.0  # a result that takes longer waits its turn: its worker may be paused, and others have theirs
 ANSWER_S = 60.0  # a scheduler that has not answered after this time is gone: frozen, or behind a cut network
-AGAIN = 2  # so often a run is tried again after Dask has given it up, because worker after worker died with it
-
-
-def _lost_task(error: BaseException) -> str:
-    """Why Dask could not run run_one, which itself raises nothing."""
-    if isinstance(error, KilledWorker):
-        return "every worker process that trained it died: was there enough memory?"
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class Here:
@@ -56,46 +52,42 @@ class Here:
 
     def __init__(self, store: Path):
         self.store = store
-        self.queue: deque[tuple[RunConfig, str]] = deque()
+        self.queue: deque[RunConfig] = deque()
 
-    def submit(self, config: RunConfig, stale: str = "") -> None:
-        self.queue.append((config, stale))
+    def submit(self, config: RunConfig) -> None:
+        self.queue.append(config)
 
     def next(self, timeout: float) -> tuple[RunConfig, Outcome] | None:
         """The next run, once it is done; None after `timeout` seconds where none is left."""
         if not self.queue:
             time.sleep(timeout)
             return None
-        config, stale = self.queue.popleft()
-        return config, run_one(config.to_json(), str(self.store), stale, load_imports())
+        config = self.queue.popleft()
+        return config, run_one(config.to_json(), str(self.store), load_imports())
 
     def describe(self, outcome: Outcome) -> str:
         return outcome.error
 
 
 class OnDask:
-    """Runs on the workers of a Dask scheduler, as many at a time as there are workers.
-
-    Dask gives a task up when four workers have died with it (its `allowed-failures`), though the run may not be why:
-    it is tried again, after all others, so that a run that does kill its workers takes no other with it.
-    """
+    """Runs on the workers of a Dask scheduler, as many at a time as there are workers. Dask tries a run again whose
+    worker died with it, three times (its `allowed-failures`)."""
 
     def __init__(self, client: Client, store: Path, *, local: bool = False):
         self.client, self.store, self.local = client, store, local
         self.address = client.scheduler.address
         self.submitted: dict[str, tuple[Future, RunConfig]] = {}
         self.asked: dict[str, RunConfig] = {}
-        self.given_up: Counter[str] = Counter()  # run id → how often Dask gave it up
         self.done: queue.SimpleQueue[Future] = queue.SimpleQueue()
         self.reminded = time.monotonic() - REMIND_S + 2 * POLL_S  # so that the first reminder comes soon
 
-    def submit(self, config: RunConfig, stale: str = "") -> None:
+    def submit(self, config: RunConfig) -> None:
         self.asked[config.run_id] = config
         if self.client.status != "running":
             raise self._gone()
         key = f"run-{config.run_id}-{uuid.uuid4().hex}"  # another sweep may ask this scheduler for the same run
-        sent = config.to_json(), str(self.store), stale, load_imports()
-        future = self.client.submit(run_one, *sent, key=key, pure=False, priority=-self.given_up[config.run_id])
+        sent = config.to_json(), str(self.store), load_imports()
+        future = self.client.submit(run_one, *sent, key=key, pure=False)
         self.submitted[key] = future, config
         future.add_done_callback(self.done.put)
 
@@ -109,12 +101,7 @@ class OnDask:
         if future.cancelled():  # never by us: a lost connection cancels futures
             raise self._gone()
         if future.status == "error":
-            config, error = self.submitted.pop(future.key)[1], future.exception()
-            if isinstance(error, KilledWorker) and self.given_up[config.run_id] < AGAIN:
-                self.given_up[config.run_id] += 1
-                self.submit(config)
-                return None
-            return config, Outcome(error=_lost_task(error))
+            return self.submitted.pop(future.key)[1], Outcome(error=_lost_task(future.exception()))
         try:
             outcome = future.result(timeout=RESULT_S)
         except Exception:  # the scheduler is gone, or the worker with the result is gone (Dask runs it again) or paused
@@ -140,7 +127,7 @@ class OnDask:
 
     def _gone(self) -> ConnectionError:
         return ConnectionError(
-            f"the Dask scheduler at {self.address} is gone. {kept(self.asked.values(), self.store)}: start scheduler "
+            f"the Dask scheduler at {self.address} is gone. {so_far(self.asked.values(), self.store)}: start scheduler "
             "and workers anew, and the same sweep goes on from there"
         )
 
@@ -150,22 +137,27 @@ class OnDask:
         return f"{outcome.error} (worker {outcome.worker} on {outcome.host})" if named else outcome.error
 
 
-def kept(asked: Collection[RunConfig], store: Path) -> str:
+def _lost_task(error: BaseException) -> str:
+    """Why Dask could not run run_one, which itself raises nothing."""
+    if isinstance(error, KilledWorker):
+        return "every worker process that trained it died: was there enough memory?"
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def so_far(asked: Collection[RunConfig], store: Path) -> str:
     """How many of the runs of a sweep that ends early are stored."""
     stored = len(asked) - len(missing_runs(asked, store))
     return f"{stored} of {plural(len(asked), 'run')} are in the store ({store}) and stay there"
 
 
-def most_threads(configs: Iterable[RunConfig]) -> int:
-    """The threads that a worker needs for any of these runs."""
-    return max(config.threads for config in configs)
+# ------------------------------------------------------------------------------------------------------------ how many
 
 
 def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler: str | None = None) -> int:
     """How many runs train side by side, each in a worker process; 0 = one after another in this process.
 
-    On a machine with CUDA a few steps are trained to see how many runs fit on a GPU (training/gpus.py). ValueError for
-    `workers` that is neither "auto" nor a whole number from 0 up.
+    "auto" is one a GPU where there are any, else as many as the cores hold. ValueError for `workers` that is neither
+    "auto" nor a whole number from 0 up.
     """
     check_workers(workers)
     if scheduler is not None:
@@ -174,32 +166,45 @@ def count_workers(todo: list[RunConfig], workers: int | str = "auto", scheduler:
     return _places(todo, workers)[0]
 
 
+def check_workers(workers: int | str) -> None:
+    if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+
+
+def most_threads(configs: Iterable[RunConfig]) -> int:
+    """The threads that a worker needs for any of these runs."""
+    return max(config.threads for config in configs)
+
+
 def _places(todo: list[RunConfig], workers: int | str) -> tuple[int, list[str]]:
     """How many workers of our own there shall be (0 = this process), and the GPUs they are dealt out to."""
     if workers == 0 or any(config.device.startswith("cuda:") for config in todo):  # one GPU, chosen by the user
         return 0 if workers == "auto" else min(len(todo), workers), []
-    gpus = gpus_for(todo)
+    gpus, threads = gpus_for(todo), most_threads(todo)
     if workers != "auto":
         return min(len(todo), workers), gpus
-    threads = most_threads(todo)
-    most = max(1, cores() // threads)
-    if not gpus:
-        given = numba.config.NUMBA_NUM_THREADS
-        alone = len(todo) == 1 or (given == 1 and KERNEL in os.environ)  # a notebook of the study may have one core
-        here = alone and threads <= given
-        return 0 if here else min(len(todo), most), gpus
-    each = 1
-    if len(todo) > len(gpus) and most >= 2 * len(gpus):  # otherwise there is no choice
-        tqdm.write("trying how many of these runs fit on a GPU, about a minute at most …", file=sys.stderr)
-        with local_cluster(2, threads) as client:
-            each = runs_a_gpu(client, todo, most // len(gpus))
-    count = min(len(todo), each * len(gpus))
-    return 0 if count == 1 else count, gpus
+    if gpus:
+        count = min(len(todo), len(gpus))
+        return 0 if count == 1 else count, gpus
+    given = numba.config.NUMBA_NUM_THREADS
+    alone = len(todo) == 1 or (given == 1 and KERNEL in os.environ)  # a notebook of the study may have one core
+    return 0 if alone and threads <= given else min(len(todo), max(1, cores() // threads)), gpus
 
 
-def check_workers(workers: int | str) -> None:
-    if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
-        raise ValueError(f"workers must be 'auto', 0 (in this process) or a whole number, got {workers!r}")
+def gpus_for(todo: list[RunConfig]) -> list[str]:
+    """The GPUs for these runs, by their names in CUDA_VISIBLE_DEVICES, else by their numbers; none if all runs train
+    on the CPU. Several need dask-cuda: without it there is one, and a warning."""
+    if not any(config.device in ("auto", "cuda") for config in todo) or not torch.cuda.is_available():
+        return []
+    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")][:count]
+    if len(names) > 1 and find_spec("dask_cuda") is None:
+        warnings.warn(
+            f"of {len(names)} GPUs only the first is used: `pip install dask-cuda` (the cuda extra) for all of them",
+            stacklevel=2,
+        )
+        return names[:1]
+    return names
 
 
 @contextmanager
@@ -207,7 +212,6 @@ def open_engine(
     client: Client | None, scheduler: str | None, workers: int | str, todo: list[RunConfig], store: Path
 ) -> Iterator[Here | OnDask]:
     """Where the runs go. OSError if no scheduler answers, RuntimeError if local workers do not start."""
-    check_workers(workers)
     if client is not None:
         with _quiet_dask():
             yield OnDask(client, store)
@@ -240,10 +244,8 @@ def connect(scheduler: str) -> Iterator[Client]:
             raise ConnectionError(
                 f"{scheduler} wants a key, and Dask's configuration names none: see docs/clusters.md, Who may connect"
             ) from error
-        try:
+        with client:
             yield client
-        finally:
-            client.close()
 
 
 @contextmanager
@@ -268,20 +270,6 @@ KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**30, "MALLOC_MMAP_THRESHOLD_": 
 """For glibc. Dask's own setting trims at 64 kB: every tensor then goes back to the kernel and is faulted in again page
 by page, which took 40 % of a worker's time."""
 
-
-@contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Restores this process's environment. Dask sets its workers' variables here and leaves them: whatever is started
-    later would have one thread."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        os.environ.update(before)
-
-
 HOST = "127.0.0.1"
 LOOPBACK = dict(host=HOST, dashboard_address=None, scheduler_kwargs={"dashboard_address": f"{HOST}:0"})
 
@@ -299,7 +287,7 @@ def local_cluster(workers: int, threads: int, gpus: Sequence[str] = ()) -> Itera
     options = LOOPBACK | dict(threads_per_worker=1, memory_limit=0, protocol="tls", security=Security.temporary())
     settings |= {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")}
     with (
-        _environment_kept(),
+        patch.dict(os.environ),  # Dask sets its workers' variables here, and would leave them to whatever starts later
         dask.config.set(settings),
         _start(workers, gpus, **options) as cluster,
         Client(cluster) as client,
@@ -329,13 +317,25 @@ def _start(workers: int, gpus: Sequence[str], **options: Any) -> LocalCluster:
 
         # no limit on the device: dask-cuda would move Dask's results out of it, and ours are not there
         cluster = LocalCUDACluster(CUDA_VISIBLE_DEVICES=list(gpus[:workers]), device_memory_limit=0, **options)
-        spread(cluster, workers)
+        _spread(cluster, workers)
         return cluster
     except RuntimeError as error:
         raise RuntimeError(
             "the worker processes did not start. Each imports your script first: put what runs there under "
             '`if __name__ == "__main__":`, or sweep with workers=0, in this process'
         ) from error
+
+
+def _spread(cluster: LocalCluster, workers: int) -> None:
+    """Adds workers to dask-cuda's cluster of one worker a GPU until there are so many, evenly over the GPUs.
+
+    dask-cuda deals GPUs out through each worker's environment, so a copy of a worker's specification is one more worker
+    on its GPU. Dask reads the specifications when it scales.
+    """
+    first = dict(cluster.worker_spec)
+    for i, (name, spec) in zip(range(len(first), workers), cycle(first.items())):
+        cluster.worker_spec[f"{name}-{i}"] = {**spec, "options": dict(spec["options"])}
+    cluster.scale(len(cluster.worker_spec))
 
 
 def _settle() -> None:

@@ -5,20 +5,23 @@
     grid            arms, tasks and seeds → one config for each
     unique          the same configs, each run once;   config_list: checked to be configs
     relative_cost   a config → the work of its run
+    check_seeds     a number of seeds, or a list of them → the list;   check_once: nothing is given twice
     check_task, check_names     names of tasks, known without torch, and lists of names
 """
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from mambanorm.arms import Arm, AttentionArm, preset_options
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import KIT_TASKS, check_scale, default_scale
-from mambanorm.config import RunConfig
-from mambanorm.training.presets import DIFFERENCES, transformer_differences
-from mambanorm.training.seeds import check_seeds
+from mambanorm.config import RunConfig, check_seed
+from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:
@@ -28,10 +31,8 @@ def base_config(task: str = "digits", scale: str | None = None, **changes: Any) 
     `RunConfig` itself accepts these, because stored runs may have them.
     """
     scale = default_scale() if scale is None else check_scale(scale)
-    differences = {
-        **DIFFERENCES[scale].get("*", {}),
-        **(DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}),
-    }
+    own = DIFFERENCES[scale].get(task, {}) if isinstance(task, str) else {}
+    differences = {**DIFFERENCES[scale].get("*", {}), **own}
     if options := preset_options(changes.get("arm")):
         changes = {"norm_options": options} | changes
     if "model" not in changes and _is_attention(changes.get("arm")):
@@ -86,12 +87,62 @@ def grid(
         raise ValueError(f"arms must be a list of arms such as ['RMSN>SSM>GN'], got {arms!r}")
     scale = default_scale() if scale is None else check_scale(scale)
     tasks = [tasks] if isinstance(tasks, str) else tasks
-    arms = [arm if isinstance(arm, str) else str(arm) for arm in arms]
     seeds, configs = check_seeds(seeds, scale), []
     for task in tasks:
-        first = [base_config(task, scale, arm=arm, seed=seeds[0], **changes) for arm in arms]
+        first = [base_config(task, scale, arm=str(arm), seed=seeds[0], **changes) for arm in arms]
         configs += first + [config.with_seed(seed) for seed in seeds[1:] for config in first]
     return unique(configs)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# seeds and names
+
+MOST_SEEDS = 1_000
+"""How many seeds a list may have. A plain number n stands for 0…n−1 and is at most 100: seed 100 tunes."""
+
+TUNE_SEEDS, SELECT_SEEDS = (100, 101), (200, 201)
+"""Seeds that are no test seeds. Version 1 of the verdicts' protocol chose learning rates on the first, "the best of" on
+the second; version 2 needs neither, its test seeds choose for each other."""
+
+
+def check_seeds(seeds: int | Iterable[int] | None, scale: str) -> list[int]:
+    """`8` → [0…7]; a list of seeds as it is; None → the scale's.
+
+    ValueError if there are none, too many, one twice, or one that is no whole number from 0 up.
+    """
+    seeds = SEEDS_PER_ARM[check_scale(scale)] if seeds is None else seeds
+    hint = "give a number of seeds, which 8 as 0…7 is, or a list such as [0, 1, 2]"
+    if isinstance(seeds, bool | str | bytes | float):
+        raise ValueError(f"seeds must be whole numbers, got {seeds!r}: {hint}")
+    if not isinstance(seeds, Iterable):
+        count = _whole(seeds, hint)
+        if count < 1:
+            raise ValueError(f"at least one seed is needed, got {count}: {hint}")
+        if count > (most := TUNE_SEEDS[0]):
+            raise ValueError(
+                f"{count:,} seeds are too many: at most {most}, because those from {most} on tune and select"
+            )
+        return list(range(count))
+    chosen = [check_seed(_whole(seed, hint)) for seed in islice(seeds, MOST_SEEDS + 1)]
+    if len(chosen) > MOST_SEEDS:
+        raise ValueError(f"more than {MOST_SEEDS:,} seeds in a list: {hint}")
+    if not chosen:
+        raise ValueError(f"at least one seed is needed, got {seeds!r}: {hint}")
+    check_once("seed", chosen)
+    return chosen
+
+
+def _whole(number: object, hint: str) -> int:
+    """A whole number, whichever integer type it came in."""
+    if not isinstance(number, bool) and hasattr(type(number), "__index__"):
+        return operator.index(number)
+    raise ValueError(f"a seed is a whole number, got {number!r}: {hint}")
+
+
+def check_once(what: str, given: Sequence[object]) -> None:
+    """ValueError for what is given twice."""
+    if twice := [one for one, times in Counter(given).items() if times > 1]:
+        raise ValueError(f"{what} {twice[0]!r} is given twice")
 
 
 def check_task(name: str) -> str:
@@ -105,9 +156,7 @@ def check_task(name: str) -> str:
 
 def check_names(what: str, names: str | Iterable[str]) -> list[str]:
     """A list of names; a single name becomes a list of one. ValueError for no name, and for what is not a name."""
-    if not isinstance(names, str | Iterable):
+    listed = [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else []
+    if not listed or not all(isinstance(name, str) and name for name in listed):
         raise ValueError(f"{what} must be a list of names, got {names!r}")
-    names = [names] if isinstance(names, str) else list(names)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"{what} must be a list of names, got {names!r}")
-    return names
+    return listed

@@ -1,8 +1,8 @@
 """The index of a store: the row of every run, kept in one file, so that 50,000 folders need not be read again.
 
-    <store>/.index    the SHA-256 of the rest in hexadecimal, then a Parquet table: a row a run, and two columns more:
-                      signature   size, modification and change time of each of its files
-                      names       what must be registered to read its config: its arm, its other norms, its optimizer …
+    <store>/.index-<user>  the SHA-256 of the rest in hexadecimal, then a Parquet table: a row a run, and two columns
+                           signature   size, modification and change time of each of its files
+                           names       what must be registered to read its config: its arm, its other norms, …
 
 The folders stay the truth. A row counts only while its run's files have the signature that they had before they were
 read; every other run is read from its folder, as if there were no index. Nobody can set a change time (ctime), so a
@@ -13,7 +13,7 @@ processes may write it at once: the last one stays, and both are right. Nothing 
 written (a full disk, another user's store) all goes on without. What is damaged never enters it, nor a run whose files
 changed a moment ago, because a clock's tick would hide a further change.
 
-Whoever can read the index can read every run in it: it gets the permissions that they have in common.
+Each user of a store has an index of their own, which nobody else can read: they may read other runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +37,18 @@ from mambanorm.arms import __file__ as arms_file
 from mambanorm.basics.atomic import replacing
 from mambanorm.basics.fields import __file__ as fields_file
 from mambanorm.config import ADDABLE, SCHEMA, RunConfig
-from mambanorm.training.stored_run import FILES, REQUIRED, StoredRun, read_run
+from mambanorm.training.result import FILES, OPTIONAL, StoredRun, read_run
 
-INDEX = ".index"
+INDEX = f".index-{os.getuid() if hasattr(os, 'getuid') else ''}"
 LEAST = 64  # so many new runs, or one in a hundred, before the index is written again
 SETTLED_S = 2.0  # after this time a further change gives a file another time, on every file system in use
-ABANDONED_S = 24 * 3600.0
 
 NAMES = ("model", *ADDABLE)  # fields that name what may be unknown here
-
-EXACT = 2**53  # up to here a float is every whole number
 
 SIGNATURE = struct.Struct(f"{3 * len(FILES)}q")
 ABSENT = (-1, 0, 0)
 SOURCES = [Path(arms_file), Path(arms_file).with_name("config.py"), Path(fields_file)]
-SOURCES += [Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in ("result", "stored_run"))]
+SOURCES += [Path(__file__), Path(__file__).with_name("result.py")]
 """The code that decides what the row of a run is, and which runs are whole."""
 
 
@@ -108,31 +104,25 @@ class Index:
         if not names or not self.place.keys() - rows.keys():
             return pd.DataFrame([rows[name] for name in names])
         kept = self.table.drop_columns(["signature", "names"])
-        try:
-            table = _joined(kept, list(rows.values()))
-        except (pa.ArrowException, ValueError, OverflowError):  # a number or a text that Arrow cannot hold
-            rows = {row["run_id"]: row for row in kept.to_pylist()} | rows
-            return pd.DataFrame([rows[name] for name in names])
-        place = self.place | {name: len(kept) + i for i, name in enumerate(rows)}
-        at = [place[name] for name in names]
-        return _as_frame(table if at == list(range(len(table))) else table.take(at))
+        table, place = _joined(kept, list(rows.values())), self.place | {n: len(kept) + i for i, n in enumerate(rows)}
+        table = table.take([place[name] for name in names])
+        # a column without any value holds None, as pandas infers it from rows
+        empty = {name: None for name in table.column_names if table[name].null_count == len(table)}
+        return table.to_pandas().assign(**empty)
 
     def save(self, there: Collection[str] | None = None) -> None:
         """Writes the index again if enough is new. `there`: the runs that the store has, None if that was not asked."""
         new = {
             name: run.row() | {"signature": sign, "names": _names_of(run.config)}
             for name, (run, sign) in self.found.items()
-            if _settled(sign) and _fits(run.row())
+            if _settled(sign)
         }
         if len(new) < max(LEAST, len(self.table) // 100):
             return
         kept = [i for name, i in self.place.items() if name not in new and (there is None or name in there)]
-        # where it cannot be written, all goes on without
-        with suppress(OSError, pa.ArrowException, ValueError, OverflowError):
-            table = _joined(self.table.take(kept), list(new.values())).sort_by("run_id")
-            access = [_access(f"{self.store}/{name}") for name in _column(table, "run_id")]
-            table = table.filter(pa.array([one is not None for one in access], pa.bool_()))  # without those deleted
-            _write(table, self.store, {one for one in access if one is not None})
+        old = self.table.take(kept) if kept else pa.table({})
+        with suppress(OSError):  # where it cannot be written, all goes on without
+            _write(_joined(old, list(new.values())).sort_by("run_id"), self.store / INDEX)
 
 
 def signature(folder: str) -> bytes | None:
@@ -143,12 +133,10 @@ def signature(folder: str) -> bytes | None:
         try:
             status = os.stat(f"{folder}/{name}")
             found += (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        except FileNotFoundError:
-            if name in REQUIRED:
+        except OSError as error:
+            if name not in OPTIONAL or not isinstance(error, FileNotFoundError):
                 return None
             found += ABSENT
-        except OSError:
-            return None
     return SIGNATURE.pack(*found)
 
 
@@ -161,12 +149,6 @@ def is_one_of(column: pd.Series, values: list) -> pd.Series:
 def _settled(sign: bytes | None) -> bool:
     """Whether no file of the run has been changed for a while. Times are in nanoseconds, and above any size."""
     return sign is not None and max(SIGNATURE.unpack(sign)) < time.time_ns() - SETTLED_S * 1e9
-
-
-def _fits(row: dict[str, Any]) -> bool:
-    """Whether a table can hold the row: it has no whole number that a column of floats would round. One such run must
-    not keep all others from the index."""
-    return all(abs(value) <= EXACT for value in row.values() if isinstance(value, int))
 
 
 def _names_of(config: RunConfig) -> str:
@@ -183,7 +165,7 @@ def _registered_here(names: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# tables
+# the table and its file
 
 
 def _column(table: pa.Table, name: str) -> list:
@@ -198,60 +180,21 @@ def _joined(table: pa.Table, rows: list[dict]) -> pa.Table:
     return pa.concat_tables([table, more], promote_options="permissive") if len(table) else more
 
 
-def _as_frame(table: pa.Table) -> pd.DataFrame:
-    """A data frame with the types that pandas infers from rows: a column without any value holds None."""
-    return table.to_pandas().assign(
-        **{name: None for name in table.column_names if table[name].null_count == len(table)}
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the file
-
-
 def _load(path: Path) -> pa.Table:
     """The table of an index; one without rows if there is none, or if it is not what this code wrote."""
     with suppress(OSError):
-        content = path.read_bytes() if path.is_file() else b""  # a pipe would have no end
-        checksum, _, content = content.partition(b"\n")
+        checksum, _, content = path.read_bytes().partition(b"\n")
         if checksum == _checksum(content):
             return parquet.read_table(io.BytesIO(content))
     return pa.table({})
 
 
-def _access(folder: str) -> frozenset[tuple[int, int]] | None:
-    """Mode and group of what the row of a run is read from; None where it is gone, or where this user may not look."""
-    try:
-        found = [os.stat(path) for path in (folder, f"{folder}/config.json", f"{folder}/result.json")]
-    except OSError:
-        return None
-    return frozenset((status.st_mode, status.st_gid) for status in found)
-
-
-def _readable(access: Iterable[frozenset[tuple[int, int]]], group: int) -> int:
-    """The bits of a mode for reading that all runs have, for a file of this group. Where a run is of another group, the
-    group and all others count as one: who is in which is not known here."""
-    readable, groups = 0o444, {group}
-    for mode, of in chain.from_iterable(access):
-        readable &= mode
-        groups.add(of)
-    if len(groups) > 1 and readable & 0o044 != 0o044:
-        readable &= ~0o044
-    return readable
-
-
-def _write(table: pa.Table, store: Path, access: Iterable[frozenset[tuple[int, int]]]) -> None:
-    """`access`: that of every run in it."""
+def _write(table: pa.Table, path: Path) -> None:
     buffer = io.BytesIO()
     parquet.write_table(table, buffer)
     content = buffer.getvalue()
-    for left in store.glob(f".{INDEX}-*.tmp"):  # by a process that was killed here
-        if time.time() - left.stat().st_mtime > ABANDONED_S:
-            left.unlink()
-    with replacing(store / INDEX) as temporary:
-        temporary.touch()
-        status = temporary.stat()
-        temporary.chmod(status.st_mode & (_readable(access, status.st_gid) | 0o200))
+    with replacing(path) as temporary:
+        temporary.touch(0o600)
         temporary.write_bytes(_checksum(content) + b"\n" + content)
 
 

@@ -41,16 +41,13 @@ def git_commit(root: Path = Path(__file__).parent) -> str:
     """Commit of the checkout this package runs from, with `+` where it has been changed since; "" outside one."""
     if not CHECKOUT:  # a wheel's folder may stand in a repository of somebody else
         return ""
+    git = functools.partial(subprocess.run, capture_output=True, text=True, check=True, cwd=root)
     try:
-        commit = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "*.py")
+        commit = git(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip()
+        changed = git(["git", "status", "--porcelain", "--untracked-files=no", "--", "*.py"]).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
     return commit + ("+" if changed else "")
-
-
-def _git(root: Path, *args: str) -> str:
-    return subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @functools.cache

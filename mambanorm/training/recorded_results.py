@@ -1,10 +1,16 @@
-"""Recorded results: the run frame of a full study, carried by the repository, so that a lesson starts at once.
+"""Recorded results: the run frame of a full study, carried by the repository, so that a lesson starts at once; and what
+it tells of runs to come.
 
     data/results/<scale>.parquet    one row a run: the run frame with the summaries of mambanorm.claims, and `config`,
                                     the JSON that trains the same row again; made by `mambanorm record`
     data/results/<scale>-inside.npz what the runs of §4.6 keep of their inside, for the figures of notebook 07
-
     data/results/SHA256SUMS         the checksum of each; a file that was changed since is refused
+
+    recorded, recorded_runs     the frame of a scale; its rows of some configs;   write_recorded
+    recorded_inside             what its runs kept of their inside;               write_inside
+    best_rate                   the rate of an arm, here and in every verdict: the best mean on validation
+    own_rate, at_own_rates      the rate at which an arm was best on validation; `grid`, each arm at its own
+    weight                      about how many seconds a run takes
 
 A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
 no weights and no curves: whatever needs those has to train.
@@ -12,17 +18,21 @@ no weights and no curves: whatever needs those has to train.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from pyarrow import ArrowInvalid
 
+from mambanorm.arms import Arm
 from mambanorm.basics.atomic import replacing, sha256, write_text
-from mambanorm.basics.settings import KIT, SCALES, check_scale, default_scale
+from mambanorm.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import unique
+from mambanorm.training.grid import base_config, grid, relative_cost, unique
+from mambanorm.training.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"
@@ -154,3 +164,108 @@ def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> 
     with replacing(inside_path(path)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **flat)
     note_sum(inside_path(path))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what recorded runs tell of runs to come
+
+SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
+
+
+def best_rate(validation: np.ndarray) -> np.ndarray:
+    """(…,) the index of the rate with the best mean over its seeds, the smaller of equals; a rate that has fewer seeds
+    than another is none to choose. validation: (…, rates, seeds), a diverged run with chance, NaN where there is no
+    run."""
+    there = np.isfinite(validation)
+    runs = there.sum(axis=-1)
+    mean = np.where(there, validation, 0.0).sum(axis=-1) / np.maximum(runs, 1)
+    whole = runs == runs.max(axis=-1, keepdims=True)
+    return np.where(whole, np.round(mean, 9), -np.inf).argmax(axis=-1)
+
+
+@lru_cache(maxsize=8)
+def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
+    """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on validation: accuracy
+    (chance if the run diverged), of language models minus the loss (minus that of chance)."""
+    frame = pd.read_parquet(path, columns=["run_id", "task", "arm", "lr", "seed", "status", *SCORES])
+    ended = frame.status != "diverged"
+    accuracy = frame.best_val_accuracy.where(ended, frame.chance)
+    loss = frame.best_val_loss.where(ended, frame.chance_loss)
+    frame["score"] = accuracy.where(~frame.task.isin(LANGUAGE_TASKS), -loss)
+    return frame.drop_duplicates("run_id").set_index("run_id").sort_index()
+
+
+@lru_cache(maxsize=512)
+def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
+    frame = _scores(path, mtime_ns)
+    mine = frame[(frame.task == task) & (frame.arm == arm)]
+    rates, seeds = (sorted(mine[name].unique().tolist()) for name in ("lr", "seed"))
+    own = [base_config(task, scale, arm=arm, lr=lr) for lr in rates]
+    ids = np.array([[config.with_seed(seed).run_id for seed in seeds] for config in own])
+    scores = mine.score.reindex(ids.ravel()).to_numpy().reshape(ids.shape)
+    if not np.isfinite(scores).any():
+        return None
+    best = best_rate(scores)
+    return rates[best], tuple(seed for seed, score in zip(seeds, scores[best], strict=True) if np.isfinite(score))
+
+
+def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:
+    """The learning rate at which an arm is best on validation, the mean of all its recorded seeds, and these seeds.
+    Of the runs that differ from the task's settings at this scale in arm, learning rate and seed alone; a rate that
+    has fewer seeds than another is none to choose. None where nothing is recorded."""
+    path = recorded_path(scale)
+    return _own_rate(path, path.stat().st_mtime_ns, scale, task, arm) if path.is_file() else None
+
+
+def at_own_rates(
+    arms: Sequence[Arm],
+    tasks: Sequence[str],
+    scale: str,
+    seeds: int | Iterable[int] | None = None,
+    source: str | None = None,
+) -> list[RunConfig]:
+    """`grid`; where runs of a task are recorded and are to be read (`source`, None = the environment's), each arm at
+    its own rate. Arms that are not recorded are then left out, and `seeds=None` are the seeds that all of them have.
+    """
+    if check_source(source) == "trained":
+        return grid(arms, tasks, scale=scale, seeds=seeds)
+    configs = []
+    for task in tasks:
+        rates = {str(arm): own_rate(task, str(arm), scale) for arm in arms}
+        known = {arm: rate for arm, rate in rates.items() if rate}
+        if not known:
+            configs += grid(arms, [task], scale=scale, seeds=seeds)
+            continue
+        shared = sorted(set.intersection(*(set(own) for _, own in known.values())))
+        here = (shared or None) if seeds is None else seeds  # None: the scale's own number
+        configs += [c.but(lr=known[c.arm][0]) for c in grid(list(known), [task], scale=scale, seeds=here)]
+    return unique(configs)
+
+
+USUAL_S = 4e-6
+"""Seconds of a unit of `relative_cost` where no run is recorded that tells."""
+
+
+@lru_cache(maxsize=8)
+def _seconds(path: Path, mtime_ns: int) -> dict[tuple[str, str], float]:
+    """(task, arm) → the least seconds that a recorded run took, a layer, a step and a unit of width: least, because
+    some were recorded while the machine did other things as well."""
+    frame = pd.read_parquet(path, columns=["task", "arm", "steps", "n_layers", "d_model", "status", "wall_s"])
+    frame = frame[frame.status == "ok"]
+    return (frame.wall_s / _size(frame)).groupby([frame.task, frame.arm]).min().to_dict()
+
+
+def _size(run: pd.DataFrame | RunConfig) -> pd.Series | int:
+    return run.steps * run.n_layers * (run.d_model + 16)
+
+
+def weight(config: RunConfig) -> float:
+    """About how many seconds a run takes, judged by the recorded ones of its task and arm, or of its task: which one
+    goes first, and how much of a sweep is done."""
+    path = recorded_path(config.scale)
+    known = _seconds(path, path.stat().st_mtime_ns) if path.is_file() else {}
+    like = [seconds for (task, _), seconds in known.items() if task == config.task]
+    if not like:
+        return USUAL_S * relative_cost(config)
+    batch = config.batch_size / base_config(config.task, config.scale, arm=config.arm).batch_size
+    return known.get((config.task, config.arm), statistics.median(like)) * _size(config) * batch

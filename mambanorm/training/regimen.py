@@ -32,7 +32,7 @@ from mambanorm.tasks.base import Units
 from mambanorm.training.evaluation import autocast
 
 if TYPE_CHECKING:
-    from mambanorm.training.stored_run import StoredRun
+    from mambanorm.training.result import StoredRun
 
 
 class Lesson(NamedTuple):
@@ -179,8 +179,7 @@ def take_over(model: nn.Module, config: RunConfig, runs_dir: str | Path | None) 
     if run.config.task != config.task:
         theirs = {name: value for name, value in theirs.items() if not name.startswith("head.")}
         theirs |= {name: value for name, value in ours.items() if name.startswith("head.")}
-    _check_fit("start", run, theirs, ours)
-    model.load_state_dict(theirs)
+    _fill("start", run, model, theirs)
 
 
 def teacher_of(
@@ -195,9 +194,8 @@ def teacher_of(
     run = _run("teacher", config.teacher, config, runs_dir)
     if run.config.task != config.task:
         raise ValueError(f"teacher: {_named(run)} knows nothing of {config.task}: a teacher is of the same task")
-    model, weights = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed)), run.checkpoint
-    _check_fit("teacher", run, weights, model.state_dict())
-    model.load_state_dict(weights)
+    model = build(run.config.but(task=config.task, scale=config.scale, seed=config.seed))
+    _fill("teacher", run, model, run.checkpoint)
     return model.eval().requires_grad_(False)
 
 
@@ -229,13 +227,12 @@ def _named(run: StoredRun) -> str:
     return f"run {run.config.run_id} ({run.config.task}, {run.config.arm})"
 
 
-def _check_fit(what: str, run: StoredRun, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
-    """ValueError that names the first weight of a run that the model has not, lacks or has in another shape."""
-    for name in [*ours, *theirs]:
-        shapes = [tuple(state[name].shape) if name in state else None for state in (theirs, ours)]
-        if shapes[0] != shapes[1]:
-            told = ["has no such weight" if shape is None else f"has shape {shape}" for shape in shapes]
-            raise ValueError(f"{what}: {_named(run)} does not fit: of {name} it {told[0]}, this model {told[1]}")
+def _fill(what: str, run: StoredRun, model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """ValueError, in torch's words, for the first weight that is missing, too many or of another shape."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{what}: {_named(run)} does not fit: {str(error).splitlines()[1].strip()}") from None
 
 
 class HeadFirst:

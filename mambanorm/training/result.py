@@ -1,19 +1,30 @@
-"""What a run gives: `RunResult`, and the check of its facts when they are read back from a store.
+"""What a run gives: `RunResult` as it has just been trained, `StoredRun` as it lies on disk, read and checked.
 
-A checksum shows that a file is what was written. A store of an earlier version has none. There `check_facts` checks
-what it can: every fact has its type, lies within its bounds and agrees with the config.
+    read_run        a folder → StoredRun; config, result and the sizes of the files are checked
+    check_run       reads and checks every file
+    config_row      the columns of the run frame that are known before a run
+
+A damaged folder is never changed here; `training/store.py` skips it with a warning that names it.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.config import RunConfig
+from mambanorm.arms import Arm
+from mambanorm.basics.atomic import sha256
+from mambanorm.basics.errors import ImportFailed, NotRegistered
+from mambanorm.config import RunConfig, run_id_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,44 +78,147 @@ FACTS = tuple(f.name for f in fields(RunResult) if f.name not in ("config", *ARR
 """The scalars of a result, by name."""
 
 
-FRACTIONS = ("test_accuracy", "val_accuracy", "chance", "best_val_accuracy")
-COUNTS = ("steps", "best_step", "parameters", "threads", "first_nonfinite_step")
-ADDED = ("test_loss", "rmse", "mae", "chance_rmse", "best_val_loss", "chance_loss")  # the first runs have none
-MEASURES = ("wall_s", "tokens_per_s", "peak_memory_mb", *ADDED)
-MAY_BE_NONE = ("best_val_accuracy", "first_nonfinite_step", "first_nonfinite_site", *ADDED)
+# ---------------------------------------------------------------------------------------------------------------------
+# on disk
+
+OPTIONAL = ("diagnostics.npz", "checkpoint.safetensors")  # may be deleted to save space
+WRITTEN = ("config.json", "result.json", "curves.parquet", "predictions.npz", *OPTIONAL)
+MANIFEST = "manifest.json"
+FILES = (*WRITTEN, MANIFEST)
+UNREAD = (ValueError, TypeError, KeyError, RecursionError)
+"""What the readers of config, result and manifest raise where a file is not what its name says."""
 
 
-def check_facts(facts: dict[str, Any], config: RunConfig) -> dict[str, Any]:
-    """The facts, with None for those that a run of an earlier version has not. Raises ValueError unless they are those
-    of a run of this config, each of its type and within its bounds."""
-    facts = dict.fromkeys(ADDED) | facts if isinstance(facts, dict) else facts
-    if not isinstance(facts, dict) or sorted(facts) != sorted(FACTS):
-        odd = sorted(set(facts) ^ set(FACTS)) if isinstance(facts, dict) else ["no object of JSON"]
-        raise ValueError(f"result.json does not hold the facts of a run: {', '.join(odd)}")
-    for name, value in facts.items():
-        if not _is_fact(name, value):
-            raise ValueError(f"result.json has {name} = {value!r}")
-    diverged = facts["status"] == "diverged"
-    if facts["status"] not in ("ok", "diverged") or diverged != (facts["first_nonfinite_step"] is not None):
-        raise ValueError(f"result.json has status {facts['status']!r} and step {facts['first_nonfinite_step']!r}")
-    if diverged and facts["test_accuracy"] != facts["chance"]:
-        raise ValueError(f"result.json has accuracy {facts['test_accuracy']} where a diverged run has chance")
-    stopped = diverged or config.patience  # before the last step
-    if facts["steps"] > config.steps or (not stopped and facts["steps"] != config.steps):
-        raise ValueError(f"result.json has {facts['steps']} steps, the config asks for {config.steps}")
-    if facts["threads"] != config.threads and facts["backend"] == "cpu":
-        raise ValueError(
-            f"it was trained on {facts['threads']} threads by an earlier version, its config says {config.threads}"
-        )
-    return facts
+class DamagedRun(ValueError):
+    """A stored run that is not what was written: a file is missing, cut or altered."""
+
+    def __init__(self, folder: Path, reason: object):
+        text = f"the run {folder} is damaged: {reason}. Move it away, and the same command trains it again"
+        super().__init__(text)
+        self.reason = str(reason)
 
 
-def _is_fact(name: str, value: object) -> bool:
-    if value is None:
-        return name in MAY_BE_NONE
-    if name in COUNTS:
-        return type(value) is int and value >= 0
-    if name in FRACTIONS + MEASURES:
-        number = type(value) in (int, float) and math.isfinite(value)
-        return number and (name in MEASURES or 0 <= value <= 1)
-    return isinstance(value, str) and value.isprintable()  # a terminal obeys what is not
+@dataclass(frozen=True)
+class StoredRun:
+    """A run on disk; its arrays are read, and checked, when asked for.
+
+    They raise DamagedRun where a file is not what was written, ValueError where it was deleted to save space, and
+    PermissionError where this user may not read it.
+    """
+
+    path: Path
+    config: RunConfig
+    facts: dict[str, Any]
+    manifest: dict[str, dict[str, Any]]  # file → sha256 and bytes
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        return self._load("curves.parquet", pd.read_parquet)
+
+    @property
+    def predictions(self) -> dict[str, np.ndarray]:
+        return self._load("predictions.npz", _read_npz)
+
+    @property
+    def diagnostics(self) -> dict[str, np.ndarray]:
+        return self._load("diagnostics.npz", _read_npz)
+
+    @property
+    def checkpoint(self) -> dict[str, Tensor]:
+        from safetensors.torch import load_file  # here: a row of the run frame need not wait for torch
+
+        return self._load("checkpoint.safetensors", load_file)
+
+    def _load(self, name: str, read: Callable[[Path], Any]) -> Any:
+        path = self.path / name
+        if name in OPTIONAL and not path.exists():
+            raise ValueError(
+                f"run {self.path.name} has no {name}: to get it back, move {self.path} away and train again"
+            )
+        try:
+            sound = sha256(path) == self.manifest[name]["sha256"]
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        if not sound:
+            raise DamagedRun(self.path, f"{name} was altered: its checksum is not that of the manifest")
+        return read(path)
+
+    def row(self) -> dict:
+        """One row of the run frame."""
+        return config_row(self.config) | self.facts | {"checked": True}
+
+
+def config_row(config: RunConfig) -> dict:
+    """The columns of the run frame that are known before a run."""
+    arm = Arm.parse(config.arm)
+    names = ("task", "arm", "seed", "scale", "lr", "n_layers", "d_model", "model")
+    same = {name: getattr(config, name) for name in names}
+    options = json.dumps(config.norm_options, sort_keys=True)
+    norms = {"n1": arm.n1, "n2": arm.n2, "more": arm.further}
+    return {"run_id": config.run_id, **same, **norms, "role": config.role, "norm_options": options}
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _unreadable(folder: Path, error: OSError) -> OSError:
+    """The error for a run that is there but cannot be read; such a run is not damaged."""
+    text = f"the run {folder} is there, but cannot be read: {error.strerror or error}"
+    if isinstance(error, PermissionError):
+        text += ". Its owner can make it readable (chmod -R a+rX), or take another store with --runs-dir"
+    return type(error)(error.errno, text)
+
+
+def read_run(folder: Path) -> StoredRun | None:
+    """The run in a folder, checked as far as that is cheap; None if there is no folder. Raises DamagedRun, OSError if
+    the run cannot be read, or NotRegistered if its norm or its optimizer, say, is not registered here."""
+    try:
+        if not folder.exists():
+            if folder.is_symlink():
+                raise OSError(errno.ENXIO, "it is a link to a place that is not there")
+            return None
+        manifest = json.loads((folder / MANIFEST).read_bytes())["files"]
+        config, facts = (_small_file(folder / name, manifest[name]["sha256"]) for name in WRITTEN[:2])
+        for name in WRITTEN[2:]:
+            path = folder / name
+            if not (name in OPTIONAL and not path.exists()) and path.stat().st_size != manifest[name]["bytes"]:
+                raise ValueError(f"{name} is missing or damaged")
+        config = _config(config, folder.name)
+        if config.run_id != folder.name:
+            raise ValueError(f"its config is that of run {config.run_id}: edited, copied, or of an older SCHEMA")
+        return StoredRun(folder, config, json.loads(facts), manifest)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamagedRun(folder, f"{Path(error.filename or folder).name} is missing or no file") from error
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    except (NotRegistered, ImportFailed):
+        raise
+    except UNREAD as error:
+        raise DamagedRun(folder, error) from error
+
+
+def _small_file(path: Path, checksum: str) -> str:
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise ValueError(f"{path.name} was altered: its checksum is not that of the manifest")
+    return content.decode()
+
+
+def _config(text: str, run_id: str) -> RunConfig:
+    """The config of a run. NotRegistered only if nothing else is wrong with it."""
+    try:
+        return RunConfig.from_json(text)
+    except NotRegistered as error:
+        if run_id_of(json.loads(text)) != run_id:
+            raise ValueError(str(error)) from error
+        raise
+
+
+def check_run(folder: Path) -> None:
+    """Reads all of a run. DamagedRun if any of it is not what was written, OSError where it cannot be read."""
+    run = read_run(folder)
+    for name, file in zip(ARRAYS, WRITTEN[2:], strict=True):
+        if file not in OPTIONAL or (folder / file).exists():
+            getattr(run, name)

@@ -2,16 +2,16 @@
 
     runs/<run_id>/config.json  result.json  curves.parquet  predictions.npz  diagnostics.npz  checkpoint.safetensors
                   manifest.json    SHA-256 and size of every other file, written last
-    runs/.resume-<run_id>/         the checkpoint of a run under way (training/checkpoint.py); deleted once it is stored
-    runs/.lease-<run_id>           who trains it just now (training/leases.py)
+    runs/.resume-<run_id>/         the checkpoint of a run under way (training/observers.py); deleted once it is stored
+    runs/.lease-<run_id>           who trains it just now (training/worker.py)
     runs/.unfinished-…/            a run that is being written; the next sweep removes what a killed process left of it
-    runs/.index                    the rows of the run frame, while their files are as they were (training/index.py)
+    runs/.index-…                  the rows of the run frame, while their files are as they were (training/index.py)
 
 A run is written into a temporary folder, which is renamed last, when all of it has reached the disk. Whatever is read
 is checked: `load_runs` checks config, result and the size of every file, `StoredRun` each other file when it is asked
 for, `check_run` everything. A damaged folder is skipped with a warning that names it, and never deleted: if its run is
 trained again, the folder is set aside as `<run_id>.damaged-1`. A folder that this user may not read is not damaged and
-stays as it is. A run without a manifest, from an earlier version of the kit, is loaded, but not marked as `checked`.
+stays as it is.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ from mambanorm.basics.settings import WORK
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import config_list, unique
 from mambanorm.training.index import Index, is_one_of
-from mambanorm.training.leases import remove_dead
-from mambanorm.training.result import RunResult, check_facts
-from mambanorm.training.stored_run import MANIFEST, WRITTEN, DamagedRun, StoredRun, check_run, read_run
+from mambanorm.training.result import MANIFEST, WRITTEN, DamagedRun, RunResult, StoredRun, check_run, read_run
 
 COLUMNS = [
     *("run_id", "task", "arm", "n1", "n2", "more", "seed", "role", "scale", "lr", "n_layers", "status"),
@@ -61,7 +59,7 @@ COLUMNS = [
     *("best_step", "parameters", "d_model", "norm_options", "model", "error", "checked"),
 ]
 OF_CONFIG = (*COLUMNS[: COLUMNS.index("status")], "d_model", "norm_options", "model")  # the columns known before a run
-UNFINISHED, RESUME = ".unfinished-", ".resume-"
+UNFINISHED, RESUME, LEASE = ".unfinished-", ".resume-", ".lease-"
 MANY = 500  # runs to read
 ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished may be deleted
 
@@ -73,11 +71,7 @@ def runs_dir(path: str | Path | None = None) -> Path:
     """
     if path == "":
         raise ValueError("the run store '' names no folder: None is the default")
-    given = path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs"
-    try:
-        store = Path(given).expanduser().resolve()
-    except RuntimeError as error:  # ~name of no user, or links that go in a circle
-        raise ValueError(f"the run store {given} cannot be found: {error}") from None
+    store = Path(path or os.environ.get("MAMBANORM_RUNS_DIR") or WORK / "runs").expanduser().resolve()
     if store.is_file():
         raise ValueError(f"the run store {store} is a file: needed is a folder")
     return store
@@ -109,27 +103,13 @@ def ready_store(directory: str | Path | None) -> Path:
     return store
 
 
-def tidy(directory: str | Path | None = None) -> None:
-    """Removes what dead processes left in the store, where this user may; leaves all that may still be in use."""
-    remove_leftovers(directory)
-    remove_dead(runs_dir(directory))
-
-
 def resume_dir(config: RunConfig, directory: str | Path | None = None) -> Path:
-    """Where `train` keeps the checkpoints of a run that is under way (training/checkpoint.py). Not created here."""
+    """Where `train` keeps the checkpoint of a run that is under way. Not created here."""
     return runs_dir(directory) / f"{RESUME}{config.run_id}"
 
 
-def _warn_of_skipped(error: DamagedRun | OSError) -> None:
-    warnings.warn(f"skipped: {error.strerror if isinstance(error, OSError) else error}", stacklevel=4)
-
-
-def _warn_of_names(found: Iterable[NotRegistered]) -> None:
-    """One warning for each norm, optimizer or the like that is not registered here."""
-    for (kind, name), n in Counter((error.kind, error.given) for error in found).items():
-        verb = "run uses" if n == 1 else "runs use"
-        text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
-        warnings.warn(text, stacklevel=4)
+# ---------------------------------------------------------------------------------------------------------------------
+# reading
 
 
 def find_run(config: RunConfig, directory: str | Path | None = None) -> StoredRun | None:
@@ -157,6 +137,18 @@ def _or_warn(read: Callable[..., StoredRun | None], what: Path | str) -> StoredR
     return None
 
 
+def _warn_of_skipped(error: DamagedRun | OSError) -> None:
+    warnings.warn(f"skipped: {error.strerror if isinstance(error, OSError) else error}", stacklevel=4)
+
+
+def _warn_of_names(found: Iterable[NotRegistered]) -> None:
+    """One warning for each norm, optimizer or the like that is not registered here."""
+    for (kind, name), n in Counter((error.kind, error.given) for error in found).items():
+        verb = "run uses" if n == 1 else "runs use"
+        text = f"{n} {verb} the {kind} {name!r}, which is not registered here: --import the file that registers it"
+        warnings.warn(text, stacklevel=4)
+
+
 def load_runs(
     directory: str | Path | None = None, *, configs: Iterable[RunConfig] | None = None, **where: object
 ) -> pd.DataFrame:
@@ -172,7 +164,7 @@ def load_runs(
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
     names = _run_ids(store) if configs is None else [config.run_id for config in config_list(configs)]
-    wanted = {name: _values(value) for name, value in where.items()}
+    wanted = {name: list(value) if pd.api.types.is_list_like(value) else [value] for name, value in where.items()}
     index, elsewhere = Index(store, names), []
     unlike = index.unlike({name: values for name, values in wanted.items() if name in OF_CONFIG})
     known = unlike | index.sound(name for name in names if name not in unlike)
@@ -189,13 +181,6 @@ def load_runs(
     for name, values in wanted.items():
         frame = frame[is_one_of(frame[name], values)]
     return frame.reset_index(drop=True)
-
-
-def _values(value: object) -> list:
-    """What a filter asks for: one value, or several of whatever can be gone through."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value.item()
-    return list(value) if pd.api.types.is_list_like(value) else [value]
 
 
 def _unread(names: list[str], known: set[str]) -> Iterable[str]:
@@ -225,23 +210,22 @@ def _run_ids(store: Path) -> list[str]:
 
 
 def check_runs(directory: str | Path | None = None, *, progress: bool = True) -> pd.DataFrame:
-    """Reads all of every run of a store → run_id, state (whole, unchecked, damaged, unreadable, not registered), why.
+    """Reads all of every run of a store → run_id, state (whole, damaged, unreadable, not registered), why.
 
-    Unchecked: sound as far as can be told, but of an earlier version without checksums. ValueError for no store.
+    ValueError for no store.
     """
-    rows = []
-    store = existing_store(directory)
-    for folder in tqdm([store / name for name in _run_ids(store)], desc="checking", unit=" runs", disable=not progress):
-        state, why = "whole" if (folder / MANIFEST).exists() else "unchecked", ""
+    rows, store = [], existing_store(directory)
+    for name in tqdm(_run_ids(store), desc="checking", unit=" runs", disable=not progress):
+        state, why = "whole", ""
         try:
-            check_run(folder)
+            check_run(store / name)
         except DamagedRun as error:
             state, why = "damaged", error.reason
         except NotRegistered as error:
             state, why = "not registered", str(error)
         except OSError as error:
             state, why = "unreadable", error.strerror or str(error)
-        rows.append({"run_id": folder.name, "state": state, "why": why})
+        rows.append({"run_id": name, "state": state, "why": why})
     return pd.DataFrame(rows, columns=["run_id", "state", "why"])
 
 
@@ -250,21 +234,21 @@ def check_runs(directory: str | Path | None = None, *, progress: bool = True) ->
 
 
 def save_run(result: RunResult, directory: str | Path | None = None) -> Path:
-    """Writes a run, deletes its checkpoints and returns its folder. A whole run that is there already stays. OSError
+    """Writes a run, deletes its checkpoint and returns its folder. A whole run that is there already stays. OSError
     (a full disk, say) leaves nothing half-written behind."""
     check_kind("result", result, RunResult, "train")
     store = runs_dir(directory)
     make_folder(store)
-    final = _store(result, store)
+    final = store / result.config.run_id
+    if stored_run(final.name, store) is None:
+        _store(result, final)
     shutil.rmtree(resume_dir(result.config, store), ignore_errors=True)
     return final
 
 
-def _store(result: RunResult, store: Path) -> Path:
-    final = store / result.config.run_id
-    if stored_run(final.name, store) is not None:
-        return final
-    temporary = store / _unfinished_name(final.name)
+def _store(result: RunResult, final: Path) -> None:
+    store, mine = final.parent, f"{os.getpid()}-{uuid.uuid4().hex[:8]}@{socket.gethostname()}"
+    temporary = store / f"{UNFINISHED}{final.name}-{mine}"
     temporary.mkdir()  # not by mkdtemp, whose folders only their owner can read: a store may be shared
     try:
         _write(result, temporary)
@@ -275,17 +259,13 @@ def _store(result: RunResult, store: Path) -> Path:
         to_disk(store)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) and final.exists() and stored_run(final.name, store) is not None:
-            return final  # another process has just stored the same run
-        raise
-    return final
+        if not (isinstance(error, OSError) and final.exists() and stored_run(final.name, store) is not None):
+            raise  # else another process has just stored the same run
 
 
 def _write(result: RunResult, folder: Path) -> None:
     (folder / "config.json").write_text(result.config.to_json())
-    facts = json.dumps(result.facts(), indent=2, allow_nan=False)
-    check_facts(json.loads(facts), result.config)  # what a reader would refuse is not stored
-    (folder / "result.json").write_text(facts)
+    (folder / "result.json").write_text(json.dumps(result.facts(), indent=2, allow_nan=False))
     result.curves.to_parquet(folder / "curves.parquet", index=False)
     np.savez_compressed(folder / "predictions.npz", **result.predictions)
     np.savez_compressed(folder / "diagnostics.npz", **result.diagnostics)
@@ -295,38 +275,32 @@ def _write(result: RunResult, folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=2))
 
 
-def _unfinished_name(run_id: str) -> str:
-    """A name that says whose it is: machine and process."""
-    return f"{UNFINISHED}{run_id}-{os.getpid()}-{uuid.uuid4().hex[:8]}@{socket.gethostname()}"
-
-
-def remove_leftovers(directory: str | Path | None = None) -> None:
-    """Deletes what killed processes left half-written in the store, and the checkpoints of runs that are stored.
+def tidy(directory: str | Path | None = None) -> None:
+    """Deletes what killed processes left in the store, where this user may: half-written runs, and the
+    checkpoints and leases of runs that are stored.
 
     What a process may still be writing stays: of this machine only what belongs to no living process is deleted, of
     others only what is a day old.
     """
     store, hidden = runs_dir(directory), []
     with suppress(OSError):  # no store yet, or one whose names this user may not list
-        hidden = [name for name in os.listdir(store) if name.startswith(".")]  # one look at all
-    for path in (store / name for name in hidden):
-        with suppress(ValueError, OSError):  # of a run that is damaged or unreadable, the checkpoints stay
-            if path.name.startswith(PROBE):
-                path.unlink()
-            if (path.name.startswith(UNFINISHED) and _abandoned(path)) or _is_over(path):
+        hidden = [store / name for name in os.listdir(store) if name.startswith(".")]  # one look at all
+    for path in hidden:
+        with suppress(ValueError, OSError):  # of a run that is damaged or unreadable, the checkpoint stays
+            if (path.name.startswith(UNFINISHED) and _abandoned(path)) or _is_over(path, RESUME):
                 shutil.rmtree(path, ignore_errors=True)
+            if path.name.startswith(PROBE) or _is_over(path, LEASE):
+                path.unlink()
 
 
-def _is_over(path: Path) -> bool:
-    """Whether these are the checkpoints of a run that is stored."""
-    return path.name.startswith(RESUME) and read_run(path.with_name(path.name.removeprefix(RESUME))) is not None
+def _is_over(path: Path, prefix: str) -> bool:
+    """Whether this is the checkpoint or the lease of a run that is stored."""
+    return path.name.startswith(prefix) and read_run(path.with_name(path.name.removeprefix(prefix))) is not None
 
 
 def _abandoned(folder: Path) -> bool:
-    name, _, host = folder.name.partition("@")
-    pid = name.split("-")[-2] if name.count("-") == 3 else ""
-    if host == socket.gethostname() and pid.isdigit():
-        return not psutil.pid_exists(int(pid))
-    with suppress(OSError):
-        return time.time() - folder.stat().st_mtime > ABANDONED_S
-    return False
+    """By its name, which says whose it is, and its age."""
+    mine, _, host = folder.name.partition("@")
+    if host == socket.gethostname():
+        return not psutil.pid_exists(int(mine.split("-")[-2]))
+    return time.time() - folder.stat().st_mtime > ABANDONED_S

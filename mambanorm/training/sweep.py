@@ -2,7 +2,7 @@
 
 The engine is Dask distributed: a local cluster by default, any scheduler by its address, `workers=0` in this process
 for debugging. A run trains on as many threads as its config says, on any machine. Any number of sweeps share one store:
-each run is claimed before it is trained (training/leases.py). A sweep waits last for the runs that others train.
+each run is claimed before it is trained (training/worker.py). A sweep waits last for the runs that others train.
 
     sweep           configs → run frame, a row each
     waves           runs that learn from other runs come after them
@@ -28,21 +28,12 @@ from mambanorm.basics.settings import check_source
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
-from mambanorm.training.cluster import Here, OnDask, check_workers, kept, open_engine
+from mambanorm.training.cluster import Here, OnDask, check_workers, open_engine, so_far
 from mambanorm.training.grid import unique
-from mambanorm.training.leases import Watch
-from mambanorm.training.own_rates import weight
-from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs
-from mambanorm.training.store import (
-    COLUMNS,
-    find_run,
-    load_runs,
-    missing_runs,
-    ready_store,
-    tidy,
-)
-from mambanorm.training.stored_run import config_row
-from mambanorm.training.worker import POLL_S, Outcome
+from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs, weight
+from mambanorm.training.result import config_row
+from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, ready_store, tidy
+from mambanorm.training.worker import POLL_S, Outcome, is_free
 
 APPEARS_S = 60.0  # a network disk may show only after this time what another machine wrote
 
@@ -66,28 +57,30 @@ def sweep(
 
     Before anything starts it raises TypeError for what is no config, ValueError for no config at all, an unknown task
     or wrong `workers`, and OSError for a store that cannot be written or a scheduler that does not answer; later
-    ConnectionError if the scheduler goes away, and OSError if the store's disk stays full. What is stored stays, and
-    the same sweep goes on from there.
+    ConnectionError if the scheduler goes away, and OSError if the store's disk is full. What is stored stays, and the
+    same sweep goes on from there.
     """
     if not (configs := unique(configs)):
         raise ValueError("configs is empty, there is nothing to train: grid makes a list of them")
     for config in configs:
         check_task(config.task)
     check_workers(workers)
+    read = []
     if (source := check_source(source)) != "trained":
         held = set() if source == "recorded" else recorded_ids(config.scale for config in configs)
         read = [config for config in configs if source == "recorded" or config.run_id in held]
-        if read:
-            frame, there = recorded_runs(read), {config.run_id for config in read}
-            rest = [config for config in configs if config.run_id not in there]
-            print(describe_recorded(frame))
-            return _beside(configs, frame, _trained(rest, client, scheduler, workers, runs_dir, progress))
-    return _trained(configs, client, scheduler, workers, runs_dir, progress)
+    there = {config.run_id for config in read}
+    rest = [config for config in configs if config.run_id not in there]
+    frames = []
+    if read:
+        frames.append(recorded_runs(read))
+        print(describe_recorded(frames[0]))
+    if rest:
+        frames.append(_trained(rest, client, scheduler, workers, runs_dir, progress))
+    return frames[0] if len(frames) == 1 else _ordered(pd.concat(frames), configs)
 
 
-def _beside(configs: list[RunConfig], read: pd.DataFrame, trained: pd.DataFrame) -> pd.DataFrame:
-    """The rows of both frames, in the order of the configs."""
-    frame = read if trained.empty else pd.concat([read, trained], ignore_index=True)
+def _ordered(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
     order = {config.run_id: i for i, config in enumerate(configs)}
     return frame.sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
 
@@ -108,7 +101,18 @@ def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, pro
                     failed[config.run_id] = _failed(config, error)
     for row in failed.values():
         warnings.warn(f"{row['arm']} on {row['task']}, seed {row['seed']}: {row['error']}", stacklevel=2)
-    return _frame(configs, failed, runs_dir)
+    done = load_runs(runs_dir, configs=[config for config in configs if config.run_id not in failed])
+    there = {*done.run_id, *failed}
+    for config in configs:
+        if config.run_id not in there:
+            failed[config.run_id] = _failed(config, "it is not in the store any more")
+    if failed:
+        done = pd.concat([done.astype(object), pd.DataFrame(failed.values(), dtype=object)])
+    return _ordered(done.reindex(columns=COLUMNS), configs)
+
+
+def _failed(config: RunConfig, error: str) -> dict:
+    return config_row(config) | {"status": "failed", "error": error}
 
 
 def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
@@ -121,20 +125,6 @@ def waves(todo: list[RunConfig]) -> list[list[RunConfig]]:
     return found
 
 
-def _failed(config: RunConfig, error: str) -> dict:
-    return config_row(config) | {"status": "failed", "error": error}
-
-
-def _frame(configs: list[RunConfig], failed: dict[str, dict], directory: str | Path | None) -> pd.DataFrame:
-    done = load_runs(directory, configs=[config for config in configs if config.run_id not in failed])
-    there = {*done.run_id, *failed}
-    gone = [_failed(config, "it is not in the store any more") for config in configs if config.run_id not in there]
-    rows = [*failed.values(), *gone]
-    frame = done if not rows else pd.concat([done.astype(object), pd.DataFrame(rows, dtype=object)])
-    order = {config.run_id: i for i, config in enumerate(configs)}
-    return frame.reindex(columns=COLUMNS).sort_values("run_id", key=lambda ids: ids.map(order), ignore_index=True)
-
-
 def _run_all(
     todo: list[RunConfig], engine: Here | OnDask, store: Path
 ) -> Iterator[tuple[RunConfig | None, str | None, int]]:
@@ -143,7 +133,7 @@ def _run_all(
 
     A run counts as done when this process finds it in the store.
     """
-    watch, left = Watch(store), len(todo)
+    left = len(todo)
     waiting: dict[RunConfig, tuple[Outcome, float]] = {}  # trained elsewhere, or not yet visible here; since when
     for config in todo:
         engine.submit(config)
@@ -151,8 +141,9 @@ def _run_all(
         settled = []
         if (found := engine.next(POLL_S)) is not None:
             config, outcome = found
-            if outcome.full:
-                raise _full(todo, store)
+            if outcome.full:  # any other run would be trained for nothing
+                what_to_do = "free some space, and the same sweep goes on from there"
+                raise OSError(errno.ENOSPC, f"the disk of the run store is full. {so_far(todo, store)}: {what_to_do}")
             if outcome.error is None:
                 waiting[config] = outcome, time.monotonic()
             else:
@@ -160,26 +151,18 @@ def _run_all(
         for config, (outcome, since) in list(waiting.items()):
             if find_run(config, store) is not None:
                 settled.append((config, None))
-            elif outcome.holder is None and time.monotonic() - since >= _patience(outcome):
-                settled.append((config, _not_there(config, outcome, store)))
-            elif outcome.holder and (stale := watch.freed(config.run_id, outcome.holder)) is not None:
-                engine.submit(config, stale)
-            else:
+            elif outcome.holder:
+                if not is_free(config.run_id, store):
+                    continue
+                engine.submit(config)
+            elif time.monotonic() - since < (0.0 if outcome.host == socket.gethostname() else APPEARS_S):
                 continue
+            else:
+                settled.append((config, _not_there(config, outcome, store)))
             del waiting[config]
         left -= len(settled)
-        elsewhere = sum(outcome.holder is not None for outcome, _ in waiting.values())
+        elsewhere = sum(outcome.holder != "" for outcome, _ in waiting.values())
         yield from [(config, error, elsewhere) for config, error in settled] or [(None, None, elsewhere)]
-
-
-def _full(asked: list[RunConfig], store: Path) -> OSError:
-    """Ends the sweep: any other run would be trained for nothing."""
-    what_to_do = "free some space, and the same sweep goes on from there"
-    return OSError(errno.ENOSPC, f"the disk of the run store is full. {kept(asked, store)}: {what_to_do}")
-
-
-def _patience(outcome: Outcome) -> float:
-    return 0.0 if outcome.host == socket.gethostname() else APPEARS_S
 
 
 def _not_there(config: RunConfig, outcome: Outcome, store: Path) -> str:

@@ -2,37 +2,46 @@
 
 run_one         for workers: never raises an Exception, returns an Outcome
 train_one       in this process, for the command line; waits for another process that trains the same run
+lease           who trains a run, so that any number of sweeps, on any number of machines, share one store
 
-A trained run is not thrown away because the disk is full just then: it is kept in memory for up to FULL_S seconds and
-stored when there is space again.
+    <store>/.lease-<run_id>    JSON: host, pid; locked by the process that trains the run, and removed by it
+
+The lock is the kernel's (flock): it ends with its process, however that ends. A file that nobody has locked is free. A
+process that is paused keeps its run. So may a machine that died, on a network disk whose server does not notice:
+whoever removes the file frees the run. Where a disk has no locks, and on Windows, two sweeps may train a run twice. The
+run that is stored first stays, and both have the same result.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 from dask.distributed import get_worker
 from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import is_full
 from mambanorm.basics.extensions import load_imports
-from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
-from mambanorm.training.leases import Held, Holder, Watch, lease
 from mambanorm.training.run import train
-from mambanorm.training.store import find_run, ready_store, resume_dir, save_run
+from mambanorm.training.store import LEASE, find_run, ready_store, resume_dir, save_run
 
-POLL_S = 1.0  # seconds between two looks at what others train, or at a full disk
-FULL_S = 300.0  # so long a run waits for space on a full disk
-Returned = TypeVar("Returned")
+POLL_S = 1.0  # seconds between two looks at what others train
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # answers of a disk that has none
 
 
 class Outcome(NamedTuple):
@@ -40,23 +49,22 @@ class Outcome(NamedTuple):
 
     path: str = ""
     error: str | None = None
-    holder: Holder | None = None
+    holder: str = ""
     host: str = ""
     worker: str = ""  # the address of the Dask worker
-    full: bool = False  # the error is a disk that stayed full
+    full: bool = False  # the error is a full disk
 
 
-def run_one(config_json: str, directory: str, stale: str = "", imports: dict[str, str] | None = None) -> Outcome:
+def run_one(config_json: str, directory: str, imports: dict[str, str] | None = None) -> Outcome:
     """Trains and stores one run in this process, unless another one trains it; never raises an Exception.
 
-    A long run that a killed process left behind continues from its last checkpoint. `stale`: see `lease`. `imports`:
-    what `load_imports` returned in the process that began the sweep.
+    A long run that a killed process left behind continues from its last checkpoint. `imports`: what `load_imports`
+    returned in the process that began the sweep.
     """
     where = dict(host=socket.gethostname(), worker=_worker_address())
     try:
         load_imports(imports)
-        config = RunConfig.from_json(config_json)
-        return Outcome(str(_train_and_store(config, Path(directory), stale)), **where)
+        return Outcome(str(_train_and_store(RunConfig.from_json(config_json), Path(directory))), **where)
     except Held as held:
         return Outcome(holder=held.holder, **where)
     except Exception as error:  # a run that cannot be trained must not take the others with it
@@ -70,49 +78,26 @@ def train_one(config: RunConfig, directory: str | Path | None = None, **options:
 
     Raises what train and save_run raise, and OSError at once for a store that cannot be written.
     """
-    store, stale = ready_store(directory), ""
-    watch, told = Watch(store), False
-    while True:
+    store, told = ready_store(directory), False
+    while find_run(config, store) is None:
         try:
-            _train_and_store(config, store, stale, **options)
+            _train_and_store(config, store, **options)
             return
         except Held as held:
-            holder = held.holder
-        if not told:
-            tqdm.write(f"{holder} trains this run: waiting for it", file=sys.stderr)
-        told = True
-        while (stale := watch.freed(config.run_id, holder)) is None:
-            if find_run(config, store) is not None:
-                return
+            if not told:
+                tqdm.write(f"{held}: waiting for it", file=sys.stderr)
+            told = True
             time.sleep(POLL_S)
 
 
-def _train_and_store(config: RunConfig, store: Path, stale: str, **options: Any) -> Path:
+def _train_and_store(config: RunConfig, store: Path, **options: Any) -> Path:
     """The folder of the run, trained here unless the store has it by now. Raises Held if another process trains it."""
     if not store.is_dir():
         raise FileNotFoundError(f"there is no folder {store} here, and every worker must see the run store")
-    with ExitStack() as held:
-        _with_space(lambda: held.enter_context(lease(config.run_id, store, stale)), store)
-        stored = find_run(config, store)
-        if stored is not None:
+    with lease(config.run_id, store):
+        if (stored := find_run(config, store)) is not None:
             return stored.path
-        result = train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options)
-        return _with_space(lambda: save_run(result, store), store)
-
-
-def _with_space(write: Callable[[], Returned], store: Path) -> Returned:
-    """What `write` returns. While the disk is full it is tried again, for up to FULL_S seconds; then raises OSError."""
-    started, told = time.monotonic(), False
-    while True:
-        try:
-            return write()
-        except OSError as error:
-            if not is_full(error) or time.monotonic() - started > FULL_S:
-                raise
-        if not told:
-            tqdm.write(f"the disk of {store} is full: waiting for space, for {spell(FULL_S)} at most", file=sys.stderr)
-        told = True
-        time.sleep(POLL_S)
+        return save_run(train(config, checkpoint_dir=resume_dir(config, store), runs_dir=store, **options), store)
 
 
 def _worker_address() -> str:
@@ -132,3 +117,83 @@ def _reason(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     expected = isinstance(error, ValueError | OSError | MemoryError | RuntimeError)
     return text if expected else f"{text} (MAMBANORM_DEBUG=1 shows where)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# leases
+
+
+class Held(Exception):
+    """Another process trains this run; `holder` says which."""
+
+    def __init__(self, holder: str):
+        super().__init__(f"{holder} trains this run")
+        self.holder = holder
+
+
+@contextmanager
+def lease(run_id: str, store: Path) -> Iterator[None]:
+    """Holds the lease of a run inside the `with`. Held if another process has it, OSError if it cannot be written."""
+    path = store / f"{LEASE}{run_id}"
+    file = _locked(path)
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, json.dumps(dict(host=socket.gethostname(), pid=os.getpid())).encode())
+        yield
+    finally:
+        with suppress(OSError):
+            if _is_at(path, file):
+                path.unlink()  # while it is locked: nobody else can have begun
+        os.close(file)
+
+
+def is_free(run_id: str, store: Path) -> bool:
+    """Whether nobody trains a run; its lease, if it was left behind, is removed."""
+    try:
+        with lease(run_id, store):
+            return True
+    except Held:
+        return False
+    except OSError:  # a full disk: whoever trains it will say so
+        return True
+
+
+def holder(path: Path) -> str:
+    """Who has written a lease last."""
+    try:
+        facts = json.loads(path.read_text())
+        return f"process {facts['pid']} on {facts['host']}"
+    except (OSError, ValueError, KeyError, TypeError):  # it is being written, say
+        return "another process"
+
+
+def _locked(path: Path) -> int:
+    while True:
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        free = _lock(file)
+        if free and _is_at(path, file):  # else its holder has removed it just now
+            return file
+        os.close(file)
+        if not free:
+            raise Held(holder(path))
+
+
+def _lock(file: int) -> bool:
+    """False if another process has locked it."""
+    try:
+        if fcntl is not None:
+            with suppress(PermissionError):
+                os.fchmod(file, 0o666)  # whatever the umask: each user of the store may lock it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
+
+
+def _is_at(path: Path, file: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    return False

@@ -2,32 +2,24 @@
 
 explorer.py      Explorer: the controls, the picture that follows them, and its first state where nobody can click
 norms.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved
-block.py         explore_block: a norm at every site of the model, what it costs and what it was worth
-scan.py          explore_scan: Δ, the decay rate and the input by hand; what the states keep
-training.py      explore_training: two arms side by side while they train
+block.py         explore_block: a norm at every site of the model, what it costs and what it was worth; explore_scan: Δ,
+                 the decay rate and the input by hand; what the states keep
 grid.py          explore_grid: the 6×6 grid of recorded results, a click for its details
-failure.py       explore_failure: depth × gain, and where a model with fresh weights explodes
 mixture.py       explore_mixture: the weights of NormVary or SwitchNorm over layers and time
-recorded.py      what the recorded results say of one arm
 page.py          all of them on one page, served to this machine
 """
 
-from mambanorm.widgets.block import explore_block
+from mambanorm.widgets.block import explore_block, explore_scan
 from mambanorm.widgets.explorer import Explorer
-from mambanorm.widgets.failure import explore_failure
 from mambanorm.widgets.grid import explore_grid
 from mambanorm.widgets.mixture import explore_mixture
 from mambanorm.widgets.norms import explore_norms
-from mambanorm.widgets.scan import explore_scan
-from mambanorm.widgets.training import explore_training
 
 EXPLORERS = {
     "What a norm does": explore_norms,
     "A norm at every site": explore_block,
     "What a scan keeps": explore_scan,
-    "Two arms while they train": explore_training,
     "Every pair of norms": explore_grid,
-    "Where a deep model explodes": explore_failure,
     "What NormVary mixes": explore_mixture,
 }
 """Title → the function that makes the explorer, in the order of `mambanorm explore`."""

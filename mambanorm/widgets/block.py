@@ -1,16 +1,21 @@
-"""explore_block: put a norm at every site of the model; see the diagram, what it costs, and what it was worth."""
+"""The block and its scan.
+
+explore_block   put a norm at every site of the model; see the diagram, what it costs, and what it was worth
+explore_scan    Δ, the decay rate and the input by hand; see the states and the output follow
+"""
 
 from __future__ import annotations
 
 import ipywidgets as w
 
 from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
-from mambanorm.figures.arm_view import fig_arm_view
+from mambanorm.figures.explorers import fig_arm_view, fig_scan_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.norms import NORMS
-from mambanorm.study.arm_facts import arm_facts
-from mambanorm.widgets.explorer import Explorer, choice
-from mambanorm.widgets.recorded import recorded_arm
+from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
+from mambanorm.study.norm_catalog import arm_facts
+from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show
+from mambanorm.widgets.grid import recorded_arm
 
 OUTSIDE = "recorded were models\nwithout norms outside the blocks"
 ABSENT = "this arm is not recorded:\nmambanorm sweep --arms trains it"
@@ -77,3 +82,29 @@ def explore_block() -> BlockExplorer:
     by its name: the diagram, the parameters of every place, the time of a block, and the recorded accuracy of the
     arm."""
     return BlockExplorer()
+
+
+BY_HAND = "by hand"
+
+
+def _ask_for_numbers(controls: dict[str, w.Widget]) -> None:
+    show(controls["numbers"], controls["source"].value == BY_HAND)
+
+
+def _draw_scan(source: str, numbers: str, delta: float, a: float, selective: bool) -> StudyFigure:
+    u = parse_numbers(numbers) if source == BY_HAND else INPUTS[source]
+    return fig_scan_view(scan_by_hand(u, delta, a, selective=selective), delta=delta, a=a)
+
+
+def explore_scan() -> Explorer:
+    """Move Δ and the decay rate, choose or type an input, let Δ follow the input: what the states keep and forget."""
+    wide = w.Layout(width="480px", max_width="100%")
+    return Explorer(
+        _draw_scan,
+        arrange=_ask_for_numbers,
+        source=choice("two impulses", [*INPUTS, BY_HAND], "input"),
+        numbers=w.Text("0 0 1 0 0 0 0 -2 0 0 0 0", description="numbers", continuous_update=False, layout=wide),
+        delta=log_slider(0.2, 0.01, 10, "Δ"),
+        a=log_slider(1.0, 0.1, 10, "rate |A|"),
+        selective=buttons(False, {"the same everywhere": False, "follows the input": True}, "Δ is"),
+    )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
+from torch import nn
 
 from mambanorm.config import RunConfig
+from mambanorm.diagnostics import blocks_of, mixtures_of
 from mambanorm.diagnostics.weights import MIXTURES
-from mambanorm.figures.mixture_view import fig_mixture_view
 from mambanorm.figures.style import StudyFigure
+from mambanorm.figures.weights import fig_mixture_view
+from mambanorm.kernels.threads import exactly_threads
 from mambanorm.training.grid import base_config
-from mambanorm.training.live import LiveRuns, warm_up
+from mambanorm.training.run import train
 from mambanorm.training.store import find_run
 from mambanorm.widgets.explorer import Explorer, begin_and_end, buttons, choice, slider
 
@@ -19,13 +28,64 @@ ARMS = (
     *("SwitchNorm>SSM>None", "SwitchNorm>SSM>SwitchNorm"),
 )
 NOTHING = "the recorded results\nhold no weights:\npress train"
+LOOK_EVERY, TELL_EVERY_S = 5, 0.4  # steps, seconds
+
+
+@cache
+def warm_up() -> None:
+    """One step of such a run, thrown away. It loads data and kernels, 2 s in a new process, and compiles what this
+    machine has not compiled yet. What is there then is taken out of the garbage collector's rounds (`gc.freeze`), which
+    are 0.3 s of each start after that."""
+    train(base_config(TASK, SCALE, arm=ARMS[0], device="cpu", steps=1, warmup_steps=1))
+    gc.collect()
+    gc.freeze()
+
+
+class Stopped(Exception):
+    """Somebody pressed stop."""
+
+
+class LiveRun(threading.Thread):
+    """`train` in a thread of its own, with what its norms mix meanwhile; `changed` is called now and
+    then, and at the end.
+
+    looked, mixtures: the steps at which was looked, and `diagnostics.mixtures_of` each. status: waiting, running, done,
+    stopped, diverged, or an error. Set `stop`, and it ends after the step that it is in.
+    """
+
+    def __init__(self, config: RunConfig, changed: Callable[[], None]):
+        super().__init__(daemon=True)
+        self.config, self.status, self.looked, self.mixtures = config, "waiting", [], []
+        self.stop, self._changed, self._told = threading.Event(), changed, 0.0
+
+    def run(self) -> None:
+        self.status = "running"
+        try:
+            with exactly_threads(1):
+                result = train(self.config, on_step=self._see)
+            self.status = "done" if result.status == "ok" else result.status
+        except Stopped:
+            self.status = "stopped"
+        except (ValueError, RuntimeError) as error:
+            self.status = str(error)
+        self._changed()
+
+    def _see(self, step: int, model: nn.Module, loss: float) -> None:
+        if self.stop.is_set():
+            raise Stopped
+        if step == 1 or step % LOOK_EVERY == 0:
+            self.mixtures.append(mixtures_of(block for _, block in blocks_of(model)))
+            self.looked.append(step)
+            if time.monotonic() > self._told + TELL_EVERY_S:
+                self._told = time.monotonic()
+                self._changed()
 
 
 class MixtureExplorer(Explorer):
     """A button trains the arm here, unless the run store of this machine has it."""
 
     def __init__(self, steps: int | None = None):
-        warm_up(TASK, SCALE, ARMS[0])
+        warm_up()
         self.live, self._steps = None, steps
         super().__init__(
             self._show,
@@ -42,14 +102,17 @@ class MixtureExplorer(Explorer):
         return base_config(TASK, SCALE, arm=arm, seed=seed, device="cpu", **steps)
 
     def begin(self, *_) -> None:
-        """Trains the arm of the controls in a thread of its own."""
-        self.end(wait_s=10)
-        self.live = LiveRuns([self.config(self.values["arm"], self.values["seed"])], self.redraw).start()
+        """Trains the arm of the controls in a thread of its own; an earlier one is stopped."""
+        self.end()
+        if self.live is not None:
+            self.live.join(10)
+        self.live = LiveRun(self.config(self.values["arm"], self.values["seed"]), self.redraw)
+        self.live.start()
 
-    def end(self, *_, wait_s: float = 0) -> None:
+    def end(self, *_) -> None:
         """Stops what runs after the step that it is in; a click need not wait for that."""
         if self.live is not None:
-            self.live.stop(wait_s)
+            self.live.stop.set()
 
     def _show(self, at: float, part: str, arm: str, seed: int) -> StudyFigure:
         name = next(name for name in ("mixture_SwitchNorm", "mixture") if MIXTURES[name].__name__ in arm)
@@ -60,11 +123,9 @@ class MixtureExplorer(Explorer):
 
     def _found(self, config: RunConfig, name: str) -> tuple[np.ndarray, np.ndarray, str]:
         """Steps and mixture (T, norms, 2, members) of the run trained here just now, else of the stored one."""
-        run = self.live.runs[0] if self.live is not None else None
-        if run is not None and run.config == config and run.looked:
-            n = min(len(run.looked), len(run.mixtures))
-            mixtures = np.stack([kinds[name] for kinds in run.mixtures[:n]])
-            return np.array(run.looked[:n]), mixtures, f"trained here, {run.status}"
+        if self.live is not None and self.live.config == config and (looked := list(self.live.looked)):
+            mixture = np.stack([kinds[name] for kinds in self.live.mixtures[: len(looked)]])
+            return np.array(looked), mixture, f"trained here, {self.live.status}"
         stored = find_run(config.but(device="auto"))
         if stored is not None and name in stored.diagnostics:
             return stored.diagnostics["step"], stored.diagnostics[name], "from the run store of this machine"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipywidgets as w
 import torch
 
+from mambanorm.figures.explorers import fig_norm_view
 from mambanorm.figures.lessons import example_batch
-from mambanorm.figures.norm_view import fig_norm_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS

@@ -13,7 +13,7 @@ from PIL import Image
 from mambanorm.basics.settings import ROOT
 from mambanorm.report.index import write_index
 from mambanorm.report.notebook_page import to_html
-from mambanorm.report.outcome import read_outcome
+from mambanorm.report.notebooks import read_outcome
 
 pytestmark = pytest.mark.browser
 

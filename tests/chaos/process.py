@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 FOLDER, SLOT = "MAMBANORM_CHAOS", "MAMBANORM_CHAOS_SLOT"
-BEAT_S, STALE_S, FULL_S, CHECKPOINT_S = 0.25, 6.0, 3.0, 0.1
+CHECKPOINT_S = 0.1
 
 
 def note(event: str, what: str) -> None:
@@ -23,16 +23,13 @@ def note(event: str, what: str) -> None:
 
 
 def install() -> None:
-    names = ("basics.atomic", *(f"training.{name}" for name in ("leases", "worker", "sweep", "cluster", "store")))
-    modules = {name: import_module(f"mambanorm.{name}") for name in names}
-    leases, worker = modules["training.leases"], modules["training.worker"]
-    leases.BEAT_S, leases.STALE_S, worker.FULL_S = BEAT_S, STALE_S, FULL_S
+    worker = import_module("mambanorm.training.worker")
     for name in ("worker", "sweep", "cluster"):
-        modules[f"training.{name}"].POLL_S = 0.2
+        import_module(f"mambanorm.training.{name}").POLL_S = 0.2
     trace_training(worker)
-    refuse_when_full(leases, "_create")
-    refuse_when_full(modules["training.store"], "_write")
-    refuse_when_full(import_module("mambanorm.training.checkpoint"), "save_tensors")
+    refuse_when_full(worker, "_locked")
+    refuse_when_full(import_module("mambanorm.training.store"), "_write")
+    refuse_when_full(import_module("mambanorm.training.observers"), "write_bytes")
 
 
 def trace_training(worker) -> None:
@@ -61,8 +58,9 @@ def refuse_when_full(module, name) -> None:
     def refused(*arguments):
         done = write(*arguments)
         if Path(os.environ[FOLDER], "full").exists():
-            if name == "_create":
+            if name == "_locked":
                 arguments[0].unlink()
+                os.close(done)
             raise OSError(errno.ENOSPC, "No space left on device")
         return done
 

@@ -1,0 +1,114 @@
+"""`mambanorm runs` and `tasks`: what is in the run store, and which data there are."""
+
+from __future__ import annotations
+
+import argparse
+
+from mambanorm.basics.text import plural
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.printing import write_out
+
+SHOWN = 40  # runs that are printed
+FILTERS = ("scale", "tasks", "seeds", "csv", "export")  # options that --check has no use for
+IN_BRIEF = ["run_id", "task", "scale", "arm", "seed", "n_layers", "lr", "status", "test_accuracy", "wall_s", "backend"]
+
+
+def add_runs(command: Parser) -> None:
+    arg.add_common(command)
+    command.add_argument(
+        "--csv", type=arg.output, metavar="FILE", help="write every run and every column to a file instead, or to -"
+    )
+    export = "write every run and every column to a Parquet file, which keeps the types, instead"
+    command.add_argument("--export", type=arg.output, metavar="FILE", help=export)
+    check = "read every file of every run and say which are not what was written"
+    command.add_argument("--check", action="store_true", help=check)
+
+
+def runs(options: argparse.Namespace) -> int:
+    from mambanorm.training.grid import check_seeds
+    from mambanorm.training.store import existing_store, load_runs
+
+    if options.check:
+        return _check_store(options)
+    where: dict[str, object] = {}
+    if options.scale is not None:
+        where["scale"] = options.scale
+    if options.tasks is not None:
+        where["task"] = arg.check_tasks(options.tasks)
+    if options.seeds is not None:
+        where["seed"] = check_seeds(options.seeds, "smoke")
+    store = existing_store(options.runs_dir)
+    frame = load_runs(store, **where)
+    if options.csv or options.export:
+        said = f"{plural(len(frame), 'run')} written to"
+        if options.csv:
+            write_out(options.csv, frame.to_csv(index=False).encode(), said)
+        if options.export:
+            write_out(options.export, frame.to_parquet(index=False), said)
+        return 0
+    print(f"{plural(len(frame), 'run')} in {store}")
+    if len(frame):
+        print(frame[IN_BRIEF].head(SHOWN).to_string(index=False, float_format=lambda number: f"{number:.4g}"))
+    if len(frame) > SHOWN:
+        print(f"… and {len(frame) - SHOWN} more: --csv or --export FILE writes all of them, with every column")
+    return 0
+
+
+def _check_store(options: argparse.Namespace) -> int:
+    """Reads every file of every run and says which are not what was written; 1 if there are any."""
+    from mambanorm.training.store import check_runs, runs_dir
+
+    if ignored := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]:
+        raise ValueError(f"--check reads every run and prints what it finds: leave {', '.join(ignored)} out")
+    table = check_runs(options.runs_dir)
+    bad = table[table["state"] != "whole"]
+    for row in bad.itertuples():
+        print(f"{row.run_id}  {row.state}: {row.why}")
+    counts = ", ".join(f"{n} {state}" for state, n in table["state"].value_counts().items())
+    print(f"{plural(len(table), 'run')} in {runs_dir(options.runs_dir)}{': ' if counts else ''}{counts}")
+    if "damaged" in set(table["state"]):
+        print("Move a damaged run's folder away, and what needs it trains it again.")
+    return int(len(bad) > 0)
+
+
+def add_tasks(command: Parser) -> None:
+    command.add_argument("--scale", type=arg.scale, help="only this scale")
+    help_text = "download, make or load the data of these tasks now"
+    command.add_argument("--prepare", type=arg.names, metavar="A,B", help=help_text)
+
+
+def tasks(options: argparse.Namespace) -> int:
+    """Lists the tasks and their settings at a scale, or brings their data."""
+    from mambanorm.basics.settings import KIT, SCALES
+    from mambanorm.tasks import TASKS, prepare_task
+    from mambanorm.training.grid import base_config
+
+    if options.prepare:
+        scale = arg.chosen_scale(options)
+        for name in arg.check_tasks(options.prepare):
+            data = prepare_task(name, scale)
+            sizes = ", ".join(f"{len(getattr(data, split)):,} {split}" for split in ("train", "val", "test"))
+            kind = "images" if TASKS[name].kind == "image" else "sequences"
+            print(f"{name} at scale {scale} is ready: {sizes} {kind}, {data.n_classes} classes")
+        return 0
+    for task in TASKS.values():
+        print(f"{task.name:<20}{task.title}{' (see --prepare)' if task.prepare else ''}")
+        if options.scale:
+            c = base_config(task.name, options.scale)
+            size = f"{c.n_layers} layers, width {c.d_model}, {c.steps:,} steps of {c.batch_size}, lr {c.lr:g}"
+            print(f"{'':<18}{size}; source: {task.source}")
+    if not options.scale:
+        print(f"Settings and sources: --scale {', '.join(SCALES)}. What you bring: {KIT / 'data' / 'README.md'}")
+    return 0
+
+
+COMMANDS = {
+    "tasks": Command("list the tasks and the scales", ["", "--prepare listops --scale quick"], add_tasks, tasks),
+    "runs": Command(
+        "list the stored runs",
+        ["", "--tasks digits --scale quick", "--csv runs.csv", "--export runs.parquet", "--check"],
+        add_runs,
+        runs,
+    ),
+}

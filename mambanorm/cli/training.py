@@ -1,0 +1,190 @@
+"""`mambanorm train`, `sweep` and `plan`: one run with a live line, the runs of several arms, what a run costs."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from typing import TYPE_CHECKING
+
+from mambanorm.cli import arguments as arg
+from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.printing import confirm, print_arms, print_dry_run, print_run, report_failed, say
+
+if TYPE_CHECKING:
+    from mambanorm.config import RunConfig
+
+
+def add_train(command: Parser) -> None:
+    arm_help = 'the norms, written "RMSN>SSM>GN" or "RMSN>SSM>None+B:RMSN" (with quotes), or preset:VMamba'
+    command.add_argument("--arm", required=True, help=arm_help)
+    command.add_argument("--task", "--tasks", default="digits", help="the task (default: digits)")
+    command.add_argument("--seed", "--seeds", type=arg.seed, help="the seed (default: the preset's)")
+    arg.add_common(command, several=False)
+    arg.add_set(command)
+    arg.add_training(command)
+
+
+def train(options: argparse.Namespace) -> int:
+    from mambanorm.training.grid import base_config, check_task
+    from mambanorm.training.store import find_run
+
+    changes = arg.parse_changes(options.set)
+    check_task(options.task)
+    seed = {} if options.seed is None else {"seed": options.seed}
+    asked = base_config(options.task, options.scale, arm=options.arm, **seed, **changes)
+    if options.dry_run:
+        print_dry_run([asked], options)
+        return 0
+    stored = find_run(asked, options.runs_dir)
+    if stored is not None:
+        print("In the store already, nothing to train:")
+    else:
+        confirm([asked], options)
+        if (error := _train(asked, options)) is not None:
+            say(f"this run could not be trained: {error}")
+            return 1
+    print_run(stored or find_run(asked, options.runs_dir))
+    return 0
+
+
+def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
+    """Trains and stores a run, here with a live line or where the scheduler says; returns the reason if it fails."""
+    from tqdm.auto import tqdm
+
+    from mambanorm.training.sweep import sweep
+    from mambanorm.training.worker import train_one
+
+    if options.scheduler:
+        frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
+        return None if frame["status"].iloc[0] != "failed" else frame["error"].iloc[0]
+    named = f"{config.arm} on {config.task}, seed {config.seed}"
+    with tqdm(total=config.steps, desc=named, unit="step", delay=0.1) as bar:  # none before the first step
+
+        def show(step: int, _model: object, loss: float) -> None:
+            bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            bar.update(step - bar.n)  # a run that continues does not begin at step 1
+
+        try:
+            train_one(config, options.runs_dir, on_step=show)
+        except (RuntimeError, MemoryError) as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def add_sweep(command: Parser) -> None:
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--arms", type=arg.names, metavar="ARMS", help='arms, separated by commas: "RMSN>SSM>GN,preset:VMamba"'
+    )
+    which.add_argument("--grid", help="a list of the study: type, position, grid or normvary")
+    arg.add_common(command)
+    arg.add_set(command)
+    arg.add_training(command)
+
+
+def sweep(options: argparse.Namespace) -> int:
+    from mambanorm.basics.errors import unknown
+    from mambanorm.study import experiments
+    from mambanorm.training.grid import grid
+
+    grids = {name: getattr(experiments, f"{name.upper()}_ARMS") for name in ("type", "position", "grid", "normvary")}
+    if options.grid is not None and options.grid not in grids:
+        raise unknown("grid", options.grid, grids)
+    changes = arg.parse_changes(options.set)
+    arms = grids[options.grid] if options.grid else options.arms
+    tasks = arg.check_tasks(options.tasks or ["digits"])
+    configs = grid(arms, tasks, scale=options.scale, seeds=options.seeds, **changes)
+    gc.freeze()  # 50,000 configs are no garbage: going through them again and again took half a second
+    try:
+        return _sweep(configs, options)
+    finally:
+        gc.unfreeze()
+
+
+def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
+    if options.dry_run:
+        print_dry_run(configs, options)
+        return 0
+    from mambanorm.training.store import load_runs, tidy
+
+    frame = load_runs(options.runs_dir, configs=configs)
+    if len(frame) < len(configs):
+        confirm(configs, options)
+        from mambanorm.training.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
+
+        frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    else:
+        tidy(options.runs_dir)
+    print_arms(frame)
+    return report_failed(frame)
+
+
+def add_plan(command: Parser) -> None:
+    command.add_argument(
+        "--task", "--tasks", dest="tasks", type=arg.names, metavar="A,B", help="tasks (default: digits)"
+    )
+    arms = "arms, separated by commas (default: the original, RMSN>SSM>None, of images LN>SSM>LN)"
+    command.add_argument("--arm", "--arms", dest="arms", type=arg.names, help=arms)
+    command.add_argument("--scale", type=arg.scale, help=arg.scale_help())
+    command.add_argument("--seeds", type=arg.seeds, metavar="N", help="seeds an arm (default: the scale's)")
+    command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")
+    arg.add_set(command)
+
+
+def plan(options: argparse.Namespace) -> int:
+    from mambanorm.training.grid import base_config, check_seeds
+
+    changes = arg.parse_changes(options.set)
+    scale = arg.chosen_scale(options)
+    seeds = len(check_seeds(options.seeds, scale))
+
+    from mambanorm.basics.text import digits, plural
+    from mambanorm.study.plan import plan_table, shape_of, table_text
+    from mambanorm.training.machine import machine
+
+    arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # none asked: the preset's own
+    tasks = options.tasks or ["digits"]
+    configs = [base_config(task, scale, **arm, **changes) for task in tasks for arm in arms]
+    for asked in configs:
+        shape_of(asked)  # finds an unknown task before the others take any time
+    table = plan_table(configs, measured=options.measure)
+    print(table_text(table))
+    runs = f"{plural(len(configs) * seeds, 'run')} ({plural(seeds, 'seed')} each) at scale {scale}"
+    if not options.measure:
+        print(f"{runs}, not timed")
+        return 0
+    print(f"{runs}: {digits(seeds * table['hours'].sum())} hours, one after another, on {machine()}")
+    return 0
+
+
+COMMANDS = {
+    "sweep": Command(
+        "train the missing runs of several arms and print mean ± sd of each",
+        [
+            '--arms "RMSN>SSM>None,RMSN>SSM>GN" --seeds 5',
+            "--grid position --tasks digits,listops --dry-run",
+            '--arms "None>SSM>None,preset:VMamba" --set n_layers=8 --set lr=1e-3',
+        ],
+        add_sweep,
+        sweep,
+    ),
+    "train": Command(
+        "train one run, or show it if the store has it",
+        [
+            '--arm "RMSN>SSM>GN"',
+            '--arm "LN>SSM>LN" --task listops --seed 3',
+            '--arm preset:VMamba --set norm_options={"eps":1e-6}',
+        ],
+        add_train,
+        train,
+    ),
+    "plan": Command(
+        "say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed now",
+        [
+            "--task imdb --scale paper",
+            '--task listops,cifar100 --arm "RMSN>SSM>GN" --scale paper --no-measure',
+        ],
+        add_plan,
+        plan,
+    ),
+}

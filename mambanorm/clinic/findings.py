@@ -1,0 +1,316 @@
+"""What is found wrong with a model: Symptom, one thing; Symptoms, all of a model, as data, as a table and as text; and
+findings_of, the rules by which a diagnosis finds them.
+
+A rule is a function of the frames of a Diagnosis. Each sentence has its number, the layer, what to try, and where this
+kit measured it. What is silent on a sound model and speaks on a sick one is tested in tests/test_clinic.py.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+import pandas as pd
+
+from mambanorm.basics.text import plural
+from mambanorm.clinic.passing import BACKWARD, FLOAT32_SQUARE, LARGEST, First, named
+from mambanorm.diagnostics import growth
+
+SEVERITIES = ("serious", "warning", "note")
+STREAM = ("residual", "branch")
+"""Sites at which growth over depth is looked at, the first that there is."""
+SCANNED = ("dt", "B", "C", "delta", "delta_after", "step_size")
+"""Sites that the scan reads; the value after them is its own."""
+BEHIND_SCAN = ("scan", "n2", "gated", "branch", "residual")
+FLOW, LAYERS = 1e-4, 8
+"""Ratio of the gradients of the first layer to those of the last below which they vanish, above its inverse they
+explode; layers from which that means something."""
+GROWS = 1.0
+"""Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
+OUTLIER = 300.0
+"""Largest magnitude by RMS above which a site is told to hold outliers; of normal values it is 5 or 6."""
+STRETCHED = 10.0
+"""By what factor a σ₁ may exceed the median of the same weight in all layers."""
+HIGHEST_LOG = math.log(3.4e38)
+NOTHING = 1.2e-7
+"""Share of a state that float32 no longer sees beside 1."""
+DELTA_BIAS = r"(?:dt_proj\.bias|dt_bias|dt_projs_bias)$"
+LOWEST_BIAS, HIGHEST_BIAS = -16.0, 10.0
+"""Of Δ's bias, outside which it is the bias that is told: e⁻¹⁶ is NOTHING."""
+JUMP = 1.0
+"""Decades between two layers above which, and above half of all growth, it is this layer that is told."""
+LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
+GROWTH, SPECTRA = "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)"
+FAILURES = "notebook 07, failures (H9)"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """How bad, where, what with its number, what to try, and the line of the guide or where this kit measured it.
+
+    severity: SEVERITIES. where: the module's path in the model ("" = the model itself).
+    """
+
+    severity: str
+    where: str
+    found: str
+    try_this: str
+    check: str
+
+
+class Symptoms(list[Symptom]):
+    """The symptoms of a model, the worst first; shows itself as a table. `frame` has them as a data frame.
+
+    skipped: what could not be looked at, and why. source: what the table's last column says.
+    """
+
+    def __init__(self, found: Iterable[Symptom], skipped: Sequence[str] = (), source: str = "in the guide"):
+        super().__init__(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
+        self.skipped, self.source = tuple(skipped), source
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self, columns=[field.name for field in fields(Symptom)])
+
+    @property
+    def _lines(self) -> list[str]:
+        count = plural(len(self), "finding") if self else "nothing found"
+        return [count, *(f"not looked at: {why}" for why in self.skipped)]
+
+    def __repr__(self) -> str:
+        told = [
+            f"{one.severity}: {one.where or 'the model'}: {one.found}\n    try: {one.try_this} ({one.check})"
+            for one in self
+        ]
+        return "\n".join([*told, *self._lines])
+
+    def _repr_html_(self) -> str:
+        rows = [astuple(one) if one.where else (one.severity, "the model", *astuple(one)[2:]) for one in self]
+        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        head = "".join(f"<th>{name}</th>" for name in ("", "where", "what was found", "what to try", self.source))
+        table = f"<table><tr>{head}</tr>{cells}</table>" if rows else ""
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the rules of a diagnosis
+
+
+def findings_of(
+    table: pd.DataFrame,
+    weights: pd.DataFrame,
+    first: First | None,
+    first_gradient: First | None,
+    loss: float,
+    skipped: Sequence[str] = (),
+    seats: Sequence[str] = (),
+    largest: Mapping[str, float] | None = None,
+    buffers: Sequence[dict] = (),
+) -> Symptoms:
+    """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
+    into this model. largest: the largest magnitude at each module, sites or not. buffers: `describe_buffer` of each, as
+    they were before the pass."""
+    lost, spoilt = list(_lost_weights(weights)), list(_lost_buffers(buffers, first))
+    depth, dead = _dead(table, weights, seats)
+    found = [*lost, *spoilt, *_decay(weights), *dead]
+    if not lost and not any(_inside(finding.where, first) for finding in spoilt):
+        found += non_finite(first, first_gradient, loss, first and _norm_before(first, seats), FAILURES)
+    if dead:  # what such a Δ does to the layers behind it is no finding of its own
+        table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
+    found += _room(table, {} if dead else largest or {}, seats)
+    found += [*_growth(table, seats), *_outliers(table), *_flow(table), *_stretched(weights)]
+    return Symptoms(found, skipped, "measured in")
+
+
+def _lost_weights(weights: pd.DataFrame) -> Iterator[Symptom]:
+    lost = weights[weights.nonfinite > 0]
+    if len(lost):
+        first = lost.weight.iloc[0]
+        found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {first} the first of them"
+        yield Symptom("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
+
+
+def _lost_buffers(buffers: Sequence[dict], first: First | None) -> Iterator[Symptom]:
+    """Buffers that hold NaN or infinity. −∞ is how masks are written, and one infinite number how a lowest value
+    begins: the first counts in running statistics, the second also in the module where values stop being finite."""
+    for facts in buffers:
+        name, size = facts["buffer"], facts["size"]
+        running = name.rpartition(".")[2].startswith("running_")
+        told = facts["nan"] + facts["inf"] + (facts["minus_inf"] if running else 0)
+        if told and (facts["nan"] or running or size > 1 or _inside(name, first)):
+            kind = "NaN" if facts["nan"] else "infinity"
+            found = f"the buffer {name} holds {kind} ({told} of {plural(size, 'value')}) before the pass begins"
+            mend = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
+            yield Symptom("serious", name, found, mend, FAILURES)
+
+
+def _inside(buffer: str, first: First | None) -> bool:
+    """Whether a buffer belongs to the module that made the first non-finite value."""
+    return first is not None and (not first.inside or buffer.startswith(f"{first.inside}."))
+
+
+def _decay(weights: pd.DataFrame) -> Iterator[Symptom]:
+    """A = −exp(A_log) is computed in float32, whatever the model's type: above 88.7 it is infinite."""
+    far = weights[weights.weight.str.contains(r"(?:^|\.)A_logs?$") & (weights.highest > HIGHEST_LOG)]
+    if len(far):
+        row = far.iloc[0]
+        found = f"{row.weight} reaches {row.highest:.3g}, and A = −exp(A_log) is infinite in float32 above "
+        found += f"{HIGHEST_LOG:.1f}; so in {plural(len(far), 'layer')}"
+        yield Symptom("serious", row.weight, found, "a lower rate, at least for A_log, or clip_grad_norm_", FAILURES)
+
+
+def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]]:
+    """The first layer whose state keeps nothing from one position to the next, or takes nothing in, in every channel:
+    its depth, 0 if there is none, and what is found."""
+    made = table[table["where"].str.contains(r"(?:^|\.)(?:decay|step_size)$") & (table.nonfinite == 0)]
+    dead = made[made.max_abs < NOTHING].sort_values("depth")
+    if not len(dead):
+        return 0, []
+    row = dead.iloc[0]
+    inside = row["where"].removesuffix(row.site)
+    where = f"{inside}step_size"
+    most = f"{'0' if row.max_abs == 0 else f'at most {row.max_abs:.2g}'} in every channel, at every position"
+    found = f"{named('step_size', row.depth, where)}: a dead state, in {plural(dead.depth.nunique(), 'layer')}. "
+    if row.site == "decay":
+        delta = made[made["where"] == where].rms.max()
+        found += f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {most}: the state forgets all that came before"
+    else:
+        found += f"Δ is {most}: nothing enters the state"
+    mend = _norm_for("step_size", seats)
+    bias = weights[weights.weight.str.startswith(inside) & weights.weight.str.contains(DELTA_BIAS)]
+    if len(bias) and not LOWEST_BIAS < (highest := bias.highest.iloc[0]) < HIGHEST_BIAS:
+        mend = f"{bias.weight.iloc[0]} reaches {highest:.3g}, and its softplus should lie in 0.001…0.1: an earlier "
+        mend += "checkpoint, a lower rate for it, no weight decay on it"
+    return int(row.depth), [Symptom("serious", where, found, mend, FAILURES)]
+
+
+def non_finite(
+    first: First | None, first_gradient: First | None, loss: float, overflow: str, check: str, spoilt: str = ""
+) -> Iterator[Symptom]:
+    """Where it begins, as diagnose and check_model both tell it. A loss that is not finite behind a finite forward pass
+    is told before the gradients that it spoils. overflow: what to try where the first value has left the range; spoilt:
+    what it has done to the gradients."""
+    if first is not None:
+        yield Symptom("serious", first.where, first.told + spoilt, first.look_at or overflow, check)
+    elif not math.isfinite(loss):
+        mend = "look at the loss: log of 0, or a mean of no values"
+        yield Symptom("serious", "", f"every site is finite and the loss is {loss}{spoilt}", mend, check)
+    elif first_gradient is not None:
+        yield Symptom("serious", first_gradient.where, first_gradient.told_backward + spoilt, BACKWARD, check)
+
+
+def _norm_before(first: First, seats: Sequence[str]) -> str:
+    """What to try where a value has left the range: a norm behind it comes too late for it. Of a product that overflows
+    the norm goes to its input; of the scan, to what the scan reads."""
+    inside = [site for site in ("delta", "B", "C") if site in seats]
+    if first.before_site in SCANNED and inside:
+        calls = ", ".join(f"mn.insert_norm(model, {site!r}, 'RMSN', batch)" for site in inside)
+        behind = "one behind it comes too late for this value"
+        return f"norms on what the scan reads, as Jamba has: {calls}; {behind}; or a lower rate"
+    return _norm_for(first.site or first.before_site, seats)
+
+
+def _norm_for(site: str, seats: Sequence[str]) -> str:
+    """What to try against values that leave the range; insert_norm only where it would take the site."""
+    seat = next((seat for seat in ("n2", "gated") if seat in seats), None)
+    if site in BEHIND_SCAN and seat:
+        norm = f"mn.insert_norm(model, {seat!r}, 'RMSN', batch)"
+        return f"a norm behind the scan, {norm}, a lower rate, or clip_grad_norm_"
+    if site in SCANNED:
+        name = site if site in ("B", "C") else "delta"
+        how = f": mn.insert_norm(model, {name!r}, 'RMSN', batch)" if name in seats else ""
+        on = "what becomes Δ" if site in ("delta_after", "step_size") else "it"
+        return f"a norm on {on}, as Jamba has{how}, or a lower rate"
+    return "a norm before it, a lower rate, or clip_grad_norm_"
+
+
+def _room(table: pd.DataFrame, largest: Mapping[str, float], seats: Sequence[str]) -> Iterator[Symptom]:
+    """The first site or module beyond float16, or, where there is one, the first near what a square can hold."""
+    places = {where: (size, "", 0) for where, size in largest.items()}
+    for _, row in table.iterrows():
+        if not places.get(row["where"], (0.0, "", 0))[0] > row.max_abs:  # several sites may share a tensor
+            places[row["where"]] = row.max_abs, row.site, row.depth
+    most = max((size for size, *_ in places.values()), default=0.0)
+    limit = FLOAT32_SQUARE if most > FLOAT32_SQUARE else LARGEST["float16"]
+    beyond = {where: told for where, told in places.items() if told[0] > limit}
+    if not beyond:
+        return
+    size = next(iter(beyond.values()))[0]
+    same = [(where, told) for where, told in beyond.items() if told[0] == size]  # one tensor: a module's, and a site
+    where, (_, site, depth) = next((pair for pair in same if pair[1][1]), same[0])
+    found = f"{named(site, depth, where)} reaches {size:.3g}, "
+    if limit == FLOAT32_SQUARE:
+        found += "whose square leaves float32, so that a mean square of it is infinite, and a norm of it puts out 0"
+        yield Symptom("serious", where, found, _norm_for(site, seats), GROWTH)
+        return
+    found += f"the first of {plural(len(beyond), 'place')} beyond float16's {limit:,.0f}; the largest is {most:.3g}"
+    yield Symptom("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
+
+
+def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Symptom]:
+    """RMS over depth of the residual stream, or of what stands for it."""
+    site = next((site for site in STREAM if (table.site == site).any()), None)
+    if site is None:
+        return
+    rms = table[table.site == site].groupby("depth").rms.max().dropna()
+    if len(rms) < 4:
+        return
+    facts, told = growth(rms), rms
+    with np.errstate(divide="ignore", invalid="ignore"):
+        decades = np.log10(rms / rms.iloc[0])
+    if not (facts["decades_per_8"] > GROWS and decades.iloc[-1] > GROWS * len(rms) / 8):
+        return
+    steps = decades.diff()
+    leaps = steps.max() > max(JUMP, decades.iloc[-1] / 2)
+    if leaps:
+        told = rms.loc[: steps.idxmax()].iloc[-2:]
+    grown = math.log10(told.iloc[-1] / told.iloc[0])
+    word = "leaps" if leaps else "grows"
+    found = f"the RMS of {site} {word} by {grown:.1f} decades over {plural(len(told), 'layer')}, "
+    found += f"from {told.iloc[0]:.3g} in layer {told.index[0]} to {told.iloc[-1]:.3g} in layer {told.index[-1]}"
+    found += "" if leaps else f" ({facts['law']})"
+    where = table[(table.site == site) & (table.depth == told.index[-1])].iloc[0]["where"]
+    yield Symptom("warning", where, found, _norm_for(site, seats), GROWTH)
+
+
+def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
+    table = table[table.site != "decay"]  # of which most may be near 0
+    ratio = table.max_abs / table.rms
+    if (ratio > OUTLIER).any():
+        row = table.loc[ratio.idxmax()]
+        found = f"{named(row.site, row.depth, row['where'])} holds outliers: its largest magnitude is "
+        found += f"{ratio.max():.0f} times its RMS, kurtosis {row['kurtosis']:.3g} (normal values: 3)"
+        mend = "keep this site in a wider type when you quantize; a norm of each token before the next matrix"
+        yield Symptom("note", row["where"], found, mend, GROWTH)
+
+
+def _flow(table: pd.DataFrame) -> Iterator[Symptom]:
+    """Gradients that vanish or explode on their way back through the layers."""
+    site = next((site for site in STREAM if table[table.site == site].grad_rms.notna().any()), None)
+    if site is None:
+        return
+    rms = table[table.site == site].groupby("depth").grad_rms.max()
+    if len(rms) < LAYERS or not (rms.iloc[-1] > 0 and math.isfinite(rms.iloc[0])):
+        return
+    ratio = rms.iloc[0] / rms.iloc[-1]
+    if not FLOW < ratio < 1 / FLOW:
+        word = "vanish" if ratio < 1 else "explode"
+        found = f"gradients {word}: at {site} of layer {rms.index[0]} their RMS is {rms.iloc[0]:.1e}, "
+        found += f"{ratio:.1e} times that of layer {rms.index[-1]}"
+        mend = "a norm before each layer and a residual path around it"
+        yield Symptom("serious", table[table.site == site].iloc[0]["where"], found, mend, "notebook 11, check 8")
+
+
+def _stretched(weights: pd.DataFrame) -> Iterator[Symptom]:
+    """A weight whose σ₁ is far above that of the same weight in the other layers."""
+    kind = weights.weight.str.replace(r"\.\d+\.", ".*.", regex=True)
+    median = weights.groupby(kind).sigma_1.transform("median")
+    far = weights.sigma_1 / median.where(weights.groupby(kind).sigma_1.transform("size") >= 3)
+    if (far > STRETCHED).any():
+        row = weights.loc[far.idxmax()]
+        found = f"σ₁ of {row.weight} is {row.sigma_1:.3g}, {far.max():.0f} times the median of its kind "
+        found += f"(stable rank {row.stable_rank:.1f}); a large σ₁ is no diagnosis, one that stands alone is a sign"
+        yield Symptom("warning", row.weight, found, "look at this layer's gradients first; weight decay on it", SPECTRA)
