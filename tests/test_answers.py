@@ -347,7 +347,7 @@ def test_the_answer_on_validation_has_both_proposals_and_each_norms_gain():
         "clearly above zero. NormVary added to LN brings −14.0 points [−14.0, −14.0]: clearly below zero. 3 seeds, not "
         "corrected for several comparisons: a sketch.\n"
         "- Of Table 2 not run: imdb. The paper, in points: ListOps +2.4, IMDB +2.4.\n"
-        "- Notebook 12 has the verdict on the proposal (H8): there the seeds that choose a rate do not judge."
+        "- Notebook 12 has the verdict on the proposal (H8), at the same learning rates."
     )
 
 

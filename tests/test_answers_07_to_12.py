@@ -10,8 +10,8 @@ import pytest
 
 from mambanorm import answers, claims, figures
 from mambanorm.arms import Arm
-from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge
-from mambanorm.claims.verdict_page import of_seeds
+from mambanorm.claims import CLAIMS, VERDICTS, judge
+from mambanorm.claims.pages import of_seeds
 from mambanorm.diagnostics import sigma_history
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
@@ -19,13 +19,14 @@ from mambanorm.study.intervals import two_looks
 from mambanorm.study.tables import paired_steps
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
+from tests.planted import made_up
 
 
-def said_of(name: str, word: str, scale: str = "evening", **by_task: str) -> SimpleNamespace:
+def said_of(name: str, word: str, said: str = "", **by_task: str) -> SimpleNamespace:
     """As much of a verdict as a sentence looks at."""
-    told = word not in ("sketch", "not run")
     by_task = by_task or {"mnist1d": word}
-    return SimpleNamespace(claim=CLAIMS[name], verdict=word, scale=scale, by_task=by_task, n_seeds=8 * told)
+    told = word != "not judged"
+    return SimpleNamespace(claim=CLAIMS[name], verdict=word, said=said or word, by_task=by_task, n_seeds=8 * told)
 
 
 # notebook 12
@@ -44,20 +45,26 @@ RANKING = pd.DataFrame(
         "unit": "pp",
     }
 )
-HOW = dict(words=VERDICTS, scales=("evening", "quick"), basis="protocol 7")
+HOW = dict(words=VERDICTS, basis="protocol 7")
 
 
-def test_the_answer_counts_each_word_and_says_which_stand_on_first_epochs_alone():
-    found = [said_of("H1s", "reproduced"), said_of("H2s", "reproduced"), said_of("H1v", "contradicted", "quick")]
+def test_the_answer_counts_each_word_and_says_whose_arms_diverge_more_often():
+    found = [
+        said_of("H1s", "reproduced"),
+        said_of("H2s", "reproduced"),
+        said_of("H1v", "contradicted", "contradicted, but A diverges more often"),
+    ]
     text = answers.what_holds(found, {}, {}, **HOW)
     assert text.startswith("**Answer** (protocol 7).\n\n- 2 **reproduced**: H1s, H2s\n")
-    assert "- 1 **contradicted** (first epochs alone, scale quick): H1v" in text
+    assert "- 1 **contradicted**: H1v" in text
+    assert "- H1v: contradicted, but A diverges more often" in text
+    assert "- H1s:" not in text
     assert "disagree" not in text
     assert text.endswith("- No recommendation: no arm is tuned and tested here.")
 
 
 def test_tasks_that_disagree_are_named():
-    split = said_of("H1s", "inconclusive", digits="reproduced", mnist1d="contradicted")
+    split = said_of("H1s", "open", digits="reproduced", mnist1d="contradicted")
     assert "disagree: H1s (digits reproduced, mnist1d contradicted)." in answers.what_holds([split], {}, {}, **HOW)
 
 
@@ -72,8 +79,8 @@ def test_an_arm_is_recommended_only_where_the_recommended_ones_were_run():
 
 
 def test_the_guess_is_answered_for_sequences_and_images_apart():
-    found = [said_of("H1s", "reproduced"), said_of("H2s", "contradicted"), said_of("H3s", "inconclusive")]
-    found += [said_of("H1v", "not run"), said_of("A1v", "reproduced"), said_of("H1l", "reproduced")]
+    found = [said_of("H1s", "reproduced"), said_of("H2s", "contradicted"), said_of("H3s", "open")]
+    found += [said_of("H1v", "not judged"), said_of("A1v", "reproduced"), said_of("H1l", "reproduced")]
     first, second = answers.guess_on_claims(found).splitlines()
     assert first.startswith("- Of the 3 claims about **sequences** 1 came out the same (H1s), 1 did not (H2s), and 1 ")
     assert second.startswith("- Of the 1 claims about **images** 0 came out the same (none), 0 did not (none), and 1 ")
@@ -103,15 +110,14 @@ def test_a_second_look_at_old_and_new_seeds_together_is_wrong_more_often_than_it
 @pytest.fixture(scope="module")
 def planted() -> pd.DataFrame:
     """GN after the SSM gains much: H4s holds."""
-    rng = np.random.default_rng(7)
-    return calibrate.study(calibrate.skeleton("H4s", 8), {"None>SSM>GN": 30.0}, rng, calibrate.Scenario(""))
+    return made_up("H4s", {"None>SSM>GN": 30.0}, scale="quick")
 
 
-def test_fewer_seeds_make_a_sketch_of_a_verdict_and_a_high_threshold_turns_it(planted):
+def test_of_fewer_seeds_nothing_is_judged_and_a_high_threshold_turns_it(planted):
     verdict = judge("H4s", planted)
     assert verdict.verdict == "reproduced"
     few = claims.words_of([verdict], planted, seeds=3).iloc[0]
-    assert (few.said, few.then, few.changed) == ("reproduced", "sketch", True)
+    assert (few.said, few.then, few.changed) == ("reproduced", "not judged", True)
     assert of_seeds(planted, 3).seed.nunique() == 3
     assert of_seeds(planted, [1, 5]).seed.unique().tolist() == [1, 5]
     assert claims.words_of([verdict], planted, threshold=45.0).then[0] == "contradicted"

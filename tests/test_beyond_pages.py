@@ -97,7 +97,7 @@ def test_the_answers_are_those_of_the_runs():
     assert "On digits the largest mean is that of RMSN at B, +9" in said
     assert "clearly better: RMSN at B" in said
     assert "clearly worse: LN at residual" in said
-    assert "reproduced (protocol 9, smoke scale, digits, which the paper does not ask)" in said
+    assert "reproduced (protocol 10, smoke scale, digits, which the paper does not ask)" in said
     assert "LN at residual (−" in answers.what_a_site_brings(frame(), table, verdicts).split("clearly worse:")[1]
     told = answers.what_a_site_brings(frame(), table, verdicts, table[(table.site == "B") & (table.norm != "LN")])
     assert "- **digits**, trained: RMSN at B +" in told
@@ -106,7 +106,7 @@ def test_the_answers_are_those_of_the_runs():
     authors = answers.authors_and_runs(verdicts)
     assert "**E2s: reproduced.**" in authors
     assert BEYOND["E3s"].quote in authors
-    assert "not run yet" in authors.split("**E3s: not run.**")[1]
+    assert "not run yet" in authors.split("**E3s: not judged.**")[1]
     empty = answers.guesses_beyond(table.iloc[:0], [])
     assert empty.splitlines() == [
         "1. No further site was run.",

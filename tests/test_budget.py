@@ -6,21 +6,20 @@ import pytest
 
 import mambanorm as mn
 from mambanorm import claims, figures
-from mambanorm.claims import calibrate, needed, recording
+from mambanorm.claims import needed, recording
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget, lr_grid
 from mambanorm.training.grid import base_config
+from tests import planted
 
 SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"
-NAMES = ("run_id", "task", "arm", "seed", "scale", "lr", "n_layers", "train_rows", "role")
 
 
 def made_up(effect: float, rng: int = 0, claim: str = "H8s", **changes) -> pd.DataFrame:
     """All runs of a claim at a setting, the proposal so many points ahead."""
     configs = needed(claim, EVENING_SEEDS, [TASK], SCALE, changes=changes)
-    frame = pd.DataFrame([{name: getattr(config, name) for name in NAMES} for config in configs])
-    return calibrate.study(frame, {PROPOSAL: effect}, np.random.default_rng(rng), calibrate.Scenario("test", sd=0.5))
+    return planted.study(planted.rows_of(configs), {PROPOSAL: effect}, rng, sd=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def test_the_runs_of_one_budget_say_nothing_of_another(frame):
     whole = mn.judge("H8s", frame, scale=SCALE)
     alone = mn.judge("H8s", frame[frame.run_id.isin(c.run_id for c in needed("H8s", EVENING_SEEDS, [TASK], SCALE))])
     assert (whole.verdict, whole.effect, whole.ci) == (alone.verdict, alone.effect, alone.ci)
-    assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE).verdict == "not run"
+    assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE).n_seeds == 0
     assert mn.judge("H8s", made_up(5.0, d_model=16), scale=SCALE, changes=dict(d_model=16)).verdict == "reproduced"
     with pytest.raises(ValueError, match="H9s is about runs of its own.*no changes"):
         mn.judge("H9s", frame, scale=SCALE, changes=dict(d_model=16))
@@ -161,9 +160,10 @@ def test_arms_that_still_rise_are_told_one_by_one_at_the_rate_that_is_judged(fra
     assert set(table.task) == {TASK}
     assert table.loc[PROPOSAL, ["runs", "late", "trained"]].tolist() == [12, 0.5, False]
     assert (table.drop(PROPOSAL).late == 0).all()
-    verdict = {v.claim.id: v for v in claims.headline(frame.assign(best_step=best, best_val_accuracy=fails), [SCALE])}
-    assert any("NormVary→GN on mnist1d (50 %)" in text for text in verdict["H8s"].caveats)
-    assert not any("last tenth" in text for text in verdict["H1s"].caveats)
+    whole = frame.assign(best_step=best, best_val_accuracy=fails)
+    assert "still improving at the end of its steps: NormVary→GN (50 % of its runs)" in mn.judge("H8s", whole).reason
+    early = mn.judge("H8s", whole.assign(best_step=1000), changes=at_budget(TASK, SCALE, BUDGETS[1]))
+    assert early.verdict == "reproduced"  # a share of the steps is asked for on purpose
 
 
 def test_sizes_are_compared_on_the_seeds_that_they_share(frame):
@@ -177,18 +177,13 @@ def test_sizes_are_compared_on_the_seeds_that_they_share(frame):
     assert "all at 0.25 of the steps" in figures.fig_budget(table).get_label()
 
 
-def test_the_check_of_the_ceiling_stands_beside_a_verdict_and_never_decides(frame):
-    at_ceiling = calibrate.study(
-        calibrate.skeleton("H8s", EVENING_SEEDS, SCALE, CEILING_TASK),
-        {PROPOSAL: -20.0},
-        np.random.default_rng(0),
-        calibrate.Scenario("test", sd=0.5),
-    )
+def test_digits_stand_beside_a_verdict_and_never_decides(frame):
+    at_ceiling = planted.made_up("H8s", {PROPOSAL: -20.0}, seeds=EVENING_SEEDS, scale=SCALE, task=CEILING_TASK, sd=0.5)
     ahead = made_up(12.0)
     alone, both = (mn.judge("H8s", some, scale=SCALE) for some in (ahead, pd.concat([ahead, at_ceiling])))
     assert (both.verdict, both.tasks, both.ci) == (alone.verdict, (TASK,), alone.ci)
-    assert both.beside[f"{CEILING_TASK}, a check of the ceiling"].verdict == "contradicted"
-    assert mn.judge("H8s", at_ceiling, scale=SCALE).verdict == "not run"
+    assert both.beside[f"{CEILING_TASK}, one pool of rows that decides no claim"].verdict == "contradicted"
+    assert mn.judge("H8s", at_ceiling, scale=SCALE).n_seeds == 0
     assert mn.judge("H8s", at_ceiling, scale=SCALE, tasks=[CEILING_TASK]).verdict == "contradicted"
 
 
@@ -203,10 +198,10 @@ def test_at_evening_the_command_of_the_verdicts_asks_for_what_the_protocol_plans
 
 
 def test_language_models_of_different_texts_are_not_held_against_each_other():
-    runs = calibrate.skeleton("H1l", 6, SCALE, "pydoc").assign(
+    runs = planted.skeleton("H1l", 6, SCALE, "pydoc").assign(
         status="ok", chance=0.2, test_accuracy=0.5, best_val_accuracy=0.5, test_loss=1.5, best_val_loss=1.5
     )
-    assert mn.judge("H1l", runs.assign(chance_loss=3.24), scale=SCALE).verdict != "not run"
+    assert mn.judge("H1l", runs.assign(chance_loss=3.24), scale=SCALE).n_seeds == 6
     other = np.where(runs.arm == "None>SSM>None", 3.21, 3.24)
     with pytest.raises(ValueError, match=r"of different texts \(chance_loss 3.210000, 3.240000 nats\)"):
         mn.judge("H1l", runs.assign(chance_loss=other), scale=SCALE)

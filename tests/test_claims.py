@@ -2,124 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 import mambanorm as mn
 from benchmarks import controls
 from mambanorm import claims
 from mambanorm.arms import NORM_CHOICES, Arm
-from mambanorm.claims import CLAIMS, VERDICTS, calibrate, judge, verdict_table
-from mambanorm.claims.bounds import state_of
-from mambanorm.claims.needed import needed
-from mambanorm.claims.parts import spread
-from mambanorm.claims.protocol import levels
+from mambanorm.claims import CLAIMS, VERDICTS, calibration, judge, verdict_table
 from mambanorm.claims.ranking import tuned_arms
-from mambanorm.claims.verdict import decide
+from mambanorm.claims.rows import spread
 from mambanorm.study import intervals
-from mambanorm.study.experiments import lr_grid
-from mambanorm.training.grid import base_config
 from mambanorm.training.result import config_row
+from tests.planted import made_up, skeleton, study, where
 
 SCALE = "smoke"
-BASE_LR = base_config("digits", SCALE).lr
 ACCURACY = [f"H{i}s" for i in range(1, 9)]
 GN, NONE = "GN>SSM>GN", "None>SSM>None"
 PROPOSAL, ORIGINAL = "NormVary>SSM>GN", "RMSN>SSM>None"
 
 
-def made_up(claim_id, effects=None, *, seeds=8, rng=0, sd=1.0, **scenario) -> pd.DataFrame:
-    """All runs that a claim needs: arms at 50 % + their effect (points), the middle rate the best."""
-    setting = calibrate.Scenario("test", sd=sd, **scenario)
-    return calibrate.study(
-        calibrate.skeleton(claim_id, seeds, SCALE), effects or {}, np.random.default_rng(rng), setting
-    )
+def holding(claim_id: str, points: float) -> dict[str, float]:
+    """Arm → points such that every comparison of the claim lies so many points beyond its threshold."""
+    found = calibration.means(CLAIMS[claim_id], points)
+    return {arm: value - calibration.BASE for arm, value in found.items()}
 
 
-def holding(claim_id: str, times: float) -> dict[str, float]:
-    """Arm → points such that every comparison of the claim is so many thresholds."""
-    return calibrate.means(CLAIMS[claim_id], times)
-
-
-# the rule
-
-
-def row(state: str) -> dict:
-    return {"state": state}
-
-
-@pytest.mark.parametrize("at_least", [None, 1, 3])
-def test_a_claim_is_decided_by_how_many_hold_and_how_many_can(at_least):
-    """Against the definition: whatever the undecided rows turn out to be."""
-    claim, m = CLAIMS["H1s"].__class__(**{**vars(CLAIMS["H1s"]), "at_least": at_least}), 4
-    u = at_least or m
-    for states in itertools.product(("holds", "fails", "open", "near", "untestable"), repeat=m):
-        counts = Counter(states)
-
-        def outcomes(*unsettled, states=states):
-            """All that the claim could be if rows in these states were told; a row in another state settles nothing."""
-            found = set()
-            for told in itertools.product(("holds", "fails"), repeat=m):
-                ends = [t if s in unsettled else s for s, t in zip(states, told, strict=True)]
-                hold, fail = ends.count("holds"), ends.count("fails")
-                found |= {"reproduced"} if hold >= u else {"contradicted"} if fail >= m - u + 1 else {"neither"}
-            return found
-
-        verdict = decide(claim, [row(state) for state in states])
-        if outcomes() != {"neither"}:
-            expected = outcomes().pop()
-        elif outcomes("open") != {"neither"}:
-            expected = "inconclusive"
-        else:
-            expected = "not testable" if outcomes("open", "untestable") != {"neither"} else "≈ threshold"
-        assert verdict == expected, (states, counts)
-
-
-def test_levels_are_those_of_a_partial_conjunction():
-    every, one, three = CLAIMS["H2s"], CLAIMS["H1s"], CLAIMS["H2v"]
-    assert levels(every, 4) == (0.025, 0.025 / 4)  # uncorrected to hold, simultaneous to fail
-    assert levels(one, 5) == (0.025 / 5, 0.025)
-    assert levels(three, 4) == (0.025 / 2, 0.025 / 3)
-    assert levels(every, 4, tasks=2) == (0.025, 0.025 / 8)
-
-
-def test_a_comparison_near_its_threshold_is_told_by_two_one_sided_tests():
-    assert state_of(0.2, 1.8, 1.0) == "near"
-    assert state_of(-0.1, 1.8, 1.0) == "open"
-    assert state_of(1.1, 9.0, 1.0) == "holds"
-    assert state_of(-9.0, 0.9, 1.0) == "fails"
-    assert state_of(-0.4, -0.1, -0.25) == "near"
-    assert state_of(-1.0, 1.0, 0.0) == "open"
-
-
-@pytest.mark.parametrize("claim_id", ACCURACY)
+@pytest.mark.parametrize("claim_id", [name for name in ACCURACY if name != "H7s"])
 def test_large_effects_are_found_either_way(claim_id):
-    above, below = (60.0, -60.0) if claim_id == "H7s" else (26.0, -24.0)
-    for rng in range(5):
-        assert judge(claim_id, made_up(claim_id, holding(claim_id, above), rng=rng)).verdict == "reproduced"
-        if claim_id != "H7s":
-            assert judge(claim_id, made_up(claim_id, holding(claim_id, below), rng=rng)).verdict == "contradicted"
-
-
-@pytest.mark.parametrize("claim_id", [*ACCURACY, "H2v"])
-def test_equal_arms_are_never_reproduced(claim_id):
-    found = calibrate.simulate(claim_id, "equal", "equal", studies=25, scale=SCALE)
-    assert "reproduced" not in found, found
-
-
-PRINTED = [c.id for c in CLAIMS.values() if c.runs == "tuned" and not c.paper.startswith("no ")]
-
-
-@pytest.mark.parametrize("claim_id", PRINTED)
-@pytest.mark.parametrize("seeds", [8, 16])
-def test_the_papers_own_numbers_contradict_no_claim(claim_id, seeds):
-    found = calibrate.simulate(claim_id, "paper", "paper", seeds=seeds, studies=8, scale=SCALE)
-    assert "contradicted" not in found, found
+    for rng in range(3):
+        assert judge(claim_id, made_up(claim_id, holding(claim_id, 9.0), rng=rng)).verdict == "reproduced"
+        assert judge(claim_id, made_up(claim_id, holding(claim_id, -9.0), rng=rng)).verdict == "contradicted"
 
 
 def test_the_independent_controls_agree(monkeypatch, capsys):
@@ -131,15 +45,6 @@ def test_the_independent_controls_agree(monkeypatch, capsys):
     assert len(paper) == 20
     assert len(equal) == 13
     assert not [line for line in paper if "contradicted" in line] + [line for line in equal if "reproduced" in line]
-
-
-@pytest.mark.parametrize("claim_id", ["H1s", "H2s", "H3s", "H8s"])
-@pytest.mark.parametrize("scenario", ["plain", "tails", "diverges 10 %", "ceiling"])
-def test_at_the_boundary_a_claim_is_rarely_called_what_it_is_not(claim_id, scenario):
-    """A small version of the table that `mambanorm calibrate` makes; 2.5 % of 40 are more than 4 once in 300 times."""
-    for truth, wrong in calibrate.BOUNDARY.items():
-        found = calibrate.simulate(claim_id, truth, scenario, studies=40, scale=SCALE)
-        assert found.get(wrong, 0.0) * 40 <= 4, (truth, found)
 
 
 # the claims
@@ -155,10 +60,10 @@ def test_one_norm_is_enough_and_how_many_is_told():
 
 def test_the_mean_over_norms_decides_and_each_norm_stands_beside():
     after = {f"None>SSM>{n}": 20.0 for n in NORM_CHOICES[:3]}
-    verdict = judge("H3s", made_up("H3s", after | {"IN>SSM>None": 12.0}))
+    verdict = judge("H3s", made_up("H3s", after | {"IN>SSM>None": 19.0}))
     assert verdict.verdict == "reproduced"
     assert [r["decides"] for r in verdict.records] == [True] + [False] * 5
-    assert verdict.count == "2 of 5 shown beside hold"  # IN: 20 − 12 points, not told from 1 by so few seeds
+    assert verdict.count == "2 of 5 shown beside hold"  # IN: 20 − 19 points
     assert judge("H3s", made_up("H3s", {"None>SSM>GN": 60.0, "BN>SSM>None": 60.0})).verdict != "reproduced"
 
 
@@ -172,8 +77,8 @@ def test_the_papers_own_table_stands_beside_the_mean_and_each_norm():
 
 def test_among_the_two_best_leaves_room_for_one_better():
     lead = dict.fromkeys(["BN>SSM>BN", "IN>SSM>IN", "RMSN>SSM>RMSN"], -15.0)
-    for better, expected in ((20.0, "reproduced"), (-20.0, "reproduced")):
-        assert judge("H2v", made_up("H2v", lead | {GN: better})).verdict == expected
+    for better in (20.0, -20.0):
+        assert judge("H2v", made_up("H2v", lead | {GN: better})).verdict == "reproduced"
     two = lead | {GN: 20.0, "IN>SSM>IN": 20.0}
     assert judge("H2v", made_up("H2v", two)).verdict == "contradicted"
 
@@ -183,50 +88,55 @@ def test_rows_beside_the_decision_cost_it_nothing():
     main, *beside = verdict.records
     assert main["decides"]
     assert [r["decides"] for r in beside] == [False] * 3
-    alone = CLAIMS["H8s"].__class__(**{**vars(CLAIMS["H8s"]), "comparisons": CLAIMS["H8s"].comparisons[:1]})
-    assert judge(alone, made_up("H8s", {PROPOSAL: 5.0})).ci == verdict.ci
+    assert all((r["low"], r["high"]) == pytest.approx(r["plain"]) for r in verdict.records)
+    every = judge("H2s", made_up("H2s"))  # each at 2.5 % to hold, at 2.5 %/4 to fail
+    assert all(r["low"] == pytest.approx(r["plain"][0]) and r["high"] > r["plain"][1] for r in every.records)
 
 
 def test_the_spread_is_that_of_the_means_without_the_noise_of_the_seeds():
-    rng, weights = np.random.default_rng(3), np.repeat([1.0] * 4 + [-1.0] * 4, 9).reshape(8, 9) / 4
+    rng, weights = np.random.default_rng(3), np.array([1.0] * 4 + [-1.0] * 4) / 4
     means = np.array([0.0, 2.0, 4.0, 6.0, 1.0, 1.0, 1.0, 2.0])
     exact = np.var(means[:4], ddof=1) - np.var(means[4:], ddof=1)
-    assert spread(np.repeat(means, 9).reshape(8, 9), weights) == pytest.approx([exact] * 9)
+    assert spread(weights, np.repeat(means, 9).reshape(8, 9)) == pytest.approx([exact] * 9)
     scores = means[:, None] + 3 * rng.standard_normal((8, 9))
     slow = 0.0  # Σ over pairs of different seeds of the products of centred scores
     for side, sign in ((scores[:4], 1), (scores[4:], -1)):
         centred = side - side.mean(axis=0)
         pairs = [(centred[:, j] * centred[:, k]).sum() / 3 for j in range(9) for k in range(9) if j != k]
         slow += sign * np.mean(pairs)
-    assert spread(scores, weights).mean() == pytest.approx(slow)
+    assert spread(weights, scores).mean() == pytest.approx(slow)
+    lacking = np.insert(scores, 4, [np.nan] + [0.0] * 7, axis=1)
+    assert np.delete(spread(weights, lacking), 4) == pytest.approx(spread(weights, scores))
     noisy = np.array([3.0] * 4 + [9.0] * 4)[:, None]
-    found = [spread(means[:, None] + noisy * rng.standard_normal((8, 9)), weights).mean() for _ in range(3000)]
+    found = [spread(weights, means[:, None] + noisy * rng.standard_normal((8, 9))).mean() for _ in range(3000)]
     assert np.mean(found) == pytest.approx(exact, abs=4 * np.std(found) / np.sqrt(len(found)))
 
 
-def test_equal_means_with_noisier_arms_are_no_widerspread():
-    noisy = {"sd": 0.0, "shared": 0.0}
-    frame, rng = made_up("H7s", **noisy), np.random.default_rng(4)
+def test_a_wider_spread_is_found_and_equal_means_with_noisier_arms_are_none():
+    wide = {arm: 8.0 * i for n2 in ("BN", "IN", "LN", "RMSN")
+            for i, arm in enumerate(f"{n1}>SSM>{n2}" for n1 in NORM_CHOICES if n1 != n2)}  # fmt: skip
+    assert judge("H7s", made_up("H7s", wide, sd=0.3)).verdict == "reproduced"
+    frame, rng = made_up("H7s", sd=0.0, shared=0.0), np.random.default_rng(4)
     sd = frame.arm.map(lambda arm: 4.0 if Arm.parse(arm).n2 == "GN" else 0.5)
-    shaken = frame.assign(test_accuracy=frame.test_accuracy + sd / 100 * rng.standard_normal(len(frame)))
-    assert judge("H7s", shaken).verdict == "not testable"
+    verdict = judge("H7s", frame.assign(test_accuracy=frame.test_accuracy + sd / 100 * rng.standard_normal(len(frame))))
+    assert (verdict.verdict, verdict.reason[:9]) == ("not judged", "no spread")
 
 
-# not testable
+# not judged
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (dict(test_accuracy=1.0, best_val_accuracy=1.0), "no "),
-        (dict(status="diverged"), "at chance"),
+        (dict(status="diverged"), "did not finish"),
         (dict(test_accuracy=0.5), "no "),
     ],
 )
-@pytest.mark.parametrize("claim_id", ACCURACY)
+@pytest.mark.parametrize("claim_id", ["H1s", "H5s", "H7s", "H8s"])
 def test_runs_that_are_all_alike_tell_nothing(claim_id, change, why):
-    verdict = judge(claim_id, made_up(claim_id, {}).assign(**change))
-    assert verdict.verdict == "not testable", verdict.caveats
+    verdict = judge(claim_id, made_up(claim_id).assign(**change))
+    assert verdict.verdict == "not judged", verdict.caveats
     assert any(why in text for text in verdict.caveats)
 
 
@@ -235,41 +145,18 @@ def test_models_at_chance_and_at_the_ceiling_tell_nothing():
         frame = made_up("H8s", sd=0.05, shared=0.0, base=base, curve=(-0.1, 0.0, -0.1))
         frame = frame.assign(test_accuracy=frame.test_accuracy + (0.0005 * np.sin(frame.seed * 7 + frame.lr * 99)))
         verdict = judge("H8s", frame)
-        assert verdict.verdict == "not testable"
-        assert any(why in text for text in verdict.caveats), verdict.caveats
+        assert (verdict.verdict, why in verdict.reason) == ("not judged", True), verdict.caveats
+    assert judge("H8s", made_up("H8s", {ORIGINAL: 49.6}, sd=0.2, shared=0.0)).verdict == "contradicted"  # far behind
 
 
-def test_a_ceiling_hides_no_arm_that_is_far_behind():
-    arms = {ORIGINAL: 49.6}
-    assert judge("H8s", made_up("H8s", arms, sd=0.2, shared=0.0)).verdict == "contradicted"
-
-
-def test_a_perfect_result_without_any_spread_is_a_result():
-    frame = made_up("H8s", sd=0.0, shared=0.0)
-    best = frame.assign(test_accuracy=np.where(frame.arm == PROPOSAL, 1.0, 0.3), best_val_accuracy=0.5)
-    assert judge("H8s", best).verdict == "reproduced"
-
-
-def test_one_run_that_has_learned_is_not_chance():
-    frame = made_up("H8s", sd=0.1, shared=0.0, base=10.0)
-    some = (frame.arm == PROPOSAL) & (frame.seed < 3)
-    found = judge("H8s", frame.assign(test_accuracy=frame.test_accuracy.mask(some, 0.9)))
-    assert not any("at chance" in text for text in found.caveats if "NormVary→GN − RMSN→None" in text)
-
-
-def test_inconclusive_says_how_many_seeds_would_tell_and_never_more_than_there_are():
-    seen = [
-        judge("H8s", made_up("H8s", {PROPOSAL: effect}, rng=int(effect * 10))) for effect in np.arange(2.0, 9.0, 0.5)
-    ]
-    open_ones = [v for v in seen if v.verdict == "inconclusive"]
-    assert open_ones
-    for verdict in open_ones:
-        assert 8 < verdict.seeds_to_tell <= 100
-        assert (
-            f"about {verdict.seeds_to_tell} new seeds would tell, had they the same effect and spread"
-            in verdict.caveats
-        )
-    assert all(v.seeds_to_tell is None for v in seen if v.verdict != "inconclusive")
+def test_open_says_how_many_seeds_would_tell():
+    seen = [judge("H8s", made_up("H8s", {PROPOSAL: 1.6 + 0.1 * rng}, sd=1.5, rng=rng)) for rng in range(12)]
+    undecided = [v for v in seen if v.verdict == "open"]
+    assert undecided
+    for verdict in undecided:
+        assert verdict.seeds_to_tell > 6
+        assert verdict.reason == f"about {verdict.seeds_to_tell} new seeds would tell"
+    assert all(v.seeds_to_tell is None for v in seen if v.verdict != "open")
 
 
 # H9 to H12 have quantities of their own
@@ -277,7 +164,7 @@ def test_inconclusive_says_how_many_seeds_would_tell_and_never_more_than_there_a
 
 def failures(probability: float | dict, control: float = 0.0, *, seeds: int = 8, rng: int = 0) -> pd.DataFrame:
     """The runs of H9: None→None non-finite with that probability (or that of its depth), the control with its own."""
-    frame = calibrate.skeleton("H9s", seeds, SCALE)
+    frame = skeleton("H9s", seeds, SCALE)
     p = frame.n_layers.map(probability) if isinstance(probability, dict) else probability
     failed = np.random.default_rng(rng).random(len(frame)) < np.where(frame.arm == NONE, p, control)
     finite = dict(test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1)
@@ -285,39 +172,37 @@ def failures(probability: float | dict, control: float = 0.0, *, seeds: int = 8,
 
 
 def test_failure_at_one_setting_is_enough_if_the_control_trains_there():
-    assert judge("H9s", failures({1: 0.0, 2: 1.0})).verdict == "reproduced"
-    assert judge("H9s", failures(0.0)).verdict == "contradicted"
-    assert judge("H9s", failures(1.0, control=1.0)).verdict == "contradicted"
     verdict = judge("H9s", failures({1: 0.0, 2: 1.0}))
-    assert verdict.count == "2 of 4 comparisons hold"
+    assert (verdict.verdict, verdict.count) == ("reproduced", "2 of 4 comparisons hold")
     assert verdict.failed == (
         "with the most blocks and the highest rate None→None failed in 8 of 8 runs, RMSN→RMSN failed in 0 of 8 runs "
         "(Fisher p = 0.00016)"
     )
+    assert judge("H9s", failures(0.0)).verdict == "contradicted"
+    assert judge("H9s", failures(1.0, control=1.0)).verdict == "contradicted"
     assert not judge("H1s", made_up("H1s")).failed
     assert any("RMSN→RMSN" in str(r["why"]) for r in verdict.records)
     shaky = failures({1: 0.0, 2: 1.0}, control=0.3, rng=3)
     assert judge("H9s", shaky).verdict != "reproduced"  # "smoothly without failure"
     six = judge("H9s", failures(1.0, seeds=6))
-    assert (six.verdict, six.seeds_to_tell) == ("inconclusive", 8)  # not even six of six tell, eight of eight do
-    frame = failures(1.0)
-    gone = frame[~((frame.arm == NONE) & (frame.n_layers == 1) & (frame.lr == frame.lr.min()) & (frame.seed == 2))]
-    lacking = judge("H9s", gone)
-    assert lacking.n_seeds == 7
-    assert any("seed 2 left out: None→None fails, 1 blocks" in text for text in lacking.caveats)
+    assert (six.verdict, six.seeds_to_tell) == ("open", 8)  # not even six of six tell, eight of eight do
     few = judge("H9s", failures(1.0, seeds=5))
-    assert (few.verdict, few.n_seeds) == ("sketch", 5)
+    assert (few.verdict, few.n_seeds) == ("not judged", 5)
+    frame = failures(1.0)
+    gone = (frame.arm == NONE) & (frame.n_layers == 1) & (frame.lr == frame.lr.min()) & (frame.seed == 2)
+    assert sorted(row["n"] for row in judge("H9s", frame[~gone]).records) == [7, 8, 8, 8]
 
 
 def test_a_failure_rate_has_an_exact_interval():
     (cell, *_) = judge("H9s", failures(1.0)).records
     assert cell["low"] == pytest.approx(100 * intervals.clopper_pearson(8, 8, 1 - 0.05 / 4)[0])
+    assert cell["plain"] == pytest.approx([100 * end for end in intervals.clopper_pearson(8, 8)])
     assert cell["effect"] == 100
 
 
 def inside(claim_id: str, columns: dict[str, dict[str, float]], *, noise=0.02, rng=0) -> pd.DataFrame:
     """A skeleton with summary columns: column → arm → mean; None→None fails where that is what the claim looks at."""
-    generator, frame = np.random.default_rng(rng), calibrate.skeleton(claim_id, 8, SCALE)
+    generator, frame = np.random.default_rng(rng), skeleton(claim_id, 8, SCALE)
     for name, means in columns.items():
         values = frame.arm.map(means).astype(float) + noise * generator.standard_normal(len(frame))
         frame = frame.assign(**{name: values})
@@ -339,7 +224,7 @@ def grown(none: float, before: float, after: float, both: float, law: float = 9.
         (grown(1.5, 1.0, 0.8, 0.0), "contradicted"),  # a norm after does not keep outputs flat
         (grown(1.5, 1.0, 0.15, -0.6), "contradicted"),  # outputs that shrink are not flat either
         (grown(1.5, 1.0, 0.15, 0.0, law=-9.0), "contradicted"),  # growth, but by another law
-        (grown(1.5, 0.26, 0.15, 0.0), "≈ threshold"),
+        (grown(1.5, 0.25, 0.15, 0.0), "≈ threshold"),
     ],
 )
 def test_growth_needs_all_its_parts(planted, expected):
@@ -349,14 +234,12 @@ def test_growth_needs_all_its_parts(planted, expected):
 
 def test_without_a_failure_there_is_no_growth_to_look_back_on():
     frame = inside("H10s", grown(1.5, 1.0, 0.15, 0.0))
-    calm = frame.assign(status=frame.status.mask(frame.seed > 4, "ok"))
+    calm = where(frame, frame.seed > 4, status="ok")
     verdict = judge("H10s", calm)
-    assert (verdict.verdict, verdict.n_seeds) == ("sketch", 5)
+    assert (verdict.verdict, verdict.n_seeds) == ("not judged", 5)
     assert "no failure to look back from with seeds 5, 6, 7" in verdict.caveats
     never = judge("H10s", frame.assign(status="ok"))
-    assert never.verdict == "not testable"
-    assert "the failure did not occur in any seed" in never.caveats
-    assert never.reason == "the failure did not occur in any seed"
+    assert (never.verdict, never.reason) == ("not judged", "the failure did not occur in any seed")
 
 
 def test_a_rise_of_the_spectrum_counts_only_beyond_its_control():
@@ -373,35 +256,37 @@ def test_a_rise_of_the_spectrum_counts_only_beyond_its_control():
 def test_weight_norms_are_compared_with_three_quarters_of_what_there_is_without_a_norm():
     after = {f"None>SSM>{n}": 0.07 for n in NORM_CHOICES}
     one = after | {NONE: 0.08, "None>SSM>IN": 0.02}
-    verdict = judge("H12s", inside("H12s", {"unevenness": one}, noise=0.005))
+    frame = inside("H12s", {"unevenness": one}, noise=0.005)
+    verdict = judge("H12s", frame)
     assert (verdict.verdict, verdict.decided_by) == ("reproduced", "¾ None→None − None→IN")
+    lost = judge("H12s", where(frame, (frame.arm == NONE) & (frame.seed < 3), status="diverged"))
+    assert (lost.verdict, lost.n_seeds) == ("not judged", 5)  # how good are runs that finish?
     assert judge("H12s", inside("H12s", {"unevenness": after | {NONE: 0.08}}, noise=0.002)).verdict == "contradicted"
     even = {arm: value / 10 for arm, value in one.items()}
     verdict = judge("H12s", inside("H12s", {"unevenness": even}, noise=0.0005))
-    assert verdict.verdict == "not testable"
-    assert any("nothing to even out" in text for text in verdict.caveats)
+    assert (verdict.verdict, "nothing to even out" in verdict.reason) == ("not judged", True)
 
 
 # what the verdict must not depend on
 
 
-@pytest.mark.parametrize("claim_id", [*ACCURACY, "H9s", "H12s"])
+@pytest.mark.parametrize("claim_id", ["H2s", "H5s", "H7s", "H9s", "H12s"])
 def test_the_order_of_the_rows_does_not_matter(claim_id):
     if claim_id == "H9s":
         frame = failures(0.5)
     elif claim_id == "H12s":
         frame = inside("H12s", {"unevenness": dict.fromkeys(CLAIMS["H12s"].arms, 0.1)})
     else:
-        frame = made_up(claim_id, holding(claim_id, 1.5), shared=3.0)
+        frame = made_up(claim_id, shared=3.0)
     first, second = judge(claim_id, frame), judge(claim_id, frame.sample(frac=1, random_state=1))
     assert first.caveats == second.caveats
-    assert (first.verdict, first.effect, first.ci) == (second.verdict, second.effect, second.ci)
+    assert first.brief == second.brief
     pd.testing.assert_frame_equal(first.rows, second.rows)
     pd.testing.assert_frame_equal(first.divergence, second.divergence)
 
 
 def test_runs_of_other_depths_rates_and_claims_change_nothing():
-    frame = made_up("H2s", holding("H2s", 3.0))
+    frame = made_up("H2s", holding("H2s", 2.0))
     others = [
         config_row(c) | dict(role=c.role, status="ok", test_accuracy=0.99, best_val_accuracy=0.99, chance=0.1)
         for c in mn.grid([GN, "LN>SSM>LN"], scale=SCALE, seeds=8, n_layers=3)
@@ -430,11 +315,7 @@ def test_mixed_scales_and_contradicting_rows_are_refused():
 
 def test_a_claim_about_every_task_needs_all_to_be_reproduced_and_one_to_be_contradicted():
     def on(task: str, effect: float) -> pd.DataFrame:
-        frame = pd.DataFrame([config_row(c) | {"role": c.role} for c in needed("H8s", 8, [task], SCALE)])
-        rates, arms = lr_grid(task, SCALE), {PROPOSAL: effect}
-        setting = calibrate.Scenario("test", sd=0.5)
-        assert set(frame.lr) == set(rates)
-        return calibrate.study(frame, arms, np.random.default_rng(27), setting)
+        return made_up("H8s", {PROPOSAL: effect}, task=task, sd=0.5, rng=27)
 
     def verdict(digits: float, listops: float):
         return judge("H8s", pd.concat([on("digits", digits), on("listops", listops)], ignore_index=True))
@@ -443,61 +324,38 @@ def test_a_claim_about_every_task_needs_all_to_be_reproduced_and_one_to_be_contr
     assert (agreed.verdict, agreed.tasks) == ("reproduced", ("digits", "listops"))
     split = verdict(30.0, -30.0)
     assert split.by_task == {"digits": "reproduced", "listops": "contradicted"}
-    assert split.verdict == "inconclusive"
-    third = verdict(3.0, -30.0)
-    assert third.by_task["digits"] in ("inconclusive", "not testable")
+    assert split.verdict == "open"
+    third = verdict(1.0, -30.0)
+    assert third.by_task["digits"] == "≈ threshold"
     assert third.verdict == "contradicted"
     assert third.decided_by == "NormVary→GN − RMSN→None on listops"
-    unsure = verdict(30.0, 2.0)  # too imprecise on one task to be reproduced on each
-    assert unsure.by_task["listops"] in ("inconclusive", "not testable", "≈ threshold")
-    assert unsure.verdict != "reproduced"
+    assert verdict(30.0, 1.0).verdict == "≈ threshold"
     ceiling = on("listops", 0.0).assign(test_accuracy=lambda f: 0.995 + 0.004 * np.sin(f.seed + 50 * f.lr))
     silent = judge("H8s", pd.concat([on("digits", 30.0), ceiling], ignore_index=True))
-    assert silent.by_task == {"digits": "reproduced", "listops": "not testable"}
+    assert silent.by_task == {"digits": "reproduced", "listops": "not judged"}
     assert silent.verdict == "reproduced"  # at the ceiling a task says nothing
+    assert "listops: not judged, not counted" in silent.caveats
     alone = judge("H8s", on("digits", 30.0)).records[0]
     both = next(r for r in agreed.records if r["task"] == "digits")
     assert both["low"] == alone["low"]  # each task has to reproduce it: no correction
     assert both["high"] > alone["high"]  # one may contradict it: shared
-    few = pd.concat([on("digits", 30.0), on("listops", 30.0).query("seed < 3")], ignore_index=True)
-    verdict_of_few = judge("H8s", few)
-    assert (verdict_of_few.verdict, verdict_of_few.tasks) == ("reproduced", ("digits",))
-    assert "listops: sketch, not counted" in verdict_of_few.caveats
 
 
-def test_an_empty_frame_and_a_task_that_does_not_exist_are_not_run():
-    table = verdict_table(made_up("H1s").iloc[:0])
-    assert set(table.verdict) == {"not run"}
+def test_an_empty_frame_and_a_task_that_does_not_exist_are_not_judged():
+    table = verdict_table(made_up("H1s").iloc[:0], scale=SCALE)
+    assert set(table.verdict) == {"not judged"}
     assert list(table.id) == list(CLAIMS)
     verdict = judge("H1v", made_up("H1s"))
-    assert verdict.verdict == "not run"
-    assert "no image task has been run" in verdict.caveats
-
-
-def test_the_divergence_of_every_arm_stands_beside_with_its_exact_interval():
-    frame = made_up("H1s", {GN: 12.0}, sd=0.2)
-    hit = (frame.arm == GN) & (frame.lr == BASE_LR) & (frame.seed == 3)
-    verdict = judge("H1s", frame.assign(status=frame.status.mask(hit, "diverged")))
-    rate = verdict.divergence.set_index("arm").loc[GN]
-    assert (rate.diverged, rate.n) == (1, 24)
-    assert (rate.low, rate.high) == pytest.approx(intervals.clopper_pearson(1, 24))
-    assert rate.p == pytest.approx(1.0)
-    assert any("GN→GN diverged in 1 of 24 runs" in text for text in verdict.caveats)
+    assert (verdict.verdict, verdict.n_seeds) == ("not judged", 0)
+    assert verdict.reason == "no image task has been run"
 
 
 # the claims as data
 
 
 def test_every_claim_is_complete_and_weighs_its_arms_to_zero_or_one():
-    language = ["H1l", "H3l", "H8l"]
-    assert list(CLAIMS) == [
-        *(f"H{i}s" for i in range(1, 13)),
-        *(f"H{i}v" for i in range(1, 9)),
-        "A1v",
-        "A2v",
-        "A3v",
-        *language,
-    ]
+    others = ["A1v", "A2v", "A3v", "H1l", "H3l", "H8l"]
+    assert list(CLAIMS) == [*(f"H{i}s" for i in range(1, 13)), *(f"H{i}v" for i in range(1, 9)), *others]
     for claim in CLAIMS.values():
         assert all((claim.words, claim.quote, claim.where, claim.quantity, claim.direction, claim.paper, claim.unit))
         names = [c.name for c in claim.comparisons]
@@ -517,9 +375,7 @@ def test_marginal_means_leave_out_none_and_the_norm_itself():
 
 def test_a_number_that_the_paper_prints_on_a_task_of_ours_stands_on_no_other():
     """H8s: 37.90 → 40.27 % is ListOps' row of Table 2."""
-    frame = pd.DataFrame([config_row(c) | {"role": c.role} for c in needed("H8s", 8, ["listops"], SCALE)])
-    made = calibrate.study(frame, {}, np.random.default_rng(30), calibrate.SCENARIOS["plain"])
-    assert judge("H8s", made).records[0]["paper"] == pytest.approx(2.37)
+    assert judge("H8s", made_up("H8s", task="listops")).records[0]["paper"] == pytest.approx(2.37)
     assert np.isnan(judge("H8s", made_up("H8s")).records[0]["paper"])
 
 
@@ -529,31 +385,10 @@ def test_the_runs_behind_a_decision_are_those_it_was_made_of():
     runs = claims.runs_behind(verdict, frame)
     assert set(runs.arm) == {PROPOSAL, ORIGINAL}
     assert len(runs) == 16
+    assert (runs.groupby("arm").lr.nunique() == 1).all()  # one rate an arm
     by_arm = 100 * runs.pivot(index="seed", columns="arm", values="test_accuracy")
     assert verdict.per_seed == pytest.approx(by_arm[PROPOSAL] - by_arm[ORIGINAL])
-    assert runs.lr.nunique() > 1  # each seed's own rate
     assert claims.runs_behind(judge("H1v", frame), frame).empty
-
-
-# inference
-
-
-def test_exact_intervals_and_tests_between_groups():
-    assert intervals.clopper_pearson(0, 8) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
-    assert intervals.clopper_pearson(8, 8, 0.9) == pytest.approx((0.05 ** (1 / 8), 1))
-    assert intervals.fisher(8, 8, 0, 8) == pytest.approx(2 / 12870)
-    assert intervals.fisher_above(8, 8, 0, 8) == pytest.approx(1 / 12870)
-    with pytest.raises(ValueError, match="3 of 2"):
-        intervals.clopper_pearson(3, 2)
-
-
-@pytest.mark.parametrize("n", [1, 8, 96])
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.9998])
-def test_quantiles_are_those_of_scipys_slow_and_readable_functions(n, level):
-    for k in range(n + 1):
-        twin = stats.binomtest(k, n).proportion_ci(level, method="exact")
-        assert intervals.clopper_pearson(k, n, level) == pytest.approx((twin.low, twin.high), abs=1e-9)
-    assert intervals.t_quantile(n, (1 - level) / 2) == pytest.approx(stats.t.isf((1 - level) / 2, n))
 
 
 # choosing an arm
@@ -562,28 +397,33 @@ def test_quantiles_are_those_of_scipys_slow_and_readable_functions(n, level):
 @pytest.fixture(scope="module")
 def planted():
     """All arms of the sequence claims, None→BN ahead by 6 points, NormVary→GN behind by 6."""
-    frame = pd.concat([calibrate.skeleton(name, 8, SCALE) for name in ACCURACY])
+    frame = pd.concat([skeleton(name, 8, SCALE) for name in ACCURACY])
     frame = frame.drop_duplicates("run_id", ignore_index=True)
-    effects = {"None>SSM>BN": 6.0, PROPOSAL: -6.0}
-    return calibrate.study(frame, effects, np.random.default_rng(40), calibrate.Scenario("test", sd=0.5))
+    return study(frame, {"None>SSM>BN": 6.0, PROPOSAL: -6.0}, 40, sd=0.5)
 
 
-def test_the_arm_to_take_is_chosen_on_the_other_seeds(planted):
+def test_the_arm_to_take_is_chosen_by_validation(planted):
     table = claims.ranking(planted, "digits")
     assert (table.arm.iloc[0], table.told.iloc[0]) == ("None>SSM>BN", "chosen")
     assert set(table.arm) == set(tuned_arms("sequence"))
     found = table.set_index("arm").loc[PROPOSAL]
     assert (found.who, found.told) == ("the paper's", "behind")
     assert found.behind == pytest.approx(12, abs=1)
+    gap = np.array(found.per_seed)
+    half = intervals.t_quantile(7, 0.025 / (len(table) - 1)) * gap.std(ddof=1) / 8**0.5
+    assert (found.low, found.high) == pytest.approx((gap.mean() - half, gap.mean() + half))
     lucky = planted.assign(test_accuracy=planted.test_accuracy + 0.3 * (planted.arm == "IN>SSM>IN"))
     assert claims.ranking(lucky, "digits").arm.iloc[0] == "None>SSM>BN"  # what tests show must not choose
     pairs = claims.against_chosen(table, "digits")
     assert set(pairs.b) == {PROPOSAL, "BN>SSM>LN", ORIGINAL}
     with pytest.raises(ValueError, match="no arm is tuned and tested on task 'listops'"):
         claims.ranking(planted, "listops")
+    lost = where(planted, (planted.arm == PROPOSAL) & (planted.seed == 2), status="diverged")
+    found = claims.ranking(lost, "digits").set_index("arm").loc[PROPOSAL]
+    assert (found.n, found.diverged, len(found.per_seed)) == (7, 1, 7)
 
 
-def test_every_verdict_has_one_of_the_seven_words(planted):
+def test_every_verdict_has_one_of_the_five_words(planted):
     for claim in CLAIMS:
         assert judge(claim, planted).verdict in VERDICTS
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import mambanorm as mn
 from mambanorm.arms import MORE_SITES, PRESETS, SITES
-from mambanorm.claims import comparisons
+from mambanorm.claims import claim
 from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.models.build import build_model
 from mambanorm.models.parts import waves
@@ -488,7 +488,7 @@ def test_a_plain_sum_of_branches_grows_as_much_as_the_threshold_says():
     for blocks, decades in ((16, 0.27), (24, 0.19)):
         depth = np.arange(1, blocks + 1)
         assert growth(pd.Series(np.sqrt(depth), depth))["decades_per_8"] == pytest.approx(decades, abs=0.005)
-    assert FLAT == comparisons.FLAT == mn.CLAIMS["H10s"].threshold
+    assert FLAT == claim.FLAT == mn.CLAIMS["H10s"].threshold
 
 
 def test_growth_fits_tell_exponential_from_power_law_and_flat():

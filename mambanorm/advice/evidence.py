@@ -23,8 +23,9 @@ from mambanorm.advice.experiments import stored
 from mambanorm.advice.recommendation import Question, Reason, Recommendation
 from mambanorm.arms import AUTONORM, Arm
 from mambanorm.basics.errors import unknown
-from mambanorm.claims import headline_scales, judge, ranking
-from mambanorm.claims.judged_on import kind_of
+from mambanorm.basics.settings import STUDY_SCALE
+from mambanorm.claims import judge, ranking
+from mambanorm.claims.evidence import kind_of
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.verdict import Verdict
 from mambanorm.norms import NORMS
@@ -157,12 +158,12 @@ def mamba(q: Question) -> Recommendation:
     what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
         Reason(f"{arm.label} is {what}: {_score(best, kind)} in the test.", basis),
-        Reason(f"Not told apart from the arms that the other seeds choose: {', '.join(near) or 'none'}.", basis),
+        Reason(f"Not told apart from it: {', '.join(near) or 'none'}.", basis),
     ]
     verdicts, left_out = _fitting_verdicts(kind, causal)
     reasons += [_claim(v) for v in verdicts if v.verdict == "reproduced"]
     odd = [_claim(v) for v in verdicts if v.verdict == "contradicted"]
-    undecided = [_claim(v) for v in verdicts if v.verdict not in ("reproduced", "contradicted", "not run")]
+    undecided = [_claim(v) for v in verdicts if v.n_seeds and v.verdict not in ("reproduced", "contradicted")]
     odd += [_named(row, basis, kind) for row in others[others.who != ""].itertuples() if row.told == "behind"]
     if q.batch_size is not None and q.batch_size < 8 and {"BN", "NormVary"} & set(arm.norms):
         odd.append(Reason(f"A batch of {q.batch_size} makes the statistics of BN noisy.", "guide S4, step 1"))
@@ -204,7 +205,7 @@ def _frame(scale: str) -> pd.DataFrame:
 
 
 def _scales() -> list[str]:
-    return [scale for scale in headline_scales("quick") if recorded_path(scale).is_file()]
+    return [scale for scale in (STUDY_SCALE, "quick") if recorded_path(scale).is_file()]
 
 
 @lru_cache(maxsize=16)
@@ -233,12 +234,9 @@ def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, st
 
 @lru_cache(maxsize=4)
 def _verdicts(kind: str) -> tuple[Verdict, ...]:
-    """Each claim's verdict at the first scale that has runs of it."""
-    found = []
-    for name in JUDGED[kind]:
-        mine = [judge(name, recorded(scale), scale=scale) for scale in _scales()]
-        found.append(next((v for v in mine if v.n_seeds), mine[0]))
-    return tuple(found)
+    """Each claim's verdict on trained models, or what else is recorded."""
+    scale = _scales()[0]
+    return tuple(judge(name, recorded(scale), scale=scale) for name in JUDGED[kind])
 
 
 def _claim(verdict: Verdict) -> Reason:
@@ -250,7 +248,7 @@ def _named(row, basis: str, kind: str) -> Reason:
     behind = points(-row.behind, -row.high, -row.low)
     if kind == "language":
         behind = f"{row.behind:+.2f} [{row.low:.2f}, {row.high:.2f}] bits a character".replace("-", "−")
-    return Reason(f"{Arm.parse(row.arm).label} ({row.who}) is behind the chosen arms: {behind}.", basis)
+    return Reason(f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {behind}.", basis)
 
 
 def _unknown_yet(q: Question, kind: str) -> Recommendation:

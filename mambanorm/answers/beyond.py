@@ -62,7 +62,7 @@ def _rate(verdicts: Sequence[Any]) -> str:
 def authors_and_runs(verdicts: Sequence[Any]) -> str:
     """A paragraph for each question: what is asked, what its authors say and where, and what these runs say."""
     return "\n\n".join(
-        f"**{v.claim.id}: {v.verdict}.** {v.claim.words}  \n"
+        f"**{v.claim.id}: {v.said}.** {v.claim.words}  \n"
         f"*A sentence to start from:* “{v.claim.quote}” ({v.claim.where})  \n"
         f"*Measured:* {v.claim.quantity}  \n"
         f"*These runs* ({v.fidelity}): {_found(v)}  \n"
@@ -74,11 +74,8 @@ def authors_and_runs(verdicts: Sequence[Any]) -> str:
 def _found(verdict: Any) -> str:
     if not verdict.n_seeds:
         return "not run yet"
-    low, high = verdict.plain
-    alone = f" (the seeds alone: [{low:.3g}, {high:.3g}])".replace("-", "−")
-    found = f"{verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}{alone}"
-    lost = [f"{label(row['arm'])} {row['diverged']} of {row['n']}" for row in verdict.diverged if row["diverged"]]
-    texts = [found, f"runs that ended non-finite: {listed(lost)}" if lost else "", verdict.uneven, verdict.reason]
+    found = f"{verdict.decided_by}: {verdict.amount}, {plural(verdict.n_seeds, 'seed')}"
+    texts = [found, verdict.stability, verdict.uneven, verdict.reason]
     return "; ".join(filter(None, texts))
 
 

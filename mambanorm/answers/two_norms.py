@@ -220,7 +220,7 @@ def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd
     lines = [_task_line(task, here.set_index("step")) for task, here in steps.groupby("task", sort=False)]
     theirs = ", ".join(f"{task} {points:+.1f}" for task, points in printed.items())
     lines.append(f"- Of Table 2 not run: {', '.join(not_run) or 'nothing'}. The paper, in points: {theirs}.")
-    lines.append("- Notebook 12 has the verdict on the proposal (H8): there the seeds that choose a rate do not judge.")
+    lines.append("- Notebook 12 has the verdict on the proposal (H8), at the same learning rates.")
     return answer(runs, "95 % t-intervals", lines)
 
 

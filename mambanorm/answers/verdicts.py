@@ -25,28 +25,23 @@ def what_holds(
     lacking: Mapping[str, Mapping[str, str]],
     *,
     words: Sequence[str],
-    scales: Sequence[str],
     basis: str,
 ) -> str:
     """How many claims have which verdict, where tasks disagree, and which arm to take on each task.
 
     `rankings`: task → `claims.ranking`. `lacking`: task → `claims.not_ranked`. `words`: the words of a verdict in their
-    order, of which the first five tell something. `scales`: the first is that of trained models.
+    order, of which the last tells nothing.
     """
-    lines = [*_counted(verdicts, words, scales), *_disagreeing(verdicts, words[:5])]
+    lines = [*_counted(verdicts, words), *_disagreeing(verdicts, words[:-1])]
     lines += [_to_take(task, table, lacking[task]) for task, table in rankings.items()]
     lines += [] if rankings else ["- No recommendation: no arm is tuned and tested here."]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
 
 
-def _counted(verdicts: Sequence, words: Sequence[str], scales: Sequence[str]) -> list[str]:
-    lines = []
-    for scale in scales:
-        only = f" (first epochs alone, scale {scale})" if scale != scales[0] else ""
-        for word in words:
-            ids = [v.claim.id for v in verdicts if (v.scale, v.verdict) == (scale, word)]
-            lines += [f"- {len(ids)} **{word}**{only}: {', '.join(ids)}"] if ids else []
-    return lines
+def _counted(verdicts: Sequence, words: Sequence[str]) -> list[str]:
+    found = {word: [v for v in verdicts if v.verdict == word] for word in words}
+    lines = [f"- {len(mine)} **{word}**: {', '.join(v.claim.id for v in mine)}" for word, mine in found.items() if mine]
+    return lines + [f"- {v.claim.id}: {v.said}" for v in verdicts if v.said != v.verdict]
 
 
 def _disagreeing(verdicts: Sequence, told: Sequence[str]) -> list[str]:

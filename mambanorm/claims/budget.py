@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.claim import SMALLEST_BITS
-from mambanorm.claims.evidence import Evidence
+from mambanorm.claims.evidence import Evidence, tasks_of
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
-from mambanorm.claims.judged_on import kind_of, tasks_of
-from mambanorm.claims.protocol import RISING
+from mambanorm.claims.rule import RISING
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
 from mambanorm.training.grid import base_config
@@ -90,8 +88,8 @@ def _shared_seeds(
     claim: str, frame: pd.DataFrame, evidence: Evidence, task: str, settings: Iterable[Mapping[str, Any]]
 ) -> Evidence:
     """The runs of the seeds that all settings have; a setting without a whole seed is not asked."""
-    paired = (Evidence(evidence, changes=changes).tuned(find_claim(claim).arms, task) for changes in settings)
-    seeds = [set(one.seeds) for one in paired if one.seeds and not one.gaps]
+    asked = (Evidence(evidence, changes=changes).tuned(find_claim(claim).arms, task) for changes in settings)
+    seeds = [set(one.whole_seeds) for one in asked if one.whole_seeds]
     shared = set.intersection(*seeds) if seeds else set(evidence.seeds[task])
     if shared == set(evidence.seeds[task]):
         return evidence
@@ -107,31 +105,20 @@ def _comparison(verdict: Verdict, name: str) -> dict[str, Any]:
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     found = pd.DataFrame(rows, columns=list(COLUMNS))
-    return found[found.verdict != "not run"].reset_index(drop=True)
+    return found[found.n > 0].reset_index(drop=True)
 
 
-def still_rising(frame: pd.DataFrame, scale: str = "evening", evidence: Evidence | None = None) -> pd.DataFrame:
-    """A row for each task and arm at the rate that all seeds together choose: its runs with all steps that did not
-    diverge, and the share of them whose best step, by validation, lies in the last tenth. On a plateau it is about a
-    tenth by chance; `RISING` is the most that the protocol lets pass as trained. A loss falls a little for as long as
-    its schedule lasts; so of language models it is the share to which the last tenth was worth the smallest effect of
-    interest (`late_gain` of summaries.py; NaN where that is not known). `evidence`: of the frame, if there is one."""
-    evidence, rows = evidence or Evidence(frame, scale), []
-    known_of = {name: frame[name].to_numpy() for name in ("status", "best_step", "late_gain") if name in frame}
-    first, place_of = (~frame.duplicated("run_id")).to_numpy().nonzero()[0], pd.Index(frame.run_id).drop_duplicates()
+def still_rising(frame: pd.DataFrame, scale: str = "evening") -> pd.DataFrame:
+    """A row for each task and arm: its runs with all steps, at its rate, that did not diverge, and the share of them
+    whose best step, by validation, lies in the last tenth (`late`). On a plateau it is about a tenth by chance;
+    `RISING` is the most that the protocol lets pass as trained. A loss falls a little for as long as its schedule
+    lasts; so of language models it is the share to which the last tenth was worth the smallest effect of interest
+    (`late_gain` of summaries.py). NaN where that is not known."""
+    evidence, rows = Evidence(frame, scale), []
     for task in evidence.tasks:
-        steps = base_config(task, scale).steps
-        for arm in dict.fromkeys(frame.arm[frame.task == task]) if "best_step" in frame else ():
-            paired = evidence.tuned((arm,), task)
-            if paired.gaps or not paired.seeds:
-                continue
-            at = first[place_of.get_indexer(paired.ids.ravel())]
-            at = at[known_of["status"][at] == "ok"]
-            late = (known_of["best_step"][at] > 0.9 * steps).astype(float)
-            if kind_of(task) == "language":
-                gain = known_of["late_gain"][at]
-                late = np.where(np.isfinite(gain), gain >= SMALLEST_BITS, np.nan)
-            known = late[np.isfinite(late)]
-            share = float(known.mean()) if len(known) else np.nan
-            rows.append(dict(task=task, arm=arm, runs=len(known), late=share, trained=share <= RISING))
+        for arm in dict.fromkeys(frame.arm[frame.task == task]):
+            runs = evidence.tuned((arm,), task)
+            if not runs.gaps and runs.whole_seeds:
+                known, late = int(np.isfinite(runs.at("late")).sum()), float(runs.late[0])
+                rows.append(dict(task=task, arm=arm, runs=known, late=late, trained=late <= RISING))
     return pd.DataFrame(rows, columns=["task", "arm", "runs", "late", "trained"])

@@ -1,11 +1,68 @@
-"""What a claim is: a source's sentence, the comparisons that would show it, and how they are judged."""
+"""What a claim is: a source's sentence, the comparisons that would show it, and how they are judged.
+
+A comparison is a weighted sum of arms; the side that the paper calls better has positive weights. Those of the paper:
+
+types_against_none, type_against_each                 §4.2
+after_against_before                                  §4.3
+combinations_against_type, marginal_means, spreads    §4.4
+normvary_steps, causal_steps                          §4.5
+growth, spectra, evenness                             §4.6
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mambanorm.claims.comparisons import Comparison
+from mambanorm.arms import NORM_CHOICES, Arm
+from mambanorm.basics.settings import FLAT
 from mambanorm.study.paper import MAIN_TASKS
+
+NONE = "None>SSM>None"
+
+UNITS = {
+    "score": "pp",
+    "noise": "pp",
+    "rotation": "pp",
+    "noise_change": "pp",
+    "rotation_change": "pp",
+    "bits": "bits a character",  # with a minus, so that more is better
+    "spread": "pp²",
+    "growth": "decades in 8 blocks",
+    "steepness": "decades in 8 blocks",
+    "law": "AIC",
+    "sigma_rise": "log₁₀ of the variance",
+    "sigma_trend": "log₁₀, slope over depth",
+    "unevenness": "log₁₀ of the ratio",
+    "headroom": "decades",
+    "reach": "decades of the rate",
+}
+"""Column of the evidence → unit of a comparison in it; pp are percentage points."""
+
+ACCURACIES = ("score", "noise", "rotation")
+"""Columns that are accuracies in per cent: on the test rows, and on the same rows corrupted (summaries.py)."""
+CORRUPTED = ACCURACIES[1:]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A weighted sum of arms: {"None>SSM>GN": 1, "GN>SSM>None": -1}.
+
+    group: of the comparisons of one group, one is chosen. threshold: None = the claim's own. decides: False for what is
+    shown beside the decision; it costs the decision nothing.
+    """
+
+    name: str
+    weights: Mapping[str, float]
+    group: str = ""
+    column: str = "score"  # of the run frame, as evidence.py reads it
+    threshold: float | None = None
+    decides: bool = True
+
+    @property
+    def unit(self) -> str:
+        return UNITS[self.column]
+
 
 SMALLEST_EFFECT = 1.0
 """The smallest effect of interest of every accuracy claim, in percentage points."""
@@ -19,7 +76,7 @@ KINDS = {"s": "sequence", "v": "vision", "l": "language"}
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper; its sentences, its comparisons, and how they are judged (see hypotheses.py)."""
+    """One claim of the paper; its sentences, its comparisons, and how they are judged (hypotheses.py)."""
 
     id: str
     words: str  # what the paper claims, in our words
@@ -33,7 +90,6 @@ class Claim:
     runs: str = "tuned"
     at_least: int | None = None
     select: str = ""
-    reference: str = ""  # the arm that Fisher's test compares the divergence of the others with
     needs_grid: bool = False  # every pair of norms, not only single ones and types
     paper_task: str = ""  # where the paper prints the numbers of these arms; "" = its main experiment
     note: str = ""
@@ -44,7 +100,7 @@ class Claim:
 
     @property
     def beyond(self) -> bool:
-        """Whether it is about later models, and no claim of a source of the study (beyond.py)."""
+        """Whether it is about later models, and no claim of a source of the study (other_sources.py)."""
         return self.id.startswith("E")
 
     @property
@@ -66,3 +122,118 @@ class Claim:
 
     def threshold_of(self, comparison: Comparison) -> float:
         return self.threshold if comparison.threshold is None else comparison.threshold
+
+
+def pair(n1: str, n2: str) -> str:
+    return str(Arm(n1, n2))
+
+
+def minus(better: str, worse: str, **options) -> Comparison:
+    """One arm minus another."""
+    name = f"{Arm.parse(better).label} − {Arm.parse(worse).label}"
+    return Comparison(name, {better: 1.0, worse: -1.0}, **options)
+
+
+def types_against_none(norms: Sequence[str] = NORM_CHOICES) -> tuple[Comparison, ...]:
+    return tuple(minus(pair(n, n), NONE) for n in norms)
+
+
+def type_against_each(best: str) -> tuple[Comparison, ...]:
+    return tuple(minus(pair(best, best), pair(n, n)) for n in NORM_CHOICES if n != best)
+
+
+def after_against_before(norms: Sequence[str] = NORM_CHOICES) -> tuple[Comparison, ...]:
+    """The mean over the norms, as Figure 6 draws it; beside it each norm of Table 1."""
+    each = [minus(pair("None", n), pair(n, "None"), decides=False) for n in norms]
+    weights = {arm: weight / len(each) for one in each for arm, weight in one.weights.items()}
+    return Comparison(f"mean over {len(each)} norms: None→N − N→None", weights), *each
+
+
+def combinations_against_type() -> tuple[Comparison, ...]:
+    """A group for each N2: the four other norms before it, each against N2 on both sides; one is chosen (Figure 7)."""
+    return tuple(
+        minus(pair(n1, n2), pair(n2, n2), group=f"best→{n2} − {n2}→{n2}")
+        for n2 in NORM_CHOICES
+        for n1 in NORM_CHOICES
+        if n1 != n2
+    )
+
+
+def _over_n1() -> dict[str, dict[str, float]]:
+    """N2 → its mean over the four other norms before it, without None and without itself (Figure 8)."""
+    return {n2: {pair(n1, n2): 0.25 for n1 in NORM_CHOICES if n1 != n2} for n2 in NORM_CHOICES}
+
+
+def _less(more: Mapping[str, float], less: Mapping[str, float]) -> dict[str, float]:
+    return dict(more) | {arm: -weight for arm, weight in less.items()}
+
+
+def marginal_means(best: str) -> tuple[Comparison, ...]:
+    """The mean of one N2 minus the mean of each other."""
+    means = _over_n1()
+    others = [n2 for n2 in NORM_CHOICES if n2 != best]
+    return tuple(Comparison(f"mean of ·→{best} − mean of ·→{n2}", _less(means[best], means[n2])) for n2 in others)
+
+
+def spreads(narrowest: str) -> tuple[Comparison, ...]:
+    """The arms of each other N2 with positive weights, those of one N2 with negative."""
+    means = _over_n1()
+    others = [n2 for n2 in NORM_CHOICES if n2 != narrowest]
+    return tuple(
+        Comparison(f"spread of ·→{n2} − spread of ·→{narrowest}", _less(means[n2], means[narrowest]), column="spread")
+        for n2 in others
+    )
+
+
+def normvary_steps(n2: str, original: str) -> tuple[Comparison, ...]:
+    """The paper's step; beside it, what tells NormVary's share of it from N2's and from mere mixing (I7)."""
+    before, after, _ = Arm.parse(original)
+    steps = [(pair("NormVary", n2), original), (pair("NormVary", n2), pair(before, n2))]
+    if after != n2:
+        steps.append((pair("NormVary", after), original))
+    steps.append((pair("NormVary", n2), pair("NormVary-fixed", n2)))
+    return tuple(minus(*step, decides=step == steps[0]) for step in dict.fromkeys(steps))
+
+
+def causal_steps() -> tuple[Comparison, ...]:
+    """The same step for a language model, with NormVary and GN within one token."""
+    both, original = pair("NormVary-token", "GN-token"), pair("RMSN", "None")
+    return (
+        minus(both, original),
+        minus(both, pair("RMSN", "GN-token"), decides=False),
+        minus(pair("NormVary-token", "None"), original, decides=False),
+    )
+
+
+def growth(norm: str = "BN") -> tuple[Comparison, ...]:
+    """§4.6 and Figure 9, part by part; the last line is "the scale disparity between layers is further reduced"."""
+    none, before, after, both = (pair(*n) for n in (("None", "None"), (norm, "None"), ("None", norm), (norm, norm)))
+    label = {arm: Arm.parse(arm).label for arm in (none, before, after, both)}
+    return (
+        Comparison(f"{label[none]} grows", {none: 1.0}, column="growth", threshold=FLAT),
+        Comparison(f"{label[before]} grows", {before: 1.0}, column="growth", threshold=FLAT),
+        Comparison(f"{label[none]} exponentially (AIC)", {none: 1.0}, column="law", threshold=0.0),
+        Comparison(f"{label[before]} exponentially (AIC)", {before: 1.0}, column="law", threshold=0.0),
+        Comparison(f"{label[after]} flat", {after: -1.0}, column="steepness", threshold=-FLAT),
+        Comparison(f"{label[both]} flat", {both: -1.0}, column="steepness", threshold=-FLAT),
+        Comparison(
+            f"{label[both]} flatter than {label[after]}", {after: 1.0, both: -1.0}, column="steepness", threshold=0.0
+        ),
+    )
+
+
+def spectra(control: str = "RMSN>SSM>None") -> tuple[Comparison, ...]:
+    """What the failing run's singular values do in the second half of its life, minus the control's at those steps."""
+    own = {NONE: 1.0, control: -1.0}
+    return (
+        Comparison("rise of the variance across blocks, against the control", own, column="sigma_rise"),
+        Comparison("more growth in deeper blocks, against the control", own, column="sigma_trend"),
+    )
+
+
+def evenness() -> tuple[Comparison, ...]:
+    """Three quarters of the unevenness without a norm, minus that with one after the SSM: above 0 it took
+    a quarter."""
+    after = [pair("None", n) for n in NORM_CHOICES]
+    names = {arm: f"¾ {Arm.parse(NONE).label} − {Arm.parse(arm).label}" for arm in after}
+    return tuple(Comparison(names[arm], {NONE: 0.75, arm: -1.0}, column="unevenness") for arm in after)

@@ -1,52 +1,125 @@
-"""A run frame as `judge` reads it: the numbers of a claim's arms, seed by seed.
+"""A run frame as `judge` reads it: the runs of a claim's arms, at every learning rate and with every seed.
 
-    Evidence    a run frame, looked up by run_id: the order of its rows makes no difference, nor do other runs in it
-                (of notebooks, of other depths)
-    Paired      the numbers of some arms with shared seeds
-    splits_of   what the splits of a task's seeds share
-
-Every arm starts with the same three learning rates, each with every test seed; tuning.py chooses among them.
+Evidence      a run frame, looked up by run_id: the order of its rows makes no difference, nor do other runs in it
+              (of notebooks, of other depths)
+Runs          the numbers of some arms, and the rate of each
+tasks_of      those of some tasks that a claim is about
+shared_rows   what the test rows of a task's seeds share
+reach         on a ladder of rates: the highest that trains
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mambanorm.arms import Arm
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.claims import gaps, tuning
-from mambanorm.claims.claim import SMALLEST_BITS, SMALLEST_EFFECT
-from mambanorm.claims.comparisons import CHANGES, MEASURED, NONE, TEXT_PARTS
+from mambanorm.claims import rule
+from mambanorm.claims.claim import NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim
 from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
-from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.claims.judged_on import fixed_runs, kind_of
-from mambanorm.study.experiments import all_rates, inside_task, ladder, lr_grid, model_of, scaled_lr
+from mambanorm.claims.hypotheses import find_claim
+from mambanorm.config import RunConfig
+from mambanorm.study.experiments import (
+    FEW_ROWS,
+    all_rates,
+    deep_runs,
+    failing_runs,
+    failure_runs,
+    growth_runs,
+    inside_task,
+    ladder,
+    ladder_runs,
+    lr_grid,
+    model_of,
+)
 from mambanorm.study.tables import check_frame
 from mambanorm.training.grid import base_config
-from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+from mambanorm.training.recorded_results import best_rate
 
 Setting = tuple[tuple[str, Any], ...]
 """Fields of a config in which the runs of another setting differ from those of the scale."""
+
+KINDS = (
+    dict.fromkeys(VISION_TASKS, "vision") | dict.fromkeys(TABLES, "table") | dict.fromkeys(LANGUAGE_TASKS, "language")
+)
+
+# ---------------------------------------------------------------------------------------------- where a claim is judged
+
+
+def kind_of(task: str) -> str:
+    """ "vision", "language", "table" (a regression, of which no claim speaks) or "sequence"."""
+    return KINDS.get(task, "sequence")
+
+
+def tasks_of(claim: Claim, tasks: Iterable[str], scale: str) -> list[str]:
+    """Those of the tasks that the claim is about."""
+    if claim.runs != "tuned":
+        return [task for task in dict.fromkeys(tasks) if task == inside_task(scale)]
+    return [task for task in dict.fromkeys(tasks) if kind_of(task) == claim.kind]
+
+
+def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
+    """ValueError for changes of a claim of §4.6."""
+    if changes and claim.runs != "tuned":
+        raise ValueError(f"{claim.id} is about runs of its own, whose settings are part of the question: no changes")
+
+
+def variants(claim: Claim, scale: str) -> tuple[str, ...]:
+    """The settings at which a claim of §4.6 is judged. The first decides; the other is reported beside it."""
+    if claim.runs in ("tuned", "deep", "ladder") or not FEW_ROWS[scale]:
+        return ("",)
+    return "with all rows", f"with {FEW_ROWS[scale]} training rows"
+
+
+def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0) -> list[RunConfig]:
+    """The configs of a claim of §4.6: their learning rate is part of the question."""
+    seeds, few = list(seeds), FEW_ROWS[scale] if variant else 0
+    if claim.runs == "deep":
+        return deep_runs(scale, seeds)
+    if claim.runs == "ladder":
+        return ladder_runs(claim.arms, scale, seeds)
+    if claim.runs == "growth":
+        return growth_runs(scale, seeds=seeds, train_rows=few)
+    if claim.runs == "failing":
+        return [config for config in failing_runs(scale, seeds, few) if config.arm in claim.arms]
+    return failure_runs(scale, seeds, few)
+
+
+@lru_cache(maxsize=64)
+def shared_rows(task: str, scale: str) -> str:
+    """ "one test text", "one test set" or "one pool of rows", of which alone an interval over seeds then speaks; ""
+    where each seed makes rows of its own. As the task's shape tells it, else by looking at two seeds."""
+    if task in LANGUAGE_TASKS:
+        return "one test text"
+    import torch  # here: what is needed of a claim can be told without it
+
+    from mambanorm.tasks import TASKS, check_task, load_task
+
+    entry = TASKS[check_task(task)]
+    shape = entry.shape(scale) if entry.shape is not None else None
+    if shape is not None and shape.fresh:
+        return ""
+    if shape is not None and shape.train_rows:
+        return "one pool of rows" if shape.reshuffled else "one test set"
+    data, other = (load_task(task, scale, seed) for seed in (0, 1))
+    return "one test set" if torch.equal(data.test.labels, other.test.labels) else "one pool of rows"
+
+
+# ----------------------------------------------------------------------------------------------------------- the runs
 
 
 @lru_cache(maxsize=20_000)
 def _ids(task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...], setting: Setting) -> tuple[str, ...]:
     config = base_config(task, scale, arm=arm, lr=lr, **dict(setting))
     return tuple(config.with_seed(seed).run_id for seed in seeds)
-
-
-@lru_cache(maxsize=64)
-def _grid_ids(
-    task: str, scale: str, arms: tuple[str, ...], rates: tuple[float, ...], seeds: tuple[int, ...], setting: Setting
-) -> np.ndarray:
-    ids = [_ids(task, scale, arm, lr, seeds, setting) for arm in arms for lr in rates]
-    return np.array(ids, dtype=object).ravel()
 
 
 @lru_cache(maxsize=1_000)
@@ -57,72 +130,57 @@ def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...], variant: int) 
     return [[ids[arm, seed] for seed in seeds] for arm in claim.arms]
 
 
-class Splits(NamedTuple):
-    """What the seeds' splits share.
-
-    ratio: test rows / rows to train on, where every seed draws them from one pool (Nadeau & Bengio 2003, Eq. 9); 0
-    where each seed makes rows of its own. fixed: every seed has the same rows. test_rows: 0 of a language model, whose
-    text is that of the Python that trained it.
-    """
-
-    test_rows: int
-    ratio: float
-    fixed: bool
-
-    @property
-    def shared(self) -> str:
-        return "one test set, whose noise is added" if self.fixed else "a pool of rows" if self.ratio else "nothing"
-
-
-@lru_cache(maxsize=64)
-def splits_of(task: str, scale: str) -> Splits:
-    """As the task's shape tells it, else by looking at two seeds."""
-    import torch  # here: what is needed of a claim can be told without it
-
-    from mambanorm.tasks import TASKS, check_task, load_task
-
-    entry = TASKS[check_task(task)]
-    if task in LANGUAGE_TASKS:
-        return Splits(0, 0.0, fixed=True)
-    shape = entry.shape(scale) if entry.shape is not None else None
-    if shape is not None and shape.fresh:
-        return Splits(shape.held_out[1], 0.0, fixed=False)
-    if shape is not None and shape.train_rows:
-        test, train, fixed = shape.held_out[1], shape.train_rows, not shape.reshuffled
-    else:
-        data, other = (load_task(task, scale, seed) for seed in (0, 1))
-        test, train, fixed = len(data.test), len(data.train), torch.equal(data.test.labels, other.test.labels)
-    return Splits(test, 0.0 if fixed else test / train, fixed)
-
-
 @dataclass(frozen=True, eq=False)
-class Paired:
-    """Some arms with shared seeds. Arrays are (arms, seeds) or (arms,).
+class Runs:
+    """Some arms at every rate of theirs. Arrays are (arms, rates, seeds), (arms, rates) or (arms,).
 
-    `columns`: score, validation, chance (per cent; a diverged run scores chance), diverged, and those of §4.6. Of
-    language models validation and chance are in bits a character, with a minus, and so is the column bits.
-    `lr` the rate of each run, `chosen` that of all seeds together, `edge` ±1 where the arm still improves at an end of
-    its grid.
-    `diverged` (arms, 2): how many runs diverged, of how many, at all rates. `failed`, `tried` (arms,): the same of the
-    rates that count (tuning.py). `gaps`: what is missing, by name; arms without any run are NaN. `calm`: no seed failed
-    where it is asked what precedes a failure.
+    `columns`: as frames.columns_of has them, NaN where there is no run; of seeds that lack a rate of the grid no run
+    counts. `best`: the index of each arm's rate. `edge`: ±1 where an arm still improves at an end of its grid. `gaps`:
+    arm → why it has no rate; `left_out`: seeds, named. `calm`: no seed failed where it is asked what precedes a
+    failure.
     """
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
+    rates: tuple[float, ...]
     columns: dict[str, np.ndarray]
     ids: np.ndarray
-    gaps: tuple[str, ...] = ()
+    best: np.ndarray
+    edge: np.ndarray
+    gaps: dict[str, str]
     left_out: tuple[str, ...] = ()
-    lr: np.ndarray | None = None
-    chosen: np.ndarray | None = None
-    promise: np.ndarray | None = None  # mean validation at the run's rate over the other seeds
-    edge: np.ndarray | None = None
-    grids: tuple[tuple[float, ...], ...] = ()  # of each arm
-    diverged: np.ndarray | None = None
-    tried: np.ndarray | None = None
-    failed: np.ndarray | None = None
     calm: bool = False
+
+    def at(self, name: str) -> np.ndarray:
+        """(arms, seeds) a column at each arm's rate."""
+        return rule.at_rate(self.columns[name], self.best)
+
+    def finished(self, name: str) -> np.ndarray:
+        """(arms, seeds) the same, NaN where the run diverged."""
+        return np.where(self.at("diverged") == 0, self.at(name), np.nan)
+
+    @property
+    def lr(self) -> np.ndarray:
+        """(arms,) the rate of each arm."""
+        return np.array(self.rates)[self.best]
+
+    @property
+    def late(self) -> np.ndarray:
+        """(arms,) share of the finished runs at an arm's rate that are best in their last tenth; NaN if not known."""
+        late = self.at("late")
+        known = np.isfinite(late)
+        return np.where(known, late, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+
+    @property
+    def whole_seeds(self) -> tuple[int, ...]:
+        """The seeds that every arm has, at its rate."""
+        there = np.isfinite(self.at("diverged")).all(axis=0)
+        return tuple(seed for seed, yes in zip(self.seeds, there, strict=True) if yes)
+
+    def usable(self, arm: int) -> list[float]:
+        """The rates that all seeds of an arm have."""
+        runs = np.isfinite(self.columns["validation"][arm]).sum(axis=1)
+        return [lr for lr, n in zip(self.rates, runs, strict=True) if n and n == runs.max()]
 
 
 class Evidence:
@@ -130,8 +188,8 @@ class Evidence:
     from those of the scale, such as dict(d_model=16). In place of the frame an Evidence of it can be given, whose rows
     are not read again.
 
-    ValueError for a frame that mixes scales unless `scale` names one, that holds two results of one run, or runs that
-    were recorded under another version of the protocol.
+    ValueError for a frame that mixes scales unless `scale` names one, that holds two results of one run, or runs of
+    another protocol.
     """
 
     def __init__(
@@ -163,7 +221,7 @@ class Evidence:
         self.ids = np.append(self.index.to_numpy(), None)
         tests, seeds = runs.role.to_numpy(object) == "test", runs.seed.to_numpy()
         self.seeds = {name: tuple(map(int, np.unique(seeds[tests & (task == name)]))) for name in self.tasks}
-        self._tuned: dict[tuple, Paired] = {}
+        self._tuned: dict[tuple, Runs] = {}
 
     @staticmethod
     def _scale(frame: pd.DataFrame, scale: str | None) -> str:
@@ -187,124 +245,75 @@ class Evidence:
         """1 or 0 of each of these runs; NaN where there is no such run."""
         return self.columns["diverged"][self._places(run_ids)]
 
-    def paired(self, claim: Claim, task: str) -> Paired:
-        """The numbers of the claim's arms on a task, at their tuned rates if the claim tunes."""
+    def runs(self, claim: Claim, task: str) -> Runs:
+        """The runs of the claim's arms on a task."""
         if claim.runs == "ladder":
             return self._climb(claim.arms, task)
         return self.tuned(claim.arms, task) if claim.runs == "tuned" else self._fixed(claim)
 
-    def further_rates(self, arms: Sequence[str], task: str) -> list[tuple[str, float]]:
-        """The rates beyond the three that all have, by which an arm's grid grows; the next one is not trained yet."""
-        paired, rates = self.tuned(tuple(arms), task), all_rates(task, self.scale, model_of(arms))
-        own, found = lr_grid(task, self.scale, model_of(arms)), []
-        if paired.chosen is None:
-            return found
-        for arm, grid_of_arm, edge in zip(paired.arms, paired.grids, paired.edge, strict=True):
-            steps = [rate for rate in grid_of_arm if rate not in own]
-            if edge:
-                ahead = rates.index(grid_of_arm[-1 if edge > 0 else 0]) + int(edge)
-                steps += rates[ahead : ahead + 1] if ahead >= 0 else []
-            found += [(arm, rate) for rate in steps]
-        return found
-
-    # ------------------------------------------------------------------------------------------------- tuned claims
-
-    def tuned(self, arms: tuple[str, ...], task: str) -> Paired:
-        """The arms at their cross-fitted learning rates, on the seeds that have every rate of every arm."""
+    def tuned(self, arms: tuple[str, ...], task: str) -> Runs:
+        """The arms at the rates of the grid and those by which it has grown."""
         if (key := (task, arms, self.setting)) not in self._tuned:
-            self._tuned[key] = self._tune(arms, task)
+            model = model_of(arms)
+            rates = all_rates(task, self.scale, model), lr_grid(task, self.scale, model)
+            self._tuned[key] = self._at_rates(arms, task, *rates)
         return self._tuned[key]
 
-    def _tune(self, arms: tuple[str, ...], task: str) -> Paired:
-        model = model_of(arms)
-        rates, base = all_rates(task, self.scale, model), lr_grid(task, self.scale, model)
-        three, kept, missing, named = self._whole(arms, task, base)
-        at = np.full((len(arms), len(rates), len(kept)), len(self.index))
-        first = rates.index(base[0])
-        at[:, first : first + len(base)] = three
-        return self._choose(arms, task, kept, at, missing, named)
-
-    def _whole(self, arms: tuple[str, ...], task: str, rates: tuple[float, ...]) -> tuple:
-        """Where the runs stand, (arms, rates, seeds), of the seeds that have every rate of every arm; these seeds; what
-        is missing of all seeds, and what of the seeds that are left out."""
+    def _at_rates(self, arms: tuple[str, ...], task: str, rates: tuple[float, ...], grid: tuple[float, ...]) -> Runs:
+        """`grid`: the rates without which a seed does not count."""
         seeds = self.seeds.get(task, ())
-        shape = len(arms), len(rates), len(seeds)
-        at = self._places(_grid_ids(task, self.scale, arms, rates, seeds, self.setting)).reshape(shape)
+        ids = [
+            run_id for arm in arms for lr in rates for run_id in _ids(task, self.scale, arm, lr, seeds, self.setting)
+        ]
+        at = self._places(ids).reshape(len(arms), len(rates), len(seeds))
         there = at < len(self.index)
-        tried = there.any(axis=2)
-        some, there = there.any(axis=(0, 1)), there | ~tried[..., None]  # what is nowhere is told once, as a gap
-        whole = some & there.all(axis=(0, 1))
-        left_out = tuple(seed for seed, yes in zip(seeds, some & ~whole, strict=True) if yes)
-        named = gaps.missing_seeds(arms, rates, left_out, there[:, :, some & ~whole])
-        kept = tuple(seed for seed, yes in zip(seeds, whole, strict=True) if yes)
-        return at[:, :, whole], kept, gaps.missing_rates(arms, rates, tried), named
+        asked = there[:, np.isin(rates, grid)]  # (arms, rates of the grid, seeds)
+        whole = asked.all(axis=1)
+        at = np.where(whole[:, None], at, len(self.index))
+        gaps = {}
+        for arm, mine in zip(arms, asked, strict=True):
+            if not mine.any():
+                gaps[arm] = f"not run: {label(arm)}"
+            elif lacks := [f"{lr:g}" for lr, row in zip(grid, mine, strict=True) if not row.any()]:
+                gaps[arm] = f"not tuned: {label(arm)} lacks learning rate {', '.join(lacks)}"
+        left_out = []
+        for arm, lost in zip(arms, asked.any(axis=1) & ~whole, strict=True):
+            if lost.any() and arm not in gaps:
+                which = f"seed{'s' * int(lost.sum() > 1)} {listed(seeds, lost)} of {label(arm)}"
+                left_out.append(f"{which} left out: not run at every learning rate")
+        columns = {name: values[at] for name, values in self.columns.items()}
+        validation = columns["validation"]
+        smallest = SMALLEST_BITS if kind_of(task) == "language" else SMALLEST_EFFECT
+        edges = [rule.edge(mine, smallest) if len(seeds) else 0 for mine in validation]
+        best = best_rate(validation) if len(seeds) else np.zeros(len(arms), int)
+        return Runs(arms, seeds, rates, columns, self.ids[at], best, np.array(edges), gaps, tuple(left_out))
 
-    def _choose(self, arms, task, seeds, at, missing, left_out) -> Paired:
-        """The rates of every arm, each seed's by the others. at: (arms, rates, seeds), where the runs stand."""
-        model, absent = model_of(arms), len(self.index)
-        rates = all_rates(task, self.scale, model)
-        names = ("validation", "chance", "diverged", *MEASURED, *CHANGES)
-        columns, smallest = self.columns, SMALLEST_EFFECT
-        if kind_of(task) == "language":
-            columns = columns | {name: columns[f"bits_{name}"] for name in ("validation", "chance")}
-            names, smallest = (*names, *TEXT_PARTS), SMALLEST_BITS
-        if not seeds:
-            empty = {name: np.empty((len(arms), 0)) for name in names}
-            none = np.zeros((len(arms), 2))
-            return Paired(arms, (), empty, np.empty((len(arms), 0), object), missing, left_out, diverged=none)
-        validation, usable = columns["validation"][at], (at < absent).all(axis=2)
-        for i, arm in enumerate(arms):
+    def further_rates(self, arms: Sequence[str], task: str) -> list[tuple[str, float]]:
+        """The rates beyond the three that all have, by which an arm's grid grows while its best is an end of it; the
+        next one is not trained yet."""
+        runs, found = self.tuned(tuple(arms), task), []
+        own = lr_grid(task, self.scale, model_of(arms))
+        for i, arm in enumerate(runs.arms):
+            known = runs.usable(i)
+            found += [(arm, lr) for lr in known if lr not in own]
+            ahead = runs.rates.index(known[-1 if runs.edge[i] > 0 else 0]) + int(runs.edge[i]) if known else -1
+            if runs.edge[i] and 0 <= ahead < len(runs.rates):
+                found.append((arm, runs.rates[ahead]))
+        return found
 
-            def look(j: int, i: int = i, arm: str = arm) -> np.ndarray | None:
-                at[i, j] = self._places(_ids(task, self.scale, arm, rates[j], seeds, self.setting))
-                return None if (at[i, j] == absent).any() else columns["validation"][at[i, j]]
-
-            tuning.grow(validation[i], usable[i], look, smallest)
-        chosen = tuning.crossfit(validation, usable, rates.index(scaled_lr(task, self.scale, 1.0, model)))
-        found = np.take_along_axis(at, chosen.choice[:, None], axis=1)[:, 0]
-        diverged = np.where(usable[..., None], columns["diverged"][at], 0.0).sum(axis=2)  # (arms, rates)
-        counted = tuning.rates_that_count(diverged, usable, chosen.choice)
-        return Paired(
-            arms,
-            seeds,
-            {name: columns[name][found] for name in names},
-            self.ids[found],
-            missing,
-            left_out,
-            lr=np.array(rates)[chosen.choice],
-            chosen=np.array(rates)[chosen.chosen],
-            promise=chosen.promise,
-            edge=np.array([tuning.edge(*one, smallest) for one in zip(validation, usable, strict=True)]),
-            grids=tuple(tuple(rates[j] for j in np.flatnonzero(ok)) for ok in usable),
-            diverged=np.stack([diverged.sum(axis=1), usable.sum(axis=1) * len(seeds)], axis=1),
-            tried=len(seeds) * counted.sum(axis=1),
-            failed=np.where(counted, diverged, 0.0).sum(axis=1),
-        )
-
-    # ------------------------------------------------------------------------------------------------- ladders of rates
-
-    def _climb(self, arms: tuple[str, ...], task: str) -> Paired:
-        """How high each arm's rate can be with each seed (`reach`); score, chance and diverged are those of the rate
-        that is best for it."""
+    def _climb(self, arms: tuple[str, ...], task: str) -> Runs:
+        """How high each arm's rate can be with each seed (`reach`); the other columns are those of the rate that is
+        best for that seed."""
         rates = ladder(task, self.scale)
-        at, seeds, missing, left_out = self._whole(arms, task, rates)
-        columns = {name: self.columns[name][at] for name in ("score", "chance", "diverged")}
-        best = np.nan_to_num(columns["score"], nan=-1.0).argmax(axis=1)[:, None]  # (arms, 1, seeds)
-        of_best = {name: np.take_along_axis(values, best, axis=1)[:, 0] for name, values in columns.items()}
-        ran = np.isfinite(columns["diverged"])
-        return Paired(
-            arms,
-            seeds,
-            of_best | dict(reach=tuning.reach(columns["score"], columns["chance"], rates)),
-            self.ids[np.take_along_axis(at, best, axis=1)[:, 0]],
-            missing,
-            left_out,
-            diverged=np.stack([np.nansum(columns["diverged"], axis=(1, 2)), ran.sum(axis=(1, 2))], axis=1),
-        )
+        runs = self._at_rates(arms, task, rates, rates)
+        best = np.nan_to_num(runs.columns["score"], nan=-1.0).argmax(axis=1)[:, None]  # (arms, 1, seeds)
+        of_best = {name: np.take_along_axis(values, best, axis=1) for name, values in runs.columns.items()}
+        of_best["reach"] = reach(runs.columns["score"], runs.columns["chance"], rates)[:, None]
+        none = np.zeros(len(arms), int)
+        ids = np.take_along_axis(runs.ids, best, axis=1)
+        return Runs(arms, runs.seeds, rates[:1], of_best, ids, none, none, runs.gaps, runs.left_out)
 
-    # ------------------------------------------------------------------------------------------------- claims of §4.6
-
-    def _fixed(self, claim: Claim) -> Paired:
+    def _fixed(self, claim: Claim) -> Runs:
         """One run an arm and seed; where the question is what happens before a failure, of the seeds that failed."""
         seeds = np.array(self.seeds.get(inside_task(self.scale), ()), int)
         ids = np.array(_fixed_ids(claim.id, self.scale, tuple(seeds.tolist()), self.variant), dtype=object)
@@ -312,25 +321,57 @@ class Evidence:
         some = (at < len(self.index)).any(axis=0)  # the seeds of this claim, among those of others
         calm = self.columns["diverged"][at[claim.arms.index(NONE)]] == 0
         calm &= some & (claim.runs in ("growth", "failing"))
-        calm_text = f"no failure to look back from with seeds {gaps.listed(seeds, calm)}"
-        names = ["score", *(c.column for c in claim.comparisons)]
-        asked = some & ~calm
-        known = {name: np.isfinite(self.columns[name][at[:, asked]]) for name in names}
-        missing, lacking = gaps.missing_columns(claim.arms, seeds[asked], known)
-        there = [rows | ~rows.any(axis=1, keepdims=True) for rows in known.values()]
-        kept = np.flatnonzero(asked)[np.logical_and.reduce(there).all(axis=0)]
-        columns = {name: self.columns[name][at[:, kept]] for name in (*names, "chance", "diverged")}
-        left_out = (*([calm_text] if calm.any() else []), *lacking)
-        alone = bool(calm.any() and not asked.any())  # every seed was run, and none of them failed
-        runs = self.columns["diverged"][at]
-        counts = np.stack([np.nansum(runs, axis=1), np.isfinite(runs).sum(axis=1)], axis=1)
-        return Paired(
+        kept = np.flatnonzero(some & ~calm)
+        columns = {name: values[at[:, None, kept]] for name, values in self.columns.items()}
+        absent = (at[:, kept] == len(self.index)).all(axis=1) & bool(len(kept))
+        gaps = {arm: f"not run: {label(arm)}" for arm, no in zip(claim.arms, absent, strict=True) if no}
+        left_out = [f"no failure to look back from with seeds {listed(seeds, calm)}"] if calm.any() else []
+        none = np.zeros(len(claim.arms), int)
+        alone = bool(calm.any() and not len(kept))  # every seed was run, and none of them failed
+        return Runs(
             claim.arms,
             tuple(seeds[kept].tolist()),
+            (0.0,),
             columns,
-            self.ids[at[:, kept]],
-            () if alone else tuple(missing),
-            left_out[:1] if alone else left_out,
-            diverged=counts,
-            calm=alone,
+            self.ids[at[:, None, kept]],
+            none,
+            none,
+            gaps,
+            tuple(left_out),
+            alone,
         )
+
+
+def label(arm: str) -> str:
+    return Arm.parse(arm).label
+
+
+def listed(seeds: Sequence[int], which: np.ndarray) -> str:
+    return ", ".join(str(seed) for seed, yes in zip(seeds, which, strict=True) if yes)
+
+
+TRAINS, LEARNS = 0.8, 5.0
+"""A rate trains a model that has this share of what its best rate brings above chance, and a model has learned that
+lies so many points above chance."""
+
+
+def reach(score: np.ndarray, chance: np.ndarray, rates: Sequence[float]) -> np.ndarray:
+    """log₁₀ of the highest rate that trains, (arms, seeds), by linear interpolation between the last that does and the
+    next. score, chance: (arms, rates, seeds), per cent; NaN where a rate was not run. Where the highest rate trains, it
+    is that one; a seed that learns at no rate has the lowest."""
+    found = np.full((score.shape[0], score.shape[2]), np.nan)
+    for i, k in np.ndindex(*found.shape):
+        if np.isfinite(score[i, :, k]).all():
+            found[i, k] = _last_that_trains(score[i, :, k], chance[i, :, k].max(), np.log10(rates))
+    return found
+
+
+def _last_that_trains(score: np.ndarray, chance: float, log_rates: np.ndarray) -> float:
+    if score.max() <= chance + LEARNS:
+        return log_rates[0]
+    line = chance + TRAINS * (score.max() - chance)
+    last = np.flatnonzero(score >= line)[-1]
+    if last == len(score) - 1:
+        return log_rates[last]
+    part = (score[last] - line) / (score[last] - score[last + 1])
+    return log_rates[last] + part * (log_rates[last + 1] - log_rates[last])

@@ -11,8 +11,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.autonorm import CORRUPTED
-from mambanorm.claims.comparisons import TEXT_PARTS
+from mambanorm.claims.claim import CORRUPTED, SMALLEST_BITS
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
 from mambanorm.training.presets import LANGUAGE_TASKS
 
@@ -27,11 +26,13 @@ STORED = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom"
 def checked(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     """The runs of the scale that ended, each once.
 
-    The frame has the columns LOOKED_AT. ValueError for what no run can have, for two results of one run, for runs that
-    were recorded under another version of the protocol, and for language models of different texts.
+    The frame has the columns LOOKED_AT. ValueError for what no run can have, for two results of one run, for runs of
+    version 1 of the protocol, which asked for others, and for language models of different texts.
     """
     runs = _once(_usable(frame, scale))
-    _check_protocol(runs)
+    if "protocol" in runs and (other := set(runs.protocol.dropna()) - set(SAME_RUNS)):
+        named = " and ".join(sorted(map(str, other)))
+        raise ValueError(f"the frame holds runs of protocol {named}, this is protocol {VERSION}: record anew")
     _check_texts(runs)
     return runs
 
@@ -67,28 +68,12 @@ def _once(runs: pd.DataFrame) -> pd.DataFrame:
     """Each run once, with the summaries that any of its rows has. ValueError for two results of one run."""
     if not runs.run_id.duplicated().any():
         return runs
-    stored = [name for name in (*STORED, *TEXT_PARTS) if name in runs]
+    stored = [name for name in STORED if name in runs]
     order = runs[stored].notna().sum(axis=1).to_numpy().argsort(kind="stable")[::-1]
     runs = runs.iloc[order].drop_duplicates(["run_id", *FACTS])
     for twice, both in runs[runs.run_id.duplicated(keep=False)].groupby("run_id"):
         raise ValueError(f"the frame holds two different results of run {twice} ({len(both)} rows): keep one")
     return runs
-
-
-def _check_protocol(runs: pd.DataFrame) -> None:
-    """Runs that name no protocol are the reader's own, and stand beside recorded ones."""
-    if "protocol" not in runs:
-        return
-    versions = sorted(set(runs.protocol.dropna()), key=str)
-    if set(versions) <= SAME_RUNS:
-        return
-    if len(versions) > 1:
-        named = " and ".join(map(str, versions))
-        raise ValueError(f"the frame holds runs of the protocols {named}: judge one at a time (column protocol)")
-    raise ValueError(
-        f"the frame was recorded under protocol {versions[0]}, this is protocol {VERSION}: record anew, or judge it "
-        "with the mambanorm that recorded it"
-    )
 
 
 def recorded_under(frame: pd.DataFrame) -> str:
@@ -114,24 +99,31 @@ def _check_texts(runs: pd.DataFrame) -> None:
 
 
 def columns_of(runs: pd.DataFrame) -> dict[str, np.ndarray]:
-    """The columns by name; behind the last run stands NaN, which is what a run that is not there has."""
+    """The columns by name; behind the last run stands NaN, which is what a run that is not there has. A diverged run
+    has chance in all that is measured. `late`: 1 where a run was best in the last tenth of its steps, of language
+    models where that tenth was worth SMALLEST_BITS; NaN where that is not known."""
     diverged, chance = runs.status.to_numpy(object) == "diverged", runs.chance.to_numpy(float)
-    facts = {
-        "diverged": diverged.astype(float),
-        "chance": 100 * chance,
-        "score": 100 * np.where(diverged, chance, runs.test_accuracy.to_numpy(float)),
-        **{name: 100 * np.where(diverged, chance, _numbers(runs, name)) for name in CORRUPTED},
-        "validation": 100 * np.where(diverged, chance, runs.best_val_accuracy.to_numpy(float)),
-    }
+    text = np.isin(runs.task.to_numpy(object), LANGUAGE_TASKS)
+    facts = {"diverged": diverged.astype(float), "chance": 100 * chance}
+    for name, column in dict(
+        score="test_accuracy", validation="best_val_accuracy", **dict(zip(CORRUPTED, CORRUPTED))
+    ).items():
+        facts[name] = 100 * np.where(diverged, chance, _numbers(runs, column))
+    facts |= {f"{name}_change": facts[name] - facts["score"] for name in CORRUPTED}
     test, val, by_frequency = (-_numbers(runs, name) / math.log(2) for name in LOSSES)
-    facts["bits_chance"] = by_frequency
-    own = {"bits": test, "bits_validation": val} | {name: _numbers(runs, name) for name in TEXT_PARTS}
-    facts |= {name: np.where(diverged, by_frequency, one) for name, one in own.items()}
+    facts["bits"] = np.where(diverged, by_frequency, test)
+    facts["validation"] = np.where(text, np.where(diverged, by_frequency, val), facts["validation"])
+    facts["chance"] = np.where(text, by_frequency, facts["chance"])
+    late, gain = (
+        _numbers(runs, "best_step") - 0.9 * _numbers(runs, "steps"),
+        _numbers(runs, "late_gain") - SMALLEST_BITS,
+    )
+    late = np.where(text, gain >= 0, late > 0) / np.where(np.isfinite(np.where(text, gain, late)), 1.0, np.nan)
+    facts["late"] = np.where(diverged, np.nan, late)
     older = "growth_train" in runs  # summaries of version 1, which has other quantities by the same names
     for name in STORED:
         facts[name] = np.full(len(runs), np.nan) if older else _numbers(runs, name)
     facts["steepness"] = np.abs(facts["growth"])
-    facts |= {f"{name}_change": facts[name] - facts["score"] for name in CORRUPTED}
     return {name: np.append(values, np.nan) for name, values in facts.items()}
 
 

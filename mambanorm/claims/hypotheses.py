@@ -1,17 +1,15 @@
 """The sources' claims as data: what each says, where, and what would have to be seen for it to hold.
 
 A claim is a list of comparisons. Each is a weighted sum of accuracies that is large if the paper is right, such as
-`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); H1l, H3l and H8l,
-about language models, stand in language.py; A1v…A3v, about the Transformers of the study's second source, in
-autonorm.py; E1s…E4s, E3l and E4l, about the sites and norms of later models, in beyond.py. protocol.py has the rule by
-which they are judged, and its versions: whoever changes a hypothesis here writes a new one. effects.py computes the
-intervals, and `judge` in verdict.py counts.
+`None→GN − GN→None`. H1s…H12s are about sequences, H1v…H8v about images (§4.6 shows sequences only); those of
+other sources stand in other_sources.py. rule.py has the rule by which they are judged, verdict.py applies it. Whoever
+changes a hypothesis here writes a new version of the protocol (protocol.py, PROTOCOL.md).
 
     runs        what a claim looks at: "tuned" runs (each arm at the learning rate that validation chose), the settings
                 that fail ("failing", Figure 10; "growth", Figure 9), depth × rate ("failure"), deep models ("deep"),
                 a ladder of rates ("ladder")
     at_least    how many of the deciding comparisons have to hold: None = all; 1 = there is one
-    select      "best": of each group of comparisons one is chosen by validation on the other seeds
+    select      "best": of each group of comparisons one is chosen by validation
 
 Glossary: pp percentage points of accuracy, decades log₁₀ of a growth.
 """
@@ -20,12 +18,11 @@ from __future__ import annotations
 
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
-from mambanorm.claims.autonorm import AUTONORM_CLAIMS
-from mambanorm.claims.beyond import BEYOND_CLAIMS
-from mambanorm.claims.claim import SMALLEST_EFFECT, Claim
-from mambanorm.claims.comparisons import (
+from mambanorm.claims.claim import (
     FLAT,
     NONE,
+    SMALLEST_EFFECT,
+    Claim,
     Comparison,
     after_against_before,
     combinations_against_type,
@@ -40,7 +37,7 @@ from mambanorm.claims.comparisons import (
     type_against_each,
     types_against_none,
 )
-from mambanorm.claims.language import language_claims
+from mambanorm.claims.other_sources import AUTONORM_CLAIMS, BEYOND_CLAIMS, language_claims
 
 UNEVEN = 0.021
 """log₁₀ 1.05: blocks whose weight norms moved apart by less are even (H12)."""
@@ -71,7 +68,6 @@ def _h1(claim_id: str, kind: str) -> Claim:
         paper={"sequence": "7.0 → 68.8 % (GN), 58.9 % (LN)", "vision": "10.7 → 86.6 % (LN), 86.3 % (GN)"}[kind],
         comparisons=types_against_none(),
         at_least=1,
-        reference=NONE,
     )
 
 
@@ -136,7 +132,7 @@ def _h5(claim_id: str, kind: str) -> Claim:
         words="With the norm after the SSM fixed, the best other norm before it beats the same norm before it.",
         quote="we first verify that an appropriate combination always leads to improved model performance.",
         where="§4.4, Figure 7",
-        quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen on the validation of the other seeds",
+        quantity="test accuracy of N1*→N2 minus N2→N2, for each N2; N1* chosen by validation",
         direction="combination above single type, for every N2",
         paper={"sequence": "BN→BN 41.4 → LN→BN 52.1 %", "vision": "BN→BN 74.6 → RMSN→BN 87.3 %"}[kind],
         comparisons=combinations_against_type(),
@@ -216,7 +212,6 @@ def _h9() -> Claim:
         threshold=50.0,
         runs="failure",
         at_least=1,
-        reference=NONE,
         note="threshold: consistently means more often than not, at that setting",
     )
 

@@ -1,28 +1,38 @@
-"""The runs that a claim rests on, and which of them a run frame lacks.
+"""The runs that claims rest on: which they are, which of them a run frame lacks, and training them.
 
-needed      claim, seeds, tasks, scale → the configs; with a frame, also the rates that it asks for beyond the grid
-missing     those of them that a frame does not hold
-chosen_lr   the learning rate of an arm: the best validation accuracy over the test seeds
-runs_behind the runs on which a verdict turned
+needed          claim, seeds, tasks, scale → the configs; with a frame, also the rates that it asks for beyond the grid
+missing         those of them that a frame does not hold
+chosen_lr       the learning rate of an arm: the best mean validation over its seeds
+runs_behind     the runs on which a verdict turned
+verdict_runs    the configs of several claims, once each
+train_verdicts  trains what is missing → the run frame, until no arm asks for a further learning rate
+until_grown     the same for any question
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.claims import effects
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.hypotheses import Claim, find_claim
-from mambanorm.claims.judged_on import check_changes, fixed_runs, tasks_of, variants
+from mambanorm.claims.claim import Claim
+from mambanorm.claims.evidence import Evidence, check_changes, fixed_runs, tasks_of, variants
+from mambanorm.claims.hypotheses import CLAIMS, find_claim
+from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
+from mambanorm.claims.rows import run_ids
+from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
 from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, grid, unique
+from mambanorm.training.store import load_runs
+
+VERDICT_TASKS = ("digits", "digits_images")
+"""The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
 
 
 def needed(
@@ -71,29 +81,98 @@ def missing(
 
 
 def chosen_lr(frame: pd.DataFrame, arm: str, task: str, *, scale: str | None = None) -> float:
-    """The learning rate with the best mean validation accuracy over the test seeds; the smaller of equals.
+    """The learning rate of an arm: the best mean validation over its test seeds; the smaller of equals.
 
     A diverged run counts as chance. ValueError if a rate of the grid was not run: a choice among only some would be
     unfair.
     """
-    paired = Evidence(frame, scale).tuned((str(Arm.parse(arm)),), check_task(task))
-    if paired.gaps or not paired.seeds:
-        why = (*paired.gaps, *paired.left_out, "no test run")[0]
-        raise ValueError(f"{arm} is not tuned on {task}: {why}. Train it first, see mambanorm.needed")
-    return float(paired.chosen[0])
+    name = str(Arm.parse(arm))
+    runs = Evidence(frame, scale).tuned((name,), check_task(task))
+    if runs.gaps or not runs.usable(0):
+        raise ValueError(
+            f"{arm} is not tuned on {task}: {(*runs.gaps.values(), *runs.left_out)[0]}. Train it first, see "
+            "mambanorm.needed"
+        )
+    return float(runs.lr[0])
 
 
 def runs_behind(verdict: Verdict, frame: pd.DataFrame, evidence: Evidence | None = None) -> pd.DataFrame:
     """The runs behind the comparison that decides: the rows of its arms on its task, at the learning rates that the
     decision used. No row for a claim that was not run. `evidence`: of the frame, if it has been read."""
-    if not verdict.decided_by:
+    if not verdict.n_seeds:
         return frame.iloc[:0]
-    evidence = evidence or Evidence(frame, verdict.scale)
-    ids = [
-        name
-        for row in verdict.records
-        if verdict.decided_by in (f"{row['comparison']} on {row['task']}", row["comparison"])
-        and row["task"] in verdict.tasks
-        for name in effects.run_ids(verdict.claim, evidence, row["task"], row["comparison"])
+    evidence, row = evidence or Evidence(frame, verdict.scale), verdict.turns_on
+    return frame[frame.run_id.isin(run_ids(verdict.claim, evidence, row["task"], row["comparison"]))]
+
+
+def verdict_runs(
+    claims: Iterable[str] | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    scale: str | None = None,
+    runs_dir: str | Path | None = None,
+    frame: pd.DataFrame | None = None,
+) -> list[RunConfig]:
+    """The configs that the claims need (None = all claims, those seeds and tasks that the protocol plans: 8 seeds and
+    VERDICT_TASKS, at evening its own).
+
+    The results of `frame` (None = those of the store, of the seeds that are asked for: no other run is looked at) may
+    ask for learning rates beyond the three of every arm.
+    """
+    scale = default_scale() if scale is None else scale
+    tasks = (TRAINED_TASKS if scale == "evening" else VERDICT_TASKS) if tasks is None else tasks
+    asked = [
+        (claim, check_seeds(planned_seeds(claim.id, scale) if seeds is None else seeds, scale))
+        for claim in map(find_claim, _listed(claims))
     ]
-    return frame[frame.run_id.isin(ids)]
+    if frame is None:  # without the seeds that no claim asks for, of which a store may hold many more
+        frame = load_runs(runs_dir, scale=scale, seed=sorted({seed for _, own in asked for seed in own}))
+    return unique(config for claim, own in asked for config in needed(claim, own, tasks, scale, _of(frame, own)))
+
+
+def _of(frame: pd.DataFrame, seeds: Iterable[int]) -> pd.DataFrame:
+    """The runs of these seeds: others do not make their grids grow."""
+    return frame[frame.seed.isin(list(seeds))] if len(frame) else frame
+
+
+def _listed(claims: str | Claim | Iterable[str | Claim] | None) -> list[str | Claim]:
+    """All claims for None; a single claim becomes a list of one. ValueError for an empty list."""
+    if claims is None or isinstance(claims, str | Claim):
+        return list(CLAIMS) if claims is None else [claims]
+    if not (claims := list(claims)):
+        raise ValueError("claims must be a list of claims such as ['H1s'], got []")
+    return claims
+
+
+def train_verdicts(
+    claims: Iterable[str] | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    tasks: Iterable[str] | None = None,
+    scale: str | None = None,
+    runs_dir: str | Path | None = None,
+    **engine: Any,
+) -> pd.DataFrame:
+    """Trains what the claims lack and returns their run frame with its summaries; `engine` = sweep's scheduler,
+    workers, client, progress. Rows of runs that could not be trained have status "failed"."""
+    scale = default_scale() if scale is None else scale
+    claims = _listed(claims)
+    asked = dict(seeds=seeds, tasks=tasks, scale=scale, runs_dir=runs_dir)
+    frame, _ = until_grown(lambda: verdict_runs(claims, **asked), runs_dir, **engine)
+    return with_summaries(frame, runs_dir)
+
+
+def until_grown(
+    ask: Callable[[], list[RunConfig]], runs_dir: str | Path | None, **engine: Any
+) -> tuple[pd.DataFrame, list[RunConfig]]:
+    """Trains what is asked for, again and again until its results ask for no more; a round adds a rate to some arms.
+    ValueError if nothing is asked for."""
+    from mambanorm.training.sweep import sweep  # here: what a claim needs is told without torch and Dask
+
+    configs: list[RunConfig] = []
+    if not ask():
+        raise ValueError("there is nothing to train: none of these claims is about these tasks (see `mambanorm tasks`)")
+    while (more := ask()) != configs:
+        configs, frame = more, sweep(more, runs_dir=runs_dir, **engine)
+    return frame, configs

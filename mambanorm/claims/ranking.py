@@ -1,7 +1,8 @@
 """Which arm to take: chosen by validation, then held against every other arm by test accuracy.
 
-Cross-fitted as all of the verdicts: on seed k the arm is held against the others that the *other* seeds choose, so no
-winner's curse enters the differences.
+As in the verdicts each arm has one learning rate, and accuracies are those of runs that finished, with the diverged
+ones told beside. The chosen arm's own lead is a little flattered, because its validation shares the luck of its seeds
+with its test: what is told "not told apart" is safe to take instead.
 """
 
 from __future__ import annotations
@@ -12,12 +13,10 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims.comparisons import UNITS
-from mambanorm.claims.evidence import Evidence, splits_of
+from mambanorm.claims import rule
+from mambanorm.claims.claim import UNITS
+from mambanorm.claims.evidence import Evidence, kind_of
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.claims.judged_on import kind_of
-from mambanorm.claims.protocol import ONE_SIDED
-from mambanorm.study.intervals import t_quantile
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
@@ -37,34 +36,35 @@ def ranking(
     frame: pd.DataFrame, task: str, *, scale: str | None = None, arms: Iterable[str] | None = None
 ) -> pd.DataFrame:
     """One row an arm, by mean validation accuracy, the chosen one first: arm, who (names it), lr, validation, mean, sd,
-    n, diverged, and how far it lies behind the arm that the other seeds choose: behind, low, high (95 %, simultaneous
-    over all arms, wider by the splits' overlap), per_seed, told, unit. Accuracies in per cent, differences in points
-    (unit "pp"); of language models "bits a character", the losses with a minus.
+    n, diverged, all on the seeds that every arm has, and how far it lies behind the chosen one on the seeds that both
+    finished: behind, low, high (95 %, simultaneous over all arms), per_seed, told, unit. Accuracies in per cent,
+    differences in points (unit "pp"); of language models "bits a character", the losses with a minus.
 
     arms: those to choose from (None = all that a claim tunes); the others are neither chosen nor compared.
     Arms that are not tuned are left out. ValueError if none is left, or with fewer than two test seeds.
     """
     evidence, kind = Evidence(frame, scale), kind_of(task)
     allowed = set(tuned_arms(kind) if arms is None else arms)
-    arms = [arm for arm in tuned_arms(kind) if arm in allowed and not evidence.tuned((arm,), task).gaps]
-    paired = evidence.tuned(tuple(arms), task)
-    n = len(paired.seeds)
-    if n < 2:
+    arms = (arm for arm in tuned_arms(kind) if arm in allowed and not evidence.tuned((arm,), task).gaps)
+    runs = evidence.tuned(tuple(arms), task)
+    shared = np.isin(runs.seeds, runs.whole_seeds)
+    if not runs.arms or shared.sum() < 2:
         raise ValueError(f"no arm is tuned and tested on task {task!r} at scale {evidence.scale}: see mambanorm.needed")
-    measured = "bits" if kind == "language" else "score"
-    score, validation = paired.columns[measured], paired.columns["validation"].mean(axis=1)
-    best = np.round(paired.promise, 9).argmax(axis=0)  # by seed, on the others
-    chosen, ratio = int(validation.argmax()), splits_of(task, evidence.scale).ratio
-    rows = []
-    for i in np.argsort(-validation, kind="stable"):
-        gap = score[best, np.arange(n)] - score[i]
-        half = t_quantile(n - 1, ONE_SIDED / max(len(arms) - 1, 1)) * gap.std(ddof=1) * np.sqrt(1 / n + ratio)
-        low, high = (np.nan, np.nan) if i == chosen else (gap.mean() - half, gap.mean() + half)
+    scores = runs.finished(measured := "bits" if kind == "language" else "score")[:, shared]
+    n, mean = rule.interval(scores)
+    validation = runs.at("validation")[:, shared].mean(axis=1)
+    order = np.argsort(-validation, kind="stable")
+    chosen, level, rows = order[0], rule.ONE_SIDED / max(len(order) - 1, 1), []
+    for i in order:
+        gap = scores[chosen] - scores[i]
+        gap = gap[np.isfinite(gap)]
+        _, behind, half = rule.interval(gap, level)
+        low, high = (np.nan, np.nan) if i == chosen else (behind - half, behind + half)
         told = "chosen" if i == chosen else "behind" if low > 0 else "ahead" if high < 0 else "not told apart"
-        facts = dict(arm=arms[i], who=NAMED[kind].get(arms[i], ""), lr=paired.chosen[i], validation=validation[i])
-        facts |= dict(mean=score[i].mean(), sd=score[i].std(ddof=1), n=n, diverged=int(paired.diverged[i, 0]))
-        facts |= dict(behind=gap.mean(), low=low, high=high, per_seed=gap.tolist(), told=told)
-        rows.append(facts | dict(unit=UNITS[measured]))
+        facts = dict(arm=runs.arms[i], who=NAMED[kind].get(runs.arms[i], ""), lr=runs.lr[i], validation=validation[i])
+        facts |= dict(mean=mean[i], sd=np.nanstd(scores[i], ddof=1), n=n[i])
+        facts |= dict(diverged=int(shared.sum() - n[i]), behind=float(behind), low=low, high=high)
+        rows.append(facts | dict(per_seed=gap.tolist(), told=told, unit=UNITS[measured]))
     return pd.DataFrame(rows)
 
 

@@ -22,9 +22,9 @@ from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import CHECKOUT, KIT, default_scale
 from mambanorm.basics.text import plural
 from mambanorm.claims import hypotheses
+from mambanorm.claims.evidence import kind_of
 from mambanorm.claims.hypotheses import CLAIMS
-from mambanorm.claims.judged_on import kind_of
-from mambanorm.claims.needed import needed
+from mambanorm.claims.needed import needed, until_grown
 from mambanorm.claims.protocol import (
     CEILING_TASK,
     EVENING_SEEDS,
@@ -37,7 +37,6 @@ from mambanorm.claims.protocol import (
     commit_in_force,
 )
 from mambanorm.claims.summaries import with_summaries
-from mambanorm.claims.verdict_runs import until_grown
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import (
     BUDGETS,
@@ -193,9 +192,8 @@ def known_runs(scale: str, runs_dir: str | Path | None, before: pd.DataFrame | N
 
 
 def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None:
-    """What the file holds already, without the runs of versions of the protocol that asked for others; None = no file
-    yet. ValueError for a file that is no recorded frame of the scale, which recording would spoil, and OSError for a
-    folder that cannot be written to."""
+    """What the file holds already; None = no file yet. ValueError for a file that is no recorded frame of the scale,
+    which recording would spoil, and OSError for a folder that cannot be written to."""
     path = (recorded_path(scale) if path is None else path).resolve()
     if not CHECKOUT and KIT in path.parents:
         raise ValueError("the kit's own results are recorded in a checkout of the project: name a file, with --out")
@@ -211,16 +209,13 @@ def recorded_before(scale: str, path: Path | None = None) -> pd.DataFrame | None
         wrong = "it holds a run twice"
     if not wrong and set(frame.scale) - {scale}:
         wrong = f"it holds runs of scale {sorted(set(frame.scale) - {scale})[0]}"
-    if not wrong and not set(frame.protocol) <= set(range(1, VERSION + 1)):
-        wrong = f"it was recorded under another protocol than 1 to {VERSION}"
+    if not wrong and not set(frame.protocol) <= set(SAME_RUNS):
+        wrong = f"it was recorded under another protocol than {SAME_RUNS[0]} to {VERSION}"
     if wrong:
         raise ValueError(
             f"{path} is no frame to go on with: {wrong}. Move it away, or let the new one go elsewhere (--out)"
         )
-    kept = frame[frame.protocol.isin(SAME_RUNS)]
-    if len(kept) < len(frame):
-        print(f"{plural(len(frame) - len(kept), 'recorded run')} of older versions of the protocol will be left out")
-    return kept
+    return frame
 
 
 def record_results(

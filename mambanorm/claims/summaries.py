@@ -17,7 +17,6 @@ is NaN for a run that its claim does not look at.
                         the blocks and the first ROWS test rows; 0 where the run ended non-finite. A model is run for it
     late_gain           of language models: by how many bits a character the last tenth of the steps lowered the best
                         validation loss
-    bits_1 … bits_16    of language models: bits a character, with a minus, on consecutive parts of the test text
     noise, rotation     accuracy on corrupted test rows, mean over the severities of study/robustness.py (A3); a model
                         is run for it
 """
@@ -32,9 +31,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mambanorm.arms import Arm
-from mambanorm.claims.autonorm import CORRUPTED
-from mambanorm.claims.comparisons import TEXT_PARTS
+from mambanorm.claims.claim import CORRUPTED, NONE
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
@@ -42,8 +39,7 @@ from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.training.result import DamagedRun, StoredRun
 from mambanorm.training.store import find_run, stored_run
 
-NONE = str(Arm("None", "None"))
-COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *TEXT_PARTS, *CORRUPTED)
+COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *CORRUPTED)
 ROWS = 256
 """Test rows whose scan is looked at (headroom)."""
 Reader = Callable[[StoredRun], dict[str, float]]
@@ -137,12 +133,10 @@ def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
 
 
 def text_facts(run: StoredRun) -> dict[str, float]:
-    """What the last tenth of the steps was worth to a language model, and its loss on the parts of the test text."""
+    """What the last tenth of the steps was worth to a language model."""
     losses = run.curves.dropna(subset=["val_loss"])
     before = losses.val_loss[losses.step <= 0.9 * run.config.steps].min()
-    of_parts = [-part.mean() / math.log(2) for part in np.array_split(run.predictions["loss"], len(TEXT_PARTS))]
-    late_gain = float(before - losses.val_loss.min()) / math.log(2)
-    return dict(late_gain=late_gain) | dict(zip(TEXT_PARTS, map(float, of_parts), strict=True))
+    return dict(late_gain=float(before - losses.val_loss.min()) / math.log(2))
 
 
 def corrupted_facts(run: StoredRun) -> dict[str, float]:

@@ -1,97 +1,113 @@
-"""A claim and a run frame → a verdict: reproduced, contradicted, ≈ threshold, inconclusive, not testable, …
+"""A claim and a run frame → a verdict: reproduced, contradicted, ≈ threshold, open or not judged.
 
-The rule is the same for every claim (protocol.py has its versions, PROTOCOL.md all of it in words). Each comparison
-gives one number a seed (arms are paired by their seeds) and from these a mean with an interval, which is held against a
-threshold (effects.py). Of the m comparisons that decide, at least u have to hold (u = m where a claim says "every"):
+rule.py has the rule, PROTOCOL.md says it in words. Of the m comparisons that decide a claim, u have to hold (u = m
+where a claim says "every"):
 
     reproduced      u of them hold
     contradicted    so many fail that u can no longer hold
-    inconclusive    neither; more seeds could tell, and how many is said
-    ≈ threshold     neither; the effect is told to lie at the threshold, so more seeds would tell nothing else
-    not testable    neither; these runs cannot tell: at a ceiling or at chance, no variance, a learning rate at the edge
-                    of its grid, out of reach, or too imprecise for any number of seeds
-    sketch          the same picture from fewer than 6 seeds, or with a run of the protocol missing: no verdict
-    not run         nothing to compare
+    open            neither; more seeds could tell, and how many is said
+    not judged      neither; comparisons that are not judged could tell, and the reason is said
+    ≈ threshold     neither; the effect is told to lie at the threshold
 
-A diverged run is scored as chance and never left out; the rate of divergence stands beside. On several tasks a claim is
-reproduced if it is reproduced on each task, contradicted if it is contradicted on one and reproduced on none. A task
-that cannot tell for another reason than imprecision says nothing.
+How good finished runs are decides the word; how often runs diverge stands beside it, always, and is added to the word
+where the better side is told to diverge more often. On several tasks a claim is reproduced if it is reproduced on each
+task, contradicted if it is contradicted on one and reproduced on none; a task on which it is not judged says nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mambanorm.claims import effects
-from mambanorm.claims.cautions import cautions, how_many_hold, missing_runs
-from mambanorm.claims.comparisons import NONE
-from mambanorm.claims.effects import STATES, Row
-from mambanorm.claims.evidence import Evidence
-from mambanorm.claims.gaps import label
-from mambanorm.claims.hypotheses import CLAIMS, CONTROL, Claim, find_claim
-from mambanorm.claims.judged_on import check_changes, tasks_of, variants
-from mambanorm.claims.protocol import CEILING_TASK, VERSION
-from mambanorm.study.tables import SKETCH_BELOW, points
+from mambanorm.claims.claim import NONE, Claim
+from mambanorm.claims.evidence import Evidence, check_changes, label, shared_rows, tasks_of, variants
+from mambanorm.claims.hypotheses import CONTROL, find_claim
+from mambanorm.claims.protocol import ONE_POOL, VERSION
+from mambanorm.claims.rows import Row, divergence, rows_of
+from mambanorm.claims.rule import STATES, VERDICTS, decide, more_often
+from mambanorm.study.intervals import clopper_pearson, fisher
+from mambanorm.study.tables import points
 
-VERDICTS = ("reproduced", "contradicted", "≈ threshold", "inconclusive", "not testable", "sketch", "not run")
 TOLD = VERDICTS[:4]
-"""Those that count where several tasks make one verdict."""
+"""The words that runs can say; the last one says that they cannot."""
 BY_SEED = ("pp", "bits a character")
 """Units of effects that are the mean of one number a seed."""
 COLUMNS = ["task", "comparison", "effect", "low", "high", "n", "threshold", "unit", "state", "why", "decides", "paper"]
 COLUMNS += ["seeds_to_tell", "plain", "per_seed"]
-
-__all__ = ["CLAIMS", "VERDICTS", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
     """What the runs say of a claim. `effect` and `ci`, its bounds, are those of the comparison that decides, in `unit`.
 
-    rows: one a task and comparison, columns COLUMNS (state as in effects.py; paper = the same comparison in the paper's
+    rows: one a task and comparison, columns COLUMNS (state as in rule.py; paper = the same comparison in the paper's
     numbers, NaN if not printed; per_seed = list). divergence: one row a task and arm with diverged, n, rate, low, high
-    (exact), p (Fisher, against the claim's reference arm). beside: what the same runs say at other settings, none of
-    which decides. seeds_to_tell: how many seeds would tell, had they the same effect and spread; None unless
-    inconclusive. protocol: the version of the rule.
+    (exact). beside: what the same runs say at other settings and on other tasks, none of which decides. seeds_to_tell:
+    how many seeds would tell, had they the same effect and spread; None unless open. protocol: the version of the rule.
     """
 
     claim: Claim
     verdict: str
-    effect: float
-    ci: tuple[float, float]
-    n_seeds: int
-    caveats: tuple[str, ...]
     scale: str
     tasks: tuple[str, ...]
-    decided_by: str  # the comparison, and its task where there are several
-    paper: float  # the same in the paper's numbers, NaN if it does not print them
-    threshold: float
-    unit: str
-    per_seed: tuple[float, ...]
-    plain: tuple[float, float]  # the 95 % t-interval of the seeds, without what widens `ci`
     by_task: dict[str, str]
     records: tuple[Row, ...]
     diverged: tuple[Row, ...]
-    seeds_to_tell: int | None = None
+    turns_on: Row | None = None  # the record of the comparison that decides; None where nothing was made
+    caveats: tuple[str, ...] = ()
     protocol: int = VERSION
     beside: dict[str, Verdict] = field(default_factory=dict)
 
+    def _of_decision(self, name: str, otherwise: Any) -> Any:
+        return self.turns_on[name] if self.n_seeds else otherwise
+
     @property
-    def turns_on(self) -> Row | None:
-        """The record of the comparison that decides; None where nothing was made."""
-        found = (
-            row
-            for row in self.records
-            if row["task"] in self.tasks
-            and self.decided_by in (f"{row['comparison']} on {row['task']}", row["comparison"])
-        )
-        return next(found, None) if self.decided_by else None
+    def n_seeds(self) -> int:
+        return self.turns_on["n"] if self.turns_on else 0
+
+    @property
+    def effect(self) -> float:
+        return self._of_decision("effect", np.nan)
+
+    @property
+    def ci(self) -> tuple[float, float]:
+        return self._of_decision("low", np.nan), self._of_decision("high", np.nan)
+
+    @property
+    def plain(self) -> tuple[float, float]:
+        """The 95 % interval, where the bounds of `ci` have other levels."""
+        return self._of_decision("plain", (np.nan, np.nan))
+
+    @property
+    def paper(self) -> float:
+        return self._of_decision("paper", np.nan)
+
+    @property
+    def threshold(self) -> float:
+        return self._of_decision("threshold", self.claim.threshold)
+
+    @property
+    def unit(self) -> str:
+        return self._of_decision("unit", self.claim.unit)
+
+    @property
+    def per_seed(self) -> tuple[float, ...]:
+        return tuple(self._of_decision("per_seed", ()))
+
+    @property
+    def seeds_to_tell(self) -> int | None:
+        return self._of_decision("seeds_to_tell", None) if self.verdict == "open" else None
+
+    @property
+    def decided_by(self) -> str:
+        """The comparison, and its task where there are several."""
+        if not self.n_seeds:
+            return ""
+        return self.turns_on["comparison"] + (f" on {self.turns_on['task']}" if len(self.tasks) > 1 else "")
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -100,6 +116,36 @@ class Verdict:
     @property
     def divergence(self) -> pd.DataFrame:
         return pd.DataFrame(self.diverged)
+
+    @property
+    def said(self) -> str:
+        """The word, with what is told of divergence: `reproduced, but None→GN diverges more often`."""
+        finish = self._of_decision("finish", None)
+        if finish is None or self.verdict not in VERDICTS[:2]:
+            return self.verdict
+        ahead, behind = finish[:2], finish[2:]
+        if self.verdict == "contradicted":
+            ahead, behind = behind, ahead
+        who = self.sides[self.verdict == "contradicted"]
+        return f"{self.verdict}, but {who} diverges more often" if more_often(*ahead, *behind) else self.verdict
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The arm on either side of the comparison that decides, or how many they are."""
+        name = self.turns_on["comparison"]
+        weights = next(c.weights for c in self.claim.comparisons if c.name == name)
+        arms = [[arm for arm, weight in weights.items() if sign * weight > 0] for sign in (1, -1)]
+        texts = ("the side of the claim", "the other side")
+        return tuple(label(a[0]) if len(a) == 1 else text for a, text in zip(arms, texts, strict=True))
+
+    @property
+    def stability(self) -> str:
+        """`diverged at their rates: None→GN 0 of 12 [0, 26 %], GN→None 1 of 12 [0, 38 %]`; "" where it is not asked."""
+        finish = self._of_decision("finish", None)
+        if finish is None:
+            return ""
+        counts = zip(self.sides, (finish[:2], finish[2:]), strict=True)
+        return "diverged at their rates: " + ", ".join(f"{who} {k_of_n(k, n)}" for who, (k, n) in counts if n)
 
     @property
     def amount(self) -> str:
@@ -113,18 +159,16 @@ class Verdict:
     @property
     def brief(self) -> str:
         """`contradicted (GN→GN − IN→IN: −20.3 points [−32.9, −7.6])`"""
-        return f"{self.verdict} ({self.decided_by}: {self.amount})" if self.n_seeds else self.verdict
+        return f"{self.said} ({self.decided_by}: {self.amount})" if self.n_seeds else self.verdict
 
     @property
     def reason(self) -> str:
-        """What a reader asks next: how many seeds would tell, or why these runs cannot; "" for other verdicts."""
-        if self.seeds_to_tell:
+        """What a reader asks next: how many seeds would tell, or why it is not judged; "" for other words."""
+        if self.verdict == "open" and self.seeds_to_tell:
             return f"about {self.seeds_to_tell} new seeds would tell"
-        if self.verdict not in ("inconclusive", "not testable"):
+        if self.verdict not in VERDICTS[3:]:
             return ""
-        if not self.decided_by:
-            return self.caveats[0]
-        return self.turns_on["why"] if self.turns_on else ""
+        return self.turns_on["why"] if self.turns_on else self.caveats[0] if self.caveats else "not run"
 
     @property
     def count(self) -> str:
@@ -154,11 +198,12 @@ class Verdict:
         if not {NONE, CONTROL} <= set(rows):
             return ""
         counts = (f"{label(arm)} failed in {rows[arm]['diverged']} of {rows[arm]['n']} runs" for arm in (NONE, CONTROL))
-        return f"with the most blocks and the highest rate {', '.join(counts)} (Fisher p = {rows[CONTROL]['p']:.2g})"
+        p = fisher(*(rows[arm][name] for arm in (NONE, CONTROL) for name in ("diverged", "n")))
+        return f"with the most blocks and the highest rate {', '.join(counts)} (Fisher p = {p:.2g})"
 
     @property
     def at_odds(self) -> dict[str, Verdict]:
-        """The part of `beside` that a reader must not miss: another verdict, or an effect outside this interval."""
+        """The part of `beside` that a reader must not miss: another word, or an effect outside this interval."""
         low, high = self.ci
 
         def alike(other: Verdict) -> bool:
@@ -169,7 +214,7 @@ class Verdict:
 
     @property
     def fidelity(self) -> str:
-        """What the verdict is based on: "protocol 2, quick scale, digits, not the paper's Breakfast"."""
+        """What the verdict is based on: "protocol 10, quick scale, digits, not the paper's Breakfast"."""
         if not self.tasks:
             return "–"
         same = self.scale == "paper" and self.claim.printed_on.lower().replace("-", "") in self.tasks
@@ -177,6 +222,22 @@ class Verdict:
         unasked = ", which the paper does not ask" if self.claim.beyond else ", a kind of task that the paper has not"
         other = "" if same else f", not the paper's {place}" if place else unasked
         return f"protocol {self.protocol}, {self.scale} scale, {', '.join(self.tasks)}{other}"
+
+
+def k_of_n(k: int, n: int) -> str:
+    low, high = clopper_pearson(k, n)
+    return f"{k} of {n} [{100 * low:.0f}, {100 * high:.0f} %]"
+
+
+def how_many_hold(rows: Sequence[Row]) -> str:
+    """`3 of 5 comparisons hold` of those that decide, if these are several; and of those that only stand beside."""
+    deciding, beside = ([row["state"] for row in rows if row["n"] and row["decides"] == it] for it in (True, False))
+    texts = [f"{deciding.count('holds')} of {len(deciding)} comparisons hold"] if len(deciding) > 1 else []
+    texts += [f"{beside.count('holds')} of {len(beside)} shown beside hold"] if beside else []
+    return ", ".join(texts)
+
+
+# ------------------------------------------------------------------------------------------------------------- judging
 
 
 def judge(
@@ -191,40 +252,29 @@ def judge(
 
     `frame`: load_runs(), with the columns of summaries.with_summaries for the claims on the inside (H10…H12). It may
     hold any other runs as well.
-    `tasks` None = those of the frame that the claim is about; at evening the check of the ceiling stands beside, and
-    decides nothing. `changes`: judge the runs that differ from those of the
-    scale in these fields, such as dict(d_model=16). ValueError for an unknown claim, for a frame that mixes scales
-    unless `scale` names one, for one recorded under another version of the protocol, and for `changes` of a claim of
-    §4.6, whose settings are part of the question.
+    `tasks` None = those of the frame that the claim is about; at evening those of ONE_POOL stand beside, and decide
+    nothing. `changes`: judge the runs that differ from those of the scale in these fields, such as dict(d_model=16).
+    ValueError for an unknown claim, for a frame that mixes scales unless `scale` names one, for one recorded under
+    another protocol, and for `changes` of a claim of §4.6, whose settings are part of the question.
     """
     claim, evidence = find_claim(claim_id), Evidence(frame, scale, changes=changes)
     check_changes(claim, changes)
     asked = tasks_of(claim, evidence.tasks if tasks is None else tasks, evidence.scale)
-    ceiling = [task for task in asked if tasks is None and (evidence.scale, task) == ("evening", CEILING_TASK)]
-    asked = [task for task in asked if task not in ceiling]
+    pools = [task for task in asked if tasks is None and evidence.scale == "evening" and task in ONE_POOL]
+    asked = [task for task in asked if task not in pools]
     verdict = _judge_all(claim, evidence, asked)
-    if verdict.verdict not in VERDICTS[:5]:
-        return verdict
-    others = {
-        name: Evidence(frame, evidence.scale, i) for i, name in list(enumerate(variants(claim, evidence.scale)))[1:]
-    }
-    beside = {name: _judge_all(claim, other, asked) for name, other in others.items()}
-    beside |= {f"{task}, a check of the ceiling": _judge_all(claim, evidence, [task]) for task in ceiling}
+    beside = {f"{task}, one pool of rows that decides no claim": _judge_all(claim, evidence, [task]) for task in pools}
+    for i, name in list(enumerate(variants(claim, evidence.scale)))[1:]:
+        beside[name] = _judge_all(claim, Evidence(frame, evidence.scale, i), asked)
+    beside = {name: other for name, other in beside.items() if other.n_seeds}
     texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
+    if pools and not asked and beside:  # it has been run, where nothing is decided
+        return replace(verdict, caveats=(*texts, *filter(None, [claim.note])), beside=beside)
     return replace(verdict, caveats=verdict.caveats + texts, beside=beside)
 
 
-def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
-    """One verdict from the tasks; those that were run share the level at which a claim is contradicted."""
-    findings = [judge_task(claim, evidence, task) for task in tasks]
-    run = sum(finding.verdict not in ("sketch", "not run") for finding in findings)
-    if run > 1:
-        findings = [judge_task(claim, evidence, task, run) for task in tasks]
-    return combine(claim, evidence, findings)
-
-
 @dataclass(frozen=True, eq=False)
-class Finding:
+class OfTask:
     """What one task says of a claim."""
 
     task: str
@@ -234,57 +284,43 @@ class Finding:
     caveats: list[str]
     divergence: list[Row]
 
-    @property
-    def counts(self) -> bool:
-        """Whether it takes part where several tasks make one verdict. A task that cannot tell, whatever the seeds, says
-        nothing; one that is only too imprecise has not reproduced the claim."""
-        imprecise = any(row["state"] == "imprecise" and row["decides"] for row in self.rows)
-        return self.verdict in TOLD or (self.verdict == "not testable" and imprecise)
+
+def _judge_all(claim: Claim, evidence: Evidence, tasks: list[str]) -> Verdict:
+    """One verdict from the tasks; those that were run share the level at which a claim is contradicted."""
+    found = [judge_task(claim, evidence, task) for task in tasks]
+    run = sum(one.decisive is not None for one in found)
+    if run > 1:
+        found = [judge_task(claim, evidence, task, run) for task in tasks]
+    return combine(claim, evidence, found)
 
 
-def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> Finding:
-    rows = effects.rows_of(claim, evidence, task, tasks)
-    found = [row for row in rows if row["n"]]
-    gaps, left_out = missing_runs(claim, evidence, task)
-    diverged = effects.divergence(claim, evidence, task)
-    deciding = [row for row in found if row["decides"]]
-    if claim.runs in ("growth", "failing") and evidence.paired(claim, task).calm:
-        return Finding(task, "not testable", [], None, ["the failure did not occur in any seed", *left_out], diverged)
-    if not deciding:
-        return Finding(task, "not run", [], None, gaps + left_out, diverged)
-    whole = all(row["n"] for row in rows if row["decides"]) and not gaps
-    enough = min(row["n"] for row in found) >= SKETCH_BELOW
-    verdict = decide(claim, deciding) if whole and enough else "sketch"
-    caveats = gaps + left_out + cautions(claim, evidence, task, rows, diverged, verdict in VERDICTS[:5])
-    return Finding(task, verdict, rows, decisive(claim, deciding, verdict), caveats, diverged)
-
-
-def decide(claim: Claim, rows: list[Row]) -> str:
-    """The rule, from the states of the m rows that decide."""
-    m, states = len(rows), Counter(row["state"] for row in rows)
-    hold_at_least = claim.at_least or m
-    fail_at_least = m - hold_at_least + 1
-    if states["holds"] >= hold_at_least:
-        return "reproduced"
-    if states["fails"] >= fail_at_least:
-        return "contradicted"
-
-    def could_be_told(*unsettled: str) -> bool:
-        """Whether the claim could still be decided if every row in these states were told."""
-        more = sum(states[state] for state in unsettled)
-        return states["holds"] + more >= hold_at_least or states["fails"] + more >= fail_at_least
-
-    if could_be_told("open"):
-        return "inconclusive"
-    return "not testable" if could_be_told("open", "imprecise", "untestable") else "≈ threshold"
+def judge_task(claim: Claim, evidence: Evidence, task: str, tasks: int = 1) -> OfTask:
+    rows = rows_of(claim, evidence, task, tasks)
+    deciding = [row for row in rows if row["decides"]]
+    verdict = str(decide(np.array([row["state"] for row in deciding]), claim.at_least))
+    on = decisive(claim, deciding, verdict) if any(row["n"] for row in deciding) else None
+    diverged = divergence(claim, evidence, task)
+    runs = evidence.runs(claim, task) if claim.runs != "failure" else None
+    caveats = ["the failure did not occur in any seed"] if runs is not None and runs.calm else []
+    caveats += [] if on else list(dict.fromkeys(row["why"] for row in deciding if row["why"]))
+    caveats += [] if runs is None else runs.left_out
+    lost = [row for row in diverged if row["diverged"]]
+    caveats += [f"{label(row['arm'])} diverged at its rate: {k_of_n(row['diverged'], row['n'])}" for row in lost]
+    if on:
+        caveats += [told] if (told := how_many_hold(rows)) else []
+        for why in dict.fromkeys(row["why"] for row in rows if row["why"] and row["state"] in ("open", "not judged")):
+            caveats.append(f"{', '.join(row['comparison'] for row in rows if row['why'] == why)}: {why}")
+        if claim.runs == "tuned" and (shared := shared_rows(task, evidence.scale)):
+            caveats.append(f"the seeds share {shared}: the interval speaks of it alone")
+    return OfTask(task, verdict, rows, on, caveats, diverged)
 
 
 def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
     """The row on which the verdict turns: of those that hold (or fail) the last one that it took, else the nearest."""
     ranked = sorted(rows, key=_strength, reverse=True)
     u = claim.at_least or len(rows)
-    states = {"reproduced": ("holds",), "contradicted": ("fails",), "≈ threshold": ("near",), "inconclusive": ("open",)}
-    mine = [row for row in ranked if row["state"] in states.get(verdict, ("untestable", "imprecise"))]
+    states = {"reproduced": "holds", "contradicted": "fails", "≈ threshold": "near"}
+    mine = [row for row in ranked if row["state"] == states.get(verdict, verdict)]
     if verdict == "reproduced":
         return mine[u - 1]
     if verdict == "contradicted":
@@ -292,65 +328,49 @@ def decisive(claim: Claim, rows: list[Row], verdict: str) -> Row:
     return (mine[0] if u == 1 else mine[-1]) if mine else ranked[min(u, len(ranked)) - 1]
 
 
-def _strength(row: Row) -> tuple[int, float]:
+def _strength(row: Row) -> tuple[bool, int, float]:
     width, margin = row["high"] - row["low"], row["effect"] - row["threshold"]
-    return STATES.index(row["state"]), margin / width if width > 0 else np.inf * np.sign(margin) if margin else 0.0
+    strength = margin / width if width > 0 else np.inf * np.sign(margin) if margin == margin and margin else 0.0
+    return STATES.index(row["state"]), row["n"] > 0, strength
 
 
-def combine(claim: Claim, evidence: Evidence, findings: list[Finding]) -> Verdict:
-    """One verdict from the tasks: those that were told something decide; without one, the others in this order."""
-    ranks = [[f for f in findings if f.verdict == word] for word in ("not testable", "sketch")]
-    counted = next((rank for rank in ([f for f in findings if f.counts], *ranks) if rank), [])
-    verdicts = list(dict.fromkeys(f.verdict for f in counted))
-    verdict = _together(verdicts)
-    disagree = f"the tasks disagree: {', '.join(f'{f.task} {f.verdict}' for f in counted)}"
-    caveats = [disagree] if len(verdicts) > 1 else []
-    caveats += [f"{f.task}: {f.verdict}, not counted" for f in findings if f not in counted and counted]
+def combine(claim: Claim, evidence: Evidence, found: list[OfTask]) -> Verdict:
+    """One verdict from the tasks: those that were told something decide; without one, those that were run."""
+    ranks = [one for one in found if one.verdict in TOLD], [one for one in found if one.decisive]
+    counted = next((rank for rank in ranks if rank), [])
+    verdict = _together(list(dict.fromkeys(one.verdict for one in counted)))
+    disagree = f"the tasks disagree: {', '.join(f'{one.task} {one.verdict}' for one in counted)}"
+    caveats = [disagree] if len({one.verdict for one in counted}) > 1 else []
+    caveats += [f"{one.task}: {one.verdict}, not counted" for one in found if one not in counted and counted]
     several = len(counted) > 1
-    caveats += [f"{f.task}: {text}" if several else text for f in counted for text in f.caveats]
+    caveats += [f"{one.task}: {text}" if several else text for one in counted for text in one.caveats]
     if not counted:
-        caveats += [text for f in findings for text in f.caveats] or [_why_not_run(claim, evidence)]
-    agreeing = [f for f in counted if f.verdict == verdict] or counted
-    deciding = min((f.decisive for f in agreeing if f.decisive), key=_strength, default=None)
-    seeds = deciding["seeds_to_tell"] if verdict == "inconclusive" and deciding else None
-    if seeds:
-        caveats.append(f"about {seeds} new seeds would tell, had they the same effect and spread")
-    name = "" if deciding is None else deciding["comparison"] + (f" on {deciding['task']}" if several else "")
+        caveats += [text for one in found for text in one.caveats] or [_why_not_run(claim, evidence)]
+    agreeing = [one for one in counted if one.verdict == verdict] or counted
     return Verdict(
         claim=claim,
         verdict=verdict,
-        effect=np.nan if deciding is None else deciding["effect"],
-        ci=(np.nan, np.nan) if deciding is None else (deciding["low"], deciding["high"]),
-        n_seeds=0 if deciding is None else deciding["n"],
-        caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
         scale=evidence.scale,
-        tasks=tuple(f.task for f in counted),
-        decided_by=name,
-        paper=np.nan if deciding is None else deciding["paper"],
-        threshold=claim.threshold if deciding is None else deciding["threshold"],
-        unit=claim.unit if deciding is None else deciding["unit"],
-        per_seed=() if deciding is None else tuple(deciding["per_seed"]),
-        plain=(np.nan, np.nan) if deciding is None else deciding["plain"],
-        by_task={f.task: f.verdict for f in findings},
-        records=tuple(row for f in findings for row in f.rows),
-        diverged=tuple(row for f in findings for row in f.divergence),
-        seeds_to_tell=seeds,
+        tasks=tuple(one.task for one in counted),
+        by_task={one.task: one.verdict for one in found},
+        records=tuple(row for one in found for row in one.rows),
+        diverged=tuple(row for one in found for row in one.divergence),
+        turns_on=min((one.decisive for one in agreeing), key=_strength, default=None),
+        caveats=(*caveats, claim.note) if claim.note else tuple(caveats),
     )
 
 
-def _together(verdicts: list[str]) -> str:
+def _together(words: list[str]) -> str:
     """One word from those of the tasks."""
-    if len(verdicts) < 2:
-        return verdicts[0] if verdicts else "not run"
-    if "contradicted" in verdicts and "reproduced" not in verdicts:
+    if len(words) < 2:
+        return words[0] if words else "not judged"
+    if "contradicted" in words and "reproduced" not in words:
         return "contradicted"
-    return "≈ threshold" if set(verdicts) == {"reproduced", "≈ threshold"} else "inconclusive"
+    return "≈ threshold" if set(words) == {"reproduced", "≈ threshold"} else "open"
 
 
 def _why_not_run(claim: Claim, evidence: Evidence) -> str:
     kinds = {"vision": "image task", "language": "language model"}
     if claim.kind in kinds and not tasks_of(claim, evidence.tasks, evidence.scale):
         return f"no {kinds[claim.kind]} has been run"
-    if any(c.column not in ("score", "spread") for c in claim.comparisons) and len(evidence.index):
-        return "the frame has no runs of this claim, or lacks their summaries (summaries.with_summaries)"
     return "the frame has no runs of this claim: see mambanorm.needed"

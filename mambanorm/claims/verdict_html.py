@@ -18,10 +18,11 @@ import numpy as np
 from PIL import Image
 
 from mambanorm.basics.text import plural
-from mambanorm.claims.judged_on import tasks_of
-from mambanorm.claims.protocol import TRAINED_TASKS, levels, planned_seeds
-from mambanorm.claims.verdict import VERDICTS, Verdict
-from mambanorm.claims.verdict_runs import VERDICT_TASKS
+from mambanorm.claims.evidence import tasks_of
+from mambanorm.claims.needed import VERDICT_TASKS
+from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
+from mambanorm.claims.rule import VERDICTS, levels
+from mambanorm.claims.verdict import Verdict
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 STYLE = """<style>
@@ -66,8 +67,7 @@ def verdict_html(
     where `pictures`, every comparison drawn."""
     names = ["claim", "verdict", "what is tested", "effect [bounds]", "your runs" if beside else "paper"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    trained = any(verdict.scale == "evening" for verdict in verdicts)
-    rows = "\n".join(_row(verdict, beside, trained, pictures) for verdict in verdicts)
+    rows = "\n".join(_row(verdict, beside, pictures) for verdict in verdicts)
     return (
         f'{_style()}\n<div class="verdicts">\n<p><strong>{_said(verdicts)}</strong> {html.escape(caption)}</p>\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n{_key()}\n</div>"
@@ -75,13 +75,9 @@ def verdict_html(
 
 
 def _said(verdicts: Sequence[Verdict]) -> str:
-    """`3 reproduced, 2 contradicted.`, scale by scale where there are several."""
-    scales, sentences = list(dict.fromkeys(verdict.scale for verdict in verdicts)), []
-    for scale in scales:
-        words = Counter(verdict.verdict for verdict in verdicts if verdict.scale == scale)
-        said = ", ".join(f"{words[name]} {name}" for name in VERDICTS if words[name])
-        sentences.append(f"At scale {scale}: {said}." if len(scales) > 1 else f"{said}.")
-    return " ".join(sentences)
+    """`3 reproduced, 2 contradicted.`"""
+    words = Counter(verdict.verdict for verdict in verdicts)
+    return ", ".join(f"{words[name]} {name}" for name in VERDICTS if words[name]) + "."
 
 
 def _style() -> str:
@@ -113,10 +109,10 @@ def _pill(word: str) -> str:
     return f'<i class="{_class(word)}">{word}</i>'
 
 
-def _row(verdict: Verdict, beside: Mapping[str, str] | None, trained: bool, pictures: bool) -> str:
+def _row(verdict: Verdict, beside: Mapping[str, str] | None, pictures: bool) -> str:
     """The claim in one line, and what the verdict rests on, folded."""
     claim, found = verdict.claim, bool(verdict.n_seeds)
-    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict, trained)}{_fold(verdict, pictures)}"
+    fold = f"<summary>{html.escape(claim.words)}</summary>{_small_print(verdict)}{_fold(verdict, pictures)}"
     effect = verdict.amount if found else "–"
     last = beside.get(claim.id, "–") if beside else _number(verdict.paper)
     return (
@@ -127,16 +123,14 @@ def _row(verdict: Verdict, beside: Mapping[str, str] | None, trained: bool, pict
     )
 
 
-def _small_print(verdict: Verdict, trained: bool) -> str:
-    """What must not be missed beside the word of a verdict: why it is none, each task's own, how often models failed,
-    how many comparisons hold, other settings that say something else, and that it stands on first epochs where others
-    stand on trained models."""
+def _small_print(verdict: Verdict) -> str:
+    """What must not be missed beside the word of a verdict: why it is not told, each task's own, how often runs
+    diverged, how many comparisons hold, and other settings that say something else."""
     each = ", ".join(f"{task}: {said}" for task, said in verdict.by_task.items())
-    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.failed, verdict.count, verdict.uneven]
+    lines = [verdict.reason, each if len(verdict.by_task) > 1 else "", verdict.said if "but" in verdict.said else ""]
+    lines += [verdict.failed, verdict.stability, verdict.count, verdict.uneven]
     lines += [f"{name}: {other.brief}" for name, other in verdict.at_odds.items()]
-    if trained and verdict.n_seeds and verdict.scale == "quick":
-        lines.append("of models in their first epochs (scale quick), not of trained ones")
-    return "".join(f"<p>{html.escape(line)}</p>" for line in filter(None, lines))
+    return "".join(f"<p>{html.escape(line)}</p>" for line in dict.fromkeys(filter(None, lines)))
 
 
 def _fold(verdict: Verdict, pictures: bool) -> str:
@@ -149,10 +143,10 @@ def _fold(verdict: Verdict, pictures: bool) -> str:
     }
     if not verdict.n_seeds:
         del lines["Decided by"]
-    elif np.isfinite(verdict.plain[0]):
+    elif verdict.plain != verdict.ci:
         low, high = (_number(end) for end in verdict.plain)
         lines["Decided by"] += (
-            f". The plain 95 % interval of its mean is [{low}, {high}]: the bounds are wider by design"
+            f". The 95 % interval of its mean is [{low}, {high}]; the bounds have levels of their own"
         )
     if errors := _errors(verdict):
         lines["Errors"] = errors
@@ -173,12 +167,12 @@ def _errors(verdict: Verdict) -> str:
 
 def _levels(verdict: Verdict) -> str:
     """How many comparisons it takes, and the levels of the ends of their intervals; "" for one that was not run."""
-    counted = max(sum(said not in ("sketch", "not run") for said in verdict.by_task.values()), 1)
     m = max((sum(row["decides"] for row in verdict.records if row["task"] == t) for t in verdict.tasks), default=0)
     if not m:
         return ""
-    needed = f"{verdict.claim.at_least or m} of {m} comparisons have to hold. " if m > 1 else ""
-    low, high = (f"{100 * level:.3g} %" for level in levels(verdict.claim, m, counted))
+    at_least = verdict.claim.at_least
+    needed = f"{at_least or m} of {m} comparisons have to hold. " if m > 1 else ""
+    low, high = (f"{100 * level:.3g} %" for level in levels(m, at_least, len(verdict.tasks)))
     return f" {needed}One-sided levels of the bounds: lower {low}, upper {high}."
 
 

@@ -253,7 +253,7 @@ def scale_help(usual: str = "quick") -> str:
 SEEDS_HELP = "8 stands for 0…7; or a list: 0,3,200 or 8-15"
 JUDGED_SEEDS_HELP = (
     f"{SEEDS_HELP} (default: 8, at scale evening those of the protocol). Only these are judged: seeds that are added "
-    "because a verdict was inconclusive are judged alone, as in 8-15"
+    "because a verdict was open are judged alone, as in 8-15"
 )
 
 

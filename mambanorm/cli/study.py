@@ -60,7 +60,7 @@ def add_verdicts(command: Parser) -> None:
 def verdicts(options: argparse.Namespace) -> int:
     """Trains what the paper's claims lack and prints a verdict for each."""
     from mambanorm import claims
-    from mambanorm.claims.protocol import PROTOCOL, VERSIONS
+    from mambanorm.claims.protocol import DATE, PROTOCOL, VERSION
 
     ids = [claims.find_claim(name).id for name in options.claims or claims.CLAIMS]
     scale = arg.chosen_scale(options)
@@ -73,7 +73,7 @@ def verdicts(options: argparse.Namespace) -> int:
     engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     frame = claims.train_verdicts(ids, **asked, **engine)
     judged = [claims.judge(name, frame, scale=scale) for name in ids]
-    print(f"Protocol {VERSIONS[-1].number} of {VERSIONS[-1].date}, scale {scale}; the rule in words: {PROTOCOL}\n")
+    print(f"Protocol {VERSION} of {DATE}, scale {scale}; the rule in words: {PROTOCOL}\n")
     print("\n".join(map(claims.describe, judged)))
     print("\n" + "\n".join(map(claims.one_line, judged)))
     return report_failed(frame)
@@ -121,23 +121,19 @@ def add_calibrate(command: Parser) -> None:
     command.add_argument("--claims", type=arg.names, metavar="IDS", help="only these: H1s,H8s (default: all)")
     command.add_argument("--scenarios", type=arg.names, metavar="NAMES", help="only these (default: all)")
     command.add_argument("--studies", type=arg.positive, default=1_000, metavar="N", help="a cell (default: 1000)")
-    command.add_argument("--workers", type=arg.positive, default=1, metavar="N", help="processes (default: 1)")
-    command.add_argument(
-        "--record", action="store_true", help="write the table of the repository; broken off, it goes on"
-    )
+    command.add_argument("--record", action="store_true", help="write the table of the repository")
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    """Judges whole made-up studies by the same code."""
+    """Judges made-up studies by the functions of the rule."""
     from mambanorm.basics.settings import CHECKOUT
     from mambanorm.claims import calibration
 
     if options.record and (options.claims or options.scenarios):
         raise ValueError("--record writes the whole table: leave --claims and --scenarios out")
-    cells = calibration.jobs(options.claims, options.scenarios, studies=options.studies)
     if options.record and not CHECKOUT:
         raise ValueError("--record writes a table of the project's repository: it needs a checkout")
-    frame = calibration.calibrate(cells, options.workers, keep=calibration.UNFINISHED if options.record else None)
+    frame = calibration.calibrate(calibration.cells(options.claims, options.scenarios, options.studies))
     print(calibration.calibration_text(frame))
     if options.record:
         print("\n".join(map(str, calibration.record_calibration(frame))))
@@ -174,11 +170,11 @@ COMMANDS = {
         record,
     ),
     "calibrate": Command(
-        "simulate whole studies and print how often the verdicts are wrong, and what they find",
+        "simulate studies and print how often the verdicts are wrong, and what they find",
         [
             "--claims H8s --studies 200",
-            "--claims H1s,H8s --scenarios flat,tails --studies 1000",
-            "--workers 2 --record",
+            '--claims H1s,H8s --scenarios "tied rates,t3" --studies 1000',
+            "--studies 4000 --record",
         ],
         add_calibrate,
         calibrate,

@@ -21,10 +21,8 @@ WORDS = {
     "reproduced": (COMBINATION, "enough of its comparisons lie above their threshold"),
     "contradicted": (NO_NORM, "so many lie below it that the claim cannot hold"),
     "≈ threshold": ("#6B4FA0", "told to lie near the threshold: hardly an effect"),
-    "inconclusive": ("#946500", "not told yet: more seeds could tell"),
-    "not testable": ("#3F4A54", "such runs cannot tell, for the reason given"),
-    "sketch": ("#7A6A58", "fewer than 6 seeds, or runs missing: no verdict"),
-    "not run": (GREY, "nothing to judge"),
+    "open": ("#946500", "not told yet: more seeds could tell, and about how many is said"),
+    "not judged": ("#3F4A54", "such runs cannot tell, for the reason given"),
 }
 """The word of a verdict → its colour (readable on white, and under white), and what it means."""
 
@@ -33,8 +31,7 @@ STATES = {
     "fails": (NO_NORM, "wholly below"),
     "near": ("#6B4FA0", "on both sides, and near it"),
     "open": ("#946500", "on both sides: more seeds could tell"),
-    "imprecise": ("#74653A", "on both sides, and not even 100 seeds would tell"),
-    "untestable": ("#3F4A54", "cannot tell, whatever the number of seeds"),
+    "not judged": ("#3F4A54", "cannot tell, for the reason given"),
 }
 """The state of a comparison → its colour, and where its interval lies."""
 
@@ -44,19 +41,16 @@ ENDS = "its ends are bounds with levels of their own, where it holds and where i
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
     """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
-    its own. A claim may have a row for each task; one that was not run has an empty row. Verdicts of several scales
-    stand scale by scale, with a line between them, and each row names its own. ValueError for no verdict."""
+    its own. A claim may have a row for each task; one that was not run has an empty row. ValueError for no verdict."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
-    scales = list(dict.fromkeys(v.scale for v in verdicts))
-    verdicts = sorted(verdicts, key=lambda v: scales.index(v.scale))
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
     panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
     heights = [0.75 + 0.34 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], panels, strict=True):
-        _verdict_panel(ax, panel, name_scale=len(scales) > 1)
+        _verdict_panel(ax, panel)
     told = [v for v in verdicts if v.n_seeds]
     seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
     where = [", ".join(dict.fromkeys(str(getattr(v, name)) for v in verdicts)) for name in ("protocol", "scale")]
@@ -78,16 +72,15 @@ def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
     return f"grey tick: {threshold}", f"hollow diamond: the paper's own number, on {places}" if places else ""
 
 
-def _verdict_panel(ax: Axes, verdicts: Sequence, name_scale: bool) -> None:
+def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
     for y, verdict in enumerate(verdicts):
         colour = WORDS[verdict.verdict][0]
-        if y and verdict.scale != verdicts[y - 1].scale:
-            ax.axhline(y - 0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
         if verdict.n_seeds:
             seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
-        _said(ax, y, verdict.verdict, _headline(verdict.reason), colour)
-    ax.set_yticks(range(len(verdicts)), [_label(v, name_scale) for v in verdicts])
+        note = ", ".join(filter(None, (verdict.said[len(verdict.verdict) + 2 :], _headline(verdict.reason))))
+        _said(ax, y, verdict.verdict, note, colour)
+    ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
     ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=spelled(verdicts[0].unit))
     _upright(ax)
 
@@ -109,9 +102,8 @@ def _headline(why: str) -> str:
     return re.split(r"[:,(]", why)[0].strip()
 
 
-def _label(verdict, name_scale: bool) -> str:
-    where = [*(verdict.tasks if len(verdict.tasks) == 1 else ()), *([verdict.scale] if name_scale else ())]
-    where = f"  ({', '.join(where)})" if where and verdict.n_seeds else ""
+def _label(verdict) -> str:
+    where = f"  ({verdict.tasks[0]})" if len(verdict.tasks) == 1 and verdict.n_seeds else ""
     return f"{verdict.claim.id}  {verdict.decided_by or verdict.claim.direction}{where}"
 
 
@@ -166,10 +158,9 @@ def fig_claim(verdict) -> Figure:
 
 def note_of(row) -> str:
     """What to know of a comparison that does not tell: how many seeds would, or why these runs cannot; else ""."""
-    if row.state not in ("open", "imprecise", "untestable"):
+    if row.state not in ("open", "not judged"):
         return ""
-    known = pd.notna(row.seeds_to_tell)
-    return f"about {row.seeds_to_tell:.0f} new seeds would tell" if known else _headline(row.why)
+    return f"about {row.seeds_to_tell:.0f} new seeds would tell" if pd.notna(row.seeds_to_tell) else _headline(row.why)
 
 
 def row_name(row, several: bool) -> str:

@@ -8,6 +8,7 @@ it tells of runs to come.
 
     recorded, recorded_runs     the frame of a scale; its rows of some configs;   write_recorded
     recorded_inside             what its runs kept of their inside;               write_inside
+    best_rate                   the rate of an arm, here and in every verdict: the best mean on validation
     own_rate, at_own_rates      the rate at which an arm was best on validation; `grid`, each arm at its own
     weight                      about how many seconds a run takes
 
@@ -171,6 +172,17 @@ def write_inside(arrays: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> 
 SCORES = ("best_val_accuracy", "chance", "best_val_loss", "chance_loss")
 
 
+def best_rate(validation: np.ndarray) -> np.ndarray:
+    """(…,) the index of the rate with the best mean over its seeds, the smaller of equals; a rate that has fewer seeds
+    than another is none to choose. validation: (…, rates, seeds), a diverged run with chance, NaN where there is no
+    run."""
+    there = np.isfinite(validation)
+    runs = there.sum(axis=-1)
+    mean = np.where(there, validation, 0.0).sum(axis=-1) / np.maximum(runs, 1)
+    whole = runs == runs.max(axis=-1, keepdims=True)
+    return np.where(whole, np.round(mean, 9), -np.inf).argmax(axis=-1)
+
+
 @lru_cache(maxsize=8)
 def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
     """What `own_rate` asks of a recorded frame, by run id: task, arm, lr, seed, and the score on validation: accuracy
@@ -187,14 +199,14 @@ def _scores(path: Path, mtime_ns: int) -> pd.DataFrame:
 def _own_rate(path: Path, mtime_ns: int, scale: str, task: str, arm: str) -> tuple[float, tuple[int, ...]] | None:
     frame = _scores(path, mtime_ns)
     mine = frame[(frame.task == task) & (frame.arm == arm)]
-    found = []
-    for lr in sorted(map(float, mine.lr.unique())):
-        own = base_config(task, scale, arm=arm, lr=lr)
-        ids = {own.with_seed(seed).run_id: seed for seed in sorted(map(int, mine.seed.unique()))}
-        if there := [name for name in ids if name in mine.index]:
-            found.append((len(there), mine.score[there].mean(), lr, tuple(ids[name] for name in there)))
-    best = max(found, default=None)
-    return best and best[2:]
+    rates, seeds = (sorted(mine[name].unique().tolist()) for name in ("lr", "seed"))
+    own = [base_config(task, scale, arm=arm, lr=lr) for lr in rates]
+    ids = np.array([[config.with_seed(seed).run_id for seed in seeds] for config in own])
+    scores = mine.score.reindex(ids.ravel()).to_numpy().reshape(ids.shape)
+    if not np.isfinite(scores).any():
+        return None
+    best = best_rate(scores)
+    return rates[best], tuple(seed for seed, score in zip(seeds, scores[best], strict=True) if np.isfinite(score))
 
 
 def own_rate(task: str, arm: str, scale: str) -> tuple[float, tuple[int, ...]] | None:

@@ -1,7 +1,7 @@
 """explore_grid: the 6×6 grid of recorded results; click a cell for its seeds, learning rates and curves.
 
-recorded_cell, recorded_arm    what the recorded results say of an arm on one task, on all of them: a row a seed, at the
-                               learning rate that the other seeds choose
+recorded_cell, recorded_arm    what the recorded results say of an arm on one task, on all of them: a row a seed, at its
+                               learning rate
 recorded_rates                 … at every learning rate
 grid_means                     every pair of the paper's norms → its mean accuracy
 """
@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.colors import to_hex
 
 from mambanorm.arms import PAPER_NORMS, Arm
-from mambanorm.claims.evidence import Evidence, Paired
+from mambanorm.claims.evidence import Evidence, Runs
 from mambanorm.figures.explorers import fig_cell_view
 from mambanorm.figures.style import INK, StudyFigure
 from mambanorm.training.grid import base_config
@@ -40,11 +40,11 @@ def evidence(scale: str) -> Evidence | None:
 
 
 @lru_cache(512)
-def tuned(scale: str, task: str, arm: str) -> Paired | None:
+def tuned(scale: str, task: str, arm: str) -> Runs | None:
     """One arm at its learning rates; None where it is not recorded."""
     known = evidence(scale)
     found = known.tuned((arm,), task) if known is not None and task in known.tasks else None
-    return found if found is not None and found.seeds else None
+    return found if found is not None and found.whole_seeds else None
 
 
 def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
@@ -54,20 +54,21 @@ def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
     found = tuned(scale, task, arm)
     if found is None:
         return pd.DataFrame(columns=COLUMNS)
-    columns = found.columns
-    return pd.DataFrame(
+    there = np.isfinite(found.at("diverged")[0])
+    frame = pd.DataFrame(
         dict(
             scale=scale,
             task=task,
             arm=arm,
             seed=found.seeds,
-            accuracy=columns["score"][0] / 100,
-            chance=columns["chance"][0] / 100,
-            diverged=columns["diverged"][0] > 0,
+            accuracy=found.at("score")[0] / 100,
+            chance=found.at("chance")[0] / 100,
+            diverged=found.at("diverged")[0] > 0,
             lr=found.lr[0],
-            run_id=found.ids[0],
+            run_id=found.ids[0, found.best[0]],
         )
     )[COLUMNS]
+    return frame[there].reset_index(drop=True)
 
 
 def recorded_arm(arm: str) -> pd.DataFrame:
