@@ -90,8 +90,8 @@ SENTENCES = (
 
 
 def findings(frame: pd.DataFrame | None = None) -> list[str]:
-    """A sentence in Markdown for each finding, with its effect and interval and how often either side diverged, from a
-    run frame of trained models (None = the recorded results; then none where no trained models are recorded). A finding
+    """A sentence in Markdown for each finding, with its effect and interval, and how often a side diverged if one did,
+    from a run frame of trained models (None = the recorded results; then none where no trained models are recorded). A finding
     without runs is left out."""
     if frame is None:
         if not recorded_path(STUDY_SCALE).is_file():
@@ -107,12 +107,14 @@ def _said(one: Sentence, read: Evidence) -> str:
     if row is None or row["n"] < 2:
         return ""
     words = {} if one.task in ONE_POOL else dict(holds=one.holds, fails=one.fails)
-    hides = f"; {told.uneven.replace(' pp', '')}" if told.uneven and told.turns_on is row else ""
+    hides = told.uneven.replace(" pp", "") if told.uneven and told.turns_on is row else ""
     one_side, other = (k_of_n(*row["finish"][i : i + 2]) for i in (0, 2))
-    diverged = f"diverged: {one_side} {'on either side' if one_side == other else f'against {other}'}"
-    why = f"; {row['why']}" if row["state"] == "not judged" else ""
-    amount = points(row["effect"], row["low"], row["high"])
-    return f"**{words.get(row['state'], one.open)}** {one.compared}: {amount} ({diverged}{hides}{why})."
+    either = "on either side" if one_side == other else f"against {other}"
+    diverged = f"diverged: {one_side} {either}" if row["finish"][0] or row["finish"][2] else ""
+    why = row["why"] if row["state"] == "not judged" else ""
+    besides = "; ".join(filter(None, (diverged, hides, why)))
+    amount = points(row["effect"], row["low"], row["high"]) + (f" ({besides})" if besides else "")
+    return f"**{words.get(row['state'], one.open)}** {one.compared}: {amount}."
 
 
 def findings_page() -> str:
