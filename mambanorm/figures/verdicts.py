@@ -47,7 +47,7 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
     panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
-    heights = [0.75 + 0.34 * len(panel) for panel in panels]
+    heights = [0.75 + 0.4 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     for ax, panel in zip(axes[:, 0], panels, strict=True):
         _verdict_panel(ax, panel)
@@ -92,9 +92,9 @@ NOT_BY_SEED = ("% of runs", "pp²")
 def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
     """The word at the right of a row, and below it in small what to know of it."""
     place = dict(transform=ax.get_yaxis_transform(), va="center")
-    ax.text(1.01, y - 0.15 * bool(note), word, color=colour, weight="bold", **place)
+    ax.text(1.01, y - 0.2 * bool(note), word, color=colour, weight="bold", **place)
     if note:
-        ax.text(1.01, y + 0.24, note, color=GREY, fontsize=7, **place)
+        ax.text(1.01, y + 0.27, note, color=GREY, fontsize=7, **place)
 
 
 def _headline(why: str) -> str:
@@ -123,7 +123,7 @@ def spelled(unit: str) -> str:
 
 def _upright(ax: Axes) -> None:
     ax.axvline(0, color="#CFCFCF", linewidth=1, zorder=0)
-    ax.locator_params(axis="x", nbins=7)
+    ax.locator_params(axis="x", nbins=5)
     ax.grid(axis="x")
     ax.grid(visible=False, axis="y")
 
@@ -139,7 +139,7 @@ def fig_claim(verdict) -> Figure:
     if not len(rows):
         raise ValueError(f"claim {verdict.claim.id} was not run: there is nothing to draw")
     panels = list(rows.groupby("unit", sort=False))
-    heights = [0.7 + 0.3 * len(panel) for _, panel in panels]
+    heights = [0.7 + 0.38 * len(panel) for _, panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.75, width=8.4, height_ratios=heights)
     several = verdict.rows.task.nunique() > 1
     for ax, (unit, panel) in zip(axes[:, 0], panels, strict=True):
