@@ -90,9 +90,10 @@ SENTENCES = (
 
 
 def findings(frame: pd.DataFrame | None = None) -> list[str]:
-    """A sentence in Markdown for each finding, with its effect and interval, and how often a side diverged if one did,
-    from a run frame of trained models (None = the recorded results; then none where no trained models are recorded). A finding
-    without runs is left out."""
+    """A sentence in Markdown for each finding, with its effect and interval, and how often a side diverged if one did.
+
+    frame: runs of trained models (None = the recorded results; then nothing where no trained models are recorded). A
+    finding without runs is left out."""
     if frame is None:
         if not recorded_path(STUDY_SCALE).is_file():
             return []
