@@ -156,7 +156,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("made", "sizes", "dtype"), [(*case, list(TOLERANCES)[i % 2]) for i, case in enumerate(CASES)], ids=str
+    ("made", "sizes", "dtype"),
+    [(*case, list(TOLERANCES)[i % 2]) for i, case in enumerate(CASES)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_block_with_the_arm_of_a_published_model_is_its_mixer(hf, made, sizes, dtype):
     assert_equal(*made(hf, dtype, **sizes), named, dtype)
