@@ -294,6 +294,7 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     """(B, D, L, N): what the kernel allocates beyond results and gradients."""
     batch, channels, length, size = shape
     arguments = leaves(example(batch, channels, length, size, gate=False))
+    plan = scan_cpu.Plan(batch, length, channels, size, threads=torch.get_num_threads())
     out = selective_scan(**arguments, backend="cpu")
     out.backward(out.detach())  # so that tracemalloc sees neither the kernel loaded nor what torch imports on first use
     allocated, make = [], {}
@@ -313,8 +314,9 @@ def test_extra_memory_is_at_most_five_percent_of_the_states(shape, monkeypatch):
     tracemalloc.stop()
     monkeypatch.undo()
     gradients = 4 * (3 * batch * channels * length + 2 * batch * length * size)  # out, du, ddelta; dB, dC
-    assert gradients < sum(allocated)
-    assert sum(allocated) - gradients + peak <= 0.05 * 4 * math.prod(shape)
+    scratch = 4 * math.prod(plan.scratch_shapes["forward"])  # freed before the backward pass makes its own
+    assert scratch in allocated
+    assert 0 < sum(allocated) - scratch - gradients + peak <= 0.05 * 4 * math.prod(shape)
 
 
 def test_saved_tensors_are_the_inputs_and_the_chunk_states():

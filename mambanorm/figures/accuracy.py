@@ -56,7 +56,7 @@ def scored(frame: pd.DataFrame, arms: Sequence[str] | None = None) -> pd.DataFra
 
 def own_of(fresh: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:
     """The reader's own runs as `scored` has them: no row where there are none."""
-    return runs.iloc[:0] if fresh is None else fresh.assign(percent=100 * fresh.test_accuracy)
+    return runs.iloc[:0] if fresh is None or fresh.empty else fresh.assign(percent=100 * fresh.test_accuracy)
 
 
 def task_panels(frame: pd.DataFrame, *, paper: bool = False, chance: bool = True, height: float = 4.0):
