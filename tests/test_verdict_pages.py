@@ -373,5 +373,6 @@ def test_a_finding_follows_its_runs():
         assert sum(said in sentence for sentence in told) == 1
     assert not any("diverged" in sentence for sentence in told)
     ended = frame.assign(status=frame.status.where(~(worse & frame.seed.isin((20, 21))), "diverged"))
-    assert sum("(diverged: 2 of 12 [2, 48 %] against 0 of 12 [0, 26 %]" in sentence for sentence in findings(ended)) == 2
+    beside = "(diverged: 2 of 12 [2, 48 %] against 0 of 12 [0, 26 %]"
+    assert sum(beside in sentence for sentence in findings(ended)) == 2
     assert findings(frame.iloc[:0]) == []
