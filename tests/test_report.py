@@ -34,7 +34,7 @@ from mambanorm.report.index import write_index
 from mambanorm.report.notebook_page import rendered, to_html
 from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome
 from mambanorm.report.page import key_lines, markdown
-from mambanorm.report.study import exit_code, run_study
+from mambanorm.report.study import exit_code, longest_first, run_study
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PARAMETERS = """\
@@ -260,6 +260,17 @@ def committed(tmp_path_factory):
         shutil.copy(path, folder)
     write_index([read_outcome(folder / path.name) for path in find_notebooks()], folder, {"Scale": "quick"})
     return folder
+
+
+def test_a_second_study_begins_with_what_took_longest_in_the_first(tmp_path):
+    paths = find_notebooks()[:4]
+    assert longest_first(paths, tmp_path) == paths  # nothing is known: in teaching order
+    for path, seconds in ((paths[1], 2.0), (paths[3], 9.0)):
+        nb = nbformat.read(path, 4)
+        nb.metadata["papermill"] = {"duration": seconds}
+        nbformat.write(nb, tmp_path / path.name)
+    (tmp_path / paths[2].name).write_text("torn")
+    assert longest_first(paths, tmp_path) == [paths[3], paths[1], paths[0], paths[2]]
 
 
 def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_cards(committed):
