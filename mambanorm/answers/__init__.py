@@ -15,11 +15,11 @@ Every sentence is computed from the frames it is given. `guesses_…` answers th
 their order. Nothing here trains or reads the store.
 """
 
-from importlib import import_module
+from mambanorm.basics.settings import names_of
 
-PLACES = {
-    name: file
-    for file, names in {
+PLACES, __getattr__, __dir__ = names_of(
+    __name__,
+    {
         "one_norm": "before_or_after difference guesses_on_halves guesses_on_place guesses_on_type order_beside_paper "
         "told_from_none type_of_norm",
         "two_norms": "guesses_on_learning guesses_on_pairs guesses_on_steps learned_norm proposal_or_original "
@@ -32,19 +32,8 @@ PLACES = {
         "verdicts": "guess_on_claims how_well_trained two_looks_told what_holds",
         "beyond": "authors_and_runs guesses_beyond of_models room_said what_a_site_brings",
         "seeds": "decided replicated",
-    }.items()
-    for name in names.split()
-}
+    },
+)
 """What this room offers → the file that has it."""
 
 __all__ = sorted(PLACES)
-
-
-def __getattr__(name: str):
-    if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *PLACES]

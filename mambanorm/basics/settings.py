@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,21 @@ class Later:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self.__name__), attribute)
+
+
+def names_of(
+    package: str, files: dict[str, str]
+) -> tuple[dict[str, str], Callable[[str], Any], Callable[[], list[str]]]:
+    """The PLACES (name → file), `__getattr__` and `__dir__` of a folder whose names are imported when they are first
+    used (PEP 562). files: file → its names, in words."""
+    places = {name: file for file, names in files.items() for name in names.split()}
+
+    def look_up(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{places[name]}"), name)
+
+    return places, look_up, lambda: sorted(places)
 
 
 @functools.cache

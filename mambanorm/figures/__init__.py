@@ -16,11 +16,11 @@ Every function returns a matplotlib Figure that a notebook displays as the value
 when the figure is first asked for, so that nobody waits for seaborn who draws without it.
 """
 
-from importlib import import_module
+from mambanorm.basics.settings import names_of
 
-PLACES = {
-    name: file
-    for file, names in {
+PLACES, __getattr__, __dir__ = names_of(
+    __name__,
+    {
         "accuracy": "fig_halves fig_headline fig_position fig_single_vs_best fig_type",
         "comparisons": "fig_budget fig_grid fig_n2_box fig_pairs fig_site_gains fig_validation",
         "curves": "fig_curves fig_ladder fig_latency fig_mistakes fig_over fig_robustness",
@@ -34,19 +34,8 @@ PLACES = {
         "verdicts": "fig_claim fig_verdicts",
         "explorers": "fig_arm_view fig_cell_view fig_norm_view fig_scan_view",
         "style": "PALETTE norm_colour",
-    }.items()
-    for name in names.split()
-}
+    },
+)
 """What this room offers → the file that has it."""
 
 __all__ = sorted(PLACES)
-
-
-def __getattr__(name: str):
-    if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *PLACES]

@@ -76,7 +76,7 @@ def study_runs(scale, tasks, seeds, notebooks: Sequence[str] | None = None) -> d
     for task in tasks or ():
         check_task(task)
     plan = study(scale, tasks, seeds)
-    return plan if notebooks is None else {name: runs for name, runs in plan.items() if name in notebooks}
+    return {name: plan[name] for name in plan if notebooks is None or name in notebooks}
 
 
 @dataclass(frozen=True)

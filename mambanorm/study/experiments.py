@@ -9,6 +9,7 @@ An experiment is a visible list built by plain Python from `RunConfig`s (`config
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -315,12 +316,21 @@ def validation_tasks(scale: str, tasks: Sequence[str] | None = None) -> list[str
     return [task for task in (*recorded, *VALIDATION_TASKS) if task in check_names("tasks", tasks)]
 
 
+class Plan(UserDict):
+    """Notebook → its runs, made when they are asked for: a notebook asks for its own alone."""
+
+    def __getitem__(self, name: str) -> list[RunConfig]:
+        if callable(self.data[name]):
+            self.data[name] = self.data[name]()
+        return self.data[name]
+
+
 def study(
     scale: str | None = None,
     tasks: Sequence[str] | None = None,
     seeds: int | Iterable[int] | None = None,
     source: str | None = None,
-) -> dict[str, list[RunConfig]]:
+) -> Plan:
     """The runs that each notebook needs, by notebook; [] where none of its tasks is asked for. Notebook 07
     always has runs on digits, notebook 13 those of a language model beside a sequence's. Notebook 05 takes a task that
     is left out of the grid only if there is no other.
@@ -330,6 +340,7 @@ def study(
     """
     scale = study_scale(scale)
     own = RECORDED_TASKS if scale == STUDY_SCALE else STUDY_TASKS
+    seeds = seeds if seeds is None else check_seeds(seeds, scale)
     asked = own if tasks is None else check_names("tasks", tasks)
     images = [task for task in asked if task in VISION_TASKS]
     tables = [task for task in asked if task in TABLES]
@@ -342,20 +353,25 @@ def study(
     # what evening does not record, or what needs weights, is small enough to be trained here: at scale quick
     small, first = ("quick", STUDY_TASKS[:1]) if scale == STUDY_SCALE else (scale, (whole or sequences)[:1])
     often = AUTONORM_SEEDS[scale] if seeds is None else seeds
-    beyond = runs(GATED_ARMS, [*whole[:1], *(LANGUAGE_TASKS if whole else ())])
     further = [arm for arm in NORMVARY_ARMS if arm not in NORMVARY_CORE_ARMS]
     # the core arms by themselves: they share more recorded seeds than all have
     step = [[arm for arm in VALIDATION_ARMS if (arm in NORMVARY_CORE_ARMS) == core] for core in (True, False)]
-    return {
-        "00_start_here": grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], first, scale=small, seeds=1),
-        "03_type": runs(TYPE_ARMS, sequences),
-        "04_position": runs(POSITION_ARMS, sequences),
-        "05_combination": runs(GRID_ARMS, whole or sequences),
-        "06_normvary": unique([*runs(NORMVARY_CORE_ARMS, sequences), *runs(further, whole)]),
-        "07_diagnostics": figure_9_runs(small, tasks=tasks),
-        "08_validation": [config for arms in step for config in runs(arms, validation_tasks(scale, tasks))],
-        "09_vision": runs([*GRID_ARMS, *NORMVARY_ARMS], images),
-        "10_autonorm": autonorm_runs([*images, *tables], small, often)
-        + grid(CROSSING_ARMS, first, scale=small, seeds=often),
-        "13_beyond": site_runs(scale, first, seeds) if small == scale else beyond,
+    made_when_asked = {
+        "00_start_here": lambda: grid([Arm("RMSN", "None"), Arm("RMSN", "GN")], first, scale=small, seeds=1),
+        "03_type": lambda: runs(TYPE_ARMS, sequences),
+        "04_position": lambda: runs(POSITION_ARMS, sequences),
+        "05_combination": lambda: runs(GRID_ARMS, whole or sequences),
+        "06_normvary": lambda: unique([*runs(NORMVARY_CORE_ARMS, sequences), *runs(further, whole)]),
+        "07_diagnostics": lambda: figure_9_runs(small, tasks=tasks),
+        "08_validation": lambda: [config for arms in step for config in runs(arms, validation_tasks(scale, tasks))],
+        "09_vision": lambda: runs([*GRID_ARMS, *NORMVARY_ARMS], images),
+        "10_autonorm": lambda: (
+            autonorm_runs([*images, *tables], small, often) + grid(CROSSING_ARMS, first, scale=small, seeds=often)
+        ),
+        "13_beyond": lambda: (
+            site_runs(scale, first, seeds)
+            if small == scale
+            else runs(GATED_ARMS, [*whole[:1], *(LANGUAGE_TASKS if whole else ())])
+        ),
     }
+    return Plan(made_when_asked)
