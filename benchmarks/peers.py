@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from benchmarks.cases import NAIVE, Case
 from mambanorm import Arm, Mamba2Block, MambaBlock, SequenceClassifier, create_norm, selective_scan, watch
-from mambanorm.operations.chunked import scan_chunked
 
 CLASSES = 10
 HEAD_DIM = 16  # channels of a head of Mamba-2, as the study has them
@@ -245,16 +244,48 @@ def prepare_module(case: Case) -> Bind:
     return bind
 
 
+def scan_chunked(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, chunk: int = 64) -> Tensor:
+    """Mamba-2's scan in its own form, plain torch: matrix products inside chunks, a recurrence only between them.
+
+    One decay rate a head makes the scan a masked matrix product (Dao & Gu 2024, "Transformers are SSMs", section 6):
+
+    (1)  a_t = Δ_t·A,   decay from s to t:  exp(a_(s+1) + … + a_t)
+    (2)  inside a chunk     y_t  = Σ_(s≤t) (C_t·B_s) · decay(s→t) · Δ_s·u_s
+    (3)  from before it     y_t += decay(start→t) · C_t·h,    h the state at the chunk's start
+    (4)  to the next chunk  h    = decay(start→end) · h + Σ_s decay(s→end) · Δ_s·u_s ⊗ B_s
+    (5)  y_t += D·u_t
+
+    u (B, L, H, P) of H heads of P channels, delta (B, L, H) behind its softplus, A and D (H,), B and C (B, L, G, N) →
+    y (B, L, H, P). Any L: the last chunk may be shorter. It keeps T·T numbers a head for each chunk of T positions, the
+    selective scan none.
+    """
+    heads = u.shape[2] // B.shape[2]
+    B, C = (m.repeat_interleave(heads, dim=2) for m in (B, C))  # (B, L, H, N)
+    whole = (u * delta[..., None], delta * A, B, C)
+    h, ys = u.new_zeros(len(u), *u.shape[2:], B.shape[-1]), []  # (B, H, P, N)
+    for x, a, b, c in zip(*(tensor.split(chunk, dim=1) for tensor in whole), strict=True):
+        since = a.cumsum(1)  # (B, T, H): log of the decay since the chunk's start (1)
+        later = torch.ones(a.shape[1], a.shape[1], dtype=torch.bool, device=a.device).triu(1)
+        # masked before exp: forward in time it overflows
+        between = (since[:, :, None] - since[:, None]).masked_fill(later[..., None], -torch.inf).exp()  # (B, T, S, H)
+        scores = torch.einsum("bthn,bshn->btsh", c, b) * between
+        inside = torch.einsum("btsh,bshp->bthp", scores, x)  # (2)
+        before = torch.einsum("bthn,bhpn->bthp", c * since.exp()[..., None], h)  # (3)
+        left = (since[:, -1:] - since).exp()[..., None]  # (B, T, H, 1): decay to the chunk's end
+        h = since[:, -1].exp()[..., None, None] * h + torch.einsum("bshp,bshn->bhpn", x * left, b)  # (4)
+        ys.append(inside + before)
+    return torch.cat(ys, dim=1) + D[:, None] * u  # (5)
+
+
 class ChunkedMamba2(Mamba2Block):
     """Mamba-2's block with its scan in the plain chunked form, `chunk` positions at a time."""
 
     chunk = 64
 
-    def _scan(self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, z: Tensor | None = None) -> Tensor:
-        u = u.unflatten(-1, (self.n_heads, self.head_dim))
+    def scan(self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, at: Callable, context: None) -> Tensor:
+        delta, u = at("step_size", F.softplus(dt + self.dt_bias)), u.unflatten(-1, (self.n_heads, self.head_dim))
         B, C = (m.unflatten(-1, (self.n_groups, self.d_state)) for m in (B, C))
-        y = scan_chunked(u, delta, -torch.exp(self.A_log), B, C, self.D, self.chunk).flatten(2)
-        return y if z is None else y * F.silu(z)
+        return scan_chunked(u, delta, -torch.exp(self.A_log), B, C, self.D, self.chunk).flatten(2)
 
 
 MAMBA2 = {

@@ -11,14 +11,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks.peers import ChunkedMamba2
+from benchmarks.peers import ChunkedMamba2, scan_chunked
 from mambanorm import answers, figures
 from mambanorm.arms import SITES
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
 from mambanorm.models.build import build_model
 from mambanorm.models.mamba2 import GroupedRMSNorm, Mamba2Block
-from mambanorm.operations.chunked import scan_chunked
 from mambanorm.study import procedure
 from mambanorm.study.plan import forward_flops, shape_of
 from mambanorm.training.grid import base_config

@@ -20,7 +20,7 @@ from test_scan import FLOATS, OPTIONS, error, example, leaves
 
 import mambanorm as mn
 from mambanorm import block as block_module
-from mambanorm.kernels import backends, cuda
+from mambanorm.kernels import backends
 from mambanorm.kernels.backends import choose
 from mambanorm.kernels.backends import triton_obstacle as obstacle
 from mambanorm.operations import low_rank_scan, scan_backend, selective_scan
@@ -469,7 +469,7 @@ CUDA = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)  # all
     [(True, True, "mamba_ssm"), (True, False, "mamba_ssm"), (False, True, "triton"), (False, False, "reference")],
 )
 def test_cuda_takes_mamba_ssm_then_triton_then_the_reference(mamba_ssm, triton, chosen, monkeypatch):
-    monkeypatch.setattr(cuda, "available", lambda: mamba_ssm)
+    monkeypatch.setattr(backends, "mamba_ssm", lambda: mamba_ssm or None)
     monkeypatch.setattr(backends, "triton_obstacle", lambda device: None if triton else "is missing")
     assert scan_backend(CUDA) == chosen
     assert scan_backend(SimpleNamespace(device=CUDA.device, dtype=torch.float64)) == "reference"

@@ -1,6 +1,6 @@
 """The kernels: the fused loops of norms, block and scan, and what starts them. Nothing here knows a config.
 
-    backends.py                     which back end computes an operation
+    backends.py                     which back end computes an operation; the scan of the package mamba-ssm
     runtime.py                      helpers of every CPU kernel, and what starts it;   threads.py: how many threads
     warm.py                         compiles them all, on two cores
     scan_cpu.py, scan_cpu_loops.py  the selective scan on the CPU: its interface to torch, and its loops
@@ -8,7 +8,6 @@
     conv_gate.py                    the convolutions with their SiLU, of sequences and images; the gate y·SiLU(z)
     cross.py                        an image in four directions, and back
     norm.py                         norms of one position, norms along the sequence, NormVary's mixture of statistics
-    cuda.py                         the scan of the package mamba-ssm on a GPU
 
 Each has a slow, readable twin, named in its docstring. The tests compare the two: forward and gradients.
 """

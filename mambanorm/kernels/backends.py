@@ -5,7 +5,7 @@ back end        file                                    where it works
 ==============  ======================================  ===========================================================
 ``reference``   `mambanorm/operations/reference.py`     every device; float64 or float32; a loop to read
 ``cpu``         `mambanorm/kernels/scan_cpu.py`         CPU; float32 (bfloat16 and half are computed in float32)
-``mamba_ssm``   `mambanorm/kernels/cuda.py`             CUDA, if the package mamba-ssm is installed; N up to 256
+``mamba_ssm``   below                                   CUDA, if the package mamba-ssm is installed; N up to 256
 ``triton``      `mambanorm/kernels/scan_triton.py`      CUDA, if the package triton is installed; the state in float32
 ==============  ======================================  ===========================================================
 
@@ -16,6 +16,7 @@ and mamba-ssm take seconds to import.
 
 import functools
 import importlib
+import math
 
 import torch
 
@@ -23,6 +24,7 @@ from mambanorm.basics.checks import check_tensor
 from mambanorm.basics.errors import unknown
 
 BACKENDS = ("auto", "reference", "cpu", "mamba_ssm", "triton")
+_FASTEST = {"cpu": ("cpu",), "cuda": ("mamba_ssm", "triton")}
 _KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MAMBA_SSM_STATES = 256  # the largest N of its kernel
 
@@ -44,7 +46,7 @@ def fused_on_cpu(*tensors):
 
 def runs_triton(u):
     """Whether Triton's kernels can run on CUDA and take u."""
-    return u.dtype in _KERNEL_DTYPES and _obstacle("triton", "cuda") is None
+    return u.dtype in _KERNEL_DTYPES and triton_obstacle("cuda") is None
 
 
 def kernel(name):
@@ -52,7 +54,7 @@ def kernel(name):
     if name == "cpu":
         from mambanorm.kernels.scan_cpu import scan_cpu as scan
     elif name == "mamba_ssm":
-        from mambanorm.kernels.cuda import scan_mamba_ssm as scan
+        scan = scan_mamba_ssm
     else:
         from mambanorm.kernels.scan_triton import scan_triton as scan
     return scan
@@ -77,44 +79,29 @@ def choose(backend, u, state=1, *, vary=True):
     whether both B and C vary along the sequence."""
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
-    device, fits = u.device.type, u.dtype in _KERNEL_DTYPES
-    if backend == "reference" or (backend == "auto" and not fits):
-        return "reference"
-    where = f"{u.dtype} on {u.device}"
-    if not vary and backend in ("cpu", "triton"):
-        raise ValueError(f"backend {backend!r} takes B and C that vary along the sequence: use 'auto' or 'reference'")
     if backend == "auto":
-        found = "cpu" if device == "cpu" else _on_cuda(state) if device == "cuda" else "reference"
-        return found if vary or found == "mamba_ssm" else "reference"
-    if backend == "cpu" and (device != "cpu" or not fits):
-        raise ValueError(
-            f"backend 'cpu' takes float32, bfloat16 or float16 on the CPU, given {where}; use 'auto' or 'reference'"
-        )
-    if backend == "mamba_ssm" and (device != "cuda" or not fits):
-        raise ValueError(f"backend 'mamba_ssm' takes float32, bfloat16 or float16 on CUDA, given {where}; use 'auto'")
-    if backend == "mamba_ssm" and state > _MAMBA_SSM_STATES:
-        raise ValueError(f"backend 'mamba_ssm' takes N up to {_MAMBA_SSM_STATES}, given N = {state}; use 'auto'")
-    if backend == "triton" and not fits:
-        raise ValueError(f"backend 'triton' takes float32, bfloat16 or float16, given {where}; use 'auto'")
-    if backend != "cpu" and (obstacle := _obstacle(backend, device)) is not None:
-        raise ValueError(f"backend {backend!r} {obstacle}; given {where}, use 'auto'")
+        fastest = _FASTEST.get(u.device.type, ())
+        return next((name for name in fastest if _obstacle(name, u, state, vary) is None), "reference")
+    if backend != "reference" and (why := _obstacle(backend, u, state, vary)) is not None:
+        raise ValueError(f"backend {backend!r} {why}, given {u.dtype} on {u.device}: use 'auto'")
     return backend
 
 
-def _on_cuda(state):
-    """The fastest on CUDA for N = `state`."""
-    if _obstacle("mamba_ssm", "cuda") is None and state <= _MAMBA_SSM_STATES:
-        return "mamba_ssm"
-    return "triton" if _obstacle("triton", "cuda") is None else "reference"
-
-
-def _obstacle(backend, device):
-    """Why a back end of CUDA cannot run on a device, None if it can."""
-    from mambanorm.kernels import cuda
-
+def _obstacle(backend, u, state, vary):
+    """Why a back end cannot take u, to follow its name; None if it can."""
+    if u.dtype not in _KERNEL_DTYPES:
+        return "takes float32, bfloat16 or float16"
+    if not vary and backend != "mamba_ssm":
+        return "takes B and C that vary along the sequence"
     if backend == "triton":
-        return triton_obstacle(device)
-    return None if cuda.available() else "needs the package mamba-ssm, which cannot be imported"
+        return triton_obstacle(u.device.type)
+    if backend == "cpu":
+        return None if u.device.type == "cpu" else "runs on the CPU"
+    if u.device.type != "cuda":
+        return "runs on CUDA"
+    if state > _MAMBA_SSM_STATES:
+        return f"takes N up to {_MAMBA_SSM_STATES}, not N = {state}"
+    return "needs the package mamba-ssm, which cannot be imported" if mamba_ssm() is None else None
 
 
 @functools.cache
@@ -133,3 +120,33 @@ def triton_obstacle(device_type):
     except Exception as error:
         return f"cannot start here ({error}): Triton builds its launcher with a C compiler, gcc or clang"
     return None
+
+
+@functools.cache
+def mamba_ssm():
+    """mamba-ssm's `selective_scan_fn`, or None (tried once). Any error means None: a build for another torch fails at
+    import."""
+    try:
+        return importlib.import_module("mamba_ssm.ops.selective_scan_interface").selective_scan_fn
+    except Exception:
+        return None
+
+
+def scan_mamba_ssm(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, want_last=True):
+    """The scan by mamba-ssm's CUDA kernel; arguments as `selective_scan`, already checked.
+
+    It needs A, D, delta_bias and a constant B or C in float32; delta, and B and C that vary, in u's dtype; and the same
+    number of groups for B and C. Returns out (B, D, L) and last_state (B, D, N), the latter without gradient.
+    """
+    groups = math.lcm(*(1 if m.dim() < 4 else m.shape[1] for m in (B, C)))
+
+    def grouped(m):  # (D, N), or (B, G, N, L)
+        if m.dim() == 2:
+            return m.float()
+        m = m.unsqueeze(1) if m.dim() == 3 else m
+        return m.repeat_interleave(groups // m.shape[1], dim=1).to(u.dtype)
+
+    D, bias = (None if v is None else v.float() for v in (D, delta_bias))
+    given = u, delta.to(u.dtype), A.float(), grouped(B), grouped(C), D, None, bias, delta_softplus
+    out, last = mamba_ssm()(*given, return_last_state=True)
+    return out, last.detach() if want_last else None

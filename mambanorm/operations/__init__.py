@@ -4,7 +4,6 @@
     conv_gate.py   conv_silu, the convolution with its SiLU; gated, y·SiLU(z)
     cross.py       cross_scan and cross_merge: an image in four directions, and back
     reference.py   the scan's equations as a loop to read
-    chunked.py     Mamba-2's own form of the scan, in plain torch: what Mamba2Block is tested against
 
 Each chooses its back end by device and dtype: loops of mambanorm/kernels for float32 on the CPU, Triton or mamba-ssm on
 CUDA, else plain torch, the readable twin that tests compare the others with. Arguments are checked here and nowhere
