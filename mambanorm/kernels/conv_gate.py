@@ -6,7 +6,7 @@ convolution only u is kept for the backward pass, the rest is recomputed. A work
 along a sequence it walks through the steps, with the last K inputs, or gradients, in a ring buffer of K rows; an image
 it copies into a border of zeros.
 
-Glossary: B rows, L positions, H and W of the image, E = d_inner channels, K taps of the kernel, K·K of an image's.
+Glossary: operations/__init__.py; H and W of the image, whose convolution has K·K taps.
 """
 
 import numpy as np

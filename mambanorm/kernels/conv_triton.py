@@ -7,10 +7,6 @@ shifted reads come from the cache. Backward it needs da of K − 1 later steps a
 arithmetic of a kernel that would be bound by its bytes otherwise, and no tensor da is written and read. The sums for
 weight and bias are written once per program and added up in a fixed order: the same inputs give the same bits. On the
 CPU the loops of conv_gate.py compute the same. The readable twin is `causal_conv` in operations/conv_gate.py.
-
-Bytes, in bfloat16: forward reads x and writes u, 4·B·L·E; backward reads x and du, writes dx, 6·B·L·E.
-
-Glossary: B rows, L positions, E = d_inner channels, K taps of the kernel.
 """
 
 import torch

@@ -1,7 +1,6 @@
 """An image in the order of four directions and back, fused on the CPU: each is one pass over memory, and the other's
 backward pass. The readable twins are the last lines of `cross_scan` and `cross_merge` in operations/cross.py.
-
-Glossary: B rows of the batch, H and W of the image, L = H·W, E channels.
+Glossary: operations/__init__.py; H and W of the image, L = H·W.
 """
 
 import numpy as np

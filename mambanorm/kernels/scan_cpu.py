@@ -1,10 +1,8 @@
 """The selective scan on the CPU: one fused Numba kernel each for forward and backward, in float32.
 
-Map of the file
----------------
-1. `Plan`   cuts the work and sizes every buffer
-2. `Inputs`, `scan_forward`, `scan_backward`   tensors in the kernel's layout; the two passes over them
-3. `scan_cpu`   the scan in mamba-ssm's layout;   `low_rank_scan_cpu`   the scan of a block, with Δ's projection inside
+    Plan                                    cuts the work and sizes every buffer
+    Inputs, scan_forward, scan_backward     tensors in the kernel's layout; the two passes over them
+    scan_cpu, low_rank_scan_cpu             the scan in mamba-ssm's layout; that of a block, with Δ's projection inside
 
 The kernels themselves are in `scan_cpu_loops.py` beside it. The readable twins are `operations/reference.py` and the
 last lines of `low_rank_scan` in operations/scan.py.
@@ -17,12 +15,8 @@ registers and cache; where every state decays, the exponential needs no guard ag
 fixed range of work and its own partial sums, added up in a fixed order: the same inputs with the same number of threads
 give the same bits.
 
-Glossary: B batch, L length, D channels, N state size, R rank of Δ's projection, G groups of channels that share B and C
-(and dt); u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors, h state. Row: all channels
-of one step.
-
-Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and results as state-spaces/mamba's
-`selective_scan_fn`); storing chunk starts and recomputing is the paper's recomputation, section 3.3.2.
+Glossary: operations/__init__.py; here D channels, R rank of Δ's projection. Row: all channels of one step.
+Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2; storing chunk starts and recomputing is section 3.3.2.
 """
 
 import functools

@@ -1,12 +1,10 @@
 """The kernels of the CPU scan: fused loops that Numba compiles, forward and backward, in float32.
 
-Map of the file
----------------
-1. `_prepare`, `_walk`, `_reverse`   the loops over one chunk of steps of one block of channels
-2. `_load_block`, `_finish`, …   what is done before and after them
-3. `forward`, `backward`   walk over (batch row, channel block, chunk)
+    _prepare, _walk, _reverse       the loops over one chunk of steps of one block of channels
+    _load_block, _finish, …         what is done before and after them
+    forward, backward               walk over (batch row, channel block, chunk)
 
-What calls them, and how the work is cut up, is in `mambanorm/kernels/scan_cpu.py`, with the glossary and the source.
+What calls them, and how the work is cut up, is in `scan_cpu.py` beside it.
 """
 
 import numpy as np

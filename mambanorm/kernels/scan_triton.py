@@ -1,12 +1,10 @@
 """The selective scan on CUDA with our own Triton kernels, forward and backward, in float32.
 
-Map of the file
----------------
-1. `Plan`   how the work of a scan is cut, and the shape of every buffer
-2. `Given`, `forward_pass`, `backward_pass`   the two passes, from a whole Δ or from its two factors
-3. `_Scan`   the autograd function;   `scan_triton`, `low_rank_scan_triton`   the conversion to the kernels' layout
+    Plan                                    how the work of a scan is cut, and the shape of every buffer
+    Given, forward_pass, backward_pass      the two passes, from a whole Δ or from its two factors
+    scan_triton, low_rank_scan_triton       the conversion to the kernels' layout
 
-The kernels are in `mambanorm/kernels/scan_triton_loops.py`. The readable twin is `mambanorm/operations/reference.py`.
+The kernels are in `scan_triton_loops.py` beside it. The readable twin is `mambanorm/operations/reference.py`.
 
 How it works. One program has one batch row and one block of channels. It walks through time tile by tile, up to 8 steps
 at once, with h in registers. Nothing of size B·L·D·N is stored: the forward pass keeps h every `chunk` of tiles, about
@@ -22,25 +20,15 @@ every N of use, and the design saves instructions, not bytes. A scan in parallel
 is left out: at B·D/16 of some 500 and more the programs fill a GPU. Three things count. Loads, softplus and gate are
 done for a whole tile, once for each step and channel and not once for each n. The sum over N stays within a thread but
 for its last additions. And the next tile is loaded while this one is computed, where a tile has four bytes a thread
-and more; at N = 64 in bfloat16 a tile is two steps, too small for that, and each waits for its loads (seen in what the
-compiler writes; to be mended where a GPU can say by what).
-
-What the compiler makes of it for sm_90, at N = 16 in bfloat16, counted in its output: 20 instructions a cell in the
-forward loop, and in the backward pass 23 to recompute and 82 to go back, of which 25 belong to sums over lanes, most
-for dB and dC. No register is spilled. At one instruction a clock and scheduler that is 0.16 ms forward and 0.85 ms
-backward for (32, 2048, 256) at N = 16: an estimate, not a measurement. AHEAD, BACK, STAGES and the plan's constants are
-where to tune on a GPU.
+and more; at N = 64 in bfloat16 a tile is two steps, too small for that, and each waits for its loads. No register is
+spilled. AHEAD, BACK, STAGES and the plan's constants are where to tune on a GPU.
 
 Δ in two factors. With `low` (D, R), Δ = low·dt is made in registers from the R numbers of each step, and never stored.
 It takes R products for each step and channel, against 5·N for the scan: cheap while R is small (`MOST_RANKS`). Stored,
 Δ would be written and read in the forward pass, and read, its gradient written, and that read twice in the backward
 pass: 6·B·L·D numbers, where the rest of the scan moves 8. Above MOST_RANKS a matrix product is the better way to Δ.
 
-Glossary: B batch, L length, D channels, N state size, R rank of Δ's projection, G groups of channels that share B and C
-(and dt); u input, delta (Δ) step size, A decay rate, B_t and C_t input and output vectors, h state.
-
-Source: Gu & Dao 2023, "Mamba", section 3.3 and algorithm 2 (arguments and results as state-spaces/mamba's
-`selective_scan_fn`); storing chunk starts and recomputing is the paper's recomputation, section 3.3.2.
+Glossary and source: as in `scan_cpu.py`.
 """
 
 import math

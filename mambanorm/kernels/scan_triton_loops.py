@@ -1,16 +1,14 @@
 """The kernels of the scan in Triton, forward and backward: any floating-point inputs, float32 inside. One program has
 one batch row and one block of channels.
 
-Map of the file
----------------
-1. `Rows`, `Steps`, `Cut`   what the kernels are given: memory with strides, and how the work is cut
-2. `softplus`, `sigmoid`, `load`, `store`, `only`, `place_of`   elementary functions; which channels a program has
-3. `load_rows`, `load_columns`, `raw_delta`, `decay`, …   what a tile of steps is made of
-4. `pick`, `walk`, `walk_back`   the two recurrences, h forward and g backward, inside one tile
-5. `load_once`, `load_tile`   all of that, once for a program and for each tile
-6. `forward_kernel`, `backward_kernel`
+    Rows, Steps, Cut                                what the kernels are given: memory with strides, how work is cut
+    softplus, sigmoid, load, store, only, place_of  elementary functions; which channels a program has
+    load_rows, load_columns, raw_delta, decay, …    what a tile of steps is made of
+    pick, walk, walk_back                           the two recurrences, h forward and g backward, inside one tile
+    load_once, load_tile                            all of that, once for a program and for each tile
+    forward_kernel, backward_kernel
 
-What starts them is in `mambanorm/kernels/scan_triton.py`, with the glossary, the source and the reasons for the design.
+What starts them is in `scan_triton.py` beside it, with the reasons for the design.
 
 A tile is (TILE, LANES, BLOCK): steps, N filled up to a power of two, a block of channels. Triton gives its last axis to
 the lanes of a warp and its first to the registers of a thread. So a thread has all steps of a tile for its few cells,

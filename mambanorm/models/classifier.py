@@ -1,9 +1,8 @@
-"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked
-for (I6)."""
+"""Classifier, what all classifiers share around their blocks; SequenceClassifier: stem → Mamba or Mamba-2 blocks →
+pooling → head. Norms outside the blocks are off unless asked for (I6)."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,13 +11,60 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_ids, check_lengths, check_size
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import EMBEDDING_STD, DropPath, check_inputs, drop_rates, make_blocks
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, check_inputs, drop_rates, make_blocks, start_branches
 from mambanorm.models.parts import positional as encoding
 from mambanorm.norms import create_norm, known_options
 from mambanorm.norms.masked_moments import valid_positions
 
 
-class SequenceClassifier(nn.Module):
+class Classifier(nn.Module):
+    """The parts that all classifiers share: the norm and the positions after the stem, the norm before the head.
+
+    A subclass makes `stem` and `blocks`, then calls `_make_ends`; what its stem reads is one of the three below.
+    """
+
+    vocab_size = in_features = in_channels = None
+    patch, down_sample = 1, ()
+
+    def _make_ends(
+        self,
+        n_classes: int,
+        widths: tuple[int, int],
+        norms: tuple[str | None, str | None],
+        norm_options: dict[str, Any],
+        positional: str,
+        positions: tuple[int, ...] | None,
+    ) -> None:
+        """widths and norms: after the stem and after the blocks."""
+        self.head = nn.Linear(widths[1], n_classes)
+        with torch.random.fork_rng(devices=[]):
+            made = [create_norm(name, d, **known_options([name], norm_options)) for name, d in zip(norms, widths)]
+        self.stem_norm, self.final_norm = made
+        scale = EMBEDDING_STD if self.vocab_size else 1.0  # about as large as what it is added to
+        self.positional = encoding(positional, widths[0], 2 if self.in_channels else 1, positions, scale)
+
+    def _check(self, x: Tensor, lengths: Tensor | None) -> None:
+        """ValueError for what the stem cannot read, and for lengths that are not x's."""
+        if self.vocab_size is not None:
+            check_ids(x, self.vocab_size)
+        elif self.in_features is not None:
+            check_inputs(x, f"(B, L, {self.in_features})")
+        elif lengths is not None:
+            raise ValueError("lengths are given: images have no padding, leave them out")
+        else:
+            check_inputs(x, f"(B, H, W, {self.in_channels})")
+            cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
+            if H % cell or W % cell:
+                halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
+                raise ValueError(
+                    f"images of {H}×{W} pixels do not divide into patches of {self.patch}×{self.patch}{halvings}: "
+                    f"height and width must be multiples of {cell}"
+                )
+        check_beside("x", x, self.stem.weight, "this model")
+        check_lengths(lengths, x)
+
+
+class SequenceClassifier(Classifier):
     """Embedding or linear stem, n_layers blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)) and `in_features` (real values (B, L, in_features)) is given;
@@ -64,25 +110,12 @@ class SequenceClassifier(nn.Module):
         inside, norm_options = options_of_blocks(arm, norm_options), common_options(norm_options)
         self.blocks = make_blocks(model, n_layers, d_model, arm, d_state=d_state, norm_options=inside, **block_options)
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
-        self.head = nn.Linear(d_model, n_classes)
-        with torch.random.fork_rng(devices=[]):
-            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
-            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
-        scale = EMBEDDING_STD if vocab_size else 1.0  # about as large as what it is added to
-        self.positional = encoding(positional, d_model, 1, positions, scale)
-        self._init_weights(n_layers)
-
-    def _init_weights(self, n_layers: int) -> None:
-        """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them.
-
-        Stem and head, which mamba-ssm does not have, keep PyTorch's biases too. With a bias of zero, a norm over the
-        channels would reduce a one-feature input to its sign.
-        """
-        if isinstance(self.stem, nn.Embedding):
+        self._make_ends(n_classes, (d_model, d_model), (stem_norm, final_norm), norm_options, positional, positions)
+        # as mamba-ssm starts them; stem and head, which it does not have, keep PyTorch's biases too: with a bias of
+        # zero, a norm over the channels would reduce a one-feature input to its sign
+        if vocab_size:
             nn.init.normal_(self.stem.weight, std=EMBEDDING_STD)
-        with torch.no_grad():
-            for block in self.blocks:
-                block.out_proj.weight /= math.sqrt(n_layers)
+        start_branches(self.blocks)
 
     @property
     def arm(self) -> Arm:
@@ -90,19 +123,11 @@ class SequenceClassifier(nn.Module):
         return self.blocks[0].arm
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        self._check(x)
-        check_lengths(lengths, x)
+        self._check(x, lengths)
         x = self.stem_norm(self.positional(self.stem(x)), lengths)  # (B, L, D)
         for block, drop_path in zip(self.blocks, self.drop_paths, strict=True):
             x = drop_path.around(block(x, lengths), x)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
-
-    def _check(self, x: Tensor) -> None:
-        if self.in_features is None:
-            check_ids(x, self.vocab_size)
-        else:
-            check_inputs(x, f"(B, L, {self.in_features})")
-        check_beside("x", x, self.stem.weight, "this model")
 
 
 def mean_pool(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -14,7 +14,6 @@ Source: state-spaces/mamba `models/mixer_seq_simple.py` (names, initial values);
 
 from __future__ import annotations
 
-import math
 from numbers import Real
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_size, shown
 from mambanorm.block import BlockCache, check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import make_blocks
+from mambanorm.models.parts import EMBEDDING_STD, make_blocks, start_branches
 from mambanorm.norms import check_causal, create_norm, known_options
 
 TO_PREDICT = "which a language model is to predict"
@@ -66,16 +65,10 @@ class LanguageModel(nn.Module):
             norm_f = create_norm(final_norm, d_model, **known_options([final_norm], norm_options))
         self.backbone["norm_f"] = norm_f
         self.lm_head = nn.Linear(d_model, vocab_size, bias=False)
-        self._init_weights()
+        nn.init.normal_(self.backbone.embedding.weight, std=EMBEDDING_STD)
+        start_branches(self.backbone.layers)
         if tie:
             self.lm_head.weight = self.backbone.embedding.weight
-
-    @torch.no_grad()
-    def _init_weights(self) -> None:
-        """mamba-ssm's: embedding N(0, .02), out_proj / √n_layers; other linear weights as PyTorch has them."""
-        nn.init.normal_(self.backbone.embedding.weight, std=0.02)
-        for block in self.backbone.layers:
-            block.out_proj.weight /= math.sqrt(len(self.backbone.layers))
 
     @property
     def arm(self) -> Arm:

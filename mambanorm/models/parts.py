@@ -22,6 +22,7 @@ Huang et al. 2016 (stochastic depth).
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -49,6 +50,13 @@ def make_blocks(model: str, n: int, d_model: int, arm: Arm, **options: Any) -> n
         if name in given and owner != model:
             raise ValueError(f"{name}={given[name]!r} belongs to model={owner!r}, this is a {model!r}: leave it out")
     return nn.ModuleList(BLOCKS[model](d_model, *arm, **given) for _ in range(n))
+
+
+@torch.no_grad()
+def start_branches(blocks: nn.ModuleList) -> None:
+    """mamba-ssm's out_proj / √n_layers; other linear weights start as PyTorch has them."""
+    for block in blocks:
+        block.out_proj.weight /= math.sqrt(len(blocks))
 
 
 def check_inputs(x: object, form: str) -> None:

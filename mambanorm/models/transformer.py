@@ -23,11 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm, AttentionArm
-from mambanorm.basics.checks import check_beside, check_flag, check_ids, check_lengths, check_size
+from mambanorm.basics.checks import check_flag, check_size
 from mambanorm.basics.errors import unknown
-from mambanorm.models.classifier import mean_pool
-from mambanorm.models.parts import EMBEDDING_STD, DropPath, check_inputs, drop_rates
-from mambanorm.models.parts import positional as encoding
+from mambanorm.models.classifier import Classifier, mean_pool
+from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.base import fresh_numbers
 from mambanorm.norms.masked_moments import blank_padding, valid_positions
@@ -132,7 +131,7 @@ class TransformerBlock(nn.Module):
         return value
 
 
-class TransformerClassifier(nn.Module):
+class TransformerClassifier(Classifier):
     """Stem, n_layers Transformer blocks, mean over the valid positions, linear head.
 
     Exactly one of `vocab_size` (token ids (B, L)), `in_features` (real values (B, L, in_features)) and `in_channels`
@@ -194,12 +193,7 @@ class TransformerClassifier(nn.Module):
             TransformerBlock(d_model, self.arm.n1, self.arm.n2, drop_path=rate, **own)
             for rate in drop_rates(drop_path, n_layers)
         )
-        self.head = nn.Linear(d_model, n_classes)
-        with torch.random.fork_rng(devices=[]):
-            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], options))
-            self.final_norm = create_norm(final_norm, d_model, **known_options([final_norm], options))
-        scale = EMBEDDING_STD if vocab_size else 1.0
-        self.positional = encoding(positional, d_model, 2 if in_channels else 1, positions, scale)
+        self._make_ends(n_classes, (d_model, d_model), (stem_norm, final_norm), options, positional, positions)
 
     def _stem(self, d_model: int) -> nn.Module:
         if self.vocab_size is not None:
@@ -219,17 +213,3 @@ class TransformerClassifier(nn.Module):
         for block in self.blocks:
             x = block(x, lengths)
         return self.head(mean_pool(self.final_norm(x, lengths), lengths))
-
-    def _check(self, x: Tensor, lengths: Tensor | None) -> None:
-        if self.vocab_size is not None:
-            check_ids(x, self.vocab_size)
-        else:
-            check_inputs(x, f"(B, L, {self.in_features})" if self.in_features else f"(B, H, W, {self.in_channels})")
-        if self.in_channels is not None:
-            if lengths is not None:
-                raise ValueError("lengths are given: images have no padding, leave them out")
-            if x.shape[1] % self.patch or x.shape[2] % self.patch:
-                size = f"{x.shape[1]}×{x.shape[2]}"
-                raise ValueError(f"images of {size} pixels do not divide into patches of {self.patch}×{self.patch}")
-        check_beside("x", x, self.stem.weight, "this model")
-        check_lengths(lengths, x)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_beside, check_size, check_tensor
+from mambanorm.basics.checks import check_size, check_tensor
 from mambanorm.block import (
     Block,
     check_arm_options,
@@ -33,8 +33,8 @@ from mambanorm.block import (
     initial_A_log,
     options_of_blocks,
 )
-from mambanorm.models.parts import DropPath, check_inputs, drop_rates
-from mambanorm.models.parts import positional as encoding
+from mambanorm.models.classifier import Classifier
+from mambanorm.models.parts import DropPath, drop_rates, start_branches
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations import conv_silu, cross_merge, cross_scan
 from mambanorm.operations.cross import DIRECTIONS
@@ -160,7 +160,7 @@ def normed(norm: nn.Module, x: Tensor) -> Tensor:
     return norm(x.flatten(1, 2)).reshape(x.shape)
 
 
-class ImageClassifier(nn.Module):
+class ImageClassifier(Classifier):
     """Patches, n_layers blocks, mean over the positions, linear head; `forward(x)` of images (B, H, W, in_channels) →
     logits (B, n_classes).
 
@@ -211,14 +211,8 @@ class ImageClassifier(nn.Module):
                 self.merging[str(depth)] = PatchMerging(width, down_norm, norm_options=norm_options)
                 width *= 2
         self.drop_paths = nn.ModuleList(map(DropPath, drop_rates(drop_path, n_layers)))
-        self.head = nn.Linear(width, n_classes)
-        with torch.random.fork_rng(devices=[]):
-            self.stem_norm = create_norm(stem_norm, d_model, **known_options([stem_norm], norm_options))
-            self.final_norm = create_norm(final_norm, width, **known_options([final_norm], norm_options))
-        self.positional = encoding(positional, d_model, 2, positions)
-        with torch.no_grad():  # as in SequenceClassifier; VMamba leaves it out and starts linear weights at N(0, .02)
-            for block in self.blocks:
-                block.out_proj.weight /= math.sqrt(n_layers)
+        self._make_ends(n_classes, (d_model, width), (stem_norm, final_norm), norm_options, positional, positions)
+        start_branches(self.blocks)  # VMamba leaves it out and starts linear weights at N(0, .02)
 
     def forward(self, x: Tensor, lengths: None = None) -> Tensor:
         self._check(x, lengths)
@@ -229,16 +223,3 @@ class ImageClassifier(nn.Module):
             if depth in self.down_sample:
                 x = self.merging[str(depth)](x)
         return self.head(self.final_norm(x.flatten(1, 2)).mean(1))
-
-    def _check(self, x: Tensor, lengths: Tensor | None) -> None:
-        if lengths is not None:
-            raise ValueError("lengths are given: images have no padding, leave them out")
-        check_inputs(x, f"(B, H, W, {self.in_channels})")
-        check_beside("x", x, self.stem.weight, "this model")
-        cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
-        if H % cell or W % cell:
-            halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
-            raise ValueError(
-                f"images of {H}×{W} pixels do not divide into patches of {self.patch}×{self.patch}{halvings}: "
-                f"height and width must be multiples of {cell}"
-            )

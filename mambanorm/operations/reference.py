@@ -7,10 +7,8 @@ Equations (per channel d and state index n; Gu & Dao 2023, "Mamba", equation 2 w
 (3)  y_t = Σ_n C_t·h_t
 (4)  out_t = y_t + D·u_t
 
-Glossary: B batch, L length, D channels, N state size, G groups of channels that share B and C; u input, delta (Δ) step
-size, A decay rate, B_t and C_t input and output vectors, h state.
-
-Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the operations, softplus threshold 20).
+Glossary: operations/__init__.py. Source: state-spaces/mamba `ops/selective_scan_interface.py` (order of the operations,
+softplus threshold 20).
 """
 
 import torch
