@@ -35,7 +35,7 @@ def grouped(x):
     return x.view(*x.shape[:2], G, x.shape[2] // G)
 
 
-def normvary_members(x, statistics):
+def normvary_members(x, statistics="total"):
     """Eq. 8–12 as they are printed (literal), or with the variance of the means added to Eq. 8 and 11 (total)."""
     mu_in, var_in = mean_var(x, (1,))
     gn_mean, gn_var = mean_var(grouped(x), (1, 3))
@@ -49,33 +49,23 @@ def normvary_members(x, statistics):
     return [bn, (gn_mean, gn_var), (mu_in, var_in), ln, rms]
 
 
-def normvary(x, mean_logits, var_logits, statistics="total"):
-    members = normvary_members(x, statistics)
-    mean = sum(w * m for w, (m, _) in zip(mean_logits.softmax(0), members))
-    var = sum(w * v for w, (_, v) in zip(var_logits.softmax(0), members))
-    return standardize(x, mean, var)
-
-
 def switchnorm_members(x):
     """Luo et al. 2019, Eq. 2: the statistics of IN, LN and BN, each taken from x over its own axes."""
     return [mean_var(x, (1,)), mean_var(x, (1, 2)), mean_var(x, (0, 1))]
 
 
-def switchnorm(x, mean_logits, var_logits, members=None):
-    """Luo et al. 2019, Eq. 3 and 5."""
-    members = switchnorm_members(x) if members is None else members
-    mean = sum(w * m for w, (m, _) in zip(mean_logits.softmax(0), members, strict=True))
-    var = sum(w * v for w, (_, v) in zip(var_logits.softmax(0), members, strict=True))
-    return standardize(x, mean, var)
-
-
-def normvary_token(x, mean_logits, var_logits):
-    """The mixture of the three members that a token has."""
+def token_members(x):
+    """The three members that a token has."""
     gn = [s.expand(-1, -1, -1, D // G).reshape(x.shape) for s in mean_var(grouped(x), (3,))]
-    members = [gn, mean_var(x, (2,)), (torch.zeros(()), (x**2).mean(2, keepdim=True))]
-    mean = sum(w * m for w, (m, _) in zip(mean_logits.softmax(0), members))
-    var = sum(w * v for w, (_, v) in zip(var_logits.softmax(0), members))
-    return standardize(x, mean, var)
+    return [gn, mean_var(x, (2,)), (torch.zeros(()), (x**2).mean(2, keepdim=True))]
+
+
+def mixed(x, members, norm=None):
+    """Eq. 13; Luo et al. 2019, Eq. 3 and 5: by the norm's weights, None = equal ones."""
+    equal = torch.zeros(len(members), dtype=x.dtype)
+    w_mean, w_var = (equal, equal) if norm is None else (norm.mean_logits, norm.var_logits)
+    mean = sum(w * m for w, (m, _) in zip(w_mean.softmax(0), members, strict=True))
+    return standardize(x, mean, sum(w * v for w, (_, v) in zip(w_var.softmax(0), members, strict=True)))
 
 
 EQUATIONS = {
@@ -89,10 +79,10 @@ EQUATIONS = {
     "LN-DL": lambda x: standardize(x, *mean_var(x, (1, 2))),
     "RMSN-DL": lambda x: x / torch.sqrt((x**2).mean((1, 2), keepdim=True) + EPS),
     "GN-token": lambda x: standardize(grouped(x), *mean_var(grouped(x), (3,))).reshape(x.shape),
-    "NormVary": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
-    "NormVary-fixed": lambda x: normvary(x, torch.zeros(5).double(), torch.zeros(5).double()),
-    "NormVary-token": lambda x: normvary_token(x, torch.zeros(3).double(), torch.zeros(3).double()),
-    "SwitchNorm": lambda x: switchnorm(x, torch.zeros(3).double(), torch.zeros(3).double()),
+    "NormVary": lambda x: mixed(x, normvary_members(x)),
+    "NormVary-fixed": lambda x: mixed(x, normvary_members(x)),
+    "NormVary-token": lambda x: mixed(x, token_members(x)),
+    "SwitchNorm": lambda x: mixed(x, switchnorm_members(x)),
     "Scale": lambda x: x,
 }
 
@@ -144,11 +134,6 @@ def affine_of(norm):
     return (1.0 if gamma is None else gamma), (0.0 if beta is None else beta)
 
 
-def in_turn(values):
-    """Every norm with one of the values, the first with the first, and so on."""
-    return [(name, values[i % len(values)]) for i, name in enumerate(EQUATIONS)]
-
-
 def test_every_norm_has_an_equation_here():
     assert set(EQUATIONS) == set(mn.NORMS)
     assert set(PAPER_NORMS) <= set(mn.NORMS)
@@ -169,16 +154,17 @@ def test_norm_equals_its_equation_forward_and_gradient(name):
 
 
 @pytest.mark.parametrize(
-    ("shape", "padded"), [((1, 2, 8), False), ((3, 1, 8), True), ((2, 63, 12), True), ((5, 65, 100), False)]
+    ("shape", "padded", "affine"),
+    [((1, 2, 8), False, True), ((3, 1, 8), True, True), ((2, 63, 12), True, False), ((5, 65, 100), False, True)],
 )
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(name, shape, padded):
+def test_fused_float32_equals_the_plain_twin_in_float64_forward_and_backward(name, shape, padded, affine):
     """In float32 on the CPU the moments and the standardising line are fused loops; in float64 they are plain torch."""
     lengths = torch.arange(shape[0]) * 7 % shape[1] + 1 if padded else None
     valid = 1.0 if lengths is None else (torch.arange(shape[1]) < lengths[:, None])[..., None]
     found = []
     for dtype in (torch.float32, torch.float64):
-        norm = randomise(mn.create_norm(name, shape[-1])).to(dtype)
+        norm = randomise(mn.create_norm(name, shape[-1], affine=affine)).to(dtype)
         x = sample(*shape, mean=1.0).to(dtype).requires_grad_()
         y = norm(x, lengths) * valid
         leaves = [x, *(p for p in norm.parameters() if p.requires_grad)]
@@ -318,12 +304,6 @@ def test_a_token_of_zeros_stays_zero_and_has_a_finite_gradient_under_lp(p):
     torch.testing.assert_close(x.grad, torch.full_like(x, EPS**-0.5))
 
 
-@pytest.mark.parametrize("p", [0.5, float("nan"), "2", True])
-def test_a_p_below_1_or_that_is_no_number_is_refused(p):
-    with pytest.raises(ValueError, match="p of the Lp norm must be a number from 1 to infinity"):
-        mn.create_norm("Lp", D, p=p)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rmsn_with_bias_adds_beta_forward_and_backward(dtype):
     norm, plain = (mn.create_norm("RMSN", D, bias=bias).to(dtype) for bias in (True, False))
@@ -334,8 +314,6 @@ def test_rmsn_with_bias_adds_beta_forward_and_backward(dtype):
     torch.testing.assert_close(norm(x), plain(x) + norm.bias)
     (norm(x) * weight).sum().backward()
     torch.testing.assert_close(norm.bias.grad, weight.sum((0, 1)))
-    with pytest.raises(ValueError, match="bias must be True or False"):
-        mn.create_norm("RMSN", D, bias="no")
 
 
 def test_group_norm_with_one_channel_a_group_is_instance_norm_and_with_one_group_is_ln_dl():
@@ -344,70 +322,7 @@ def test_group_norm_with_one_channel_a_group_is_instance_norm_and_with_one_group
     torch.testing.assert_close(mn.create_norm("GN", D, groups=1).double()(x), EQUATIONS["LN-DL"](x))
 
 
-# NormVary, Appendix D
-
-
-@pytest.mark.parametrize("statistics", ["total", "literal"])
-def test_normvary_equals_the_printed_equations_with_any_weights(statistics):
-    norm = randomise(mn.create_norm("NormVary", D, statistics=statistics).double())
-    with torch.no_grad():
-        norm.mean_logits.copy_(sample(5, seed=3))
-        norm.var_logits.copy_(sample(5, seed=4))
-    x = sample(B, L, D, mean=1.0)
-    expected = normvary(x, norm.mean_logits, norm.var_logits, statistics) * norm.gamma + norm.beta
-    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("statistics", ["total", "literal"])
-def test_normvary_running_statistics_follow_eq_15_and_16_exactly(statistics):
-    norm = mn.create_norm("NormVary", D, statistics=statistics).double()
-    mean, var, alpha = torch.zeros(D).double(), torch.ones(D).double(), 0.9
-    for seed in range(4):
-        x = sample(B, L, D, seed=seed, mean=2.0)
-        norm(x)
-        bn_mean, bn_var = normvary_members(x, statistics)[0]
-        mean, var = alpha * mean + (1 - alpha) * bn_mean.view(-1), alpha * var + (1 - alpha) * bn_var.view(-1)
-    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(norm.running_var, var, rtol=1e-12, atol=1e-12)
-    before = copy.deepcopy(norm.state_dict())
-    norm.eval()(sample(B, L, D, seed=8))
-    assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
-
-
-def test_normvary_in_eval_uses_the_running_statistics_for_its_bn_member_only():
-    norm = mn.create_norm("NormVary", D).double()
-    norm(sample(B, L, D, mean=2.0))
-    norm.eval()
-    x = sample(3, L, D, seed=7)
-    members = normvary_members(x, "total")
-    members[0] = (norm.running_mean, norm.running_var)
-    expected = standardize(x, sum(m for m, _ in members) / 5, sum(v for _, v in members) / 5)
-    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
-
-
-def test_normvary_weights_are_ten_logits_at_zero_and_learn():
-    norm = mn.create_norm("NormVary", D)
-    assert norm.members == ("BN", "GN", "IN", "LN", "RMSN")
-    assert torch.equal(norm.mean_logits, torch.zeros(5))
-    assert torch.equal(norm.var_logits, torch.zeros(5))
-    (norm(sample(B, L, D, dtype=torch.float32, mean=1.0)) * sample(B, L, D, seed=2).float()).sum().backward()
-    assert norm.mean_logits.grad.abs().sum() > 0
-    assert norm.var_logits.grad.abs().sum() > 0
-    assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
-
-
-def test_normvary_of_a_token_mixes_its_three_members_with_any_weights():
-    norm, x = randomise(mn.create_norm("NormVary-token", D).double()), sample(B, L, D, mean=1.0)
-    with torch.no_grad():
-        norm.mean_logits.copy_(sample(3, seed=3))
-        norm.var_logits.copy_(sample(3, seed=4))
-    expected = normvary_token(x, norm.mean_logits, norm.var_logits) * norm.weight + norm.bias
-    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
-    norm(x).square().sum().backward()
-    assert norm.mean_logits.grad.abs().sum() > 0
-
-
-# SwitchNorm, Luo et al. 2019
+# the mixtures: NormVary, Appendix D, and SwitchNorm, Luo et al. 2019
 
 
 def with_random_logits(name, d=D, **options):
@@ -419,31 +334,55 @@ def with_random_logits(name, d=D, **options):
     return norm
 
 
-def test_switchnorm_equals_its_equations_with_any_weights_forward_and_gradient():
-    norm = with_random_logits("SwitchNorm")
-    x, weight = sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
-    expected = switchnorm(x, norm.mean_logits, norm.var_logits) * norm.gamma + norm.beta
-    y = norm(x)
+MIXED = {
+    "total": ("NormVary", {}, normvary_members, 0),
+    "literal": ("NormVary", {"statistics": "literal"}, lambda x: normvary_members(x, "literal"), 0),
+    "SwitchNorm": ("SwitchNorm", {"momentum": 0.2}, switchnorm_members, 2),
+    "a token": ("NormVary-token", {}, token_members, None),
+}
+"""What is mixed → the norm, its options, its members, and which of them is BN."""
+
+
+@pytest.mark.parametrize("what", MIXED)
+def test_a_mixture_equals_its_equations_with_any_weights_forward_and_gradient(what):
+    name, options, members, _ = MIXED[what]
+    norm = with_random_logits(name, **options)
+    (gamma, beta), x, weight = affine_of(norm), sample(B, L, D, mean=1.0).requires_grad_(), sample(B, L, D, seed=2)
+    y, expected = norm(x), mixed(x, members(x), norm) * gamma + beta
     torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
     leaves = [x, *norm.parameters()]
     for ours, theirs in zip(*(torch.autograd.grad((z * weight).sum(), leaves) for z in (y, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
-def test_switchnorms_running_statistics_are_exact_and_serve_its_bn_member_only_in_eval():
-    norm, mean, var = with_random_logits("SwitchNorm", momentum=0.2), torch.zeros(D).double(), torch.ones(D).double()
-    for seed in range(3):
+@pytest.mark.parametrize("what", ["total", "literal", "SwitchNorm"])
+def test_running_statistics_are_exact_and_serve_the_bn_member_only_in_eval(what):
+    name, options, members, bn = MIXED[what]
+    norm, share = with_random_logits(name, **options), options.get("momentum", 0.1)
+    mean, var = torch.zeros(D).double(), torch.ones(D).double()
+    for seed in range(3):  # Eq. 15 and 16
         x = sample(B, L, D, seed=seed, mean=2.0)
         norm(x)
-        batch = [s.view(-1) for s in mean_var(x, (0, 1))]
-        mean, var = 0.8 * mean + 0.2 * batch[0], 0.8 * var + 0.2 * batch[1]
+        batch = [s.view(-1) for s in members(x)[bn]]
+        mean, var = (1 - share) * mean + share * batch[0], (1 - share) * var + share * batch[1]
     torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(norm.running_var, var, rtol=1e-12, atol=1e-12)
     x, before = sample(3, L, D, seed=7), copy.deepcopy(norm.state_dict())
-    members = [*switchnorm_members(x)[:2], (mean, var)]
-    expected = switchnorm(x, norm.mean_logits, norm.var_logits, members) * norm.gamma + norm.beta
-    torch.testing.assert_close(norm.eval()(x), expected, rtol=1e-12, atol=1e-12)
+    own = members(x)
+    own[bn] = (mean, var)
+    torch.testing.assert_close(norm.eval()(x), mixed(x, own, norm) * norm.gamma + norm.beta, rtol=1e-12, atol=1e-12)
     assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
+
+
+def test_normvary_weights_are_ten_logits_at_zero_and_learn():
+    norm = mn.create_norm("NormVary", D)
+    assert norm.members == ("BN", "GN", "IN", "LN", "RMSN")
+    assert torch.equal(norm.mean_logits, torch.zeros(5))
+    assert torch.equal(norm.var_logits, torch.zeros(5))
+    (norm(sample(B, L, D, dtype=torch.float32, mean=1.0)) * sample(B, L, D, seed=2).float()).sum().backward()
+    assert norm.mean_logits.grad.abs().sum() > 0
+    assert norm.var_logits.grad.abs().sum() > 0
+    assert not mn.create_norm("NormVary-fixed", D).mean_logits.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -477,7 +416,8 @@ def test_scale_is_a_gain_a_channel_that_starts_as_no_norm_does():
     norm.weight.data.copy_(torch.arange(D))
     assert torch.equal(norm(x), x * torch.arange(D))
     assert torch.equal(mn.create_norm("Scale", D, init=0.1)(x), x * torch.tensor(0.1))  # LayerScale
-    twin = mn.create_norm("DyT", D, linear=True)
+    twin = mn.create_norm("DyT", D, linear=True)  # as S2 states it
+    assert torch.equal(twin(x), x)
     twin.alpha.data.copy_(norm.weight)
     assert torch.equal(norm(x), twin(x))
 
@@ -539,26 +479,7 @@ def test_every_norm_that_learns_gamma_has_a_weightless_variant(name):
             torch.testing.assert_close(with_gamma, without, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LEARN_GAMMA)
-def test_a_fused_weightless_norm_equals_its_plain_twin(name):
-    found = []
-    for dtype in (torch.float32, torch.float64):
-        torch.manual_seed(0)
-        norm = mn.create_norm(name, 12, affine=False).to(dtype)
-        x = sample(3, 63, 12, mean=1.0).to(dtype).requires_grad_()
-        y = norm(x)
-        found.append([y, *torch.autograd.grad((y * sample(3, 63, 12, seed=5).to(dtype)).sum(), x)])
-    for fused, plain in zip(*found, strict=True):
-        error = (fused.detach().double() - plain.detach()).abs().max()
-        assert error <= 3e-5 * max(1.0, plain.detach().abs().max()), error
-
-
 # bad input
-
-
-def test_unknown_norm_names_the_valid_ones_and_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown norm 'rmsnn'.*NormVary.*did you mean 'RMSN'"):
-        mn.create_norm("rmsnn", D)
 
 
 def test_a_norm_made_by_its_class_has_the_defaults_of_one_made_by_its_name():
@@ -580,43 +501,6 @@ def test_unknown_option_is_a_type_error_with_the_valid_ones():
         mn.create_norm("GN", D, epsilon=1e-3)
     with pytest.raises(TypeError, match="statistics"):
         mn.create_norm("GN", D, statistics="literal")
-
-
-@pytest.mark.parametrize(
-    ("name", "d", "options", "message"),
-    [
-        ("GN", 10, {"groups": 4}, r"10 channels do not divide into 4 groups: groups may be one of \[1, 2, 5, 10\]"),
-        ("NormVary", 8, {"statistics": "totl"}, "did you mean 'total'"),
-        ("Scale", 8, {"init": float("inf")}, "init must be finite, got inf"),
-        ("Scale", 8, {"init": "0.1"}, "init must be a number, got '0.1'"),
-        ("Scale", 8, {"scalar": 1}, "scalar must be True or False, got 1"),
-        ("Scale", 8, {"init": 0.1, "affine": False}, "init=0.1 is where the gain of Scale starts.*there is none"),
-        ("LN", 8, {"eps": 0}, "eps must be above 0, got 0"),
-        ("BN", 8, {"momentum": 2}, "momentum is the weight of the new statistic, 0..1, got 2"),
-        ("BN", 8, {"momentum": None}, "momentum must be a number, got None"),
-        ("LN", 8, {"eps": "1e-5"}, "eps must be a number"),
-        (["LN"], 8, {}, "unknown norm"),
-        ("LN", 0, {}, "positive whole number"),
-    ],
-)
-def test_bad_values_say_what_is_allowed(name, d, options, message):
-    with pytest.raises(ValueError, match=message):
-        mn.create_norm(name, d, **options)
-
-
-@pytest.mark.parametrize(("name", "shape"), in_turn([(B, D), (B, L, D + 1), (B, D, L), (0, L, D), (B, 0, D)]))
-def test_wrong_rank_wrong_channels_and_empty_input_are_refused(name, shape):
-    with pytest.raises(ValueError, match="expects \\(B, L, D\\)|nothing to normalize"):
-        mn.create_norm(name, D)(torch.zeros(shape))
-
-
-@pytest.mark.parametrize(("name", "lengths"), in_turn([[1, 2, 3, 4], [0, 1, 1, 1, 1], [8, 1, 1, 1, 1], [1.0] * 5]))
-def test_bad_lengths_are_refused_by_every_norm(name, lengths):
-    for norm in (mn.create_norm(name, D), mn.create_norm(name, D).eval()):
-        with pytest.raises(ValueError, match="lengths must"):
-            norm(torch.zeros(B, L, D), torch.tensor(lengths))
-        with pytest.raises(ValueError, match="lengths must be a tensor"):
-            norm(torch.zeros(B, L, D), lengths)
 
 
 def test_asking_for_a_second_derivative_of_a_fused_norm_is_an_error_not_a_zero():
@@ -751,27 +635,3 @@ def test_random_weights_are_drawn_anew_each_training_step_and_come_again_with_th
     state = torch.get_rng_state()
     begun.train()(x)
     assert torch.equal(torch.get_rng_state(), state)  # nothing else's random numbers move
-
-
-def test_dyt_as_the_source_states_it_is_a_scale_a_channel():
-    norm, x = mn.create_norm("DyT", D, linear=True), sample(B, L, D, dtype=torch.float32)
-    assert torch.equal(norm(x), x)  # where it starts
-    assert [tuple(p.shape) for p in norm.parameters()] == [(D,)]
-    with torch.no_grad():
-        norm.alpha.copy_(torch.arange(D))
-    assert torch.equal(norm(x), x * torch.arange(D))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "told"),
-    [
-        ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
-        ("NormSelector", {"hidden": 0}, "hidden must be a positive whole number, got 0"),
-        ("DyT", {"alpha": float("inf")}, "alpha must be finite"),
-        ("DyT", {"linear": "no"}, "linear must be True or False"),
-        ("Derf", {"shift": "0"}, "shift must be a number"),
-    ],
-)
-def test_options_of_these_norms_are_checked(name, options, told):
-    with pytest.raises(ValueError, match=told):
-        mn.create_norm(name, D, **options)
