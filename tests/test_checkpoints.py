@@ -16,6 +16,7 @@ CONFIGS = {
     "mamba": [
         dict(hidden_size=24),
         dict(hidden_size=20, expand=3, conv_kernel=2, state_size=5, tie_word_embeddings=False, layer_norm_epsilon=0.5),
+        dict(hidden_size=33, state_size=1, time_step_rank=7, conv_kernel=6),
     ],
     "mamba2": [
         dict(hidden_size=24, num_heads=6, head_dim=8, n_groups=1, state_size=5, chunk_size=4),

@@ -92,48 +92,6 @@ def test_every_parameter_learns_and_diagnostics_see_every_block():
     assert [name for name, *_ in seen.seen] == ["backbone.layers.0", "backbone.layers.1"]
 
 
-# beside transformers
-
-CONFIGS = [
-    dict(),
-    dict(hidden_size=33, state_size=5, time_step_rank=7, conv_kernel=3, vocab_size=61),
-    dict(hidden_size=20, expand=3, conv_kernel=2, num_hidden_layers=3, tie_word_embeddings=False),
-    dict(hidden_size=7, state_size=1, time_step_rank=1, conv_kernel=6, tie_word_embeddings=False, vocab_size=29),
-]
-
-
-def transformers_model(**differences):
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read on import: it may look for kernels to download
-    transformers = pytest.importorskip("transformers", reason="transformers is in the dev extra")
-    transformers.logging.set_verbosity_error()  # that there is no fast path is known
-    sizes = dict(vocab_size=40, hidden_size=24, num_hidden_layers=2) | differences
-    none = dict(bos_token_id=None, eos_token_id=None)
-    torch.manual_seed(0)
-    return scramble(transformers.MambaForCausalLM(transformers.MambaConfig(**sizes, **none)).eval())
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_logits_and_greedy_text_are_those_of_transformers(config):
-    theirs = transformers_model(**config)
-    ours = mn.load_mamba_checkpoint(theirs.state_dict())
-    assert ours.tie == theirs.config.tie_word_embeddings
-    prompt = tokens(B, L, vocab=theirs.config.vocab_size)
-    with torch.no_grad():
-        assert error(ours(prompt), theirs(prompt).logits) <= 1e-5
-    written = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False)
-    assert written.shape == (B, L + 20)
-    assert torch.equal(ours.generate(prompt, 20), written)
-    assert len(set(written[:, L:].flatten().tolist())) > 3  # not one id for ever
-
-
-def test_transformers_epsilon_is_given_in_config_and_matters():
-    theirs, ids = transformers_model(layer_norm_epsilon=0.5), tokens(B, L)
-    with torch.no_grad():
-        ours = mn.load_mamba_checkpoint(theirs.state_dict(), hf_config=theirs.config)
-        assert error(ours(ids), theirs(ids).logits) <= 1e-5
-        assert error(mn.load_mamba_checkpoint(theirs.state_dict())(ids), theirs(ids).logits) > 1e-3
-
-
 # checkpoints
 
 

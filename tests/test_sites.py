@@ -75,13 +75,9 @@ def assert_twins(one, other):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "RMSN>SSM>None+B:RMSN+C:RMSN+delta:RMSN",
-        "None>SSM>GN+delta_after:RMSN+gated:RMSN",
-        "RMSN>SSM>None+z:LN+branch:LN+residual:LN",
-    ],
+    ["NormVary>SSM>GN-token", "None>SSM>GN+delta_after:RMSN+gated:RMSN", "RMSN>SSM>None+z:LN+branch:LN+residual:LN"],
 )
-def test_an_arm_with_further_sites_comes_back_as_it_was_written(text):
+def test_an_arm_comes_back_as_it_was_written(text):
     assert str(Arm.parse(text)) == text
     assert Arm.parse(Arm.parse(text)) == Arm.parse(text)
     assert base_config("digits", "smoke", arm=text).arm == text
@@ -97,12 +93,17 @@ def test_the_order_of_sites_and_sites_without_a_norm_make_no_other_arm():
 
 def test_further_sites_in_words():
     assert Arm.parse("RMSN>SSM>None+B:RMSN+C:RMSN+delta:LN").label == "RMSN→None + RMSN at B, C + LN at Δ"
-    assert Arm.parse("RMSN>SSM>GN").label == "RMSN→GN"
+    assert Arm.parse("RMSN→SSM→GN").label == "RMSN→GN"
+    assert str(Arm.parse("preset:Bi-Mamba")) == "LN>SSM>LN"
+    assert len(PRESETS) >= 25
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("RMSN>GN", r"N1>SSM>N2.*did you mean 'RMSN>SSM>GN'"),
+        ("RMSN>SSM>GM", r"unknown norm 'GM'.*did you mean 'GN'"),
+        (3, "an arm is text"),
         ("RMSN>SSM>None+gate:LN", r"unknown site 'gate'.*gated"),
         ("RMSN>SSM>None+B:RMSN+B:LN", "stands there twice, with RMSN and LN"),
         ("RMSN>SSM>None+n1:LN", "N1>SSM>N2"),
