@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import mambanorm as mn
-from mambanorm import block as block_module
 from mambanorm.block import BlockCache
 from mambanorm.tasks import pydoc
 from mambanorm.training.run import bits, evaluate_bits
@@ -82,16 +81,6 @@ def test_a_norm_shifts_no_initial_weight():
     assert all(torch.equal(models[0][name], models[1][name]) for name in shared)
 
 
-def test_every_parameter_learns_and_diagnostics_see_every_block():
-    model, ids = language_model("LN>SSM>GN-token", tie=False), tokens(B, L)
-    bits(model, ids).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
-    plain = model(ids)
-    with mn.record(model, ["scan"]) as seen:
-        torch.testing.assert_close(model(ids), plain, rtol=1e-5, atol=1e-5)
-    assert [name for name, *_ in seen.seen] == ["backbone.layers.0", "backbone.layers.1"]
-
-
 # checkpoints
 
 
@@ -143,18 +132,14 @@ def changed(**by_name):
     ("changes", "config", "message"),
     [
         ({"backbone__layers__1__mixer__D": None}, {}, r"missing: backbone\.layers\.1\.mixer\.D \(30,\)"),
-        ({"backbone__norm_f__weight": None}, {}, r"missing: backbone\.norm_f\.weight \(15,\)"),
         ({"backbone__layers__0__mixer__A_log": None}, {}, r"missing: .*mixer\.A_log \(E, N\).*Mamba-1"),
-        ({"backbone__embedding__weight": None}, {}, r"missing: backbone\.embedding\.weight \(V, D\)"),
         ({"backbone__layers__1__mixer__in_proj__bias": torch.ones(60)}, {}, r"unexpected: .*in_proj\.bias \(60,\)"),
         ({"backbone__norm_f__weight": torch.ones(14)}, {}, r"norm_f\.weight \(14,\), expected \(15,\)"),
         ({"backbone__layers__0__mixer__A_log": torch.ones(31, 16)}, {}, r"E = 31 is no multiple of D = 15"),
         ({"backbone__layers__0__mixer__A_log": torch.ones(30)}, {}, r"A_log has shape \(30,\), expected \(E, N\)"),
         ({"lm_head__weight": torch.ones(V, D)}, {"tie": True}, r"lm_head\.weight differs.*leave tie out"),
         ({"lm_head__weight": None}, {"tie": False}, r"missing: lm_head\.weight \(23, 15\)"),
-        ({}, {"d_state": 4}, r"mixer\.A_log \(30, 16\), expected \(30, 4\)"),
         ({}, {"n_layers": 1}, r"unexpected: backbone\.layers\.1.*and 5 more"),
-        ({}, {"arm": "RMSN>SSM>LN"}, r"missing: backbone\.layers\.0\.n2\.weight"),
         ({"step": 3}, {}, r"other things are under \['step'\]"),
         ({"backbone__layers__100000000__mixer__D": torch.ones(30)}, {}, r"layers are numbered \[0, 1, 100000000\]"),
     ],
@@ -171,17 +156,6 @@ def test_what_is_no_state_dict_is_refused():
         mn.load_mamba_checkpoint({})
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_a_file_gives_the_tensors_that_were_saved(name, tmp_path):
-    from safetensors.torch import save_file
-
-    state = as_mamba_ssm(language_model())
-    (save_file if name.endswith("safetensors") else torch.save)(state, tmp_path / name)
-    read = mn.read_checkpoint(tmp_path / name)
-    assert read.keys() == state.keys()
-    assert all(torch.equal(read[key], state[key]) for key in state)
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -190,11 +164,14 @@ def test_a_file_gives_the_tensors_that_were_saved(name, tmp_path):
         ("pytorch_model.bin", lambda whole: b"<html>"),
     ],
 )
-def test_a_damaged_file_is_refused_by_name(name, damage, tmp_path):
+def test_a_file_gives_what_was_saved_and_a_damaged_one_is_refused_by_name(name, damage, tmp_path):
     from safetensors.torch import save_file
 
-    path = tmp_path / name
-    (save_file if name.endswith("safetensors") else torch.save)(as_mamba_ssm(language_model()), path)
+    path, state = tmp_path / name, as_mamba_ssm(language_model())
+    (save_file if name.endswith("safetensors") else torch.save)(state, path)
+    read = mn.read_checkpoint(path)
+    assert read.keys() == state.keys()
+    assert all(torch.equal(read[key], state[key]) for key in state)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=rf"{name} is (truncated, altered or no checkpoint|.*no checkpoint at all)"):
         mn.read_checkpoint(path)
@@ -221,10 +198,12 @@ def test_a_file_that_would_run_code_is_refused_unread(tmp_path, monkeypatch):
 # step by step
 
 
-@pytest.mark.parametrize(("n1", "n2"), list(zip(CAUSAL, CAUSAL[1:] + CAUSAL[:1], strict=True)))
-def test_step_by_step_equals_the_parallel_forward_in_float64_for_every_causal_norm(n1, n2):
-    model = language_model(f"{n1}>SSM>{n2}", final_norm=n1, d_state=3, dt_rank=2).double()
-    ids = tokens(B, L)
+SIZES = dict(d_state=3, dt_rank=2), dict(d_conv=1, d_state=1), dict(d_conv=7, expand=3, dt_rank=5)
+
+
+@pytest.mark.parametrize(("n1", "n2", "sizes"), list(zip(CAUSAL, CAUSAL[1:] + CAUSAL[:1], 4 * SIZES)))
+def test_step_by_step_equals_the_parallel_forward_for_every_causal_norm(n1, n2, sizes):
+    model, ids = language_model(f"{n1}>SSM>{n2}", final_norm=n1, **sizes).double(), tokens(B, L)
     whole = model(ids)
     for read in (0, 1, 2, 7):  # shorter and longer than the convolution; 0: from the empty cache
         logits, cache = model.prefill(ids[:, :read]) if read else (None, model.new_cache(B))
@@ -232,30 +211,6 @@ def test_step_by_step_equals_the_parallel_forward_in_float64_for_every_causal_no
             assert error(logits, whole[:, read - 1]) <= 1e-12
         for t in range(read, L):
             assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-12, (read, t)
-
-
-@pytest.mark.parametrize("sizes", [dict(), dict(d_conv=1, d_state=1), dict(d_conv=7, expand=3, dt_rank=5)])
-def test_step_by_step_equals_the_parallel_forward_to_float32_rounding(sizes):
-    model, ids = language_model("LN>SSM>RMSN", norm_options=None, **sizes), tokens(B, 40)
-    whole = model(ids)
-    logits, cache = model.prefill(ids[:, :9])
-    assert error(logits, whole[:, 8]) <= 1e-5
-    for t in range(9, 40):
-        assert error(model.step(ids[:, t], cache), whole[:, t]) <= 1e-5
-
-
-def test_a_prompt_is_read_by_one_parallel_scan_a_block(monkeypatch):
-    lengths = []
-
-    def counted(u, *rest, **options):
-        lengths.append(u.shape[1])
-        return scan(u, *rest, **options)
-
-    scan = block_module.low_rank_scan
-    monkeypatch.setattr(block_module, "low_rank_scan", counted)
-    monkeypatch.setattr(mn.MambaBlock, "step", lambda *_: pytest.fail("read token by token"))
-    language_model().prefill(tokens(B, L))
-    assert lengths == [L, L]
 
 
 def test_a_copied_cache_goes_its_own_way():

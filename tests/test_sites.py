@@ -141,6 +141,8 @@ def test_options_of_one_site_are_for_the_norm_there():
 
 
 def test_options_of_a_site_without_a_norm_are_refused():
+    with pytest.raises(TypeError, match="statistics"):
+        MambaBlock(D, "RMSN", "GN", norm_options={"groups": 2, "statistics": "literal"})
     with pytest.raises(TypeError, match=r"no norm there: add \+B:NORM"):
         MambaBlock(D, norm_options={"B": {"affine": False}})
     with pytest.raises(TypeError, match=r"'afine'.*'affine'"):

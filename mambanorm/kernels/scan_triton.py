@@ -130,16 +130,6 @@ class Plan:
         return min(MOST_WARPS, max(1, self.tile * state // (32 * cells), state // (32 * OF_STATE)))
 
     @property
-    def states_shape(self):
-        """h at the start of every chunk."""
-        return self.batch, self.chunks, self.size, self.channels
-
-    @property
-    def scratch_shape(self):
-        """h at the start of every tile of one chunk, for every program."""
-        return self.batch, self.blocks, self.chunk, self.lanes, self.block
-
-    @property
     def partial_shape(self):
         """The gradients of dt, B and C side by side, one layer per block of channels."""
         return self.batch, self.blocks, self.length, self.rank + 2 * self.size
@@ -210,7 +200,8 @@ def _steps(m):
 def forward_pass(given, plan, keep, want_last):
     """out (B, L, D) in u's dtype; the states for the backward pass and the last one (B, D, N), None unless wanted."""
     out = given.u.new_empty(plan.batch, plan.length, plan.channels)
-    states = given.A.new_empty(plan.states_shape) if keep else None
+    shape = plan.batch, plan.chunks, plan.size, plan.channels  # h at the start of every chunk
+    states = given.A.new_empty(shape) if keep else None
     last = given.A.new_empty(plan.batch, plan.channels, plan.size) if want_last else None
     _launch(forward_kernel, plan, given, AHEAD, out, states, last)
     return out, states, last
@@ -220,7 +211,8 @@ def backward_pass(given, plan, grad, states):
     """The gradients of what is given, from that of out, (B, D, L) of any strides; None where there is none."""
     u, low = given.u, given.low
     du = u.new_empty(plan.batch, plan.length, plan.channels)
-    scratch, partial = states.new_empty(plan.scratch_shape), states.new_empty(plan.partial_shape)
+    partial = states.new_empty(plan.partial_shape)
+    scratch = states.new_empty(plan.batch, plan.blocks, plan.chunk, plan.lanes, plan.block)  # h, tile by tile
     sums = states.new_empty(plan.batch, sum(plan.sums_widths))
     ddelta, dB, dC = partial.split([plan.rank, plan.size, plan.size], -1)
     if low is None:

@@ -52,9 +52,8 @@ class GroupedRMSNorm(RMSNorm):
         self.groups = groups
 
     def readable(self, x: Tensor) -> Tensor:
-        y = F.rms_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
-        y = y if self.weight is None else y * self.weight
-        return y if self.bias is None else y + self.bias
+        y = F.rms_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
+        return self.scaled(y.flatten(-2))
 
 
 class Mamba2Block(CausalBlock):

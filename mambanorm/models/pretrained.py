@@ -103,17 +103,13 @@ def load_mamba_checkpoint(
     if told is False and HEAD not in state:
         raise ValueError(f"missing: {HEAD}, which hf_config says is not tied to the embedding; {NEEDED}")
     if told is True and not found["tie"]:
-        raise ValueError(
-            f"hf_config says that {HEAD} is tied to {EMBEDDING}, but the two differ: tie=False takes the head"
-        )
+        raise ValueError(f"hf_config: {HEAD} is tied to {EMBEDDING}, but the two differ: tie=False takes the head")
     with torch.random.fork_rng(devices=[]):
         model = LanguageModel(**(found | _read_norms(state, family, said) | config))
     if model.tie:
         state.setdefault(HEAD, state[EMBEDDING])
         if not torch.equal(state[HEAD], state[EMBEDDING]):
-            raise ValueError(
-                f"tie=True, but {HEAD} differs from {EMBEDDING}: leave tie out, it is read off the tensors"
-            )
+            raise ValueError(f"tie=True, but {HEAD} differs from {EMBEDDING}: leave tie out, the tensors show it")
     _check_tensors({_mamba_ssm_name(name): tensor for name, tensor in model.state_dict().items()}, state)
     model.load_state_dict(state)  # each block takes mamba-ssm's names itself
     return model
@@ -127,10 +123,9 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         raise ValueError(
             f"a state dict maps names to tensors; other things are under {others[:4]}: pick the weights out"
         )
-    if narrow := next(
-        (f"{name} is {value.dtype}" for name, value in state_dict.items() if value.dtype not in REAL), None
-    ):
-        raise ValueError(f"{narrow}: quantized weights are not carried; give float32, bfloat16 or float16")
+    if narrow := [name for name, value in state_dict.items() if value.dtype not in REAL]:
+        given = f"{narrow[0]} is {state_dict[narrow[0]].dtype}"
+        raise ValueError(f"{given}: quantized weights are not carried; give float32, bfloat16 or float16")
     return {re.sub(r"^backbone\.embeddings\.", "backbone.embedding.", name): t for name, t in state_dict.items()}
 
 
@@ -158,9 +153,7 @@ def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> 
         dt_rank = _shape(state, LAYER + "mixer.dt_proj.weight", "(E, R)")[1]
         sizes = dict(d_state=d_state, d_conv=d_conv, dt_rank=dt_rank)
     if d_inner % d_model:
-        raise ValueError(
-            f"E = {d_inner} is no multiple of D = {d_model}: a block here is a whole number of times wider"
-        )
+        raise ValueError(f"E = {d_inner} is no multiple of D = {d_model}, as it is in every block here")
     return dict(
         vocab_size=vocab_size,
         d_model=d_model,
@@ -178,9 +171,8 @@ def _read_mamba2(state: dict[str, Tensor], n_groups: int | None) -> tuple[int, d
     convolved, _, d_conv = _shape(state, LAYER + "mixer.conv1d.weight", "(E + 2·G·N, 1, K)")
     bc = (convolved - d_inner) // 2
     if n_groups is None:
-        raise ValueError(
-            f"the tensors show n_groups · d_state = {bc}, not how many groups there are: give hf_config= or n_groups="
-        )
+        told = f"the tensors show n_groups · d_state = {bc}, not how many groups there are"
+        raise ValueError(f"{told}: give hf_config= or n_groups=")
     check_size("n_groups", n_groups)
     if d_inner % heads or bc % n_groups or bc < n_groups:
         raise ValueError(
@@ -195,9 +187,7 @@ def _read_norms(state: dict[str, Tensor], family: str, said: Mapping[str, Any]) 
     first = "LN" if LAYER + "norm.bias" in state else "RMSN"
     options = {"eps": said["layer_norm_epsilon"]} if "layer_norm_epsilon" in said else {}
     further = "+gated:RMSN" if LAYER + "mixer.norm.weight" in state else ""
-    if (
-        family == "falcon_mamba"
-    ):  # RMSN without weights on B, C and Δ, the last before its projection; an ε of their own
+    if family == "falcon_mamba":  # RMSN without weights on B, C and Δ, the last before its projection; own ε
         sites, own = ("B", "C", "delta"), {"affine": False, "eps": said.get("mixer_rms_eps", 1e-6)}
         further, options = "".join(f"+{site}:RMSN" for site in sites), options | {site: own for site in sites}
     final_norm = "LN" if "backbone.norm_f.bias" in state else "RMSN"
@@ -300,10 +290,7 @@ def _read_config(hf_config: object) -> dict[str, Any]:
     for name, allowed in ONLY.items():
         if name in fields and fields[name] not in allowed:
             raise ValueError(f"{name}={shown(fields[name])} in hf_config is not carried, only {allowed[0]!r}")
-    limits = fields.get("time_step_limit") or (
-        0.0,
-        math.inf,
-    )  # transformers writes infinity as {"__float__": "Infinity"}
+    limits = fields.get("time_step_limit") or (0.0, math.inf)  # JSON: infinity as {"__float__": "Infinity"}
     low, high = (float(v["__float__"] if isinstance(v, Mapping) else v) for v in limits)
     if low > 0 or high < math.inf:
         raise ValueError(f"time_step_limit=({low}, {high}) in hf_config is not carried: Δ has no limits here")

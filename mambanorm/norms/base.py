@@ -79,6 +79,11 @@ class Norm(nn.Module):
         """γ and β."""
         return self.weight, self.bias
 
+    def scaled(self, y: Tensor) -> Tensor:
+        """γ·y + β, those of them that the norm has."""
+        y = y if self.weight is None else y * self.weight
+        return y if self.bias is None else y + self.bias
+
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, affine={self.weight is not None}"
 

@@ -228,5 +228,5 @@ class GroupNormToken(TokenNorm):
 
     def readable(self, x: Tensor) -> Tensor:
         # not F.group_norm: it computes x·s + (β − μ·s), whose rounding shows with few channels a group
-        y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps).flatten(-2)
-        return y if self.weight is None else y * self.weight + self.bias
+        y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d // self.groups,), eps=self.eps)
+        return self.scaled(y.flatten(-2))

@@ -45,9 +45,7 @@ class LpNorm(Norm):
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         same = blank_padding(x, lengths)
-        y = same / torch.hypot(self.size(same), same.new_full((), math.sqrt(self.eps)))
-        y = y if self.weight is None else y * self.weight
-        return y if self.bias is None else y + self.bias
+        return self.scaled(same / torch.hypot(self.size(same), same.new_full((), math.sqrt(self.eps))))
 
     def size(self, x: Tensor) -> Tensor:
         """(mean_c |x|^p)^(1/p) of each token, (B, L, D) → (B, L, 1)."""
@@ -138,8 +136,7 @@ class NormVaryToken(Norm):
         ln_mean = gn_mean.mean(-2, keepdim=True)
         ln_var = (gn_var + (gn_mean - ln_mean).square()).mean(-2, keepdim=True)
         mean, var = mix(*self.mixture(), [gn_mean, ln_mean, None], [gn_var, ln_var, ln_var + ln_mean.square()])
-        y = ((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2)
-        return y if self.weight is None else y * self.weight + self.bias
+        return self.scaled(((grouped - mean) * (var + self.eps).rsqrt()).flatten(-2))
 
     def extra_repr(self) -> str:
         return f"{self.d}, eps={self.eps}, groups={self.groups}"

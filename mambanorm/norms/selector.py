@@ -53,8 +53,7 @@ class DyT(Norm):
         return self.bounded(blank_padding(x, lengths))
 
     def bounded(self, x: Tensor) -> Tensor:
-        y = x * self.alpha if self.linear else torch.tanh(self.alpha * x)
-        return y if self.weight is None else y * self.weight + self.bias
+        return self.scaled(x * self.alpha if self.linear else torch.tanh(self.alpha * x))
 
     def extra_repr(self) -> str:
         return f"{self.d}, linear={self.linear}"
@@ -79,8 +78,7 @@ class Derf(Norm):
         self.shift = nn.Parameter(torch.tensor([float(shift)]))
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        y = torch.erf(self.alpha * blank_padding(x, lengths) + self.shift)
-        return y if self.weight is None else y * self.weight + self.bias
+        return self.scaled(torch.erf(self.alpha * blank_padding(x, lengths) + self.shift))
 
     def extra_repr(self) -> str:
         return f"{self.d}"
