@@ -6,7 +6,6 @@
     scan_cpu.py, scan_cpu_loops.py  the selective scan on the CPU: its interface to torch, and its loops
     scan_triton.py, ..._loops.py    the same on a GPU, in Triton;   conv_triton.py: the causal convolution there
     conv_gate.py                    the convolutions with their SiLU, of sequences and images; the gate y·SiLU(z)
-    cross.py                        an image in four directions, and back
     norm.py                         norms of one position, norms along the sequence, NormVary's mixture of statistics
 
 Each has a slow, readable twin, named in its docstring. The tests compare the two: forward and gradients.

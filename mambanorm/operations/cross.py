@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from mambanorm.basics.checks import check_real, check_size, check_tensor
-from mambanorm.kernels.backends import fused_on_cpu
+from mambanorm.basics.checks import check_size, check_tensor
 
 DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 
@@ -12,18 +11,12 @@ DIRECTIONS = ("rows", "columns", "rows from the end", "columns from the end")
 def cross_scan(x: Tensor) -> Tensor:
     """An image (B, D, H, W) as four sequences (B, 4, D, H·W), in the order of DIRECTIONS. ValueError for other shapes.
 
-    For float32 on the CPU the result is a view of a contiguous (B, H·W, 4, D), as a block reads it.
+    The result is a view of a contiguous (B, H·W, 4, D), as a block reads it.
     """
     check_tensor("x", x, "(B, D, H, W)")
     if x.dim() != 4 or not x.numel():
         raise ValueError(f"cross_scan expects images (B, D, H, W), got shape {tuple(x.shape)}")
-    if fused_on_cpu(x):
-        check_real("x", x)
-        from mambanorm.kernels.cross import cross_scan_cpu
-
-        return cross_scan_cpu(x.permute(0, 2, 3, 1)).permute(0, 2, 3, 1)
-    ahead = torch.stack([x.flatten(2), x.transpose(2, 3).flatten(2)], dim=1)
-    return torch.cat([ahead, ahead.flip(-1)], dim=1)
+    return _Cross.apply(x.permute(0, 2, 3, 1), None).permute(0, 2, 3, 1)
 
 
 def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
@@ -32,10 +25,31 @@ def cross_merge(y: Tensor, height: int, width: int) -> Tensor:
     check_size("height", height), check_size("width", width)
     if y.dim() != 4 or y.shape[1] != 4 or y.shape[3] != height * width or not y.numel():
         raise ValueError(f"cross_merge expects (B, 4, D, H·W) with H·W = {height * width}, got {tuple(y.shape)}")
-    if fused_on_cpu(y):
-        check_real("y", y)
-        from mambanorm.kernels.cross import cross_merge_cpu
+    return _Cross.apply(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
 
-        return cross_merge_cpu(y.permute(0, 3, 1, 2), (height, width)).permute(0, 3, 1, 2)
-    rows, columns = (y[:, :2] + y[:, 2:].flip(-1)).unbind(1)
-    return rows.unflatten(2, (height, width)) + columns.unflatten(2, (width, height)).transpose(2, 3)
+
+class _Cross(torch.autograd.Function):
+    """`_scan`, or `_merge` to a size (H, W): each is the other's backward pass, and adds the four in the same order."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, size: tuple[int, int] | None) -> Tensor:
+        ctx.size = x.shape[1:3] if size is None else None
+        return _scan(x) if size is None else _merge(x, size)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return _Cross.apply(grad, ctx.size), None
+
+
+def _scan(image: Tensor) -> Tensor:
+    """(B, H, W, D) → (B, H·W, 4, D)."""
+    rows, columns = image.flatten(1, 2), image.transpose(1, 2).flatten(1, 2)
+    return torch.stack([rows, columns, rows.flip(1), columns.flip(1)], 2)
+
+
+def _merge(four: Tensor, size: tuple[int, int]) -> Tensor:
+    """(B, H·W, 4, D) → (B, H, W, D)."""
+    (H, W), (rows, columns, back, up) = size, four.unbind(2)
+    total = rows.unflatten(1, (H, W)) + columns.unflatten(1, (W, H)).transpose(1, 2)
+    total += back.flip(1).unflatten(1, (H, W))
+    return total + up.flip(1).unflatten(1, (W, H)).transpose(1, 2)
