@@ -170,8 +170,8 @@ def scan_forward(inputs, plan, keep, want_last):
 
 def scan_backward(inputs, plan, grad, states):
     """Runs the backward kernel: the gradients of u, delta, A, B, C, low, D and bias, in their shapes; empty where there
-    is no such input. With `low` those of delta, B and C are one tensor (B, L, G·(R + 2N)), group after group, as one
-    product a group made the three. It stands in delta's place, and B's and C's are None.
+    is no such input. With `low` those of delta, B and C are views of one tensor, group after group, as one product a
+    group made the three.
     """
     size, batch, length, segments = plan.size, plan.batch, plan.length, plan.segments
     grad = grad if grad.stride(2) == 1 or grad.shape[2] == 1 else grad.contiguous()
@@ -192,19 +192,25 @@ def scan_backward(inputs, plan, grad, states):
     given = [*inputs.strided(), *inputs.ordered(), scratch, plan.blocks, strides, grad, states]
     run(scan_cpu_loops.backward, plan.workers, (*plan.numbers, inputs.softplus), [*given, du, ddelta, db, dc, sums])
     ddelta, sums = added_up(ddelta), added_up(sums)
-    db, dc = (None, None) if plan.rank else (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
+    if plan.rank:
+        joint = ddelta.unflatten(2, (plan.groups_b, -1)).permute(0, 2, 3, 1)  # (B, G, R + 2·N, L)
+        ddelta, db, dc = joint.split_with_sizes([plan.rank, size, size], 2)
+    else:
+        db, dc = (added_up(d).transpose(2, 3) for d in (db, dc))  # (B, G, N, L)
     dA, dD, dbias, dlow = sums.split_with_sizes([size, 1, 1, plan.rank])
     return du, ddelta, dA.t(), db, dc, dlow, dD.view(-1), dbias.view(-1)
 
 
 class _Scan(torch.autograd.Function):
-    """u, delta, A (D, N), B, C, D and bias as of `Inputs` (float32) → out (B, L, D) and, if wanted, the last state
+    """u, delta, A (D, N), B, C, low, D and bias as of `Inputs` (float32) → out (B, L, D) and, if wanted, the last state
     (B, N, D)."""
 
     @staticmethod
-    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, D, bias):
-        inputs = Inputs(u, delta, _powers_of(A), B, C, None, D, bias, softplus)
-        decaying = bool((inputs.powers <= 0).all()) and (softplus or (bias is None and bool(delta.min() >= 0)))
+    def forward(ctx, keep, want_last, softplus, u, delta, A, B, C, low, D, bias):
+        inputs = Inputs(u, delta, _powers_of(A), B, C, low, D, bias, softplus)
+        decaying = low is not None or (
+            bool((inputs.powers <= 0).all()) and (softplus or (bias is None and bool(delta.min() >= 0)))
+        )
         ctx.plan, ctx.softplus = inputs.plan(decaying), softplus
         out, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
         if keep:
@@ -218,8 +224,14 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad, _):
         *tensors, states = ctx.saved_tensors
         grads = scan_backward(Inputs(*tensors, ctx.softplus), ctx.plan, grad, states)
-        asked = zip((*grads[:5], *grads[6:]), ctx.needs_input_grad[3:], strict=True)  # all but that of low
+        asked = zip(grads, ctx.needs_input_grad[3:], strict=True)
         return None, None, None, *(g if flag else None for g, flag in asked)
+
+
+def _scan(tensors, softplus, want_last):
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    out, last = _Scan.apply(keep, bool(want_last), bool(softplus), *tensors)
+    return out, None if last is None else last.transpose(1, 2)
 
 
 def _channels_last(x):
@@ -236,43 +248,14 @@ def scan_cpu(u, delta, A, B, C, D=None, delta_bias=None, delta_softplus=False, w
     """
     B, C = ((m.unsqueeze(1) if m.dim() == 3 else m).float() for m in (B, C))  # (B, G, N, L)
     D, bias = (None if x is None else x.float() for x in (D, delta_bias))
-    tensors = _channels_last(u), _channels_last(delta), A.float(), B, C, D, bias
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    out, last = _Scan.apply(keep, bool(want_last), bool(delta_softplus), *tensors)
-    return out.transpose(1, 2).to(u.dtype), None if last is None else last.transpose(1, 2)
+    tensors = _channels_last(u), _channels_last(delta), A.float(), B, C, None, D, bias
+    out, last = _scan(tensors, delta_softplus, want_last)
+    return out.transpose(1, 2).to(u.dtype), last
 
 
 def low_rank_scan_cpu(u, dt, B, C, dt_weight, dt_bias, A_log, D, want_last=False):
     """As `low_rank_scan`, for float32 on the CPU: y (B, L, E) and, if wanted, the last state (B, E, N) or None.
     Δ = softplus(dt·Wᵀ + bias) is never stored. Differentiable once; the last state carries no gradient."""
-    tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    y, last = _LowRankScan.apply(keep, want_last, *tensors)
-    return y, None if last is None else last.transpose(1, 2)
-
-
-class _LowRankScan(torch.autograd.Function):
-    """u (B, L, E), dt (B, L, G, R), B and C (B, L, G, N), dt_weight (E, R), dt_bias and D (E,), A_log (E, N)."""
-
-    @staticmethod
-    def forward(ctx, keep, want_last, u, dt, B, C, dt_weight, dt_bias, A_log, D):
-        dt, B, C = (part.permute(0, 2, 3, 1) for part in (dt, B, C))  # (B, G, ·, L)
-        A, low = -torch.exp(A_log), dt_weight.t().contiguous()
-        inputs = Inputs(u.contiguous(), dt, _powers_of(A), B, C, low, D, dt_bias)
-        ctx.plan = inputs.plan(decaying=True)
-        y, last, states = scan_forward(inputs, ctx.plan, keep, want_last)
-        if keep:
-            ctx.save_for_backward(A, states, *inputs[:-1])
-        if want_last:
-            ctx.mark_non_differentiable(last)
-        return y, last
-
-    @staticmethod
-    @backward_once
-    def backward(ctx, dy, _):
-        A, states, *tensors = ctx.saved_tensors
-        inputs = Inputs(*tensors)
-        du, joint, dA, _, _, dlow, dD, dbias = scan_backward(inputs, ctx.plan, dy, states)
-        joint = joint.unflatten(2, (ctx.plan.groups_b, -1))  # (B, L, G, R + 2·N)
-        ddt, dB, dC = joint.split_with_sizes([ctx.plan.rank, ctx.plan.size, ctx.plan.size], -1)
-        return None, None, du, ddt, dB, dC, dlow.t(), dbias, dA * A, dD
+    dt, B, C = (part.permute(0, 2, 3, 1) for part in (dt, B, C))  # (B, G, ·, L)
+    tensors = u.contiguous(), dt, -torch.exp(A_log), B, C, dt_weight.t().contiguous(), D, dt_bias
+    return _scan(tensors, True, want_last)

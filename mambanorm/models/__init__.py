@@ -5,6 +5,6 @@ classifier.py   SequenceClassifier: stem → blocks → mean → head
 vision.py       VSSBlock, four scans over an image, and ImageClassifier
 language.py     LanguageModel;   pretrained.py: checkpoints of mamba-ssm and transformers
 transformer.py  S2's Transformer, with any norm
-parts.py        which block, positional encoding, stochastic depth
+parts.py        which block, the ends around the blocks, positional encoding, stochastic depth
 build.py        build_model: the model of a config
 """

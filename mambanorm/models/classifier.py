@@ -1,67 +1,17 @@
-"""Classifier, what all classifiers share around their blocks; SequenceClassifier: stem → Mamba or Mamba-2 blocks →
-pooling → head. Norms outside the blocks are off unless asked for (I6)."""
+"""SequenceClassifier: stem → Mamba or Mamba-2 blocks → pooling → head. Norms outside the blocks are off unless asked
+for (I6). What all classifiers share around their blocks is in parts.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import check_beside, check_ids, check_lengths, check_size
+from mambanorm.basics.checks import check_size
 from mambanorm.block import check_arm_options, common_options, options_of_blocks
-from mambanorm.models.parts import EMBEDDING_STD, DropPath, check_inputs, drop_rates, make_blocks, start_branches
-from mambanorm.models.parts import positional as encoding
-from mambanorm.norms import create_norm, known_options
+from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates, make_blocks, start_branches
 from mambanorm.norms.masked_moments import valid_positions
-
-
-class Classifier(nn.Module):
-    """The parts that all classifiers share: the norm and the positions after the stem, the norm before the head.
-
-    A subclass makes `stem` and `blocks`, then calls `_make_ends`; what its stem reads is one of the three below.
-    """
-
-    vocab_size = in_features = in_channels = None
-    patch, down_sample = 1, ()
-
-    def _make_ends(
-        self,
-        n_classes: int,
-        widths: tuple[int, int],
-        norms: tuple[str | None, str | None],
-        norm_options: dict[str, Any],
-        positional: str,
-        positions: tuple[int, ...] | None,
-    ) -> None:
-        """widths and norms: after the stem and after the blocks."""
-        self.head = nn.Linear(widths[1], n_classes)
-        with torch.random.fork_rng(devices=[]):
-            made = [create_norm(name, d, **known_options([name], norm_options)) for name, d in zip(norms, widths)]
-        self.stem_norm, self.final_norm = made
-        scale = EMBEDDING_STD if self.vocab_size else 1.0  # about as large as what it is added to
-        self.positional = encoding(positional, widths[0], 2 if self.in_channels else 1, positions, scale)
-
-    def _check(self, x: Tensor, lengths: Tensor | None) -> None:
-        """ValueError for what the stem cannot read, and for lengths that are not x's."""
-        if self.vocab_size is not None:
-            check_ids(x, self.vocab_size)
-        elif self.in_features is not None:
-            check_inputs(x, f"(B, L, {self.in_features})")
-        elif lengths is not None:
-            raise ValueError("lengths are given: images have no padding, leave them out")
-        else:
-            check_inputs(x, f"(B, H, W, {self.in_channels})")
-            cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
-            if H % cell or W % cell:
-                halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
-                raise ValueError(
-                    f"images of {H}×{W} pixels do not divide into patches of {self.patch}×{self.patch}{halvings}: "
-                    f"height and width must be multiples of {cell}"
-                )
-        check_beside("x", x, self.stem.weight, "this model")
-        check_lengths(lengths, x)
 
 
 class SequenceClassifier(Classifier):

@@ -1,4 +1,5 @@
-"""What the models are made of besides norms: which block, positional encoding, stochastic depth.
+"""What the models are made of besides norms: which block, the ends around the blocks, positional encoding, stochastic
+depth.
 
 Positional encoding (§2.1), off unless it is asked for: what tells the positions of a sequence or an image apart.
 
@@ -30,10 +31,11 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.arms import Arm
-from mambanorm.basics.checks import REAL, check_size, check_tensor, shown
+from mambanorm.basics.checks import REAL, check_beside, check_ids, check_lengths, check_size, check_tensor, shown
 from mambanorm.basics.errors import unknown
 from mambanorm.block import MambaBlock
 from mambanorm.models.mamba2 import Mamba2Block
+from mambanorm.norms import create_norm, known_options
 
 BLOCKS: dict[str, type[nn.Module]] = {"mamba": MambaBlock, "mamba2": Mamba2Block}
 ONLY_IN = {"dt_rank": "mamba", "head_dim": "mamba2", "n_groups": "mamba2"}
@@ -67,6 +69,53 @@ def check_inputs(x: object, form: str) -> None:
         raise ValueError(f"expected real values {form}, at least one, got {x.dtype} {tuple(x.shape)}")
 
 
+class Classifier(nn.Module):
+    """The parts that all classifiers share: the norm and the positions after the stem, the norm before the head.
+
+    A subclass makes `stem` and `blocks`, then calls `_make_ends`; what its stem reads is one of the three below.
+    """
+
+    vocab_size = in_features = in_channels = None
+    patch, down_sample = 1, ()
+
+    def _make_ends(
+        self,
+        n_classes: int,
+        widths: tuple[int, int],
+        norms: tuple[str | None, str | None],
+        norm_options: dict[str, Any],
+        positional: str,
+        positions: tuple[int, ...] | None,
+    ) -> None:
+        """widths and norms: after the stem and after the blocks."""
+        self.head = nn.Linear(widths[1], n_classes)
+        with torch.random.fork_rng(devices=[]):
+            made = [create_norm(name, d, **known_options([name], norm_options)) for name, d in zip(norms, widths)]
+        self.stem_norm, self.final_norm = made
+        scale = EMBEDDING_STD if self.vocab_size else 1.0  # about as large as what it is added to
+        self.positional = encoding(positional, widths[0], 2 if self.in_channels else 1, positions, scale)
+
+    def _check(self, x: Tensor, lengths: Tensor | None) -> None:
+        """ValueError for what the stem cannot read, and for lengths that are not x's."""
+        if self.vocab_size is not None:
+            check_ids(x, self.vocab_size)
+        elif self.in_features is not None:
+            check_inputs(x, f"(B, L, {self.in_features})")
+        elif lengths is not None:
+            raise ValueError("lengths are given: images have no padding, leave them out")
+        else:
+            check_inputs(x, f"(B, H, W, {self.in_channels})")
+            cell, (H, W) = self.patch * 2 ** len(self.down_sample), x.shape[1:3]
+            if H % cell or W % cell:
+                halvings = f", halved {len(self.down_sample)} times" if self.down_sample else ""
+                raise ValueError(
+                    f"images of {H}×{W} pixels do not divide into patches of {self.patch}×{self.patch}{halvings}: "
+                    f"height and width must be multiples of {cell}"
+                )
+        check_beside("x", x, self.stem.weight, "this model")
+        check_lengths(lengths, x)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # positional encoding
 
@@ -74,7 +123,7 @@ POSITIONAL = ("none", "learned", "sinusoidal")
 EMBEDDING_STD = 0.02  # of token embeddings, as mamba-ssm starts them, and of learned positions
 
 
-def positional(kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None, scale: float = 1.0) -> nn.Module:
+def encoding(kind: str, d: int, axes: int, positions: tuple[int, ...] | None = None, scale: float = 1.0) -> nn.Module:
     """What adds the encoding to (B, L, d), axes = 1, or (B, H, W, d), axes = 2; the identity for "none".
 
     `positions`: (L,) or (H, W) of a learned table, None for the others. The caller's random state is left alone.

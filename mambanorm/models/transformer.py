@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm, AttentionArm
 from mambanorm.basics.checks import check_flag, check_size
 from mambanorm.basics.errors import unknown
-from mambanorm.models.classifier import Classifier, mean_pool
-from mambanorm.models.parts import EMBEDDING_STD, DropPath, drop_rates
+from mambanorm.models.classifier import mean_pool
+from mambanorm.models.parts import EMBEDDING_STD, Classifier, DropPath, drop_rates
 from mambanorm.norms import check_options, create_norm, known_options
 from mambanorm.norms.base import fresh_numbers
 from mambanorm.norms.masked_moments import blank_padding, valid_positions

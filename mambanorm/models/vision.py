@@ -33,8 +33,7 @@ from mambanorm.block import (
     initial_A_log,
     options_of_blocks,
 )
-from mambanorm.models.classifier import Classifier
-from mambanorm.models.parts import DropPath, drop_rates, start_branches
+from mambanorm.models.parts import Classifier, DropPath, drop_rates, start_branches
 from mambanorm.norms import create_norm, known_options
 from mambanorm.operations import conv_silu, cross_merge, cross_scan
 from mambanorm.operations.cross import DIRECTIONS
