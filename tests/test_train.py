@@ -1,10 +1,6 @@
 """A run is paired, repeatable and honest about divergence; the store holds whole runs only; a sweep resumes."""
 
-import ctypes
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
@@ -699,27 +695,6 @@ def test_a_run_that_wants_more_threads_says_so_and_is_another_run():
     two = config.but(threads=2)
     assert two.run_id != config.run_id
     assert train(two).threads == 2
-
-
-@pytest.mark.parametrize(("setting", "value"), [("dynamic", 1), ("max_active_levels", 0)])
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
-def test_threads_that_openmp_may_not_grant_are_refused(setting, value):
-    openmp = ctypes.CDLL(None)
-    change, before = getattr(openmp, f"omp_set_{setting}"), getattr(openmp, f"omp_get_{setting}")()
-    change(value)
-    try:
-        with pytest.raises(ValueError, match=f"threads=2, but OpenMP may grant fewer: unset OMP_{setting.upper()}"):
-            train(base_config("digits", "smoke", threads=2))
-        assert train(base_config("digits", "smoke")).threads == 1
-    finally:
-        change(before)
-
-
-def test_a_limit_of_openmps_threads_is_named():
-    code = "from mambanorm.kernels.threads import exactly_threads\nwith exactly_threads(2): pass"
-    limited = os.environ | {"OMP_THREAD_LIMIT": "1", "NUMBA_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=limited)
-    assert "ValueError: threads=2, but OpenMP may grant fewer: unset OMP_THREAD_LIMIT" in done.stderr
 
 
 @contextmanager

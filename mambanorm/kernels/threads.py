@@ -7,7 +7,6 @@ Numba starts its threads when it is first asked about them. It then sets OpenMP'
 torch included. Importing this module does not do so. `_start` does it once, and restores torch's count.
 """
 
-import ctypes
 import functools
 import os
 from collections.abc import Iterator
@@ -57,7 +56,7 @@ def exactly_threads(n: int) -> Iterator[None]:
     """While open, torch and the CPU kernels of this thread use exactly n threads: the last digits of a sum depend on
     how many threads compute it.
 
-    ValueError if Numba was started with fewer than n, or OpenMP may grant fewer; the message says what to do.
+    ValueError if Numba was started with fewer than n; the message says what to do.
     """
     _start()
     most = numba.config.NUMBA_NUM_THREADS
@@ -66,7 +65,6 @@ def exactly_threads(n: int) -> Iterator[None]:
             f"threads={n}, but the CPU kernels of this process were started with at most {most}: "
             f"set NUMBA_NUM_THREADS={n} in the environment before Python starts"
         )
-    _check_openmp(n)
     before = torch.get_num_threads(), numba.get_num_threads()
     set_threads(n)
     try:
@@ -74,26 +72,6 @@ def exactly_threads(n: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
-
-
-def _check_openmp(n: int) -> None:
-    """ValueError if OpenMP may grant fewer than n threads: torch would compute with those, and still say it has n."""
-    if n == 1:
-        return
-    try:
-        openmp = ctypes.CDLL(None)  # that of torch, whose symbols are global
-        fewer = {
-            "OMP_THREAD_LIMIT": openmp.omp_get_thread_limit() < n,
-            "OMP_DYNAMIC": openmp.omp_get_dynamic() != 0,
-            "OMP_MAX_ACTIVE_LEVELS": openmp.omp_get_max_active_levels() < 1,
-        }
-    except (AttributeError, OSError, TypeError):  # a system where it cannot be asked
-        return
-    if any(fewer.values()):
-        names = " and ".join(name for name, true in fewer.items() if true)
-        raise ValueError(
-            f"threads={n}, but OpenMP may grant fewer: unset {names} in the environment before Python starts"
-        )
 
 
 @contextmanager

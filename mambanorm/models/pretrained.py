@@ -30,7 +30,7 @@ from mambanorm.models.language import LanguageModel
 EMBEDDING, HEAD, LAYER = "backbone.embedding.weight", "lm_head.weight", "backbone.layers.0."
 NEEDED = "needed is the state dict of a whole language model of Mamba-1, Mamba-2 or Falcon-Mamba: join its shards first"
 ENDINGS = (".safetensors", ".bin", ".pt", ".pth")  # of the files that hold a state dict
-SHOWN = 5  # names of a kind in an error: enough to see what is wrong
+SHOWN = 240  # letters of a list in an error: enough to see what is wrong
 
 
 def checkpoint_in(path: str | Path) -> Path:
@@ -46,7 +46,7 @@ def checkpoint_in(path: str | Path) -> Path:
         return path / ("model.safetensors" if "model.safetensors" in found else found[0])
     if not found:
         raise ValueError(f"{path} is a folder: give the path of a checkpoint; none ({', '.join(ENDINGS)}) lies in it")
-    raise ValueError(f"{path} is a folder: give the path of a file in it, {' or '.join(found[:SHOWN])}{more(found)}")
+    raise ValueError(f"{path} is a folder: give the path of a file in it, {' or '.join(found)[:SHOWN]}")
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
@@ -88,8 +88,8 @@ def load_mamba_checkpoint(
     Give hf_config whenever there is one. Without it ε is 1e-5 and the activation SiLU; a Mamba-2 needs `n_groups=`; and
     a Falcon-Mamba is taken for a Mamba-1, whose tensors are the same, with a warning unless `arm=` is given.
 
-    Raises ValueError for tensors that are missing, unexpected or of another shape, each by mamba-ssm's name; for a
-    config that contradicts them; and for another architecture, by its name.
+    Raises ValueError for tensors that are missing, unexpected or of another shape; for a config that contradicts them;
+    and for another architecture, by its name.
     """
     state = _mamba_ssm_names(state_dict)
     _check_architecture(state)
@@ -110,8 +110,11 @@ def load_mamba_checkpoint(
         state.setdefault(HEAD, state[EMBEDDING])
         if not torch.equal(state[HEAD], state[EMBEDDING]):
             raise ValueError(f"tie=True, but {HEAD} differs from {EMBEDDING}: leave tie out, the tensors show it")
-    _check_tensors({_mamba_ssm_name(name): tensor for name, tensor in model.state_dict().items()}, state)
-    model.load_state_dict(state)  # each block takes mamba-ssm's names itself
+    try:
+        model.load_state_dict(state)  # each block takes mamba-ssm's names itself
+    except RuntimeError as error:
+        lines = [line.strip()[:SHOWN] for line in str(error).splitlines()[1:]]
+        raise ValueError("\n".join(["the checkpoint does not fit", *lines[:4], NEEDED])) from None
     return model
 
 
@@ -129,21 +132,11 @@ def _mamba_ssm_names(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {re.sub(r"^backbone\.embeddings\.", "backbone.embedding.", name): t for name, t in state_dict.items()}
 
 
-def _mamba_ssm_name(name: str) -> str:
-    """Our parameter's name as mamba-ssm has it: N1 is `norm`, the rest of a block its `mixer`."""
-    found = re.match(r"(backbone\.layers\.\d+\.)(.*)", name)
-    if not found or found[2].startswith("n2."):
-        return name
-    if found[2].startswith("n1."):
-        return f"{found[1]}norm.{found[2].removeprefix('n1.')}"
-    return f"{found[1]}mixer.{found[2].replace('more.gated.', 'norm.')}"  # Mamba-2's norm behind the gate
-
-
 def _read_sizes(state: dict[str, Tensor], family: str, n_groups: int | None) -> dict[str, Any]:
     """LanguageModel's arguments as the tensors show them; the first layer stands for all."""
     numbers = {int(found[1]) for name in state if (found := re.match(r"backbone\.layers\.(\d+)\.", name))}
     if numbers != set(range(len(numbers))):
-        raise ValueError(f"layers are numbered {sorted(numbers)[:SHOWN]}…, expected 0, 1, 2, …; {NEEDED}")
+        raise ValueError(f"layers are numbered {sorted(numbers)[:5]}…, expected 0, 1, 2, …; {NEEDED}")
     vocab_size, d_model = _shape(state, EMBEDDING, "(V, D)")
     if family == "mamba2":
         d_inner, sizes = _read_mamba2(state, n_groups)
@@ -201,26 +194,6 @@ def _shape(state: dict[str, Tensor], name: str, form: str) -> tuple[int, ...]:
     if state[name].dim() != form.count(", ") + 1 or 0 in state[name].shape:
         raise ValueError(f"{name} has shape {tuple(state[name].shape)}, expected {form}; {NEEDED}")
     return tuple(state[name].shape)
-
-
-def _check_tensors(expected: dict[str, Tensor], given: dict[str, Tensor]) -> None:
-    """ValueError naming the tensors that are missing, unexpected or of another shape, and what was expected."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    both = [name for name in wanted if name in shapes]
-    problems = {
-        "missing": [f"{name} {wanted[name]}" for name in wanted if name not in shapes],
-        "unexpected": [f"{name} {shapes[name]}" for name in shapes if name not in wanted],
-        "of another shape": [f"{n} {shapes[n]}, expected {wanted[n]}" for n in both if shapes[n] != wanted[n]],
-    }
-    lines = [f"{kind}: {'; '.join(names[:SHOWN])}{more(names)}" for kind, names in problems.items() if names]
-    if lines:
-        lines += ["in a block only conv1d and dt_proj have a bias, and config must not contradict the tensors", NEEDED]
-        raise ValueError("\n".join(["the checkpoint does not fit", *lines]))
-
-
-def more(names: list[str]) -> str:
-    return f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
 
 
 # which architecture a checkpoint is of, and what its config says
