@@ -342,7 +342,6 @@ def test_the_command_hands_its_options_on(monkeypatch):
     ("argv", "hint"),
     [
         (["--only", "lenght"], "did you mean 'length'"),
-        (["--repeats", "0"], "'0' is no whole number from 1"),
         (["--budget", "-1"], "'-1' is no number of seconds above 0"),
         (["--threads", "two"], "'two' is no whole number from 1"),
     ],

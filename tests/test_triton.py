@@ -176,34 +176,6 @@ def test_every_buffer_is_written_before_it_is_read(monkeypatch):
 
 
 # ---------------------------------------------------------------------------------------------------- layout and memory
-LAYOUTS = {
-    # as the block calls it: transposed (B, L, ·) tensors, cut out of wider ones
-    "transposed": lambda x: torch.stack([x, x], -1).permute(0, 2, 3, 1).flatten(2).transpose(1, 2)[:, ::2],
-    "every other step": lambda x: x.repeat_interleave(2, -1)[..., ::2],
-    "broadcast along the batch": lambda x: x[:1].expand_as(x),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_strides_are_taken_without_a_copy(layout, monkeypatch):
-    arguments = on_device(example(length=6, gate=False))
-    arguments |= {name: LAYOUTS[layout](arguments[name]) for name in ("u", "delta", "B", "C")}
-    expected = scan({k: v.contiguous() if torch.is_tensor(v) else v for k, v in arguments.items()})
-    seen, kernel = set(), scan_triton.forward_kernel
-
-    class Spy:
-        def __getitem__(self, grid):
-            def start(*given, **options):
-                flat = [x for part in given for x in (part if isinstance(part, tuple) else [part])]
-                seen.update(x.data_ptr() for x in flat if torch.is_tensor(x))
-                kernel[grid](*given, **options)
-
-            return start
-
-    monkeypatch.setattr(scan_triton, "forward_kernel", Spy())
-    assert not any(arguments[name].is_contiguous() for name in ("u", "delta", "B", "C"))
-    assert torch.equal(scan(arguments), expected)
-    assert {arguments[name].data_ptr() for name in FLOATS if name != "z"} <= seen
 
 
 @pytest.mark.parametrize(("batch", "share"), [(2, 0.4), (40, 0.23)])

@@ -152,23 +152,18 @@ def test_a_fused_block_gives_the_same_bits_twice_and_refuses_a_second_derivative
 
 
 def test_a_vmamba_v0_block_loads_strictly():
-    block, e, r, n = mn.VSSBlock(16, d_state=5), 32, 1, 5
-    shapes = {
-        "ln_1.weight": (16,),
+    block, layer = mn.VSSBlock(16, d_state=5), {}
+    for name, value in block.state_dict().items():
+        inner = f"self_attention.{name.replace('n2.', 'out_norm.')}"
+        layer[name.replace("n1.", "ln_1.") if name.startswith("n1.") else inner] = sample(*value.shape)
+    theirs = {
         "ln_1.bias": (16,),
-        "self_attention.x_proj_weight": (4, r + 2 * n, e),
-        "self_attention.dt_projs_weight": (4, e, r),
-        "self_attention.dt_projs_bias": (4, e),
-        "self_attention.A_logs": (4 * e, n),
-        "self_attention.Ds": (4 * e,),
-        "self_attention.in_proj.weight": (2 * e, 16),
-        "self_attention.conv2d.weight": (e, 1, 3, 3),
-        "self_attention.conv2d.bias": (e,),
-        "self_attention.out_norm.weight": (e,),
-        "self_attention.out_norm.bias": (e,),
-        "self_attention.out_proj.weight": (16, e),
+        "self_attention.out_norm.weight": (32,),
+        "self_attention.conv2d.weight": (32, 1, 3, 3),
     }
-    layer = {name: sample(*shape) for name, shape in shapes.items()}
+    attention = dict(x_proj_weight=(4, 11, 32), dt_projs_weight=(4, 32, 1), A_logs=(128, 5), Ds=(128,))
+    theirs |= {f"self_attention.{name}": shape for name, shape in attention.items()}
+    assert {name: tuple(layer[name].shape) for name in theirs} == theirs
     block.load_state_dict(layer)
     assert torch.equal(block.n2.bias, layer["self_attention.out_norm.bias"])
     assert torch.equal(block.A_logs, layer["self_attention.A_logs"])

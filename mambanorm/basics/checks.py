@@ -55,6 +55,15 @@ def check_real(name: str, value: object, form: str = "") -> None:
         raise ValueError(f"{name} has no memory behind it (freed, fake or symbolic): a tensor of numbers is needed")
 
 
+def check_together(**named: object) -> None:
+    """`check_real` of each, and ValueError unless all are on the device of the first."""
+    first, other = next(iter(named.items()))
+    for name, value in named.items():
+        check_real(name, value)
+        if value.device != other.device:
+            raise ValueError(f"{name} is on {value.device} and {first} on {other.device}; all must be on one device")
+
+
 def _has_memory(value: Tensor) -> bool:
     try:
         return value.data_ptr() != 0

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from mambanorm.basics.checks import check_real, check_shapes
+from mambanorm.basics.checks import check_real, check_shapes, check_together
 from mambanorm.kernels.backends import fused_on_cpu, runs_triton
 
 
@@ -54,10 +54,7 @@ def centred_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _check_conv(u: Tensor, weight: Tensor, bias: Tensor) -> None:
-    for name, tensor, form in (("u", u, "(B, L, E)"), ("weight", weight, "(E, 1, K)"), ("bias", bias, "(E,)")):
-        check_real(name, tensor, form)
-        if tensor.device != u.device:
-            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
+    check_together(u=u, weight=weight, bias=bias)
     if u.dim() not in (3, 4) or 0 in u.shape:
         raise ValueError(f"u has shape {tuple(u.shape)}; (B, L, E) or (B, H, W, E) is needed, each at least 1")
     taps = max(weight.shape[-1], 1) if weight.dim() == u.dim() else 1

@@ -6,7 +6,7 @@ Glossary: see `mambanorm/operations/__init__.py`.
 import torch
 import torch.nn.functional as F
 
-from mambanorm.basics.checks import check_real, check_shapes
+from mambanorm.basics.checks import check_real, check_shapes, check_together
 from mambanorm.kernels.backends import choose, kernel, low_rank_kernel
 from mambanorm.operations.conv_gate import gated
 from mambanorm.operations.reference import scan_reference
@@ -83,21 +83,16 @@ def _check_arguments(u, delta, A, B, C, D, z, delta_bias):
     if u.dim() != 3 or 0 in u.shape:
         raise ValueError(f"u has shape {tuple(u.shape)}; (B, D, L) is needed, each at least 1")
     batch, channels, length = u.shape
-    named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    for name, tensor in named.items():
-        if tensor is None and name in ("D", "z", "delta_bias"):
-            continue
-        check_real(name, tensor)
-        if tensor.device != u.device:
-            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
+    wanted = {name: value for name, value in dict(D=D, z=z, delta_bias=delta_bias).items() if value is not None}
+    check_together(u=u, delta=delta, A=A, B=B, C=C, **wanted)
     if A.dim() != 2 or A.shape[0] != channels or A.shape[1] == 0:
         raise ValueError(f"A has shape {tuple(A.shape)}; (D, N) = ({channels}, N) is needed")
     full, vector = (batch, channels, length), (channels,)
-    for name, shape in (("delta", full), ("z", full), ("D", vector), ("delta_bias", vector)):
-        if named[name] is not None and named[name].shape != shape:
-            raise ValueError(f"{name} has shape {tuple(named[name].shape)}; {shape} is needed for u {full}")
-    for name in ("B", "C"):
-        _check_input_output(name, tuple(named[name].shape), batch, channels, A.shape[1], length)
+    for name, value in {"delta": delta, **wanted}.items():
+        if value.shape != (shape := full if name in ("delta", "z") else vector):
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; {shape} is needed for u {full}")
+    for name, value in (("B", B), ("C", C)):
+        _check_input_output(name, tuple(value.shape), batch, channels, A.shape[1], length)
 
 
 def _check_input_output(name, shape, batch, channels, state, length):
@@ -114,10 +109,7 @@ def _check_low_rank(u, dt, B, C, dt_weight, dt_bias, A_log, D):
     """Check what the loops rely on: the shapes, and one device and dtype for what varies along L."""
     names = "u", "dt", "B", "C", "dt_weight", "dt_bias", "A_log", "D"
     tensors = u, dt, B, C, dt_weight, dt_bias, A_log, D
-    for name, tensor in zip(names, tensors):
-        check_real(name, tensor)
-        if tensor.device != u.device:
-            raise ValueError(f"{name} is on {tensor.device} and u on {u.device}; all must be on one device")
+    check_together(**dict(zip(names, tensors)))
     if u.dim() != 3 or 0 in u.shape or A_log.dim() != 2 or dt_weight.dim() != 2 or dt.dim() not in (3, 4):
         given = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in zip(names, tensors))
         raise ValueError(f"low_rank_scan needs u (B, L, E), dt (B, L, R), dt_weight (E, R), A_log (E, N), got {given}")
