@@ -15,7 +15,6 @@ import mambanorm as mn
 from benchmarks import cases, mutants, peers, run, runs, table, timing
 from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits, Plan
-from mambanorm.arms import MORE_SITES
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
 
@@ -270,18 +269,6 @@ def test_every_target_is_about_a_case_that_is_measured():
     assert {("scan", name, table.SCAN) for name in ("ours", "mambapy")} <= measured
     assert {("norms", name, table.NORM) for name in ("LN", "NormVary", NAIVE)} <= measured
     assert {512, 8192} <= set(Sizes().lengths)
-
-
-def test_every_norm_stands_at_each_site_and_alone():
-    before, after, *sites, alone = cases.norms(Sizes(), 2)
-    some = [name for name in mn.NORMS if name != "None"]
-    assert [mn.Arm.parse(case.name).n1 for case in before.cases] == ["None", *some]
-    assert [mn.Arm.parse(case.name).n2 for case in after.cases] == ["None", *some]
-    assert [case.name for case in alone.cases] == [*some, NAIVE]
-    for group, norm in zip(sites, cases.AT_SITES, strict=True):
-        arms = [mn.Arm.parse(case.name) for case in group.cases]
-        assert [arm.n2 for arm in arms[:2]] == ["None", norm]
-        assert [arm.more for arm in arms[2:]] == [((site, norm),) for site in MORE_SITES]
 
 
 # ------------------------------------------------------------------------------------------------------------ the run

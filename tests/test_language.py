@@ -313,13 +313,6 @@ def test_characters_and_ids_outside_the_alphabet_are_refused(character):
         pydoc.decode(torch.tensor([3, 96]))
 
 
-def test_train_and_validation_are_cut_by_position():
-    ids = torch.arange(1001)
-    train, val = pydoc.split(ids)
-    assert torch.equal(torch.cat([train, val]), ids)
-    assert len(val) == 100
-
-
 def test_batches_are_windows_of_the_text_decided_by_the_seed():
     ids = torch.arange(50)
     options = dict(steps=40, batch_size=5, length=7)
@@ -331,12 +324,6 @@ def test_batches_are_windows_of_the_text_decided_by_the_seed():
     assert (int(first.min()), int(first.max())) == (0, 49)  # the first and the last window come up
     with pytest.raises(ValueError, match="from 1 to 49 for 50 characters"):
         next(pydoc.batches(ids, steps=1, batch_size=1, length=50, seed=0))
-
-
-def test_validation_windows_predict_each_position_once():
-    found = pydoc.windows(torch.arange(23), 7)
-    assert found[:, 1:].flatten().tolist() == list(range(1, 22))  # a rest of one is left out
-    assert torch.equal(found[:, :-1] + 1, found[:, 1:])
 
 
 def test_unigram_entropy_is_computed_from_the_counts():
