@@ -39,8 +39,8 @@ from mambanorm.basics.settings import ROOT
 
 RESULTS = Path(__file__).with_name("results")
 ROOMS = {
-    "norms": ("mambanorm/norms/*.py", ("tests/test_norms.py", "tests/test_conditional.py")),
-    "block": ("mambanorm/block.py", ("tests/test_model.py",)),
+    "norms": ("mambanorm/norms/*.py", ("tests/test_norms.py", "tests/test_conditional.py", "tests/test_bad_input.py")),
+    "block": ("mambanorm/block.py", ("tests/test_model.py", "tests/test_sites.py", "tests/test_bad_input.py")),
     "store": ("mambanorm/training/store.py", ("tests/test_store.py",)),
     "stored run": ("mambanorm/training/result.py", ("tests/test_store.py",)),
     "leases": ("mambanorm/training/worker.py", ("tests/test_sweep.py", "-k=lease or died or one_process or user")),

@@ -110,7 +110,7 @@ def test_initial_values_are_mamba_ssm_s():
     dt = F.softplus(block.dt_proj.bias)
     assert 1e-3 * 0.99 <= dt.min() <= dt.max() <= 0.1 * 1.01
     assert abs(torch.log(dt).mean() - math.log(1e-2)) < 0.4  # log-uniform over two decades: mean at 1e-2
-    assert block.dt_proj.weight.abs().max() <= 4**-0.5
+    assert 0.95 * 4**-0.5 < block.dt_proj.weight.abs().max() <= 4**-0.5
     model = mn.SequenceClassifier(3, vocab_size=50, d_model=64, n_layers=4)
     assert abs(model.stem.weight.std() - 0.02) < 0.002
     bound = 128**-0.5 / 2  # kaiming_uniform(√5) is U(±1/√fan_in), divided by √n_layers

@@ -209,6 +209,7 @@ def test_step_by_step_gives_what_forward_gives(site, norm):
     with torch.no_grad():
         whole = block(x)
         first, cache = block.prefill(x[:, :3])
+        assert (cache.conv.shape, cache.state.shape) == ((2, 3, 2 * D), (2, 2 * D, 8))
         rest = [block.step(x[:, t], cache) for t in range(3, 7)]
     torch.testing.assert_close(first, whole[:, :3], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.stack(rest, 1), whole[:, 3:], rtol=1e-4, atol=1e-5)
