@@ -14,7 +14,7 @@ from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F4
 from benchmarks import pictures
 from mambanorm import NORMS, figures
 from mambanorm.arms import PAPER_NORMS, SITES
-from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
+from mambanorm.figures.colours import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
 from mambanorm.report.page import TEMPLATES
 
 VISION = {

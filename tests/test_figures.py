@@ -16,9 +16,10 @@ from benchmarks import pictures
 from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
+from mambanorm.figures.colours import BEST
 from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
-from mambanorm.figures.style import BEST, some_of
+from mambanorm.figures.style import some_of
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
 from mambanorm.study.tables import (

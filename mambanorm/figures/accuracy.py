@@ -19,22 +19,8 @@ from matplotlib.patches import Patch
 
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
 from mambanorm.basics.settings import Later
-from mambanorm.figures.style import (
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    SINGLE,
-    above,
-    finish,
-    jitter,
-    norm_colour,
-    own_run,
-    own_runs,
-    panel_grid,
-    short,
-    styled,
-)
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, SINGLE, norm_colour, own_run
+from mambanorm.figures.style import above, finish, jitter, own_runs, panel_grid, short, styled
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import check_frame, choose, describe_frame, paper_kind, percent
 

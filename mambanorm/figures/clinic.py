@@ -14,20 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.style import (
-    BEST,
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    finish,
-    log_axis,
-    new_figure,
-    panel_grid,
-    some_of,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.style import finish, log_axis, new_figure, panel_grid, some_of, styled, whole_ticks
 
 COLUMNS, MOST = 4, 12
 FLOAT16 = 65504.0

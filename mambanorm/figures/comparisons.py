@@ -25,24 +25,8 @@ from matplotlib.patches import Rectangle
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS
 from mambanorm.basics.errors import unknown
 from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, sns, task_panels
-from mambanorm.figures.style import (
-    BEST,
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    finish,
-    ink_on,
-    jitter,
-    new_figure,
-    norm_colour,
-    norm_marker,
-    own_run,
-    own_runs,
-    panel_grid,
-    short,
-    styled,
-)
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker, own_run
+from mambanorm.figures.style import finish, jitter, new_figure, own_runs, panel_grid, short, styled
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.paper import PATTERN_ONLY, paper_values

@@ -20,21 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from mambanorm.basics.settings import Later
-from mambanorm.figures.style import (
-    COMBINATION,
-    GREY,
-    INK,
-    MARKERS,
-    NO_NORM,
-    PALETTE,
-    SPARE_COLOURS,
-    arm_styles,
-    finish,
-    new_figure,
-    short,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import COMBINATION, GREY, INK, MARKERS, NO_NORM, PALETTE, SPARE_COLOURS, arm_styles
+from mambanorm.figures.style import finish, new_figure, short, styled, whole_ticks
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text
 

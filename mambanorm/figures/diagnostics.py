@@ -20,20 +20,8 @@ from matplotlib.ticker import MaxNLocator
 
 from mambanorm.basics.errors import unknown
 from mambanorm.diagnostics import norm_quantiles
-from mambanorm.figures.style import (
-    DASHES,
-    GREY,
-    INK,
-    ONE_RUN,
-    SPARE_COLOURS,
-    finish,
-    log_axis,
-    new_figure,
-    short,
-    some_of,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS
+from mambanorm.figures.style import ONE_RUN, finish, log_axis, new_figure, short, some_of, styled, whole_ticks
 from mambanorm.study.tables import seeds_text
 
 PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}

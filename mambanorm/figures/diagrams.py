@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
 from mambanorm.arms import SYMBOLS, Arm
-from mambanorm.figures.style import GREY, INK, finish, ink_on, new_figure, norm_colour, panel_grid, styled
+from mambanorm.figures.colours import GREY, INK, ink_on, norm_colour
+from mambanorm.figures.style import finish, new_figure, panel_grid, styled
 from mambanorm.norms import NORMS, create_norm, norm_name
 from mambanorm.operations import cross_scan
 from mambanorm.operations.cross import DIRECTIONS

@@ -21,22 +21,10 @@ from matplotlib.ticker import EngFormatter
 from torch import Tensor
 
 from mambanorm.arms import Arm
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, norm_colour
 from mambanorm.figures.diagrams import SHAPE, arrow, box, draw_block, draw_cells, moving_cells
 from mambanorm.figures.lessons import draw_row, mean_sd
-from mambanorm.figures.style import (
-    BEST,
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    finish,
-    instead,
-    jitter,
-    norm_colour,
-    quick_figure,
-    short,
-    styled,
-)
+from mambanorm.figures.style import finish, instead, jitter, quick_figure, short, styled
 from mambanorm.study.inside import HandScan
 from mambanorm.study.norm_catalog import ArmFacts
 

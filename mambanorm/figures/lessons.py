@@ -24,19 +24,8 @@ from torch import Tensor
 
 from mambanorm.arms import SITES, Arm
 from mambanorm.basics.settings import Later
-from mambanorm.figures.style import (
-    COMBINATION,
-    GREY,
-    INK,
-    PALE,
-    PALETTE,
-    arm_styles,
-    finish,
-    new_figure,
-    norm_colour,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import COMBINATION, GREY, INK, PALE, PALETTE, arm_styles, norm_colour
+from mambanorm.figures.style import finish, new_figure, styled, whole_ticks
 from mambanorm.norms import create_norm
 from mambanorm.study.tables import check_frame, seeds_text
 from mambanorm.tasks.base import Split

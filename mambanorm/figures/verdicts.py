@@ -14,7 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.style import COMBINATION, GREY, INK, NO_NORM, finish, new_figure, styled
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.style import finish, new_figure, styled
 from mambanorm.study.tables import seeds_text
 
 WORDS = {

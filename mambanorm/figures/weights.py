@@ -15,18 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm.diagnostics import BLOCK_PARTS
+from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styles, norm_colour, norm_marker
 from mambanorm.figures.style import (
-    DASHES,
-    GREY,
-    INK,
     ONE_RUN,
-    SPARE_COLOURS,
-    arm_styles,
     finish,
     instead,
     new_figure,
-    norm_colour,
-    norm_marker,
     quick_figure,
     short,
     some_of,

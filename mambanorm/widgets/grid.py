@@ -18,8 +18,9 @@ from matplotlib.colors import to_hex
 
 from mambanorm.arms import PAPER_NORMS, Arm
 from mambanorm.claims.evidence import Evidence, Runs
+from mambanorm.figures.colours import INK
 from mambanorm.figures.explorers import fig_cell_view
-from mambanorm.figures.style import INK, StudyFigure
+from mambanorm.figures.style import StudyFigure
 from mambanorm.training.grid import base_config
 from mambanorm.training.recorded_results import recorded, recorded_path
 from mambanorm.training.store import load_runs, stored_run
