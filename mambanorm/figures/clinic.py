@@ -1,9 +1,4 @@
-"""Figures of the clinic: what one batch shows of a model, and the steps before a failure.
-
-fig_clinic      depth against magnitude, one panel a site; histograms of values and gradients by site
-fig_failure     loss, gradient norm and the layers' RMS over the last steps before a value was not finite
-fig_cures       the curves of several treatments beside each other, a line a seed
-"""
+"""Figures of the clinic: what one batch shows of a model, and the steps before a failure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
 """Arms compared with each other: the N1 × N2 grid and its columns, Table 2, differences with their intervals.
 
-fig_n2_box      Figure 8: the spread over N1, from the run frame
-fig_grid        every pair of norms
-fig_validation  Table 2 as a picture: N1 × N2
-fig_pairs       differences between two arms, from `tables.paired`
-fig_site_gains  what a norm at one more site brings, from `sites_table.site_gains`
-fig_budget      the effect that decides a claim, over the training budget or the size of the model
-
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
@@ -16,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,9 +16,9 @@ from matplotlib.patches import Rectangle
 
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, sns, task_panels
+from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, task_panels
 from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker, own_run
-from mambanorm.figures.style import finish, jitter, new_figure, own_runs, panel_grid, short, styled
+from mambanorm.figures.style import finish, jitter, new_figure, own_runs, panel_grid, short, sns, styled, upright
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.paper import PATTERN_ONLY, paper_values
@@ -39,15 +31,13 @@ def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figu
     runs = scored(frame, [arm for n2 in norms for arm in partners(n2, norms)])
     fig, panels, _ = task_panels(runs, chance=False)
     means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm").assign(percent=lambda f: 100 * f["mean"])
-    lines = dict(color=INK, linewidth=0.9)
-    box = dict(widths=0.66, whis=(0, 100), patch_artist=True, whiskerprops=lines, capprops=lines, manage_ticks=False)
+    lines, cross = dict(color=INK, linewidth=0.9), dict(marker="x", markersize=6, markeredgecolor=INK, zorder=5)
+    box = dict(boxprops=dict(alpha=0.28, edgecolor=INK, linewidth=0.8), whiskerprops=lines, capprops=lines)
+    box |= dict(medianprops=dict(color=INK, linewidth=1.6), whis=(0, 100), showmeans=True, meanprops=cross)
+    order = dict(x="n2", hue="n2", order=norms, palette={n2: norm_colour(n2) for n2 in norms}, legend=False)
     for task, ax in panels.items():
         here = means[means.task == task]
-        for x, n2 in enumerate(norms):
-            mine = here.percent[here.n2 == n2].dropna()
-            face = dict(facecolor=norm_colour(n2), alpha=0.28, edgecolor=INK, linewidth=0.8)
-            ax.boxplot([mine], positions=[x], boxprops=face, medianprops=dict(color=INK, linewidth=1.6), **box)
-            ax.plot(x, mine.mean(), "x", markersize=6, color=INK, zorder=5)
+        sns.boxplot(here, y="percent", **order, **box, width=0.66, saturation=1, ax=ax)
         for n1, shift in zip(norms, jitter(len(norms), 0.5), strict=True):
             mine = here[here.n1 == n1]
             ax.plot([norms.index(n2) + shift for n2 in mine.n2], mine.percent, zorder=4, **n1_dot(n1))
@@ -168,7 +158,7 @@ def fig_pairs(
         if own := _own_differences(fresh, row):
             ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
             has_own = True
-    _upright(ax)
+    upright(ax)
     several = table.task.nunique() > 1
     names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
     ax.set_yticks(range(len(table)), names)
@@ -197,13 +187,6 @@ def _own_differences(fresh: pd.DataFrame | None, row) -> list[float]:
     return (factor * (a - b)).dropna().tolist()
 
 
-def _upright(ax: Axes) -> None:
-    """An axis of differences: a line at zero, a grid across it."""
-    ax.axvline(0, color=GREY, linewidth=1, zorder=1)
-    ax.grid(axis="x")
-    ax.grid(visible=False, axis="y")
-
-
 @styled
 def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFrame | None = None) -> Figure:
     """A panel a task, a row a site: mean gain over Mamba's own arm with its 95 % t-interval, a small dot a seed, a
@@ -229,7 +212,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
         for row in own[(own.task == task) & own.site.isin(sites) & own.norm.isin(norms)].itertuples():
             y = sites.index(row.site) + shift[row.norm] + 0.1
             ax.plot(row.per_seed, np.full(len(row.per_seed), y), **own_run(size=5))
-        _upright(ax)
+        upright(ax)
         unit = rows.unit.iloc[0]
         ax.set(title=task, xlabel="gain in test accuracy (points)" if unit == "points" else unit)
     axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])

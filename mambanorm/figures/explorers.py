@@ -1,10 +1,5 @@
 """The pictures of the explorers (`mambanorm.widgets`), made to be drawn quickly: data in, figure out.
 
-fig_norm_view   one norm: its cube, a row before and after, the values, and what leaves it unmoved
-fig_arm_view    one arm: the model and its block, what it costs, and its recorded accuracy
-fig_scan_view   a scan by hand: input and step size above, states and output below
-fig_cell_view   one cell of the 6×6 grid: its seeds among the other cells, its learning rates, its curve
-
 Margins are given: matplotlib takes longer to find them out than for all the drawing.
 """
 

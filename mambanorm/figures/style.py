@@ -23,9 +23,11 @@ from PIL import Image
 from scipy.spatial import KDTree
 
 from mambanorm.arms import Arm
-from mambanorm.basics.settings import figure_format
+from mambanorm.basics.settings import Later, figure_format
 from mambanorm.figures.colours import GREY, INK, PALE
 from mambanorm.study.tables import seeds_text
+
+sns = Later("seaborn")  # takes a second; the explorers do without
 
 RC = {
     "font.size": 9,
@@ -185,6 +187,13 @@ def own_runs(fresh: pd.DataFrame | None) -> str:
     return f"diamonds: your own runs, seed{'s' * (len(seeds) > 1)} {' and '.join(seeds)}"
 
 
+def seeds_of(frame: pd.DataFrame) -> str:
+    """What a caption says of a frame that is no run frame: scale and seeds, as far as it has such columns."""
+    scale = f"{', '.join(frame['scale'].unique())} scale · " if "scale" in frame else ""
+    arms = frame.groupby("arm") if "arm" in frame else frame
+    return scale + (seeds_text(np.atleast_1d(arms.seed.nunique())) if "seed" in frame else ONE_RUN)
+
+
 def log_axis(ax: Axes) -> None:
     """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …), decades if it is long."""
     ax.set_yscale("log")
@@ -192,6 +201,13 @@ def log_axis(ax: Axes) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_formatter("")
+
+
+def upright(ax: Axes, **line) -> None:
+    """An axis of differences: a line at zero, a grid across it."""
+    ax.axvline(0, **dict(color=GREY, linewidth=1, zorder=1) | line)
+    ax.grid(axis="x")
+    ax.grid(visible=False, axis="y")
 
 
 def above(
