@@ -32,11 +32,10 @@ from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
-from mambanorm.widgets.block import NAMED, OWN
+from mambanorm.widgets.block import NAMED, OWN, SEQUENCE, TOKEN, base_names, scopes
 from mambanorm.widgets.explorer import Explorer, choice, no_collection
 from mambanorm.widgets.grid import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
 from mambanorm.widgets.mixture import LiveRun
-from mambanorm.widgets.norms import SEQUENCE, TOKEN, scopes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # what all explorers share
@@ -193,9 +192,9 @@ def test_scope_and_groups_are_offered_only_where_they_mean_something():
 
 
 def test_the_scopes_of_the_explorer_reach_every_norm():
-    reached = {scope: name for base in widgets.norms.base_names() for scope, name in scopes(base).items()}
+    reached = {scope: name for base in base_names() for scope, name in scopes(base).items()}
     assert set(reached) == {TOKEN, SEQUENCE}
-    assert {name for base in widgets.norms.base_names() for name in scopes(base).values()} >= set(NORMS) - {
+    assert {name for base in base_names() for name in scopes(base).values()} >= set(NORMS) - {
         "NormVary-fixed"
     }
     assert scopes("LN") == {TOKEN: "LN", SEQUENCE: "LN-DL"}
