@@ -41,40 +41,6 @@ def test_every_command_has_help_with_examples(command, capsys):
     assert f"mambanorm {command}" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "hint"),
-    [
-        (["swep"], "did you mean 'sweep'"),
-        (["train", "--arm", "RMS>SSM>GN"], "did you mean 'RMSN'"),
-        (["train", "--arm", "preset:VMama"], "did you mean 'VMamba'"),
-        (["train", "--arm", "LN>SSM>LN", "--task", "digit"], "did you mean 'digits'"),
-        (["train", "--arm", "LN>SSM>LN", "--set", "n_layer=3"], "did you mean 'n_layers'"),
-        (["train", "--arm", "LN>SSM>LN", "--set", "lr"], "lr=VALUE"),
-        (
-            ["train", "--arm", "LN>SSM>LN", "--set", "down_sample=1"],
-            "down_sample must be a list such as [2, 4], got '1'",
-        ),
-        (["train"], "--arm"),
-        (["sweep", "--grid", "posision"], "did you mean 'position'"),
-        (["sweep", "--grid", "type", "--arms", "LN>SSM>LN"], "not allowed with"),
-        (["sweep", "--grid", "type", "--tasks", "digits,listop"], "did you mean 'listops'"),
-        (["sweep", "--grid", "type", "--workers", "-1"], "'-1' is none of auto, 0"),
-        (["sweep", "--grid", "type", "--scheduler", "here"], "no address"),
-        (["study", "--tasks", "digts"], "did you mean 'digits'"),
-        (["verdicts", "--claims", "H1"], "did you mean 'H1"),
-        (["tasks", "--prepare", "listop"], "did you mean 'listops'"),
-        (["runs", "--scale", "quik"], "did you mean 'quick'"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys, notebook_folder):
-    code, out, err = call(capsys, *argv)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("mambanorm: ")
-    assert err.count("\n") == 1
-    assert hint in err
-
-
 @pytest.fixture
 def notebook_folder(tmp_path, monkeypatch):
     from mambanorm.report import notebooks as report
