@@ -109,8 +109,8 @@ def bars(
             ends = seeds.reindex(columns=both).dropna().to_numpy().T
             ax.plot([where[arm] for arm in both], ends, color=INK, linewidth=0.7, alpha=0.7, zorder=3)
     own = own[own.arm.isin(at)]
-    beside = [0.4 * width * (1 if shift[at[arm][1]] >= 0 else -1) for arm in own.arm]
-    ax.plot(own.arm.map(where) + beside, own.percent, **own_run())
+    beside = {arm: x + 0.4 * width * (1 if shift[at[arm][1]] >= 0 else -1) for arm, x in where.items()}
+    ax.plot([beside[arm] for arm in own.arm], own.percent, **own_run())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -31,13 +31,15 @@ def fig_n2_box(frame: pd.DataFrame, norms: Sequence[str] = NORM_CHOICES) -> Figu
     runs = scored(frame, [arm for n2 in norms for arm in partners(n2, norms)])
     fig, panels, _ = task_panels(runs, chance=False)
     means = summarize(runs, ["task", "arm", "n1", "n2"]).sort_values("arm").assign(percent=lambda f: 100 * f["mean"])
-    lines, cross = dict(color=INK, linewidth=0.9), dict(marker="x", markersize=6, markeredgecolor=INK, zorder=5)
-    box = dict(boxprops=dict(alpha=0.28, edgecolor=INK, linewidth=0.8), whiskerprops=lines, capprops=lines)
-    box |= dict(medianprops=dict(color=INK, linewidth=1.6), whis=(0, 100), showmeans=True, meanprops=cross)
-    order = dict(x="n2", hue="n2", order=norms, palette={n2: norm_colour(n2) for n2 in norms}, legend=False)
+    lines = dict(color=INK, linewidth=0.9)
+    box = dict(widths=0.66, whis=(0, 100), patch_artist=True, whiskerprops=lines, capprops=lines, manage_ticks=False)
     for task, ax in panels.items():
         here = means[means.task == task]
-        sns.boxplot(here, y="percent", **order, **box, width=0.66, saturation=1, ax=ax)
+        for x, n2 in enumerate(norms):
+            mine = here.percent[here.n2 == n2].dropna()
+            face = dict(facecolor=norm_colour(n2), alpha=0.28, edgecolor=INK, linewidth=0.8)
+            ax.boxplot([mine], positions=[x], boxprops=face, medianprops=dict(color=INK, linewidth=1.6), **box)
+            ax.plot(x, mine.mean(), "x", markersize=6, color=INK, zorder=5)
         for n1, shift in zip(norms, jitter(len(norms), 0.5), strict=True):
             mine = here[here.n1 == n1]
             ax.plot([norms.index(n2) + shift for n2 in mine.n2], mine.percent, zorder=4, **n1_dot(n1))
