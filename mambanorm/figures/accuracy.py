@@ -293,7 +293,7 @@ def fig_halves(frame: pd.DataFrame) -> Figure:
             if list(at)[round(bar.get_x() + bar.get_width() / 2)].startswith(("mean", "divided")):
                 bar.set(alpha=0.4, hatch="//")
         ax.set_xticks(range(len(colours)), colours, fontsize=8)
-        ax.set(xlabel="norm before and after the SSM", xlim=(-0.5, len(colours) - 0.5))
+        ax.set(xlabel="norm before and after the SSM")
         headroom(ax)
     notes = describe_frame(frame), "dotted: chance", "hatched: one half of IN alone"
     return finish(fig, "What does IN take away?", *notes)
