@@ -113,10 +113,6 @@ def bars(
     ax.plot([beside[arm] for arm in own.arm], own.percent, **own_run())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 1
-# ---------------------------------------------------------------------------------------------------------------------
-
 GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
 
 
@@ -151,11 +147,6 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
         headroom(ax, 0.17)
     marks = "large dots: means of arms, small: seeds, line: mean of the group, dotted: chance"
     return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figures 5 and 6: type and position
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def printed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
@@ -226,11 +217,6 @@ def fig_position(
     paper_says = f"paper: {PATTERN_ONLY}, its no-norm line is from {none.section}"
     notes = ("lines join the runs of one seed", own_runs(fresh), "dotted: chance", paper_says)
     return finish(fig, "Before or after the SSM?", describe_frame(runs, "means and seeds"), *notes)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 7, and IN taken apart
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def partners(n2: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:

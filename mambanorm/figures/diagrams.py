@@ -29,10 +29,6 @@ from mambanorm.operations.cross import DIRECTIONS
 SHAPE, GROUPS = (3, 5, 4), 2
 """B, L, D of the drawn box, and its groups of channels."""
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 2
-# ---------------------------------------------------------------------------------------------------------------------
-
 
 def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
     """The cells (B, L, D), True or False, on which the output of the last channel at the first row's last position
@@ -92,10 +88,6 @@ def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> Non
         ax.add_patch(Polygon([o, o + u, o + u + v, o + v], facecolor=face, linewidth=0.6, **look))
     ax.set(xlim=(-1.1, L + 0.45 * B + 0.3), ylim=(-0.9, D + 0.34 * B + 0.15), aspect="equal")
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figures 3 and 4
-# ---------------------------------------------------------------------------------------------------------------------
 
 MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 """Heights of the main branch, the gate, the residual, and what goes into the SSM from below."""
