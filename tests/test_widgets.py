@@ -37,7 +37,6 @@ from mambanorm.widgets.explorer import Explorer, choice, no_collection
 from mambanorm.widgets.grid import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
 from mambanorm.widgets.mixture import LiveRun
 
-# ---------------------------------------------------------------------------------------------------------------------
 # what all explorers share
 
 
@@ -120,7 +119,6 @@ def test_drawing_leaves_the_garbage_collector_as_it_was():
     assert gc.isenabled()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # norms
 
 
@@ -164,7 +162,6 @@ def test_scope_and_groups_are_offered_only_where_they_mean_something_and_reach_e
     assert explorer.picture.value != before
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the block
 
 
@@ -266,7 +263,6 @@ def test_a_norm_that_does_not_fit_its_site_is_told():
     assert explorer.picture.value == before
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the scan
 
 
@@ -319,7 +315,6 @@ def test_a_typed_input_is_drawn_and_a_wrong_one_is_told():
     assert explorer.picture.value != before
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the grid
 
 
@@ -385,7 +380,6 @@ def test_the_curve_of_a_cell_is_that_of_a_run_of_this_machine(store):
     grid._curves.cache_clear()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the mixture
 
 
@@ -442,7 +436,6 @@ def test_a_run_stops_when_it_is_told_to_and_one_that_cannot_start_says_why():
     assert "batch_size=1000000 is beyond" in failed.status
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the page
 
 

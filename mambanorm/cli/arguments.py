@@ -109,7 +109,6 @@ def chosen_scale(options: argparse.Namespace) -> str:
     return check_scale(options.scale) if options.scale else default_scale()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # what an option may be
 
 
@@ -219,7 +218,6 @@ def address(text: str) -> str:
     return text
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # options that several commands share
 
 SOURCE_HELP = "auto (reads recorded runs, trains the rest), recorded or trained (default: MAMBANORM_SOURCE, else auto)"

@@ -23,9 +23,7 @@ from mambanorm.figures.style import finish, instead, jitter, quick_figure, short
 from mambanorm.study.inside import HandScan
 from mambanorm.study.norm_catalog import ArmFacts
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a norm
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @styled
@@ -74,9 +72,7 @@ def _draw_moved(ax: Axes, moved: dict[str, float], felt: float) -> None:
         ax.text(0.98, s=words, color=colour, ha="right", **look)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # an arm
-# ---------------------------------------------------------------------------------------------------------------------
 
 NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 
@@ -166,9 +162,7 @@ def _seeds(ax: Axes, runs: pd.DataFrame, y: float, lost: str = INK, **look) -> N
         ax.plot(100 * runs.accuracy[mine], at[mine], marker, color=colour, **look)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a scan by hand
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @styled
@@ -197,9 +191,7 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
     return finish(fig, "A scan by hand", f"h ← exp(−Δ·rate)·h + Δ·u, with Δ = {delta:.3g} at most", kept, "no seed")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a cell of the grid
-# ---------------------------------------------------------------------------------------------------------------------
 
 NO_CURVE = "curves are not recorded.\nA run of this arm that is trained\nhere shows its own:\nmambanorm train --arm …"
 
