@@ -6,8 +6,7 @@ import re
 import urllib.request
 
 import pytest
-from browser.controls import play
-from browser.servers import free_port, server
+from browser.visit import free_port, play, server
 
 from mambanorm.widgets import EXPLORERS
 
