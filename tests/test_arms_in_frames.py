@@ -19,7 +19,8 @@ from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, Arm
 from mambanorm.cli.main import main
 from mambanorm.cli.printing import print_arms
 from mambanorm.figures.accuracy import best_combination
-from mambanorm.figures.style import arm_styles, short
+from mambanorm.figures.colours import arm_styles
+from mambanorm.figures.style import short
 from mambanorm.study import contrasts, plan, procedure, tables
 from mambanorm.study.estimate import measured_rate
 from mambanorm.training.grid import base_config, grid

@@ -14,7 +14,7 @@ from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F4
 from benchmarks import pictures
 from mambanorm import NORMS, figures
 from mambanorm.arms import PAPER_NORMS, SITES
-from mambanorm.figures.style import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
+from mambanorm.figures.colours import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
 from mambanorm.report.page import TEMPLATES
 
 VISION = {
@@ -169,11 +169,13 @@ MORE = {
 
 
 @pytest.mark.parametrize("name", [*DRAW_FRAME, *DRAW_ARRAYS, *MORE])
-def test_no_legend_tells_two_things_by_colour_alone(name, frame):  # noqa: F811
+def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a_dark_page_too(name, frame):  # noqa: F811
     draw = {**DRAW_FRAME, **{key: lambda _, key=key: DRAW_ARRAYS[key]("") for key in DRAW_ARRAYS}}
     draw |= {key: lambda _, key=key: MORE[key]() for key in MORE}
-    has_legend = assert_told_without_colour(draw[name](frame))
-    assert has_legend == (name not in {"headline", "type", "grid", "pairs", "sigma1"})
+    fig = draw[name](frame)
+    assert assert_told_without_colour(fig) == (name not in {"headline", "type", "grid", "pairs", "sigma1"})
+    assert to_rgba(fig.get_facecolor()) == (1, 1, 1, 1)
+    assert all(to_rgba(ax.get_facecolor())[3] == 1 for ax in fig.axes)
 
 
 def test_arms_of_one_norm_differ_in_their_dashes_and_arms_of_two_in_their_markers():
@@ -207,13 +209,6 @@ def test_words_of_the_pages_can_be_read_on_every_ground_in_light_and_dark(scheme
 def contrast(one: str, two: str) -> float:
     low, high = sorted((luminance(one), luminance(two)))
     return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("name", DRAW_ARRAYS)
-def test_a_figure_keeps_its_white_ground_on_a_dark_page(name):
-    fig = DRAW_ARRAYS[name]("")
-    assert to_rgba(fig.get_facecolor()) == (1, 1, 1, 1)
-    assert all(to_rgba(ax.get_facecolor())[3] == 1 for ax in fig.axes)
 
 
 def test_figures_show_as_svg_on_demand_and_an_unknown_format_names_the_nearest(monkeypatch):

@@ -16,9 +16,10 @@ from benchmarks import pictures
 from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
+from mambanorm.figures.colours import BEST
 from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
-from mambanorm.figures.style import BEST, some_of
+from mambanorm.figures.style import some_of
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
 from mambanorm.study.tables import (
@@ -443,11 +444,6 @@ def test_figure_2_colours_the_visible_shared_faces_of_every_norm():
     assert len([ax for ax in figures.fig_axes().axes if ax.get_title(loc="center")]) == len(NORMS)
 
 
-def test_a_caption_explains_dashes_only_where_something_is_dashed():
-    assert "dashed" not in figures.fig_block("RMSN>SSM>GN").get_supxlabel()
-    assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
-
-
 def test_an_example_batch_has_the_sizes_asked_for():
     assert figures.example_batch().shape == (8, 24, 16)
     assert figures.example_batch(2, 5, channels=3).shape == (2, 5, 3)
@@ -463,6 +459,8 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
     assert stations["N2"].text == "–"
     dashed = [patch for patch in figures.fig_block("RMSN>SSM>None").axes[0].patches if patch.get_linestyle() == "--"]
     assert len(dashed) == 1
+    assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
+    assert "dashed" not in figures.fig_block("RMSN>SSM>GN").get_supxlabel()
     for fig in (figures.fig_block("NormVary>SSM>GN"), figures.fig_patterns()):
         assert len(fig._repr_png_()) < 60_000
 

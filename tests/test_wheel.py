@@ -109,13 +109,14 @@ def test_notebooks_are_copied_edited_and_run_with_the_store_of_the_folder(machin
     assert machine.names("notebooks") == {path.name for path in ROOT.glob("notebooks/*.ipynb")}
     own = machine.folder / "notebooks" / "00_start_here.ipynb"
     edited = nbformat.read(own, as_version=4)
-    edited.cells.append(nbformat.v4.new_code_cell("import mambanorm\nprint(mambanorm.__file__)"))
+    ask = "import mambanorm\nprint(mambanorm.__file__, len(mambanorm.load_runs()))"
+    edited.cells = [nbformat.v4.new_code_cell(ask)]  # the first test has run what stood in it
     nbformat.write(edited, own)
-    machine.call(
-        "python", "-m", "nbconvert", "--to", "notebook", "--execute", "--inplace", own
-    )  # as JupyterLab: beside it
+    machine.call("python", "-m", "nbconvert", "--to", "notebook", "--execute", "--inplace", own)  # as JupyterLab does
     (output,) = nbformat.read(own, as_version=4).cells[-1].outputs
-    assert Path(output.text.strip()).is_relative_to(machine.packages)
+    place, runs = output.text.rsplit(maxsplit=1)
+    assert Path(place).is_relative_to(machine.packages)
+    assert int(runs) == len(machine.names("runs")) >= 2
     assert machine.names(".") - {"reports"} == {"notebooks", "runs"}
     assert not {"runs", "reports", "data"} & machine.names("notebooks")
 

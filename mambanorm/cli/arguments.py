@@ -1,6 +1,6 @@
 """Reading the arguments: what each kind of option may be, and the options that several commands share.
 
-A converter raises argparse's own error with what was given and what is allowed; `main` prints it in one line.
+A converter raises a ValueError with what was given and what is allowed; `main` prints it in one line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, NamedTuple, NoReturn
 
 from mambanorm.basics.errors import brief, unknown
-from mambanorm.basics.settings import SCALES, check_fresh, check_scale, check_source, default_scale
+from mambanorm.basics.settings import SCALES, check_scale, default_scale
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +23,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help")
 
+    def _get_value(self, action: argparse.Action, text: str) -> object:
+        """argparse's own message leaves out what a converter says."""
+        try:
+            return self._registry_get("type", action.type, action.type)(text)
+        except ValueError as error:
+            raise argparse.ArgumentError(action, str(error)) from None
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """argparse's own message has no nearest match."""
         if action.choices is not None and value not in action.choices:
@@ -30,13 +37,25 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(NamedTuple):
-    """A command: `summary` and `examples` for its help, `add` for its options, `run` does it and returns the exit
-    code."""
+    """A command: `run` does it and returns the exit code, `add` adds its options."""
 
-    summary: str
-    examples: list[str]
-    add: Callable[[Parser], None]
     run: Callable[[argparse.Namespace], int]
+    add: Callable[[Parser], None]
+    examples: tuple[str, ...]
+
+
+COMMANDS: dict[str, Command] = {}
+"""By name; each stands here as soon as its file is imported."""
+
+
+def command(add: Callable[[Parser], None], *examples: str) -> Callable:
+    """Decorator: `mambanorm NAME` is the function of that name, whose docstring is its help."""
+
+    def kept(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+        COMMANDS[run.__name__] = Command(run, add, examples)
+        return run
+
+    return kept
 
 
 ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--scale", "seed": "--seeds or --seed"}
@@ -44,7 +63,7 @@ ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--
 
 
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """`["lr=1e-3", "n_layers=8"]` → the values by the type of RunConfig's field. ValueError for anything else."""
+    """`["lr=1e-3", "n_layers=8"]` → fields of RunConfig and their values. ValueError for a field that it lacks."""
     from mambanorm.config import DEFAULTS, NAMES
     from mambanorm.training.grid import check_once
 
@@ -59,7 +78,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
             raise unknown("field of RunConfig", name, [name for name in NAMES if name not in ELSEWHERE])
         if not equals:
             raise ValueError(f"--set takes {name}=VALUE, got {brief(pair)}")
-        changes[name] = _value(name, text, getattr(DEFAULTS, name))
+        changes[name] = _value(text, getattr(DEFAULTS, name))
     return changes
 
 
@@ -67,27 +86,16 @@ WHOLE, NUMBER = re.compile(r"[+-]?[0-9]{1,4000}"), re.compile(r"[+-]?([0-9]+\.?[
 """How numbers are written here; Python also reads 1_0, ' 1 ' and digits of other scripts, but not 5,000 digits."""
 
 
-def _value(name: str, text: str, default: Any) -> Any:
+def _value(text: str, default: Any) -> Any:
+    """The value in JSON, but of a field of texts the text itself. So is what is no JSON: RunConfig refuses it."""
     import json
 
-    kinds: dict[type, tuple[str, Callable]] = {
-        bool: ("true or false", lambda text: {"true": True, "false": False}.get(text.lower())),
-        int: ("a whole number", lambda text: int(text) if WHOLE.fullmatch(text) else None),
-        float: ("a number", lambda text: float(text) if NUMBER.fullmatch(text) else None),
-        dict: ('JSON such as {"groups": 8}', json.loads),
-        tuple: ("a list such as [2, 4]", json.loads),
-        str: ("text", str),
-    }
-    kind = next(kind for kind in kinds if isinstance(default, kind))
-    wanted, read = kinds[kind]
+    if isinstance(default, float) and NUMBER.fullmatch(text):
+        return float(text)
     try:
-        value = read(text)
-    except (ValueError, RecursionError):  # JSON may be nested too deep
-        value = None
-    value = tuple(value) if kind is tuple and isinstance(value, list) else value
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be {wanted}, got {brief(text)}")
-    return value
+        return text if isinstance(default, str) else json.loads(text.lower() if isinstance(default, bool) else text)
+    except (ValueError, RecursionError):  # it may be nested too deep
+        return text
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
@@ -101,20 +109,11 @@ def chosen_scale(options: argparse.Namespace) -> str:
     return check_scale(options.scale) if options.scale else default_scale()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # what an option may be
 
 
-def _refused(text: str, why: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"{brief(text)} {why}")
-
-
-def _said(read: Callable, *given: object) -> Any:
-    """`read(*given)`. argparse then prints the text of its ValueError, with the option's name."""
-    try:
-        return read(*given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _refused(text: str, why: str) -> ValueError:
+    return ValueError(f"{brief(text)} {why}")
 
 
 def names(text: str) -> list[str]:
@@ -123,20 +122,8 @@ def names(text: str) -> list[str]:
     names = [part.strip() for part in text.split(",")]
     if not all(names):
         raise _refused(text, "lacks a name: give names separated by commas")
-    _said(check_once, "name", names)
+    check_once("name", names)
     return names
-
-
-def scale(text: str) -> str:
-    return _said(check_scale, text)
-
-
-def source(text: str) -> str:
-    return _said(check_source, text)
-
-
-def fresh(text: str) -> int:
-    return _said(check_fresh, text)
 
 
 def seeds(text: str) -> int | list[int]:
@@ -144,10 +131,10 @@ def seeds(text: str) -> int | list[int]:
     from mambanorm.training.grid import check_seeds
 
     if WHOLE.fullmatch(text):
-        _said(check_seeds, int(text), "smoke")
+        check_seeds(int(text), "smoke")
         return int(text)
     parts = [_span(part.strip(), text) for part in text.removesuffix(",").split(",")]
-    return _said(check_seeds, chain.from_iterable(parts), "smoke")
+    return check_seeds(chain.from_iterable(parts), "smoke")
 
 
 def _span(part: str, text: str) -> Iterable[int]:
@@ -214,7 +201,7 @@ def positive(text: str) -> int:
 
 def port(text: str) -> int:
     if not WHOLE.fullmatch(text) or not 1 <= int(text) <= 65_535:
-        raise argparse.ArgumentTypeError(f"a port is a whole number from 1 to 65535, got {brief(text)}")
+        raise ValueError(f"a port is a whole number from 1 to 65535, got {brief(text)}")
     return int(text)
 
 
@@ -231,7 +218,6 @@ def address(text: str) -> str:
     return text
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # options that several commands share
 
 SOURCE_HELP = "auto (reads recorded runs, trains the rest), recorded or trained (default: MAMBANORM_SOURCE, else auto)"
@@ -258,7 +244,7 @@ JUDGED_SEEDS_HELP = (
 
 
 def add_common(command: Parser, *, several: bool = True, seeds_help: str = SEEDS_HELP, usual: str = "quick") -> None:
-    command.add_argument("--scale", type=scale, help=scale_help(usual))
+    command.add_argument("--scale", type=check_scale, help=scale_help(usual))
     if several:
         command.add_argument("--tasks", type=names, metavar="A,B", help="tasks, separated by commas")
         command.add_argument("--seeds", type=seeds, metavar="N", help=seeds_help)

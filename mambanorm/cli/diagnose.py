@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.arguments import Parser
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,14 @@ def add_diagnose(command: Parser) -> None:
     command.add_argument("--html", type=arg.file, metavar="FILE", help="write a page with the picture and all numbers")
 
 
+@arg.command(
+    add_diagnose,
+    "model.safetensors --text novel.txt",
+    "mamba-130m/ --text novel.txt",
+    "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
+)
 def diagnose(options: argparse.Namespace) -> int:
+    """Look into a checkpoint: activations, gradients and weights on a text, and what to try."""
     from torch.nn.functional import cross_entropy
 
     from mambanorm import clinic
@@ -87,17 +94,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start:,})") from None
-
-
-COMMANDS = {
-    "diagnose": Command(
-        "look into a checkpoint: activations, gradients and weights on a text, and what to try",
-        [
-            "model.safetensors --text novel.txt",
-            "mamba-130m/ --text novel.txt",
-            "pytorch_model.bin --text novel.txt --length 512 --html diagnosis.html",
-        ],
-        add_diagnose,
-        diagnose,
-    )
-}

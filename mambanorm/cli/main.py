@@ -18,13 +18,12 @@ from collections.abc import Sequence
 
 from mambanorm.basics.errors import VARIABLE, unknown
 from mambanorm.basics.settings import check_environment
-from mambanorm.cli import bench, diagnose, store, study, teaching, training
-from mambanorm.cli.arguments import ELSEWHERE, Command, Parser, place
+from mambanorm.cli import diagnose, store, study, teaching, training  # noqa: F401 (each registers its commands)
+from mambanorm.cli.arguments import COMMANDS, ELSEWHERE, Parser, place
 from mambanorm.cli.printing import say, without_repeats
 
-ROOMS = (study, training, teaching, store, diagnose, bench)
-COMMANDS: dict[str, Command] = {name: command for room in ROOMS for name, command in room.COMMANDS.items()}
-"""By name, in the order in which the help lists them."""
+ORDER = "study verdicts record calibrate sweep train plan notebooks explore sheet slides tasks runs diagnose bench"
+"""In which the help lists the commands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,18 +79,20 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     _add_everywhere(parser, imports="imports", debug=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, one in COMMANDS.items():
+    for name in ORDER.split():
+        run, add, examples = COMMANDS[name]
+        said = run.__doc__
         command = commands.add_parser(
             name,
-            help=one.summary,
-            description=f"{one.summary[0].upper()}{one.summary[1:]}.",
-            epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in one.examples),
+            help=f"{said[0].lower()}{said[1:-1]}",
+            description=said,
+            epilog="examples:\n" + "\n".join(f"  mambanorm {name} {example}".rstrip() for example in examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        one.add(command)
+        add(command)
         _add_everywhere(command, imports="more_imports", debug=argparse.SUPPRESS)
-        command.set_defaults(run=one.run)
+        command.set_defaults(run=run)
     options, left = parser.parse_known_args(argv)
     if left:
         raise _not_taken(options.command, left[0], commands.choices[options.command])

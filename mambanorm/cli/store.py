@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from mambanorm.basics.settings import check_scale
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import write_out
 
 SHOWN = 40  # runs that are printed
@@ -25,7 +26,9 @@ def add_runs(command: Parser) -> None:
     command.add_argument("--check", action="store_true", help=check)
 
 
+@arg.command(add_runs, "", "--tasks digits --scale quick", "--csv runs.csv", "--export runs.parquet", "--check")
 def runs(options: argparse.Namespace) -> int:
+    """List the stored runs."""
     from mambanorm.training.grid import check_seeds
     from mambanorm.training.store import existing_store, load_runs
 
@@ -73,13 +76,14 @@ def _check_store(options: argparse.Namespace) -> int:
 
 
 def add_tasks(command: Parser) -> None:
-    command.add_argument("--scale", type=arg.scale, help="only this scale")
+    command.add_argument("--scale", type=check_scale, help="only this scale")
     help_text = "download, make or load the data of these tasks now"
     command.add_argument("--prepare", type=arg.names, metavar="A,B", help=help_text)
 
 
+@arg.command(add_tasks, "", "--prepare listops --scale quick")
 def tasks(options: argparse.Namespace) -> int:
-    """Lists the tasks and their settings at a scale, or brings their data."""
+    """List the tasks and the scales."""
     from mambanorm.basics.settings import KIT, SCALES
     from mambanorm.tasks import TASKS, prepare_task
     from mambanorm.training.grid import base_config
@@ -101,14 +105,3 @@ def tasks(options: argparse.Namespace) -> int:
     if not options.scale:
         print(f"Settings and sources: --scale {', '.join(SCALES)}. What you bring: {KIT / 'data' / 'README.md'}")
     return 0
-
-
-COMMANDS = {
-    "tasks": Command("list the tasks and the scales", ["", "--prepare listops --scale quick"], add_tasks, tasks),
-    "runs": Command(
-        "list the stored runs",
-        ["", "--tasks digits --scale quick", "--csv runs.csv", "--export runs.parquet", "--check"],
-        add_runs,
-        runs,
-    ),
-}

@@ -7,26 +7,33 @@ import argparse
 from pathlib import Path
 
 from mambanorm.basics.atomic import writable_folder
-from mambanorm.basics.settings import STUDY_SCALE
+from mambanorm.basics.settings import STUDY_SCALE, check_fresh, check_source
 from mambanorm.basics.text import plural
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import confirm, print_dry_run, report_failed, say
 
 
 def add_study(command: Parser) -> None:
     arg.add_common(command, usual=STUDY_SCALE)
     arg.add_training(command)
-    command.add_argument("--source", type=arg.source, metavar="WHERE", help=arg.SOURCE_HELP)
-    command.add_argument("--fresh", type=arg.fresh, metavar="N", help=arg.FRESH_HELP)
+    command.add_argument("--source", type=check_source, metavar="WHERE", help=arg.SOURCE_HELP)
+    command.add_argument("--fresh", type=check_fresh, metavar="N", help=arg.FRESH_HELP)
     command.add_argument("--notebooks", type=arg.names, metavar="NAMES", help=arg.NOTEBOOKS_HELP)
     command.add_argument(
         "--out", type=arg.folder, metavar="DIR", help="where the report goes (default: reports/<scale>)"
     )
 
 
+@arg.command(
+    add_study,
+    "",
+    "--scale smoke --out /tmp/report",
+    "--seeds 8 --dry-run",
+    "--notebooks 03,05_combination --tasks digits",
+)
 def study(options: argparse.Namespace) -> int:
-    """Trains what is missing, executes the notebooks and writes the report."""
+    """Train what is missing, execute the notebooks and write the report."""
     from mambanorm.report.notebooks import find_notebooks, study_runs
 
     arg.set_source(options)
@@ -57,8 +64,15 @@ def add_verdicts(command: Parser) -> None:
     arg.add_training(command)
 
 
+@arg.command(
+    add_verdicts,
+    "--seeds 8 --tasks digits",
+    "--seeds 3 --dry-run",
+    "--claims H1s,H3s --tasks digits,listops",
+    "--claims H1s --seeds 8-15",
+)
 def verdicts(options: argparse.Namespace) -> int:
-    """Trains what the paper's claims lack and prints a verdict for each."""
+    """Train what the claims of the paper lack and print a verdict for each."""
     from mambanorm import claims
     from mambanorm.claims.protocol import DATE, PROTOCOL, VERSION
 
@@ -87,8 +101,9 @@ def add_record(command: Parser) -> None:
     arg.add_training(command)
 
 
+@arg.command(add_record, "--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet")
 def record(options: argparse.Namespace) -> int:
-    """Trains all that study and verdicts need and writes the recorded results."""
+    """Train all that the study and the verdicts need and record the run frame."""
     from mambanorm import claims
     from mambanorm.training.recorded_results import describe_recorded, read_results
 
@@ -124,8 +139,14 @@ def add_calibrate(command: Parser) -> None:
     command.add_argument("--record", action="store_true", help="write the table of the repository")
 
 
+@arg.command(
+    add_calibrate,
+    "--claims H8s --studies 200",
+    '--claims H1s,H8s --scenarios "tied rates,t3" --studies 1000',
+    "--studies 4000 --record",
+)
 def calibrate(options: argparse.Namespace) -> int:
-    """Judges made-up studies by the functions of the rule."""
+    """Simulate studies and print how often the verdicts are wrong, and what they find."""
     from mambanorm.basics.settings import CHECKOUT
     from mambanorm.claims import calibration
 
@@ -138,45 +159,3 @@ def calibrate(options: argparse.Namespace) -> int:
     if options.record:
         print("\n".join(map(str, calibration.record_calibration(frame))))
     return 0
-
-
-COMMANDS = {
-    "study": Command(
-        "train what is missing, execute the notebooks and write the report",
-        [
-            "",
-            "--scale smoke --out /tmp/report",
-            "--seeds 8 --dry-run",
-            "--notebooks 03,05_combination --tasks digits",
-        ],
-        add_study,
-        study,
-    ),
-    "verdicts": Command(
-        "train what the claims of the paper lack and print a verdict for each",
-        [
-            "--seeds 8 --tasks digits",
-            "--seeds 3 --dry-run",
-            "--claims H1s,H3s --tasks digits,listops",
-            "--claims H1s --seeds 8-15",
-        ],
-        add_verdicts,
-        verdicts,
-    ),
-    "record": Command(
-        "train all that the study and the verdicts need and record the run frame",
-        ["--scale quick --seeds 8", "--scale smoke --seeds 1 --out smoke.parquet"],
-        add_record,
-        record,
-    ),
-    "calibrate": Command(
-        "simulate studies and print how often the verdicts are wrong, and what they find",
-        [
-            "--claims H8s --studies 200",
-            '--claims H1s,H8s --scenarios "tied rates,t3" --studies 1000',
-            "--studies 4000 --record",
-        ],
-        add_calibrate,
-        calibrate,
-    ),
-}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import say
 
 
@@ -16,7 +16,9 @@ def add_notebooks(command: Parser) -> None:
     command.add_argument("--force", action="store_true", help="overwrite notebooks that have been changed")
 
 
+@arg.command(add_notebooks, "", "--out lesson/notebooks", "--force")
 def notebooks(options: argparse.Namespace) -> int:
+    """Copy the notebooks into a folder, to be run and edited in JupyterLab."""
     from mambanorm.report.notebooks import copy_notebooks
 
     folder = Path(options.out)
@@ -34,8 +36,9 @@ def add_explore(command: Parser) -> None:
     command.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
+@arg.command(add_explore, "", "--port 8900 --no-browser")
 def explore(options: argparse.Namespace) -> int:
-    """All explorers as one page on this machine."""
+    """Play with norms, blocks and scans on one page, in the browser."""
     from mambanorm.widgets.page import serve
 
     def told(address: str) -> None:
@@ -50,7 +53,9 @@ def add_sheet(command: Parser) -> None:
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where it goes (default: reports/teaching)")
 
 
+@arg.command(add_sheet, "", "--out /tmp/handout", "--norms BN,LN,RMSN,GN")
 def sheet(options: argparse.Namespace) -> int:
+    """Write the norms on one A4 page, as PDF and SVG, to print and hand out."""
     from mambanorm.basics.settings import TEACHING
     from mambanorm.figures import save_sheet
 
@@ -65,37 +70,11 @@ def add_slides(command: Parser) -> None:
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where they go (default: reports/teaching)")
 
 
+@arg.command(add_slides, "", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening")
 def slides(options: argparse.Namespace) -> int:
+    """Make a slide deck of each notebook's questions and figures, one file that opens offline."""
     from mambanorm.basics.settings import TEACHING
     from mambanorm.report.slides import make_slides
 
     print(*make_slides(options.notebooks, options.out or TEACHING, options.source), sep="\n")
     return 0
-
-
-COMMANDS = {
-    "notebooks": Command(
-        "copy the notebooks into a folder, to be run and edited in JupyterLab",
-        ["", "--out lesson/notebooks", "--force"],
-        add_notebooks,
-        notebooks,
-    ),
-    "explore": Command(
-        "play with norms, blocks and scans on one page, in the browser",
-        ["", "--port 8900 --no-browser"],
-        add_explore,
-        explore,
-    ),
-    "sheet": Command(
-        "write the norms on one A4 page, as PDF and SVG, to print and hand out",
-        ["", "--out /tmp/handout", "--norms BN,LN,RMSN,GN"],
-        add_sheet,
-        sheet,
-    ),
-    "slides": Command(
-        "make a slide deck of each notebook's questions and figures, one file that opens offline",
-        ["", "--notebooks 03,04 --out /tmp/lesson", "--from reports/evening"],
-        add_slides,
-        slides,
-    ),
-}

@@ -1,13 +1,16 @@
-"""`mambanorm train`, `sweep` and `plan`: one run with a live line, the runs of several arms, what a run costs."""
+"""`mambanorm train`, `sweep`, `plan` and `bench`: one run with a live line, the runs of several arms, what a run costs,
+and the speed of this machine."""
 
 from __future__ import annotations
 
 import argparse
 import gc
+import sys
 from typing import TYPE_CHECKING
 
+from mambanorm.basics.settings import check_scale
 from mambanorm.cli import arguments as arg
-from mambanorm.cli.arguments import Command, Parser
+from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import confirm, print_arms, print_dry_run, print_run, report_failed, say
 
 if TYPE_CHECKING:
@@ -24,7 +27,14 @@ def add_train(command: Parser) -> None:
     arg.add_training(command)
 
 
+@arg.command(
+    add_train,
+    '--arm "RMSN>SSM>GN"',
+    '--arm "LN>SSM>LN" --task listops --seed 3',
+    '--arm preset:VMamba --set norm_options={"eps":1e-6}',
+)
 def train(options: argparse.Namespace) -> int:
+    """Train one run, or show it if the store has it."""
     from mambanorm.training.grid import base_config, check_task
     from mambanorm.training.store import find_run
 
@@ -82,7 +92,14 @@ def add_sweep(command: Parser) -> None:
     arg.add_training(command)
 
 
+@arg.command(
+    add_sweep,
+    '--arms "RMSN>SSM>None,RMSN>SSM>GN" --seeds 5',
+    "--grid position --tasks digits,listops --dry-run",
+    '--arms "None>SSM>None,preset:VMamba" --set n_layers=8 --set lr=1e-3',
+)
 def sweep(options: argparse.Namespace) -> int:
+    """Train the missing runs of several arms and print mean ± sd of each."""
     from mambanorm.basics.errors import unknown
     from mambanorm.study import experiments
     from mambanorm.training.grid import grid
@@ -125,13 +142,17 @@ def add_plan(command: Parser) -> None:
     )
     arms = "arms, separated by commas (default: the original, RMSN>SSM>None, of images LN>SSM>LN)"
     command.add_argument("--arm", "--arms", dest="arms", type=arg.names, help=arms)
-    command.add_argument("--scale", type=arg.scale, help=arg.scale_help())
+    command.add_argument("--scale", type=check_scale, help=arg.scale_help())
     command.add_argument("--seeds", type=arg.seeds, metavar="N", help="seeds an arm (default: the scale's)")
     command.add_argument("--no-measure", dest="measure", action="store_false", help="count only, time nothing")
     arg.add_set(command)
 
 
+@arg.command(
+    add_plan, "--task imdb --scale paper", '--task listops,cifar100 --arm "RMSN>SSM>GN" --scale paper --no-measure'
+)
 def plan(options: argparse.Namespace) -> int:
+    """Say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed now."""
     from mambanorm.training.grid import base_config, check_seeds
 
     changes = arg.parse_changes(options.set)
@@ -157,34 +178,48 @@ def plan(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {
-    "sweep": Command(
-        "train the missing runs of several arms and print mean ± sd of each",
-        [
-            '--arms "RMSN>SSM>None,RMSN>SSM>GN" --seeds 5',
-            "--grid position --tasks digits,listops --dry-run",
-            '--arms "None>SSM>None,preset:VMamba" --set n_layers=8 --set lr=1e-3',
-        ],
-        add_sweep,
-        sweep,
-    ),
-    "train": Command(
-        "train one run, or show it if the store has it",
-        [
-            '--arm "RMSN>SSM>GN"',
-            '--arm "LN>SSM>LN" --task listops --seed 3',
-            '--arm preset:VMamba --set norm_options={"eps":1e-6}',
-        ],
-        add_train,
-        train,
-    ),
-    "plan": Command(
-        "say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed now",
-        [
-            "--task imdb --scale paper",
-            '--task listops,cifar100 --arm "RMSN>SSM>GN" --scale paper --no-measure',
-        ],
-        add_plan,
-        plan,
-    ),
-}
+def add_bench(command: Parser) -> None:
+    sections = "only these sections: scan, step, norms, length, state, threads, mamba2, watch, runs; "
+    sections += "with --device cuda: correctness, scan, step, runs"
+    command.add_argument("--only", type=arg.names, nargs="+", metavar="SECTION", help=sections)
+    repeats = "times each case is timed (default: 11)"
+    command.add_argument("--repeats", type=arg.positive, default=11, metavar="N", help=repeats)
+    budget = "seconds a peer may take in one size; else it runs less often, or is skipped (default: 25)"
+    command.add_argument("--budget", type=arg.seconds, default=25.0, metavar="S", help=budget)
+    command.add_argument("--full", action="store_true", help="skip nothing: what is above the budget runs once")
+    threads = "threads, at most the cores (default: 2)"
+    command.add_argument("--threads", type=arg.positive, metavar="N", help=threads)
+    command.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: correctness, scan, step and whole runs on a GPU, in about nine minutes (benchmarks/gpu.py)",
+    )
+    command.add_argument(
+        "--out", type=arg.folder, metavar="DIR", help="where the results go (default: benchmarks/results)"
+    )
+
+
+@arg.command(add_bench, "", "--only step,length", "--only scan --repeats 5 --out /tmp/bench", "--full", "--device cuda")
+def bench(options: argparse.Namespace) -> int:
+    """Measure scan, step and norms beside a floor and beside their peers."""
+    from mambanorm.basics.settings import ROOT
+
+    if not (ROOT / "benchmarks" / "run.py").is_file():
+        raise ValueError(f"no benchmarks in {ROOT / 'benchmarks'}: bench runs from a checkout of the project")
+    if str(ROOT) not in sys.path:  # the benchmarks stand beside the package, not in it
+        sys.path.insert(0, str(ROOT))
+    only = [name for part in options.only for name in part] if options.only else None
+    if options.device == "cuda":
+        from benchmarks.gpu import bench_gpu
+
+        return bench_gpu(only, out_dir=options.out)
+    from benchmarks import run
+    from benchmarks.timing import Limits
+
+    limits = Limits(options.repeats, options.budget, full=options.full)
+    try:
+        return run.bench(only, limits, threads=options.threads, out_dir=options.out)
+    except KeyboardInterrupt:
+        say("interrupted: nothing was written")
+        return 130

@@ -10,7 +10,7 @@
     sheet.py         the norms on one A4 page, from the registry, to print
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
     explorers.py     the pictures of the explorers (mambanorm/widgets/)
-    style.py         colours, sizes, captions: the palette is keyed by the names of the registry
+    colours.py       how norms and arms are told apart;   style.py: sizes, captions, how a figure shows itself
 
 Every function returns a matplotlib Figure that a notebook displays as the value of a cell. A figure's file is imported
 when the figure is first asked for, so that nobody waits for seaborn who draws without it.
@@ -33,7 +33,7 @@ PLACES, __getattr__, __dir__ = names_of(
         "sheet": "fig_sheet save_sheet",
         "verdicts": "fig_claim fig_verdicts",
         "explorers": "fig_arm_view fig_cell_view fig_norm_view fig_scan_view",
-        "style": "PALETTE norm_colour",
+        "colours": "PALETTE norm_colour",
     },
 )
 """What this room offers → the file that has it."""

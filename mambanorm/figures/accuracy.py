@@ -18,27 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS, Arm
-from mambanorm.basics.settings import Later
-from mambanorm.figures.style import (
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    SINGLE,
-    above,
-    finish,
-    jitter,
-    norm_colour,
-    own_run,
-    own_runs,
-    panel_grid,
-    short,
-    styled,
-)
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM, SINGLE, norm_colour, own_run
+from mambanorm.figures.style import above, finish, jitter, own_runs, panel_grid, short, styled
 from mambanorm.study.paper import FIGURE_7, MAIN_TASKS, PATTERN_ONLY, SECTIONS, paper_values
 from mambanorm.study.tables import check_frame, choose, describe_frame, paper_kind, percent
 
-sns = Later("seaborn")  # takes a second; the explorers do without
 TEST_ACCURACY = "test accuracy (%)"
 
 
@@ -106,37 +90,28 @@ def bars(
 
     `joined`: lines join the two runs of a seed, in place of the sd. Colours are those of the places as norms.
     """
-    place_of, side_of = ({arm: pair[i] for arm, pair in at.items()} for i in (0, 1))
-    places, sides = list(dict.fromkeys(place_of.values())), list(looks)
-    mine, own = (
-        some[some.arm.isin(at)].assign(place=lambda f: f.arm.map(place_of), side=lambda f: f.arm.map(side_of))
-        for some in (runs, own)
-    )
-    width = 0.4 if len(sides) > 1 else 0.62
-    shift = dict(zip(sides, jitter(len(sides), width), strict=True))
-    order = dict(x="place", y="percent", hue="side", order=places, hue_order=sides, palette=[INK] * len(sides))
-    spread = dict(errorbar=None if joined else "sd", err_kws=dict(color=INK, linewidth=1))
-    sns.barplot(mine, **order, **spread, width=width * len(sides), saturation=1, legend=False, ax=ax)
-    for bar in ax.patches:
-        centre = bar.get_x() + bar.get_width() / 2
-        place, side = places[round(centre)], min(sides, key=lambda side: abs(round(centre) + shift[side] - centre))
-        colour = norm_colour(place) if colours is None else colours[place]
-        bar.set(facecolor=colour, edgecolor="white", linewidth=0.8, **looks[side])
-    for (place, side), seeds in mine.groupby(["place", "side"]):
-        x = places.index(place) + shift[side] + (0 if joined else jitter(len(seeds), width / 2))
-        ax.plot(np.broadcast_to(x, len(seeds)), seeds.percent, "o", **SEEDS)
+    places, width = list(dict.fromkeys(place for place, _ in at.values())), 0.4 if len(looks) > 1 else 0.62
+    shift = dict(zip(looks, jitter(len(looks), width), strict=True))
+    where = {arm: places.index(place) + shift[side] for arm, (place, side) in at.items()}
+    for arm, (place, side) in at.items():
+        values, x = runs.percent[runs.arm == arm].dropna(), where[arm]
+        if values.empty:
+            continue
+        mean, colour = values.mean(), norm_colour(place) if colours is None else colours[place]
+        ax.bar(x, mean, width, color=colour, edgecolor="white", linewidth=0.8, **looks[side])
+        if not joined:
+            ax.plot([x, x], mean + values.std() * np.array([-1, 1]), color=INK, linewidth=1)
+        ax.plot(x + jitter(len(values), 0 if joined else width / 2), values, "o", **SEEDS)
     if joined:
-        both = mine.pivot(index=["place", "seed"], columns="side", values="percent").reindex(columns=sides).dropna()
-        ends = [[places.index(place) + shift[side] for place, _ in both.index] for side in sides]
-        ax.plot(ends, both.to_numpy().T, color=INK, linewidth=0.7, alpha=0.7, zorder=3)
-    beside = {side: x + 0.4 * width * (1 if x >= 0 else -1) for side, x in shift.items()}
-    x = [places.index(place) + beside[side] for place, side in zip(own.place, own.side, strict=True)]
-    ax.plot(x, own.percent, **own_run())
+        seeds = runs.pivot(index="seed", columns="arm", values="percent")
+        for place in places:
+            both = [arm for arm in at if at[arm][0] == place]
+            ends = seeds.reindex(columns=both).dropna().to_numpy().T
+            ax.plot([where[arm] for arm in both], ends, color=INK, linewidth=0.7, alpha=0.7, zorder=3)
+    own = own[own.arm.isin(at)]
+    beside = {arm: x + 0.4 * width * (1 if shift[at[arm][1]] >= 0 else -1) for arm, x in where.items()}
+    ax.plot([beside[arm] for arm in own.arm], own.percent, **own_run())
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 1
-# ---------------------------------------------------------------------------------------------------------------------
 
 GROUPS = {"no norm": NO_NORM, "single norm": SINGLE, "combination": COMBINATION}
 
@@ -172,11 +147,6 @@ def fig_headline(frame: pd.DataFrame, *, fresh: pd.DataFrame | None = None) -> F
         headroom(ax, 0.17)
     marks = "large dots: means of arms, small: seeds, line: mean of the group, dotted: chance"
     return finish(fig, "No norm, one norm, two norms", describe_frame(frame, "means and seeds"), marks, own_runs(fresh))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figures 5 and 6: type and position
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def printed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
@@ -249,11 +219,6 @@ def fig_position(
     return finish(fig, "Before or after the SSM?", describe_frame(runs, "means and seeds"), *notes)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 7, and IN taken apart
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def partners(n2: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:
     """The combinations that end in N2: N1 over the other norms, neither None nor N2 itself (Figures 7, 8)."""
     return [f"{n1}>SSM>{n2}" for n1 in norms if n1 not in {n2, "None"}]
@@ -313,8 +278,8 @@ def fig_halves(frame: pd.DataFrame) -> Figure:
         for bar in ax.patches:
             if list(at)[round(bar.get_x() + bar.get_width() / 2)].startswith(("mean", "divided")):
                 bar.set(alpha=0.4, hatch="//")
+        ax.set_xticks(range(len(colours)), colours, fontsize=8)
         ax.set(xlabel="norm before and after the SSM")
-        ax.tick_params(axis="x", labelsize=8)
         headroom(ax)
     notes = describe_frame(frame), "dotted: chance", "hatched: one half of IN alone"
     return finish(fig, "What does IN take away?", *notes)

@@ -1,9 +1,4 @@
-"""Figures of the clinic: what one batch shows of a model, and the steps before a failure.
-
-fig_clinic      depth against magnitude, one panel a site; histograms of values and gradients by site
-fig_failure     loss, gradient norm and the layers' RMS over the last steps before a value was not finite
-fig_cures       the curves of several treatments beside each other, a line a seed
-"""
+"""Figures of the clinic: what one batch shows of a model, and the steps before a failure."""
 
 from __future__ import annotations
 
@@ -14,20 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.style import (
-    BEST,
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    finish,
-    log_axis,
-    new_figure,
-    panel_grid,
-    some_of,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.style import finish, log_axis, new_figure, panel_grid, some_of, styled, whole_ticks
 
 COLUMNS, MOST = 4, 12
 FLOAT16 = 65504.0

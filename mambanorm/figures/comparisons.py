@@ -1,12 +1,5 @@
 """Arms compared with each other: the N1 × N2 grid and its columns, Table 2, differences with their intervals.
 
-fig_n2_box      Figure 8: the spread over N1, from the run frame
-fig_grid        every pair of norms
-fig_validation  Table 2 as a picture: N1 × N2
-fig_pairs       differences between two arms, from `tables.paired`
-fig_site_gains  what a norm at one more site brings, from `sites_table.site_gains`
-fig_budget      the effect that decides a claim, over the training budget or the size of the model
-
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
@@ -16,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,25 +16,9 @@ from matplotlib.patches import Rectangle
 
 from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, sns, task_panels
-from mambanorm.figures.style import (
-    BEST,
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    finish,
-    ink_on,
-    jitter,
-    new_figure,
-    norm_colour,
-    norm_marker,
-    own_run,
-    own_runs,
-    panel_grid,
-    short,
-    styled,
-)
+from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, task_panels
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker, own_run
+from mambanorm.figures.style import finish, jitter, new_figure, own_runs, panel_grid, short, sns, styled, upright
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.paper import PATTERN_ONLY, paper_values
@@ -184,7 +160,7 @@ def fig_pairs(
         if own := _own_differences(fresh, row):
             ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
             has_own = True
-    _upright(ax)
+    upright(ax)
     several = table.task.nunique() > 1
     names = [f"{short(row.a)}  −  {short(row.b)}{f'   {row.task}' * several}" for row in table.itertuples()]
     ax.set_yticks(range(len(table)), names)
@@ -213,13 +189,6 @@ def _own_differences(fresh: pd.DataFrame | None, row) -> list[float]:
     return (factor * (a - b)).dropna().tolist()
 
 
-def _upright(ax: Axes) -> None:
-    """An axis of differences: a line at zero, a grid across it."""
-    ax.axvline(0, color=GREY, linewidth=1, zorder=1)
-    ax.grid(axis="x")
-    ax.grid(visible=False, axis="y")
-
-
 @styled
 def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFrame | None = None) -> Figure:
     """A panel a task, a row a site: mean gain over Mamba's own arm with its 95 % t-interval, a small dot a seed, a
@@ -245,7 +214,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
         for row in own[(own.task == task) & own.site.isin(sites) & own.norm.isin(norms)].itertuples():
             y = sites.index(row.site) + shift[row.norm] + 0.1
             ax.plot(row.per_seed, np.full(len(row.per_seed), y), **own_run(size=5))
-        _upright(ax)
+        upright(ax)
         unit = rows.unit.iloc[0]
         ax.set(title=task, xlabel="gain in test accuracy (points)" if unit == "points" else unit)
     axes[0, 0].set_yticks(range(len(sites)), [SYMBOLS.get(site, site) for site in sites])

@@ -1,12 +1,4 @@
-"""Lines over steps, learning rates, and severities; nothing here trains.
-
-fig_curves      loss and validation accuracy over the steps, from `StoredRun.curves`
-fig_ladder      accuracy over the learning rate, arm by arm, from the run frame
-fig_over        a measured value over batch size, learning rate or depth, one line a norm or place
-fig_mistakes    training curves of the mistakes of `mambanorm.advice` and their mended twins
-fig_robustness  accuracy over severity, from `robustness_table`
-fig_latency     accuracy against milliseconds, from the run frame and `latency_table`
-"""
+"""Lines over steps, learning rates, and severities; nothing here trains."""
 
 from __future__ import annotations
 
@@ -19,26 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from mambanorm.basics.settings import Later
-from mambanorm.figures.style import (
-    COMBINATION,
-    GREY,
-    INK,
-    MARKERS,
-    NO_NORM,
-    PALETTE,
-    SPARE_COLOURS,
-    arm_styles,
-    finish,
-    new_figure,
-    short,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import COMBINATION, GREY, INK, MARKERS, NO_NORM, PALETTE, SPARE_COLOURS, arm_styles
+from mambanorm.figures.style import finish, new_figure, seeds_of, short, sns, styled, whole_ticks
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import check_frame, describe_frame, seeds_text
-
-sns = Later("seaborn")
 
 
 @styled
@@ -128,12 +104,8 @@ def fig_over(
         ax.set_xticks(sorted(frame[x].unique()), [str(n) for n in sorted(frame[x].unique())])
     ax.set(xlabel=x_label or NAMES.get(x, x), ylabel=NAMES.get(value, value))
     fig.legend(loc="outside right center")
-    return finish(fig, title, _seeds_of(frame, "lines: means, dots: seeds"), caption)
-
-
-def _seeds_of(frame: pd.DataFrame, shows: str) -> str:
-    seeds = frame.seed.nunique()
-    return f"{frame.scale.iloc[0]} scale · {seeds_text([seeds])} · {shows if seeds > 1 else 'single runs'}"
+    shows = "lines: means, dots: seeds" if frame.seed.nunique() > 1 else "single runs"
+    return finish(fig, title, seeds_of(frame), shows, caption)
 
 
 @styled
@@ -157,8 +129,10 @@ def fig_mistakes(runs: Mapping[int, pd.DataFrame], titles: Mapping[int, str], un
         small = dict(fontsize=7.5, title=units[number], title_fontsize=7.5)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), **small)
     axes[0, 0].set_ylabel(f"training loss, mean of {WINDOW} steps (log)")
-    basis = _seeds_of(pd.concat(runs.values()), "one line a seed")
-    return finish(fig, "Mistakes (dashed) beside their mended twins", basis, "below: means of the tests")
+    every = pd.concat(runs.values())
+    shows = "one line a seed" if every.seed.nunique() > 1 else "single runs"
+    basis = seeds_of(every), shows, "below: means of the tests"
+    return finish(fig, "Mistakes (dashed) beside their mended twins", *basis)
 
 
 KINDS = {

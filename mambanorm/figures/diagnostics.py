@@ -20,29 +20,13 @@ from matplotlib.ticker import MaxNLocator
 
 from mambanorm.basics.errors import unknown
 from mambanorm.diagnostics import norm_quantiles
-from mambanorm.figures.style import (
-    DASHES,
-    GREY,
-    INK,
-    ONE_RUN,
-    SPARE_COLOURS,
-    finish,
-    log_axis,
-    new_figure,
-    short,
-    some_of,
-    styled,
-    whole_ticks,
-)
-from mambanorm.study.tables import seeds_text
+from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS
+from mambanorm.figures.style import ONE_RUN, finish, log_axis, new_figure, seeds_of, short, some_of, styled, whole_ticks
+from mambanorm.study.tables import check_frame
 
 PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
 PHASE_LINES = {"early": dict(linestyle="-."), "normal": dict(linewidth=1.2), "failing": dict(linewidth=2.4)}
 FEW = 6  # panels of layers in one row
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 9
-# ---------------------------------------------------------------------------------------------------------------------
 
 MODES = {"train": "#2F6DB5", "eval": "#D55E00"}
 MODE_WIDTHS = {"train": 1.8, "eval": 0.9}  # where the modes coincide, the thin line lies in the thick one
@@ -87,14 +71,12 @@ def fig_token_norms(
     fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     notes = (f"{phase}, {depth} blocks", "lines over tokens, band: every finite token, cross: non-finite tokens")
     task = f", {frame.task.iloc[0]}" if "task" in frame else ""
-    return finish(fig, f"How outputs grow with depth{task}", caption or _seeds_of(frame), *notes)
+    return finish(fig, f"How outputs grow with depth{task}", caption or seeds_of(frame), *notes)
 
 
 def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.DataFrame:
     """The rows of one phase and one depth of model."""
-    missing = [name for name in ("arm", "mode", "phase", "n_layers", "depth", "site", "l2") if name not in frame]
-    if missing:
-        raise ValueError(f"the frame of token norms lacks the columns {', '.join(missing)}")
+    check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
     if phase not in frame.phase.unique():  # a token a row: Python must not go through them
         raise unknown("phase of this frame", phase, frame.phase.unique())
     frame = frame[frame.phase == phase]
@@ -105,13 +87,6 @@ def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.Data
     if "task" in frame and frame.task.nunique() > 1:
         raise ValueError(f"the frame holds the tasks {', '.join(frame.task.unique())}: draw one at a time")
     return frame
-
-
-def _seeds_of(frame: pd.DataFrame) -> str:
-    """Scale and seeds, as far as the frame has such columns."""
-    seeds = frame.groupby("arm").seed.nunique() if "seed" in frame else [1]
-    scale = f"{', '.join(frame.scale.unique())} scale · " if "scale" in frame else ""
-    return scale + seeds_text(seeds)
 
 
 def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
@@ -173,17 +148,12 @@ def fig_outputs(frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarra
     looks = {"normal": "ran to its end", "failing": "ended non-finite"}
     fig.legend(handles=[Line2D([], [], label=v, **_ending(k)) for k, v in looks.items()], loc="outside upper right")
     notes = "residual stream, train mode, last finite step", "a line a run"
-    return finish(fig, "How outputs grow with depth, in models that train", caption or _seeds_of(frame), *notes)
+    return finish(fig, "How outputs grow with depth, in models that train", caption or seeds_of(frame), *notes)
 
 
 def _ending(phase: str) -> dict:
     """The line of a run that ended so: without a number, dashed where it failed."""
     return dict(color=PHASES[phase], linewidth=1.2, linestyle="--" if phase == "failing" else "-")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 10
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @styled

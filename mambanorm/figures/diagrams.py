@@ -20,17 +20,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Polygon
 
 from mambanorm.arms import SYMBOLS, Arm
-from mambanorm.figures.style import GREY, INK, finish, ink_on, new_figure, norm_colour, panel_grid, styled
+from mambanorm.figures.colours import GREY, INK, ink_on, norm_colour
+from mambanorm.figures.style import finish, new_figure, panel_grid, styled
 from mambanorm.norms import NORMS, create_norm, norm_name
 from mambanorm.operations import cross_scan
 from mambanorm.operations.cross import DIRECTIONS
 
 SHAPE, GROUPS = (3, 5, 4), 2
 """B, L, D of the drawn box, and its groups of channels."""
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figure 2
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> np.ndarray:
@@ -91,10 +88,6 @@ def draw_cells(ax: Axes, cells: np.ndarray, colour: str, hatch: str = "") -> Non
         ax.add_patch(Polygon([o, o + u, o + u + v, o + v], facecolor=face, linewidth=0.6, **look))
     ax.set(xlim=(-1.1, L + 0.45 * B + 0.3), ylim=(-0.9, D + 0.34 * B + 0.15), aspect="equal")
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Figures 3 and 4
-# ---------------------------------------------------------------------------------------------------------------------
 
 MAIN, GATE, TOP, BELOW = 0.0, -1.25, 0.95, -0.62
 """Heights of the main branch, the gate, the residual, and what goes into the SSM from below."""

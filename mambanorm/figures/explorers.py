@@ -1,10 +1,5 @@
 """The pictures of the explorers (`mambanorm.widgets`), made to be drawn quickly: data in, figure out.
 
-fig_norm_view   one norm: its cube, a row before and after, the values, and what leaves it unmoved
-fig_arm_view    one arm: the model and its block, what it costs, and its recorded accuracy
-fig_scan_view   a scan by hand: input and step size above, states and output below
-fig_cell_view   one cell of the 6×6 grid: its seeds among the other cells, its learning rates, its curve
-
 Margins are given: matplotlib takes longer to find them out than for all the drawing.
 """
 
@@ -21,28 +16,14 @@ from matplotlib.ticker import EngFormatter
 from torch import Tensor
 
 from mambanorm.arms import Arm
+from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, norm_colour
 from mambanorm.figures.diagrams import SHAPE, arrow, box, draw_block, draw_cells, moving_cells
 from mambanorm.figures.lessons import draw_row, mean_sd
-from mambanorm.figures.style import (
-    BEST,
-    COMBINATION,
-    GREY,
-    INK,
-    NO_NORM,
-    finish,
-    instead,
-    jitter,
-    norm_colour,
-    quick_figure,
-    short,
-    styled,
-)
+from mambanorm.figures.style import finish, instead, jitter, quick_figure, short, styled
 from mambanorm.study.inside import HandScan
 from mambanorm.study.norm_catalog import ArmFacts
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a norm
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @styled
@@ -91,9 +72,7 @@ def _draw_moved(ax: Axes, moved: dict[str, float], felt: float) -> None:
         ax.text(0.98, s=words, color=colour, ha="right", **look)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # an arm
-# ---------------------------------------------------------------------------------------------------------------------
 
 NORM_PLACES = ("stem norm", "N1", "N2", "further", "final norm")
 
@@ -183,9 +162,7 @@ def _seeds(ax: Axes, runs: pd.DataFrame, y: float, lost: str = INK, **look) -> N
         ax.plot(100 * runs.accuracy[mine], at[mine], marker, color=colour, **look)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a scan by hand
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @styled
@@ -214,9 +191,7 @@ def fig_scan_view(scan: HandScan, *, delta: float, a: float) -> Figure:
     return finish(fig, "A scan by hand", f"h ← exp(−Δ·rate)·h + Δ·u, with Δ = {delta:.3g} at most", kept, "no seed")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a cell of the grid
-# ---------------------------------------------------------------------------------------------------------------------
 
 NO_CURVE = "curves are not recorded.\nA run of this arm that is trained\nhere shows its own:\nmambanorm train --arm …"
 

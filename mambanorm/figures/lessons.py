@@ -1,12 +1,4 @@
-"""Figures of the small experiments in `mambanorm.lessons`, and of what a norm or a selector does to single values.
-
-fig_descent          the way down a loss surface             fig_effect      one row before and after a norm
-fig_invariances      what a norm does not feel               fig_rows        the first sequences of a task
-fig_batch_norm       a VGG with and without batch norm       fig_sites       signal sizes, site by site
-fig_memory_of_delta  what a state remembers of one input     fig_costs       what a norm costs
-fig_memory           what the SSM remembers at the start     fig_selector    S2: what the selectors choose
-fig_parts            a block without one of its parts
-"""
+"""Figures of the small experiments in `mambanorm.lessons`, and of what a norm or a selector does to single values."""
 
 from __future__ import annotations
 
@@ -23,29 +15,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mambanorm.arms import SITES, Arm
-from mambanorm.basics.settings import Later
-from mambanorm.figures.style import (
-    COMBINATION,
-    GREY,
-    INK,
-    PALE,
-    PALETTE,
-    arm_styles,
-    finish,
-    new_figure,
-    norm_colour,
-    styled,
-    whole_ticks,
-)
+from mambanorm.figures.colours import COMBINATION, GREY, INK, PALE, PALETTE, arm_styles, norm_colour
+from mambanorm.figures.style import finish, new_figure, seeds_of, sns, styled, whole_ticks
 from mambanorm.norms import create_norm
-from mambanorm.study.tables import check_frame, seeds_text
+from mambanorm.study.tables import check_frame
 from mambanorm.tasks.base import Split
-
-sns = Later("seaborn")
-
-
-def _seeds_of(frame: pd.DataFrame) -> str:
-    return f"{frame['scale'].iloc[0]} scale · {seeds_text([frame.seed.nunique()])}"
 
 
 @styled
@@ -101,7 +75,7 @@ def fig_batch_norm(frame: pd.DataFrame) -> Figure:
         ax.set(xlabel="epoch", ylabel="training accuracy (%)", xticks=sorted(frame.epoch.unique()))
         ax.label_outer()
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    return finish(fig, "A small VGG on 8×8 digits", _seeds_of(frame), "line: mean, band: worst to best seed")
+    return finish(fig, "A small VGG on 8×8 digits", seeds_of(frame), "line: mean, band: worst to best seed")
 
 
 @styled
@@ -152,7 +126,7 @@ def fig_parts(frame: pd.DataFrame) -> Figure:
         ax.set(ylim=(0, 104), xlabel=f"model, after {here.epochs.iloc[0]} epochs", ylabel="test accuracy (%)")
         ax.set_title(task, color=INK)
     words = "bar: mean, dots: seeds, dotted: chance"
-    return finish(fig, "A block without one of its parts", _seeds_of(frame), words)
+    return finish(fig, "A block without one of its parts", seeds_of(frame), words)
 
 
 @styled

@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from mambanorm.figures.colours import GREY, INK, norm_colour
 from mambanorm.figures.diagrams import draw_cells, moving_cells, over_axes
-from mambanorm.figures.style import GREY, INK, StudyFigure, norm_colour, styled
+from mambanorm.figures.style import StudyFigure, styled
 from mambanorm.norms import NORMS, norm_name
 from mambanorm.norms.registry import NormEntry
 

@@ -1,12 +1,9 @@
-"""The look of the figures, in one place: colours by norm, sizes, the caption line, and how a figure shows itself.
+"""The look of the figures, in one place: sizes, the caption line, and how a figure shows itself.
 
 A figure is made with `new_figure` inside a function marked `@styled`, and never enters pyplot's global list: a notebook
 shows it once, as the value of the cell: as a PNG, or as SVG where MAMBANORM_FIGURES=svg. Every figure has a white
 ground. A dark page of the report turns light and dark over, and hues stay; one whose caption says what is dark or light
 stays as it is (`templates/look.css` of the report).
-
-The colours of the paper's norms are those of Okabe & Ito 2008, which colour-blind readers can tell apart. No norm and
-no arm is told by colour alone: shape, dash or hatch says it as well.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import functools
 import io
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import matplotlib
@@ -27,59 +23,11 @@ from PIL import Image
 from scipy.spatial import KDTree
 
 from mambanorm.arms import Arm
-from mambanorm.basics.settings import figure_format
+from mambanorm.basics.settings import Later, figure_format
+from mambanorm.figures.colours import GREY, INK, PALE
 from mambanorm.study.tables import seeds_text
 
-PALETTE = {
-    "None": "#5F5F5F",
-    "BN": "#0072B2",
-    "IN": "#56B4E9",
-    "LN": "#009E73",
-    "RMSN": "#E69F00",
-    "GN": "#D55E00",
-    "NormVary": "#CC79A7",
-    "LN-DL": "#004D3C",
-    "RMSN-DL": "#F0E442",
-    "GN-token": "#7A2B00",
-    "Lp": "#486078",
-    "Scale": "#B4A8A0",
-    "NormVary-fixed": "#E6BFD0",
-    "NormVary-token": "#4B0F4C",
-    "SwitchNorm": "#440000",
-    "DyT": "#7A6545",
-    "Derf": "#BFDCA0",
-    "NormSelector": "#2A2AA8",
-}
-"""Registry name → colour. Any two differ by at least 10 in CIEDE2000, for normal colour vision and for each dichromacy
-as Machado et al. 2009 simulate it: a test computes the distances."""
-MARKERS = {
-    "None": r"$\emptyset$",
-    "BN": "o",
-    "IN": "s",
-    "LN": "^",
-    "RMSN": "v",
-    "GN": "P",
-    "NormVary": "*",
-    "LN-DL": "<",
-    "RMSN-DL": ">",
-    "GN-token": "p",
-    "Lp": "H",
-    "Scale": "X",
-    "NormVary-fixed": "D",
-    "NormVary-token": "d",
-    "SwitchNorm": (6, 1, 0),
-    "DyT": "h",
-    "Derf": (4, 1, 0),
-    "NormSelector": "$w$",
-}
-"""Registry name → the shape of a dot, for readers and printers who do not see the colour. No two share one."""
-SPARE_COLOURS = ("#5D5FA8", "#7A5C3E", "#3E7D7A", "#A23B4B", "#6B8E23")  # for norms registered later
-
-NO_NORM, SINGLE, COMBINATION = "#C8443C", "#E0A526", "#2F6DB5"
-"""Figure 1's red, yellow and blue."""
-BEST = "#F08A00"
-
-INK, GREY, PALE = "#2B2B2B", "#767676", "#E9E9E9"
+sns = Later("seaborn")  # takes a second; the explorers do without
 
 RC = {
     "font.size": 9,
@@ -218,56 +166,6 @@ def _wrapped(caption: str, width: int) -> str:
     return "\n".join(lines).strip()
 
 
-def norm_colour(name: str) -> str:
-    """The colour of a norm; one registered later gets a spare colour, always the same."""
-    return PALETTE.get(name) or SPARE_COLOURS[sum(map(ord, name)) % len(SPARE_COLOURS)]
-
-
-def norm_marker(name: str) -> str | tuple[int, int, int]:
-    """The shape of a norm's dots; a norm registered later has a round one."""
-    return MARKERS.get(name, "o")
-
-
-DASHES = ("-", "--", ":", "-.", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
-
-
-def arm_styles(labels: Sequence[str]) -> dict[str, dict]:
-    """Line colour, marker and dash by label: an arm takes colour and marker of its N2 (of N1 where N2 is None), and
-    arms that share them differ in their dashes; hollow markers are those of arms with further sites. Other labels take
-    spare colours, and the norms' markers in turn."""
-    styles, used, shapes = {}, Counter(), list(MARKERS.values())
-    for i, label in enumerate(labels):
-        try:
-            arm = Arm.parse(label)
-            norm = next((name for name in (arm.n2, arm.n1, *arm.norms) if name != "None"), "None")
-            colour, marker, hollow = norm_colour(norm), norm_marker(norm), bool(arm.more)
-        except ValueError:
-            colour = (*SPARE_COLOURS, *PALETTE.values())[i % (len(SPARE_COLOURS) + len(PALETTE))]
-            marker, hollow = shapes[i % len(shapes)], False
-        styles[label] = dict(color=colour, marker=marker, linestyle=dash(used[marker]))
-        styles[label] |= dict(markerfacecolor="white") if hollow else {}
-        used[marker] += 1
-    return styles
-
-
-def dash(i: int) -> str | tuple[int, tuple[float, ...]]:
-    """The dashes of the i-th line of one colour; no two alike, however many there are."""
-    return DASHES[i] if i < len(DASHES) else (0, (i, 1.5, 1, 1.5))
-
-
-def ink_on(colour: str) -> str:
-    """White or INK, whichever can be read better on a ground of that colour (the contrast of WCAG 2)."""
-    light = luminance(colour)
-    return "white" if 1.05 / (light + 0.05) > (light + 0.05) / (luminance(INK) + 0.05) else INK
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of `#RRGGBB`, from 0 (black) to 1 (white), as WCAG 2 defines it for sRGB."""
-    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return float(linear @ (0.2126, 0.7152, 0.0722))
-
-
 def short(label: str) -> str:
     """`RMSN>SSM>GN` → `RMSN→GN`; any other label as it is."""
     try:
@@ -281,18 +179,19 @@ def whole_ticks(ax: Axes) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
-def own_run(colour: str = INK, size: float = 6) -> dict:
-    """How a run of the reader's own machine is drawn beside recorded ones: a white diamond with an edge."""
-    edge = dict(markeredgecolor=colour, markeredgewidth=1.2)
-    return dict(marker="D", markersize=size, markerfacecolor="white", linestyle="", zorder=6) | edge
-
-
 def own_runs(fresh: pd.DataFrame | None) -> str:
     """What a caption says of such runs: "diamonds: your own run, seed 12,345"; "" if there are none."""
     if fresh is None or fresh.empty:
         return ""
     seeds = [f"{seed:,}" for seed in sorted(set(fresh.seed))]
     return f"diamonds: your own runs, seed{'s' * (len(seeds) > 1)} {' and '.join(seeds)}"
+
+
+def seeds_of(frame: pd.DataFrame) -> str:
+    """What a caption says of a frame that is no run frame: scale and seeds, as far as it has such columns."""
+    scale = f"{', '.join(frame['scale'].unique())} scale · " if "scale" in frame else ""
+    arms = frame.groupby("arm") if "arm" in frame else frame
+    return scale + (seeds_text(np.atleast_1d(arms.seed.nunique())) if "seed" in frame else ONE_RUN)
 
 
 def log_axis(ax: Axes) -> None:
@@ -302,6 +201,13 @@ def log_axis(ax: Axes) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_formatter("")
+
+
+def upright(ax: Axes, **line) -> None:
+    """An axis of differences: a line at zero, a grid across it."""
+    ax.axvline(0, **dict(color=GREY, linewidth=1, zorder=1) | line)
+    ax.grid(axis="x")
+    ax.grid(visible=False, axis="y")
 
 
 def above(

@@ -14,7 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.style import COMBINATION, GREY, INK, NO_NORM, finish, new_figure, styled
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.style import finish, new_figure, styled, upright
 from mambanorm.study.tables import seeds_text
 
 WORDS = {
@@ -80,9 +81,14 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
         note = ", ".join(filter(None, (verdict.said[len(verdict.verdict) + 2 :], _headline(verdict.reason))))
         _said(ax, y, verdict.verdict, note, colour)
-    ax.set_yticks(range(len(verdicts)), [_label(v) for v in verdicts])
-    ax.set(ylim=(len(verdicts) - 0.4, -0.6), xlabel=spelled(verdicts[0].unit))
-    _upright(ax)
+    _name_rows(ax, [_label(v) for v in verdicts], verdicts[0].unit)
+
+
+def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
+    ax.set_yticks(range(len(names)), names)
+    ax.set(ylim=(len(names) - 0.4, -0.6), xlabel=spelled(unit))
+    upright(ax, color="#CFCFCF", zorder=0)
+    ax.locator_params(axis="x", nbins=5)
 
 
 NOT_BY_SEED = ("% of runs", "pp²")
@@ -121,13 +127,6 @@ def spelled(unit: str) -> str:
     return {"pp": "percentage points", "AIC": "AIC of the best other law − that of the exponential"}.get(unit, unit)
 
 
-def _upright(ax: Axes) -> None:
-    ax.axvline(0, color="#CFCFCF", linewidth=1, zorder=0)
-    ax.locator_params(axis="x", nbins=5)
-    ax.grid(axis="x")
-    ax.grid(visible=False, axis="y")
-
-
 @styled
 def fig_claim(verdict) -> Figure:
     """Every comparison of one claim: mean, the interval it is judged by, its threshold, the seeds, the paper's number.
@@ -148,9 +147,7 @@ def fig_claim(verdict) -> Figure:
             seeds = row.per_seed if unit not in NOT_BY_SEED else ()
             _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
             _said(ax, y, row.state, note_of(row), colour)
-        ax.set_yticks(range(len(panel)), [row_name(row, several) for row in panel.itertuples()])
-        ax.set(ylim=(len(panel) - 0.4, -0.6), xlabel=spelled(unit))
-        _upright(ax)
+        _name_rows(ax, [row_name(row, several) for row in panel.itertuples()], unit)
     basis = verdict.fidelity, seeds_text(rows.n), f"line: interval; {ENDS}"
     keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
     return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *_legend(STATES, rows.state))

@@ -1,9 +1,5 @@
 """What was learned: the weights of the parts by depth (Appendix B), and what NormVary and SwitchNorm mix.
 
-fig_part_norms    L2 norm of the parts of a block
-fig_mixture       NormVary's mixture over training
-fig_mixture_view  the same for the explorer, at one step as a map
-
 The inputs are `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption` says scale and seeds
 (`tables.describe_frame`), which the arrays do not hold.
 """
@@ -15,18 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm.diagnostics import BLOCK_PARTS
+from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styles, norm_colour, norm_marker
 from mambanorm.figures.style import (
-    DASHES,
-    GREY,
-    INK,
     ONE_RUN,
-    SPARE_COLOURS,
-    arm_styles,
     finish,
     instead,
     new_figure,
-    norm_colour,
-    norm_marker,
     quick_figure,
     short,
     some_of,

@@ -1,13 +1,7 @@
 """What a norm takes no notice of, found by trying: change x, and see whether the output of the first row changes.
 
-CHANGES          each change maps x (B, L, D) to a changed x of the same shape
-prepared_norm    a norm whose running statistics have settled on a batch
-felt             by how much one change moves the output
-invariances      norms × changes, on a batch made up for it
-trials           norms × three questions of those who have to choose one
-
-The first four changes leave the shape of the data alone and move its scale or level. The last two leave the first row's
-early tokens alone and change what stands around them.
+The first four of CHANGES leave the shape of the data alone and move its scale or level. The last two leave the first
+row's early tokens alone and change what stands around them.
 """
 
 from __future__ import annotations

@@ -64,7 +64,6 @@ def _kept(name: str, one_seed: Callable[[int], Iterable[dict]], seeds: int, runs
     return kept.kept(".lessons", name, one_seed, range(seeds), kept.digest(Path(__file__)), runs_dir)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # batch norm in a small VGG
 
 ARMS = ("none", "none, He start", "BN")
@@ -118,7 +117,6 @@ def _curves(scale: str, rate: float, seed: int) -> list[dict]:
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # a Mamba block without its convolution or without its gate
 
 PARTS = ("nothing", "conv", "gate")

@@ -2,11 +2,6 @@
 
 A notebook needs one cell tagged `parameters` with the names in PARAMETERS. A failing notebook never stops the others:
 its outcome says which cell failed and with what.
-
-    find_notebooks             names or their beginnings → notebooks in teaching order
-    execute                    several notebooks, at most AT_ONCE at a time
-    run_notebook               one notebook, into a folder, as notebook and as page
-    Kernels                    starts kernels of this very Python, and can stop all of them at once
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The first page: what was found, the contents, the claims, and one card a notebook: its question, its picture and at
 most three lines of its answer. Its text is in `templates/index.html`.
-
-write_index     outcomes → index.html, with its thumbnails beside it
-link_pages      links each notebook's page to the one before and the one after it
 """
 
 from __future__ import annotations

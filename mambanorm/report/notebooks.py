@@ -1,10 +1,5 @@
 """The study's notebooks: their files, the runs that each needs, and what an executed one shows of itself.
 
-find_notebooks      their files, in teaching order
-copy_notebooks      them in another folder
-study_runs          the runs of each
-read_outcome        an executed notebook → how it went, and what its card has to say
-
 A notebook provides for its card: `# Title` on the first line of its first Markdown cell and a paragraph that
 starts with `**Question.**`; a code cell tagged `answer` that displays or prints the answer in Markdown; a code cell
 tagged `thumbnail` (else the first picture counts). Code cells tagged `found` open the report, with their Markdown and

@@ -1,13 +1,4 @@
-"""The frame of every page of the report, from the files in `templates/`, and its text: no script, no network.
-
-page                title, styles and body → a whole page
-template            a file of `templates/`, a Jinja template, with its values
-navigation          links to the page before, the index and the page after
-figures             HTML, its figures enlarged by a click
-markdown, mathml    Markdown → HTML;  TeX → MathML
-key_lines           an answer → at most three lines, for which a card has room
-to_pages            links to notebooks → links to their pages; to files beside the notebooks → their names
-"""
+"""The frame of every page of the report, from the files in `templates/`, and its text: no script, no network."""
 
 from __future__ import annotations
 

@@ -3,10 +3,6 @@
 A deck is one HTML file that opens offline: reveal.js (MIT, version 6.0.2, in `templates/reveal/` with its licence)
 stands in it, as do the pictures. Formulas are MathML. The notebook's own words on a figure are the notes of its
 slide: the key T shows and hides them.
-
-    make_slides    notebooks → a file each
-    deck           one notebook → HTML
-    slides_of      one notebook → its slides, in the order of the notebook
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 study() → execute those that need no training → sweep → execute the rest → reports/<scale>/index.html, which fills as
 they come
-
-run_study       the whole way
-study_facts     what the page says about the run as a whole
-exit_code       what the shell is told
 """
 
 from __future__ import annotations

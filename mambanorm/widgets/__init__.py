@@ -1,19 +1,17 @@
 """Explorers for the notebooks and for `mambanorm explore`: a few controls above one picture.
 
 explorer.py      Explorer: the controls, the picture that follows them, and its first state where nobody can click
-norms.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved
-block.py         explore_block: a norm at every site of the model, what it costs and what it was worth; explore_scan: Δ,
-                 the decay rate and the input by hand; what the states keep
+block.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved; explore_block: a norm at
+                 every site of the model, what it costs and what it was worth; explore_scan: what the states keep
 grid.py          explore_grid: the 6×6 grid of recorded results, a click for its details
 mixture.py       explore_mixture: the weights of NormVary or SwitchNorm over layers and time
 page.py          all of them on one page, served to this machine
 """
 
-from mambanorm.widgets.block import explore_block, explore_scan
+from mambanorm.widgets.block import explore_block, explore_norms, explore_scan
 from mambanorm.widgets.explorer import Explorer
 from mambanorm.widgets.grid import explore_grid
 from mambanorm.widgets.mixture import explore_mixture
-from mambanorm.widgets.norms import explore_norms
 
 EXPLORERS = {
     "What a norm does": explore_norms,

@@ -1,21 +1,76 @@
-"""The block and its scan.
-
-explore_block   put a norm at every site of the model; see the diagram, what it costs, and what it was worth
-explore_scan    Δ, the decay rate and the input by hand; see the states and the output follow
-"""
+"""A norm, the block and its scan: what can be seen of them without training."""
 
 from __future__ import annotations
 
 import ipywidgets as w
+import torch
 
 from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
-from mambanorm.figures.explorers import fig_arm_view, fig_scan_view
+from mambanorm.figures.explorers import fig_arm_view, fig_norm_view, fig_scan_view
+from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
+from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
 from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
-from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show
+from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show, slider
 from mambanorm.widgets.grid import recorded_arm
+
+TOKEN, SEQUENCE = "per token", "whole sequence"
+GROUPS = (1, 2, 4, 8, 16)
+
+
+def scopes(name: str) -> dict[str, str]:
+    """Scope → the registered norm that takes its statistics so; one entry where the registry has a norm in one scope
+    only. `LN` is per token and `LN-DL` over the sequence; of `GN` and `NormVary` it is the other way round."""
+    if f"{name}-DL" in NORMS:
+        return {TOKEN: name, SEQUENCE: f"{name}-DL"}
+    if f"{name}-token" in NORMS:
+        return {SEQUENCE: name, TOKEN: f"{name}-token"}
+    return {TOKEN if NORMS[name].causal else SEQUENCE: name}
+
+
+def base_names() -> list[str]:
+    """The registered norms without those that are another's second scope."""
+    return [name for name in NORMS if not name.endswith(("-DL", "-token"))]
+
+
+def _offer_scopes(controls: dict[str, w.Widget]) -> None:
+    """The scopes of this norm; groups and scope only where they mean something."""
+    found = scopes(controls["norm"].value)
+    if tuple(controls["scope"].options) != tuple(found):
+        chosen = controls["scope"].value
+        with controls["scope"].hold_trait_notifications():
+            controls["scope"].options = tuple(found)
+            controls["scope"].value = chosen if chosen in found else next(iter(found))
+    show(controls["scope"], len(found) > 1)
+    show(controls["groups"], "groups" in NORMS[found[controls["scope"].value]].own)
+
+
+def _draw_norm(norm: str, scope: str, training: bool, groups: int, offset: float, spread: float) -> StudyFigure:
+    name = scopes(norm)[scope]
+    x, how = example_batch(offset=offset, spread=spread), dict(groups=groups, training=training)
+    norm = prepared_norm(name, x, **how)
+    with torch.no_grad():
+        y = norm(x)
+    moved = {change: felt(norm, change, x) for change in CHANGES}
+    return fig_norm_view(name, x, y, moved, FELT, **how)
+
+
+def explore_norms() -> Explorer:
+    """Pick a norm, its scope and its mode, move the channels' means and spreads: the cube of the cells that share a
+    statistic, a row before and after, all values, and what leaves the output unmoved."""
+    return Explorer(
+        _draw_norm,
+        arrange=_offer_scopes,
+        norm=choice("LN", base_names(), "norm"),
+        scope=buttons(TOKEN, (TOKEN, SEQUENCE), "scope"),
+        training=buttons(True, {"train": True, "eval": False}, "mode"),
+        groups=choice(4, GROUPS, "groups"),
+        offset=slider(2, 0, 10, "means"),
+        spread=slider(3, 0, 6, "spreads"),
+    )
+
 
 OUTSIDE = "recorded were models\nwithout norms outside the blocks"
 ABSENT = "this arm is not recorded:\nmambanorm sweep --arms trains it"
@@ -24,7 +79,7 @@ NAMED = {name: preset for name, preset in PRESETS.items() if preset.arm.more or 
 """The originals, the paper's proposals, and the published models that have norms at further sites."""
 
 
-def _draw(n1: str, n2: str, stem_norm: str, final_norm: str, weights: bool, **more: str) -> StudyFigure:
+def _draw_arm(n1: str, n2: str, stem_norm: str, final_norm: str, weights: bool, **more: str) -> StudyFigure:
     arm, outside = str(Arm(n1, n2, more)), dict(stem_norm=stem_norm, final_norm=final_norm)
     facts = arm_facts(arm, **outside, weightless=not weights)
     results = recorded_arm(arm)
@@ -42,7 +97,7 @@ class BlockExplorer(Explorer):
         names = list(NORMS)
         more = {site: w.Dropdown(options=names, description=SYMBOLS.get(site, site), **small) for site in MORE_SITES}
         super().__init__(
-            _draw,
+            _draw_arm,
             beside=(self.preset,),
             n1=choice("RMSN", names, "N1"),
             n2=choice("GN", names, "N2"),

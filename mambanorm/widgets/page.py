@@ -1,8 +1,4 @@
-"""All explorers as one page: the notebook behind it, and the server that shows it (voila, on this machine only).
-
-explorers_notebook    the notebook: a heading and an explorer each
-serve                 shows it at 127.0.0.1, behind a token, until it is interrupted
-"""
+"""All explorers as one page: the notebook behind it, and the server that shows it (voila, on this machine only)."""
 
 from __future__ import annotations
 
@@ -55,11 +51,9 @@ def _sentence(make: Callable) -> str:
 def serve(port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print) -> None:
     """Shows the page at 127.0.0.1 until it is interrupted; `tell` gets its address, which holds the token.
 
-    port: None = 8866, or one near it if that is taken. Each browser tab has a kernel of its own. ValueError for a port
-    that is none, and where voila is not installed; SystemExit where the port that was asked for is taken.
+    port: None = 8866, or one near it if that is taken. Each browser tab has a kernel of its own. ValueError where voila
+    is not installed; SystemExit where the port that was asked for is taken.
     """
-    if port is not None and not 1 <= port <= 65_535:
-        raise ValueError(f"a port is a number from 1 to 65535, got {port}")
     try:
         from voila.app import Voila
     except ModuleNotFoundError as error:

@@ -6,8 +6,7 @@ import re
 import urllib.request
 
 import pytest
-from browser.controls import move, play
-from browser.servers import free_port, server
+from browser.visit import free_port, play, server
 
 from mambanorm.widgets import EXPLORERS
 
@@ -58,30 +57,6 @@ def test_every_control_changes_its_picture(page, number, shoot, capsys):
     shoot(explorer, f"explore-{number}")
     with capsys.disabled():
         print(f"\n{list(EXPLORERS)[number]}: {said}")
-
-
-SEEN = """explorer => {
-  const image = explorer.querySelector('img');
-  const before = [...explorer.querySelectorAll('.widget-gridbox button')].map(one => one.textContent), src = image.src;
-  window.seen = {};
-  const look = () => {
-    const now = [...explorer.querySelectorAll('.widget-gridbox button')].map(one => one.textContent);
-    if (now.some((text, i) => text !== before[i])) window.seen.cells ??= performance.now();
-    if (image.src !== src) window.seen.picture ??= performance.now();
-    if (!(window.seen.cells && window.seen.picture)) requestAnimationFrame(look);
-  };
-  look();
-}"""
-
-
-def test_the_cells_of_the_grid_and_their_picture_change_together(page):
-    explorer = page.locator(".mambanorm-explorer").nth(list(EXPLORERS).index("Every pair of norms"))
-    explorer.scroll_into_view_if_needed()
-    explorer.evaluate(SEEN)
-    move(explorer.locator(".widget-dropdown").first)
-    page.wait_for_function("() => window.seen.cells && window.seen.picture", timeout=60_000)
-    apart = page.evaluate("window.seen.picture - window.seen.cells")
-    assert 0 <= apart < 700, f"{apart:.0f} ms"  # never a picture above the cells of another task
 
 
 def test_nothing_overflows_on_a_telephone(page, shoot):

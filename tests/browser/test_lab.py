@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import nbformat
 import pytest
-from browser.controls import play
-from browser.servers import free_port, server
+from browser.visit import free_port, play, server
 
 from mambanorm.widgets import EXPLORERS
 from mambanorm.widgets.page import explorers_notebook

@@ -1,38 +1,23 @@
-"""The static report in a browser without a network: wide and narrow, formulas drawn, links that lead somewhere."""
+"""The static report in a browser without a network: wide and narrow, formulas drawn."""
 
 from __future__ import annotations
 
 import io
-import shutil
 
-import nbformat
 import numpy as np
 import pytest
+import test_report
 from PIL import Image
 
 from mambanorm.basics.settings import ROOT
-from mambanorm.report.index import write_index
-from mambanorm.report.notebook_page import to_html
-from mambanorm.report.notebooks import read_outcome
 
 pytestmark = pytest.mark.browser
 
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-THERE = "id => [id, decodeURIComponent(id)].some(one => document.getElementById(one))"
+report = test_report.committed
 FLAT = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().height < 4).length"
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """The report that the committed notebooks make."""
-    folder = tmp_path_factory.mktemp("report")
-    for path in NOTEBOOKS:
-        (folder / f"{path.stem}.html").write_text(to_html(nbformat.read(path, 4), path.stem), "utf-8")
-        shutil.copy(path, folder)
-    write_index([read_outcome(folder / path.name) for path in NOTEBOOKS], folder, {"Scale": "quick"})
-    return folder
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -126,21 +111,3 @@ def test_figures_are_no_white_slabs_in_a_dark_page_and_keep_their_hues(browser, 
         assert words == ("none" if scheme == "light" else "brightness(0.78)")  # it would be false, turned over
         context.close()
     assert blue["dark"] > 0.2 < blue["light"]
-
-
-def test_every_link_of_the_report_leads_somewhere(page, report):
-    found, missing = 0, []
-    for path in sorted(report.glob("*.html")):
-        page.goto(path.as_uri())
-        links = page.evaluate("[...document.links].map(link => [link.protocol, link.pathname, link.hash])")
-        for protocol, place, anchor in links:
-            if protocol != "file:":
-                continue
-            found += 1
-            target = report / place.rpartition("/")[2]
-            here = target == path and anchor
-            there = target.is_file() and (not here or page.evaluate(THERE, anchor[1:]))
-            if not there:
-                missing.append((path.name, place, anchor))
-    assert found > 3 * len(NOTEBOOKS)
-    assert missing == []
