@@ -220,18 +220,11 @@ OUTPUT, GAN, EVAL = "when not to, 1", "GAN; modern advice", dict(evaluating=True
 SICK = {  # name → make, input, options, check, severity, words
     "BatchNorm at batch 4": (blocks.ConvNet, IMAGES[:4], {}, "check 1, mistake 1", "warning", "batches of 4"),
     "BatchNorm at batch 2": (blocks.ConvNet, IMAGES[:2], {}, "check 1, mistake 1", "serious", "128 values a channel"),
-    "the kit's BN at batch 2": (
-        lambda: mn.SequenceClassifier(10, in_features=8, d_model=8, n_layers=1, arm="BN>SSM>None"), STEPS[:2], {},
-        "check 1, mistake 1", "serious", "16 values a channel"),
     "batch 2 in eval mode": (lambda: trained(nn.BatchNorm1d(8)), ROWS[:2], {}, "check 1, mistake 1", "warning",
                              "would learn, when trained, from batches of 2"),
-    "rows in the middle": (
-        lambda: By(lambda parts, x: parts[1](parts[0](x).permute(1, 2, 0)).sum(2), nn.Linear(8, 4), nn.BatchNorm1d(4)),
-        torch.randn(100, 2, 8), {}, "check 1, mistake 1", "serious", "batches of 2"),
     "BatchNorm behind an LSTM": (lambda: blocks.SequenceNet(8, 10, n_layers=1, norm="BN"), STEPS, {},
                                  "check 2, mistake 2", "warning", "16 rows × 8 steps"),
     "with dropout between": (lambda: rnn(nn.Dropout()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
-    "with an activation between": (lambda: rnn(nn.ReLU()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
     "style transfer with BatchNorm": (
         lambda: blocks.StyleNet(norm="BN"), IMAGES, dict(task="style_transfer"), "check 3, mistake 5", "warning",
         "2 BatchNorms in style transfer: each image's style stays in"),
@@ -278,24 +271,11 @@ SICK = {  # name → make, input, options, check, severity, words
     "BatchNorm in a discriminator": (
         lambda: Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)), ROWS, {}, GAN,
         "warning", "1 BatchNorm in"),
-    "the same, told by the caller": (
-        blocks.ConvNet, IMAGES, dict(component="discriminator"), GAN, "warning", "3 BatchNorms"),
     "one channel a group": (lambda: flat(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), width=288), IMAGES, {},
                             "GroupNorm", "note", "this is InstanceNorm"),
     "one value a group": (lambda: one_value(nn.GroupNorm(8, 8), 8), ROWS, {}, "GroupNorm", "serious", "1 value: noth"),
     "two values a group": (lambda: one_value(nn.GroupNorm(4, 8), 8), ROWS, {}, "GroupNorm", "serious",
                            "2 values: only which of the two is larger"),
-    "one value a row": (lambda: one_value(nn.LayerNorm(1)), ROWS, {}, "LayerNorm", "serious", "1 value: nothing"),
-    "the kit's LN of one value": (
-        lambda: one_value(mn.create_norm("LN", 1)), ROWS, {}, "LayerNorm", "serious", "1 value: nothing"),
-    "RMSNorm of one value": (lambda: one_value(nn.RMSNorm(1)), ROWS, {}, "RMSNorm", "serious", "their sign"),
-    "BatchNorm behind padding": (
-        lambda: flat(nn.Conv2d(1, 4, 3), nn.ZeroPad2d(2), nn.BatchNorm2d(4), nn.ReLU(), width=400), IMAGES, {},
-        "Batch Normalization", "warning", "64 %"),
-    "BatchNorm on padded words": (
-        lambda: By(lambda parts, x: parts[2](parts[1](parts[0](x)).mean(1)), nn.Embedding(20, 6, padding_idx=0),
-                   blocks.StepBatchNorm(6), nn.Linear(6, 3)),
-        WORDS, {}, "Batch Normalization", "warning", "50 %"),
 }  # fmt: skip
 ALSO = {"check 7, mistake 3": {"check 6"}, "check 1, mistake 1": {"check 6"}}
 """Of a fresh model that is evaluated both are found, and two rows lie far from any running statistics."""

@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from mambanorm.clinic import NonFinite, diagnosis, passing
-from mambanorm.clinic.findings import findings_of
-from mambanorm.clinic.passing import First
+from mambanorm.clinic import NonFinite, diagnosis, sites
+from mambanorm.clinic.findings import First, findings_of
 from mambanorm.clinic.sites import layers_of, places_of
 from mambanorm.diagnostics import record_sites, recording, singular_values
 from mambanorm.diagnostics.recording import describe, tensors_in
@@ -161,7 +160,7 @@ def test_where_float16_ends_within_a_product_the_norm_is_proposed_for_what_goes_
     assert stopped.value.report.first == found.first
     assert found.first.where.endswith("mixer.out_proj")
     assert (found.first.site, found.first.before_site) == ("", "gated")
-    assert passing.LARGEST["float16"] < found.first.before_max < math.inf
+    assert sites.LARGEST["float16"] < found.first.before_max < math.inf
     assert "mn.insert_norm(model, 'gated', 'RMSN', batch)" in found.findings[0].try_this
 
 
@@ -181,7 +180,7 @@ def test_where_the_scan_itself_overflows_the_norms_are_proposed_for_what_it_read
     first = First(where, site, 4, "a.x_proj", 28.5, "dt" if site == "gated" else "step_size")
 
     def told(*seats):
-        none = pd.DataFrame(columns=passing.COLUMNS), pd.DataFrame(columns=diagnosis.WEIGHTS)
+        none = pd.DataFrame(columns=sites.COLUMNS), pd.DataFrame(columns=diagnosis.WEIGHTS)
         return findings_of(*none, first, None, math.nan, (), seats)[0].try_this
 
     said = told("n1", "delta", "B", "C", "gated")
@@ -270,7 +269,7 @@ def test_sigma_1_is_that_of_the_full_decomposition():
 
 def test_histograms_count_every_finite_value_by_its_power_of_two():
     x = torch.tensor([0.0, 1.0, -3.0, 3.99, 4.0, 1e-30, 1e30, math.inf, math.nan])
-    counts = dict(zip(passing.EDGES, passing.histogram(x)))
+    counts = dict(zip(sites.EDGES, sites.histogram(x)))
     assert counts[0] == 3
     assert counts[2] == 1
     assert counts[-60] == counts[58] == 1
@@ -457,35 +456,13 @@ def test_growth_over_depth_is_told_and_a_sum_of_branches_is_not():
     (finding,) = found_in(dict(depth=EIGHT, rms=2.0**EIGHT, max_abs=4 * 2.0**EIGHT))
     assert "grows by 2.1 decades over 8 layers, from 2 in layer 1 to 256 in layer 8" in finding.found
     assert "H10" in finding.check
+    assert found_in(dict(depth=EIGHT[:5], rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []  # not between its ends
 
 
-def test_decades_and_layers_of_a_growth_are_those_between_the_two_numbers_told():
-    five = np.arange(1, 6)
-    (finding,) = found_in(dict(depth=five, rms=[0.105, 0.5, 8.0, 90.0, 725.0]))
-    assert "grows by 3.8 decades over 5 layers, from 0.105 in layer 1 to 725 in layer 5" in finding.found
-    (finding,) = found_in(dict(depth=five, rms=[0.1, 0.12, 500.0, 600.0, 725.0], where=[f"l{d}" for d in five]))
-    assert "leaps by 3.6 decades over 2 layers, from 0.12 in layer 2 to 500 in layer 3" in finding.found
-    assert finding.where == "l3"
-    assert found_in(dict(depth=five, rms=[0.1, 1e-3, 1e-2, 0.09, 0.1], max_abs=0.1)) == []
-
-
-def test_magnitudes_beyond_float16_and_squares_beyond_float32_are_told():
+def test_magnitudes_beyond_float16_are_told():
     assert found_in(dict(max_abs=[4.0, 6e4], rms=[1.0, 3e4])) == []
     (finding,) = found_in(dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]))
     assert (finding.severity, "7e+04" in finding.found) == ("warning", True)
-    (finding,) = found_in(dict(max_abs=[4.0, 2e19], rms=[1.0, 1e19]))
-    assert finding.severity == "serious"
-
-
-def test_a_decay_that_leaves_float32_is_told():
-    model = mn.LanguageModel(V, d_model=8, n_layers=2, scan_backend="reference")
-    with torch.no_grad():
-        model.backbone.layers[1].A_log[3, 2] = 80.0
-        assert list(mn.diagnose(model, text()).findings) == []
-        model.backbone.layers[1].A_log[3, 2] = 90.0
-    finding = mn.diagnose(model, text()).findings[0]
-    assert finding.where == "backbone.layers.1.A_log"
-    assert "reaches 90" in finding.found
 
 
 EACH = (ours, theirs, partial(ours, **HEADS), partial(theirs, "Mamba2"), partial(theirs, "Jamba"))
@@ -508,7 +485,7 @@ def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_be
     assert f"step_size of layer {depth}" in finding.found
     assert "a dead state, in 1 layer" in finding.found
     assert ("exp(ΔA) is" if bias > 0 else "nothing enters") in finding.found
-    assert "bias reaches" in finding.try_this
+    assert "Δ's bias" in finding.try_this
     assert f"from layer {depth} on" in found.skipped[-1]
 
 

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mambanorm.basics.text import plural
-from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, channel_axis, norm_kind, norms_of, takes_batch_statistics
+from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, channels_of, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.clinic.findings import FLOW, LAYERS, Symptom, non_finite
-from mambanorm.clinic.passing import Pass
+from mambanorm.clinic.sites import Pass
 from mambanorm.diagnostics.recording import first_tensor, inspected, split
+from mambanorm.norms.base import Norm
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
@@ -86,7 +87,8 @@ def _stale(exam: Exam, norms: dict[str, nn.Module]) -> Iterator[Symptom]:
         channels = len(norm.running_mean)
         if sum(x.numel() for x in inputs[path]) <= channels:  # none, or one value, without a variance
             continue
-        axis = channel_axis(norm, tuple(inputs[path][0].shape))
+        shape, own = inputs[path][0].shape, isinstance(norm, Norm)  # torch has (B, C, …), this kit (B, …, C)
+        axis = 1 if not own and len(shape) > 1 and channels_of(norm) in (shape[1], None) else -1
         x = torch.cat([each.movedim(axis, -1).reshape(-1, channels) for each in inputs[path]]).double()
         mean, var = x.mean(0), x.var(0) + norm.eps
         far = float(((norm.running_mean - mean).abs() / var.sqrt()).median())
