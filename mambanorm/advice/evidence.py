@@ -150,8 +150,6 @@ def mamba(q: Question) -> Recommendation:
     kind = kind_of(q.task) if q.task in TASKS else KINDS.get(q.task, "sequence")
     causal = q.causal or kind == "language"
     table, basis = _ranked(kind, q.task if q.task in TASKS else None, causal)
-    if table.empty:
-        return _unknown_yet(q, kind)
     best, others = table.iloc[0], table.iloc[1:]
     near = [Arm.parse(name).label for name in others[others.told == "not told apart"].arm]
     arm = Arm.parse(best.arm)
@@ -227,9 +225,7 @@ def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, st
             except ValueError:  # no arm is tuned and tested on it
                 continue
             return table, f"recorded runs, scale {scale}, {name}, {int(table.n.max())} seeds"
-    if task:
-        raise unknown("task with recorded runs", task, dict.fromkeys(known))
-    return pd.DataFrame(columns=["arm", "told", "who"]), ""
+    raise unknown("task with recorded runs", task or kind, dict.fromkeys(known))
 
 
 @lru_cache(maxsize=4)
@@ -249,17 +245,3 @@ def _named(row, basis: str, kind: str) -> Reason:
     if kind == "language":
         behind = f"{row.behind:+.2f} [{row.low:.2f}, {row.high:.2f}] bits a character".replace("-", "−")
     return Reason(f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {behind}.", basis)
-
-
-def _unknown_yet(q: Question, kind: str) -> Recommendation:
-    """Where no arm is tuned and tested: the original, and the words that this kit has not judged it."""
-    language = kind == "language" or q.causal
-    why = Reason(
-        f"No {'causal ' if language else ''}arm of a {kind} task is tuned and tested here yet, so this is the original "
-        "Mamba, unjudged.",
-        "Gu & Dao 2023; this kit's recorded runs",
-    )
-    code = 'mambanorm.MambaBlock(d_model, n1="RMSN", n2="None")'
-    return Recommendation(
-        q, "RMSN", "before the SSM (N1), none after it (N2)", code, (why,), (), ("GN-token after it", "LN after it")
-    )

@@ -5,8 +5,6 @@
     growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
     weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
                     what a NormSelector chooses
-
-Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
 """
 
 from mambanorm.diagnostics.growth import (
@@ -33,7 +31,6 @@ from mambanorm.diagnostics.weights import (
     singular_values,
     spectra,
     spectrum_at,
-    spectrum_facts,
     spectrum_spread,
 )
 
@@ -63,7 +60,6 @@ __all__ = [
     "singular_values",
     "spectra",
     "spectrum_at",
-    "spectrum_facts",
     "spectrum_spread",
     "token_norms",
 ]
