@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.clinic import NonFinite, watching
+from mambanorm.clinic import NonFinite
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -246,12 +246,3 @@ def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     assert all(weight.isfinite().all() for weight in model.parameters())
     assert f"step {callback.report.step} is not finite" in capsys.readouterr().out
     assert not [m for m in model.modules() if m._forward_hooks]
-
-
-def test_without_transformers_only_the_callback_is_missing(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError):
-        mn.trainer_callback()
-    assert watching.Watched is not None

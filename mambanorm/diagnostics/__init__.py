@@ -1,10 +1,10 @@
 """Looking inside: hooks in, data out. Nothing here trains, plots or prints.
 
-    recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model;
-                    describe: a tensor in numbers;   any model on any batch
-    growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
-    weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
-                    what a NormSelector chooses
+recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model;
+                describe: a tensor in numbers;   any model on any batch
+growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
+weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
+                what a NormSelector chooses
 """
 
 from mambanorm.diagnostics.growth import (
