@@ -12,15 +12,18 @@ import torch
 from scipy.stats import kurtosis
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
 from mambanorm.clinic import NonFinite, diagnosis, sites
 from mambanorm.clinic.findings import First, findings_of
 from mambanorm.clinic.sites import layers_of, places_of
+from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import record_sites, recording, singular_values
 from mambanorm.diagnostics.recording import describe, tensors_in
 
 V, B, L = 50, 4, 24
+X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
 SIZES = dict(vocab_size=V, hidden_size=32, num_hidden_layers=4, state_size=8)
 
 
@@ -355,9 +358,6 @@ class Own(nn.Module):
         return x
 
 
-X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(4))
-
-
 def test_a_map_names_the_sites_and_without_one_every_module_that_has_none_inside_is_one():
     table = mn.diagnose(Own(), X, sites={"before": "layers.*.norm:input", "behind": "mix"}).table
     assert list(zip(table.site, table.depth)) == [(s, d) for d in (1, 2, 3) for s in ("before", "behind")]
@@ -468,6 +468,178 @@ def test_what_a_fused_kernel_hides_is_said():
     assert set(found.table.site) == {"x", "n1", "branch", "residual"}
 
 
+# -------------------------------------------------------------------------------- models that it does not expect
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+class Attention(nn.Module):
+    """Scores whose future is −inf, handed to a module, as many write it."""
+
+    def __init__(self, behind: float = 1.0):
+        super().__init__()
+        self.q, self.softmax, self.behind = nn.Linear(8, 8), nn.Softmax(-1), behind
+        self.register_buffer("mask", torch.full((6, 6), -math.inf).triu(1))
+
+    def forward(self, x):
+        q = self.q(x)
+        return self.behind * (self.softmax(q @ q.transpose(1, 2) + self.mask) @ x)
+
+
+def test_a_mask_of_minus_infinity_is_no_first_value():
+    found = mn.diagnose(Attention(), X)
+    assert found.table.nonfinite.max() == 0  # of q and of the softmax
+    assert found.first is None
+    assert list(found.findings) == []
+    assert mn.diagnose(Attention(behind=math.inf), X).first.where == ""  # what comes behind it is still found
+
+
+def test_minus_infinity_that_spreads_is_the_first_value():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with torch.no_grad():
+        model[0].weight.zero_(), model[0].bias.fill_(-math.inf)
+    assert mn.diagnose(model, X).first.where == "0"
+    masked = mn.diagnose(Attention().softmax, torch.full((1, 2, 3), -math.inf))
+    assert masked.first.where == ":input"
+    assert "the model's input" in masked.findings[0].found
+
+
+def test_what_a_checkpointed_layer_computes_again_is_no_second_call():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(net() for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return x
+
+    table = mn.diagnose(Checkpointed(), X).table
+    assert table["where"].is_unique
+    assert table.grad_rms.gt(0).all()
+
+
+def test_a_compiled_model_is_looked_at_as_it_is_written():
+    plain, compiled = net(), torch.compile(net(), backend="eager")
+    columns = ["rms", "max_abs", "grad_rms"]
+    assert mn.diagnose(compiled, X).table[columns].equals(mn.diagnose(plain, X).table[columns])
+
+
+def test_a_dataclass_is_looked_into_and_a_bare_block_names_its_sites_plainly():
+    from dataclasses import dataclass
+
+    @dataclass
+    class Output:
+        hidden: torch.Tensor
+
+    class Wrapped(nn.Linear):
+        def forward(self, x):
+            return Output(math.inf * super().forward(x))
+
+    assert mn.diagnose(Wrapped(8, 8), X).first.where == ""
+    table = mn.diagnose(mn.MambaBlock(8, scan_backend="reference"), X).table
+    assert table["where"].iloc[0] == "x"
+
+
+def test_advice_names_a_surgery_only_where_it_can_be_done():
+    assert "insert_norm" not in found_in(dict(max_abs=[4.0, 7e4], rms=[1.0, 3e4]))[0].try_this
+    assert sites_for_norms(net()) == ()
+    assert "dt" not in sites_for_norms(theirs("Mamba2"))
+    assert {"n2", "gated"} <= set(sites_for_norms(ours()))
+    assert "n2" not in sites_for_norms(ours("RMSN>SSM>LN"))
+
+
+class OwnBlock(nn.Module):
+    """A norm, a mixer, and `own`, a function of what the mixer puts out."""
+
+    def __init__(self, own=lambda h: h):
+        super().__init__()
+        self.norm, self.mixer, self.own = nn.LayerNorm(8), nn.Linear(8, 8), own
+
+    def forward(self, x):
+        return x + self.own(self.mixer(self.norm(x)))
+
+
+def stack(**own) -> nn.Sequential:
+    """Five blocks of one's own, between an embedding and a head; `three` is the function of block 3."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), *(OwnBlock(own.get("three", lambda h: h)) if i == 3 else OwnBlock()
+                                            for i in range(1, 6)), nn.Linear(8, 8))  # fmt: skip
+
+
+def test_what_overflows_is_not_taken_for_a_logarithm():
+    assert "log" not in mn.diagnose(stack(three=lambda h: 1e38 * h * 1e3), X).findings[0].try_this
+
+
+def test_a_mask_does_not_hide_that_values_are_small_and_an_input_that_is_nan_is_the_datas():
+    class Masked(OwnBlock):
+        def forward(self, x, mask=None):
+            return super().forward(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Masked(torch.log)
+
+        def forward(self, x):
+            return self.block(x, mask=torch.full((6, 6), torch.finfo(x.dtype).min).triu(1))
+
+    assert "log" in mn.diagnose(Model(), X).findings[0].try_this
+    (finding,) = mn.diagnose(net(), X * math.nan).findings
+    assert "look at the data" in finding.try_this
+
+
+@pytest.mark.parametrize("sites", [{"norm": "*.norm", "mixer": "*.mixer"}, None])
+def test_a_map_names_sites_and_hides_no_module(sites):
+    class Gate(nn.Module):
+        def forward(self, h):
+            return 1e5 * h
+
+    model = stack(three=Gate())
+    found = mn.diagnose(model, X, sites=sites)
+    assert "beyond float16's 65,504" in found.findings[0].found
+    assert found.findings[0].where == "3.own"
+    assert "3.own" in set(found.table["where"]) if sites is None else set(found.table.site) == {"norm", "mixer"}
+    assert f"{len(list(model.modules()))} modules" in repr(found)
+    assert list(mn.diagnose(stack(), X, sites=sites).findings) == []
+
+
+def test_a_finite_mask_is_no_large_magnitude():
+    class Finite(Attention):
+        def __init__(self):
+            super().__init__()
+            self.mask = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+
+    assert list(mn.diagnose(Finite(), X).findings) == []
+    assert list(mn.diagnose(nn.Softmax(-1), Finite().mask[:4] + X[0, :4, :6]).findings) == []
+
+
+def test_a_buffer_that_is_not_finite_is_named_and_what_follows_from_it_is_not():
+    norm = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(6))
+    for broken in (math.nan, math.inf):
+        norm[1].running_var[2] = broken
+        for model in (norm.train(), norm.eval()):
+            (finding,) = mn.diagnose(model, X).findings
+            assert (finding.severity, finding.where) == ("serious", "1.running_var")
+            assert "is not finite before the pass begins" in finding.found
+
+
+def test_a_buffer_of_a_mask_or_of_a_lowest_value_that_no_pass_has_set_is_no_finding():
+    model = net()
+    model.register_buffer("best", torch.tensor(math.inf))
+    model.register_buffer("mask", torch.full((6, 6), -math.inf).triu(1))
+    model.register_buffer("steps", torch.tensor(3))
+    assert list(mn.diagnose(model, X).findings) == []
+    model = stack(three=torch.log)
+    model[1].register_buffer("best", torch.tensor(math.inf))
+    (finding,) = mn.diagnose(model, X).findings
+    assert finding.where == "3"
+
+
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
@@ -483,7 +655,7 @@ def test_bad_input_is_refused_in_words():
         ((model, batch), dict(sites={"scan": "out_proj:in"}), r"side.*'in'.*input"),
         ((model, batch), dict(sites={}), "sites names none"),
         ((model, batch), dict(sites={"a": 3}), r"pattern of site 'a' must be text .*, got 3"),
-        ((model, X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(2, 5, 8\) on cpu\): "),
+        ((model, X), {}, r"MambaForCausalLM refuses this batch \(torch.float32 \(4, 6, 8\) on cpu\): "),
         ((ours(), text()), dict(sites="feed_forward"), "unknown site of LanguageModel 'feed_forward'"),
         ((ours(), text()), dict(loss=next_id), "needs targets, and the batch has none"),
         ((ours(), (text(), text())), dict(loss=lambda out, _: out), r"a tensor of one number, got \(4, 24, 50\)"),

@@ -171,6 +171,23 @@ def test_the_new_norms_learn_and_a_copy_of_the_model_uses_its_own():
     assert (missing, set(unexpected)) == ([], {f"{name}.weight" for name in done.layers["where"]})
 
 
+def test_of_a_block_that_runs_twice_the_change_is_that_of_its_first_run():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.block = mn.MambaBlock(8, scan_backend="reference")
+
+        def forward(self, x):
+            return self.block(self.block(x) * 3)
+
+    model, once = Twice(), mn.MambaBlock(8, scan_backend="reference")
+    once.load_state_dict(model.block.state_dict())
+    assert mn.insert_norm(model, "n2", "LN", X).layers.change.tolist() == pytest.approx(
+        mn.insert_norm(once, "n2", "LN", X).layers.change.tolist()
+    )
+
+
 IDS = {"input_ids": text()}
 REFUSED = [
     (theirs, "gate", "RMSN", IDS, r"unknown site for a norm in MambaForCausalLM 'gate'.*did you mean 'gated'"),
