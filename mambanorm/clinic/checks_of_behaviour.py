@@ -42,25 +42,21 @@ def running_statistics(exam: Exam) -> Iterator[Symptom]:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Symptom("serious", fresh[0], found, mend, "check 6")
-    if moved and exam.batches:
-        yield from _stale(exam, {path: tracked[path] for path in tracked if path in moved})
+    if exam.batches:
+        yield from _stale(exam, {path: norm for path, norm in tracked.items() if path in moved})
     learn = {path: norm for path, norm in tracked.items() if path not in frozen}
-    if exam.evaluating or not learn:
+    if exam.evaluating or not learn or not exam.batches:
         return
-    if stuck := [path for path, norm in learn.items() if getattr(norm, "momentum", None) == 0]:
-        found = f"{plural(len(stuck), 'norm')} with momentum 0: running statistics will never be updated"
-        yield Symptom("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
-    elif exam.batches:
-        model = exam.learner()
-        with torch.no_grad():
-            exam.forward(model, exam.batches[0])
-        after = {path: model.get_submodule(path) for path in learn if exam.ran(path)}
-        still = [path for path, norm in after.items() if torch.equal(norm.running_mean, learn[path].running_mean)
-                 and torch.equal(norm.running_var, learn[path].running_var)]  # fmt: skip
-        if still:
-            found = f"a training pass does not move the running statistics of {plural(len(still), 'norm')}"
-            mend = "call the module itself, or hand its running_mean and running_var to F.batch_norm"
-            yield Symptom("serious", still[0], found, mend, "check 6")
+    model = exam.learner()
+    with torch.no_grad():
+        exam.forward(model, exam.batches[0])
+    after = {path: model.get_submodule(path) for path in learn if exam.ran(path)}
+    still = [path for path, norm in after.items() if torch.equal(norm.running_mean, learn[path].running_mean)
+             and torch.equal(norm.running_var, learn[path].running_var)]  # fmt: skip
+    if still:
+        found = f"a training pass does not move the running statistics of {plural(len(still), 'norm')}"
+        mend = "a momentum above 0; call the module itself, or hand its running_mean and running_var to F.batch_norm"
+        yield Symptom("serious", still[0], found, mend, "check 6")
 
 
 def _has_seen_batches(norm: nn.Module) -> bool:
