@@ -433,10 +433,8 @@ def test_a_loss_that_stays_nan_behind_a_grad_scaler_is_seen(tmp_path, told):
 def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_are_no_failure(tmp_path, fused):
     """A fused optimizer is called also where the scaler skips."""
     model = net()
-    optimizer, scaler = (
-        torch.optim.SGD(model.parameters(), lr=0.01, fused=fused),
-        torch.amp.GradScaler("cpu", init_scale=2.0**127),
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
     with mn.watch(model, optimizer, folder=tmp_path) as seen:
         for i in range(40):
             optimizer.zero_grad()

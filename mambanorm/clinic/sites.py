@@ -45,7 +45,7 @@ from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 SIDES = ("input", "output")
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 NORM_NAMES = ("norm", "input_layernorm")
-"""What the norm before the mixer is called in transformers and mamba-ssm, and in Jamba."""
+"""Of the norm before the mixer, in transformers and mamba-ssm, and in Jamba."""
 EDGES = np.arange(-60, 61, 2)
 """Of the histograms, as powers of two: about 1e-18 to 1e18. What is smaller or larger counts at the ends."""
 LARGEST = {name: torch.finfo(getattr(torch, name)).max for name in ("float16", "bfloat16")}
@@ -124,14 +124,13 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None 
         found = list(_of_leaves(model))
     if sites is None:
         return found
-    wanted = (sites,) if isinstance(sites, str) else tuple(sites)
     own = [TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks_of(model)]
     known = list(dict.fromkeys([*(site for block in own for site in block), *(place.site for place in found)]))
     known += ["decay"] if "step_size" in known and "decay" not in known else []
-    for site in wanted:
+    for site in sites:
         if site not in known:
             raise unknown(f"site of {type(model).__name__}", site, known)
-    return [place for place in found if place.site in wanted]
+    return [place for place in found if place.site in sites]
 
 
 def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
@@ -150,10 +149,8 @@ def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
     found = [name for name in names if rule.fullmatch(name)]
     if not found:
         near = get_close_matches(path, [*names, *map(_general, names)], n=3, cutoff=0.3) or names[:3]
-        raise ValueError(
-            f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest are "
-            f"{', '.join(dict.fromkeys(near))}; * stands for one part of a path"
-        )
+        told = f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest are "
+        raise ValueError(f"{told}{', '.join(dict.fromkeys(near))}; * stands for one part of a path")
     return [Place(site, depth, name, name, side or "output") for depth, name in enumerate(found, 1)]
 
 
@@ -297,19 +294,22 @@ class Pass:
         """Judges a tensor and describes its places; it is named after the first of them that is not finite."""
         if not self._forward or not value.numel():
             return
-        largest = float(value.detach().abs().max())
+        size = float(value.detach().abs().max())
         for place in places:
-            if place.made is None and (math.isfinite(largest) or not part_of(value, place).isfinite().all()):
+            if place.made is None and (math.isfinite(size) or not part_of(value, place).isfinite().all()):
                 site, depth = place.site, place.depth
                 break
-        self._judge(where, value, largest, site, depth)
+        self._judge(where, value, size, site, depth)
         rows = [(place, self._row(place, value)) for place in places]
         self.rows += [row for _, row in rows]
         for place, row in rows:
             self.largest.setdefault(place.where, row["max_abs"])
 
         def see_gradient(grad: Tensor) -> None:
-            self._judge_gradient(where, grad, site, depth)
+            largest = float(grad.abs().max())
+            if self.first_gradient is None and not math.isfinite(largest):
+                self.first_gradient = First(where, site, depth, *self._gradient_before)
+            self._gradient_before = where, largest, site
             for place, row in rows:
                 if place.made is None:
                     facts = describe(part := part_of(grad, place))
@@ -329,19 +329,11 @@ class Pass:
             mask = not math.isnan(largest) and float(value.detach().max()) < math.inf
             self.first, self._held = (None, found) if mask else (found, None)
 
-    def _judge_gradient(self, where: str, grad: Tensor, site: str, depth: int) -> None:
-        if self.first_gradient is None and grad.numel():
-            largest = float(grad.abs().max())
-            if not math.isfinite(largest):
-                self.first_gradient = First(where, site, depth, *self._gradient_before)
-            self._gradient_before = where, largest, site
-
     def _row(self, place: Place, value: Tensor) -> dict:
         part = part_of(value, place)
         facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where) | describe(part)
         with np.errstate(divide="ignore"):
-            largest = np.log2(facts["max_abs"])
-        facts |= {f"room_{name}": float(np.log2(most) - largest) for name, most in LARGEST.items()}
+            facts |= {f"room_{name}": float(np.log2(top) - np.log2(facts["max_abs"])) for name, top in LARGEST.items()}
         return facts | {"histogram": histogram(part), "grad_rms": math.nan, "grad_histogram": None}
 
 

@@ -11,9 +11,9 @@ last finite step, at no cost. Only where the step before made the weights themse
 instead. A loop may catch NonFinite and go on: the step was not made, and the next is watched.
 
 What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
-buffers, one wait for the device. What it keeps: those numbers of the last `ring` steps, the last batch, the gradient of
-the model's output, the buffers from before the step, and a copy of the weights in main memory, made every `every`
-steps.
+buffers, one wait for the device, and one more for each batch before the last. What it keeps: those numbers of the last
+`ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a copy of the
+weights in main memory, made every `every` steps.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ class Watched:
         """A batch that no step has followed: gradients are accumulated, or a GradScaler skips its steps, for ever if
         the loss stays NaN. Where nobody told the loss, the layers' outputs are looked at."""
         sizes = [norm for norm, _ in self._outputs.values()] if self._loss is None else [self._loss]
-        finite = all(math.isfinite(float(size)) for size in sizes)
+        here = [size.float().reshape(()).to(sizes[0].device) for size in sizes]
+        finite = not here or bool(torch.stack(here).isfinite().all())
         self._unmade = 0 if finite else self._unmade + 1
         if self._unmade < PATIENCE:
             return
@@ -321,7 +322,7 @@ class Watched:
         self._again, self._seen = True, Pass(places_of(self.model), None)
         try:
             with as_it_was(), left_as_found(self.model), self._seen.open(self.model), torch.enable_grad():
-                self._pass()
+                self._both_ways()
         except Exception as error:
             self._seen = Pass()
             return f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
@@ -329,9 +330,8 @@ class Watched:
             self._again = False
         return NOT_MET if self._first is None and math.isfinite(self._told) else ""
 
-    def _pass(self) -> None:
-        """Forward, and backward from the gradient that the output had. The gradients behind a finite pass tell nothing
-        where it is the loss that is not finite."""
+    def _both_ways(self) -> None:
+        """Forward, and backward from the gradient that the output had, which tells nothing where the loss is lost."""
         args, kwargs, random, casts = self._call
         torch.set_rng_state(random)
         with torch.autocast(**casts), eagerly():
