@@ -251,7 +251,8 @@ def _room(table: pd.DataFrame, largest: Mapping[str, float] | None, seats: Seque
     sizes = {where: row.max_abs for where, row in sites.items()} if largest is None else largest
     beyond = [where for where, size in sizes.items() if size > FLOAT16]
     if beyond:
-        where = beyond[0]
+        same = [where for where in beyond if sizes[where] == sizes[beyond[0]]]  # one tensor: a module's, and a site
+        where = next((where for where in same if where in sites), beyond[0])
         site, depth = (sites[where].site, sites[where].depth) if where in sites else ("", 0)
         found = f"{named(site, depth, where)} reaches {sizes[where]:.3g}, the first of {plural(len(beyond), 'place')} "
         found += f"beyond float16's {FLOAT16:,.0f}; the largest is {max(sizes[where] for where in beyond):.3g}"
