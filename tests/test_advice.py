@@ -195,18 +195,13 @@ def test_bad_values_are_answered_with_the_valid_ones(question, words):
         mn.recommend(**question)
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        (("Transformers", "language model"), ("transformer", "language_model")),
-        (("GPT", "Language-Modelling"), ("transformer", "language_model")),
-        (("C.N.N.", " STYLE transfers "), ("cnn", "style_transfer")),
-        (("Mamba-2", "Digits"), ("mamba", "digits")),
-        (("MLP", "RL"), ("mlp", "reinforcement_learning")),
-    ],
-)
-def test_names_may_be_spelt_as_people_type_them(typed, meant, store):
-    assert mn.recommend(typed[0], task=typed[1]).question == mn.recommend(meant[0], task=meant[1]).question
+def test_names_may_be_spelt_as_people_type_them(store):
+    for (architecture, task), (same, name) in {
+        ("Transformers", "language model"): ("transformer", "language_model"),
+        ("C.N.N.", " STYLE transfers "): ("cnn", "style_transfer"),
+        ("Mamba", "Digits"): ("mamba", "digits"),
+    }.items():
+        assert mn.recommend(architecture, task=task).question == mn.recommend(same, task=name).question
 
 
 def test_a_size_is_a_number_or_a_text():
@@ -230,8 +225,6 @@ def test_mamba_takes_the_arm_that_validation_chose_whatever_it_is(monkeypatch):
     assert isinstance(eval(found.code, NAMES | dict(d_model=8)), mn.MambaBlock)
     assert any("NormVary→GN (the paper's) is behind" in reason.text for reason in found.at_odds)
     assert any("batch of 2" in reason.text for reason in found.at_odds)
-    monkeypatch.setattr(evidence, "_ranked", lambda *_: (table[:0], ""))
-    assert "unjudged" in mn.recommend("mamba", causal=True).reasons[0].text
 
 
 def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_reproduced_one_is_a_reason():

@@ -176,12 +176,6 @@ def stale():
     return model.eval()
 
 
-def loaded_with_momentum_0():
-    model = mlp(nn.BatchNorm1d(8, momentum=0.0))
-    model.load_state_dict(trained(nn.BatchNorm1d(8)).state_dict())
-    return model
-
-
 class StillNorm(nn.BatchNorm1d):
     def forward(self, x):
         return F.batch_norm(x, None, None, self.weight, self.bias, training=True)
@@ -220,18 +214,11 @@ OUTPUT, GAN, EVAL = "when not to, 1", "GAN; modern advice", dict(evaluating=True
 SICK = {  # name → make, input, options, check, severity, words
     "BatchNorm at batch 4": (blocks.ConvNet, IMAGES[:4], {}, "check 1, mistake 1", "warning", "batches of 4"),
     "BatchNorm at batch 2": (blocks.ConvNet, IMAGES[:2], {}, "check 1, mistake 1", "serious", "128 values a channel"),
-    "the kit's BN at batch 2": (
-        lambda: mn.SequenceClassifier(10, in_features=8, d_model=8, n_layers=1, arm="BN>SSM>None"), STEPS[:2], {},
-        "check 1, mistake 1", "serious", "16 values a channel"),
     "batch 2 in eval mode": (lambda: trained(nn.BatchNorm1d(8)), ROWS[:2], {}, "check 1, mistake 1", "warning",
                              "would learn, when trained, from batches of 2"),
-    "rows in the middle": (
-        lambda: By(lambda parts, x: parts[1](parts[0](x).permute(1, 2, 0)).sum(2), nn.Linear(8, 4), nn.BatchNorm1d(4)),
-        torch.randn(100, 2, 8), {}, "check 1, mistake 1", "serious", "batches of 2"),
     "BatchNorm behind an LSTM": (lambda: blocks.SequenceNet(8, 10, n_layers=1, norm="BN"), STEPS, {},
                                  "check 2, mistake 2", "warning", "16 rows × 8 steps"),
     "with dropout between": (lambda: rnn(nn.Dropout()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
-    "with an activation between": (lambda: rnn(nn.ReLU()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
     "style transfer with BatchNorm": (
         lambda: blocks.StyleNet(norm="BN"), IMAGES, dict(task="style_transfer"), "check 3, mistake 5", "warning",
         "2 BatchNorms in style transfer: each image's style stays in"),
@@ -240,9 +227,7 @@ SICK = {  # name → make, input, options, check, severity, words
         "Relu"),
     "statistics that saw no batch": (
         lambda: blocks.ConvNet().eval(), IMAGES, EVAL, "check 6", "serious", "3 of 3 norms have seen no batch"),
-    "momentum 0": (lambda: flat(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, momentum=0.0)), IMAGES, {}, "check 6", "serious",
-                   "momentum 0"),
-    "momentum 0 of loaded statistics": (loaded_with_momentum_0, ROWS, {}, "check 6", "serious", "momentum 0"),
+    "momentum 0": (lambda: mlp(nn.BatchNorm1d(8, momentum=0.0)), ROWS, {}, "check 6", "serious", "does not move the"),
     "a frozen norm that saw no batch": (frozen_but_fresh, IMAGES, {}, "check 6", "serious", "1 of 3"),
     "stale statistics": (stale, IMAGES, EVAL, "check 6", "warning", "standard deviations"),
     "statistics that stand still": (lambda: mlp(StillNorm(8)), ROWS, {}, "check 6", "serious", "does not move the"),
@@ -267,9 +252,6 @@ SICK = {  # name → make, input, options, check, severity, words
                            "42 norms behind residual sums, in about 14 layers"),
     "post-norm and dropout": (lambda: residual(30, "dropout"), ROWS, {}, "check 10, mistake 4", "warning",
                               "30 norms behind residual sums, in about 15 layers"),
-    "post-norm, 16 layers of our own": (
-        lambda: blocks.DepthNet(8, 8, depth=16, place="post"), STEPS, {}, "check 10, mistake 4", "warning",
-        "about 16 layers"),
     "features that end in a norm": (
         lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), ROWS, {}, OUTPUT, "warning", "(16, 3)"),
     "logits that end in a norm": (
@@ -278,24 +260,11 @@ SICK = {  # name → make, input, options, check, severity, words
     "BatchNorm in a discriminator": (
         lambda: Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)), ROWS, {}, GAN,
         "warning", "1 BatchNorm in"),
-    "the same, told by the caller": (
-        blocks.ConvNet, IMAGES, dict(component="discriminator"), GAN, "warning", "3 BatchNorms"),
     "one channel a group": (lambda: flat(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), width=288), IMAGES, {},
                             "GroupNorm", "note", "this is InstanceNorm"),
     "one value a group": (lambda: one_value(nn.GroupNorm(8, 8), 8), ROWS, {}, "GroupNorm", "serious", "1 value: noth"),
     "two values a group": (lambda: one_value(nn.GroupNorm(4, 8), 8), ROWS, {}, "GroupNorm", "serious",
                            "2 values: only which of the two is larger"),
-    "one value a row": (lambda: one_value(nn.LayerNorm(1)), ROWS, {}, "LayerNorm", "serious", "1 value: nothing"),
-    "the kit's LN of one value": (
-        lambda: one_value(mn.create_norm("LN", 1)), ROWS, {}, "LayerNorm", "serious", "1 value: nothing"),
-    "RMSNorm of one value": (lambda: one_value(nn.RMSNorm(1)), ROWS, {}, "RMSNorm", "serious", "their sign"),
-    "BatchNorm behind padding": (
-        lambda: flat(nn.Conv2d(1, 4, 3), nn.ZeroPad2d(2), nn.BatchNorm2d(4), nn.ReLU(), width=400), IMAGES, {},
-        "Batch Normalization", "warning", "64 %"),
-    "BatchNorm on padded words": (
-        lambda: By(lambda parts, x: parts[2](parts[1](parts[0](x)).mean(1)), nn.Embedding(20, 6, padding_idx=0),
-                   blocks.StepBatchNorm(6), nn.Linear(6, 3)),
-        WORDS, {}, "Batch Normalization", "warning", "50 %"),
 }  # fmt: skip
 ALSO = {"check 7, mistake 3": {"check 6"}, "check 1, mistake 1": {"check 6"}}
 """Of a fresh model that is evaluated both are found, and two rows lie far from any running statistics."""
@@ -313,7 +282,7 @@ def test_what_is_wrong_is_found_with_its_number_and_nothing_else_is(name):
 
 
 def test_what_needs_no_batch_is_found_without_one():
-    for name in ("momentum 0", "style transfer with BatchNorm", "BatchNorm in a discriminator"):
+    for name in ("one channel a group", "style transfer with BatchNorm", "BatchNorm in a discriminator"):
         make, _, options, check, *_ = SICK[name]
         found = mn.check_model(make(), **options)
         assert found_by(found, check)
@@ -441,11 +410,11 @@ def test_a_forward_pass_or_a_loss_may_raise_and_the_rest_is_looked_at():
     def fail(parts, x):
         raise KeyError("why")
 
-    found = mn.check_model(By(fail, nn.Linear(8, 3), nn.BatchNorm1d(8, momentum=0.0)), ROWS)
-    assert found_by(found, "check 6")
+    found = mn.check_model(By(fail, nn.Linear(8, 3), nn.GroupNorm(8, 8)), ROWS)
+    assert found_by(found, "GroupNorm")
     assert any("fails with KeyError" in why for why in found.skipped)
-    found = mn.check_model(mlp(nn.BatchNorm1d(8, momentum=0.0)), [(ROWS, ROWS[:3])], **LEARN)
-    assert found_by(found, "check 6")
+    found = mn.check_model(mlp(nn.GroupNorm(8, 8)), [(ROWS, ROWS[:3])], **LEARN)
+    assert found_by(found, "GroupNorm")
     assert [why.split(":")[0] for why in found.skipped] == ["checks 5, 9, 11", "check 8"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +35,11 @@ def checkpoint(folder, scale=1.0):
     (folder / "text.txt").write_text(TEXT)
     (folder / "config.json").write_text('{"model_type": "mamba"}')
     return str(path), str(folder / "text.txt")
+
+
+def one_token(text: str) -> str:
+    Path(text).write_text("a")
+    return text
 
 
 def call(capsys, *argv: str) -> tuple[int, str, str]:
@@ -116,6 +122,7 @@ def test_text_is_read_by_tokenizer_characters_or_bytes(tmp_path):
         (lambda path, text: (path,), "required: --text"),
         (lambda path, text: (path, "--text", path), "is no text in UTF-8"),
         (lambda path, text: (text, "--text", text), "no checkpoint"),
+        (lambda path, text: (path, "--text", one_token(text)), "1 tokens long: at least 2"),
         (lambda path, text: (path, "--text", text, "--rows", "0"), "'0' is no whole number from 1"),
         (lambda path, text: (path, "--text", text, "--lenght", "9"), "did you mean '--length'"),
     ],
@@ -124,11 +131,3 @@ def test_bad_input_is_refused_in_words(tmp_path, capsys, change, said):
     code, out, err = call(capsys, *change(*checkpoint(tmp_path)))
     assert (code, out) == (2, "")
     assert said in err
-
-
-def test_a_text_of_one_token_is_too_short(tmp_path, capsys):
-    path, text = checkpoint(tmp_path)
-    (tmp_path / "text.txt").write_text("a")
-    code, _, err = call(capsys, path, "--text", text)
-    assert code == 2
-    assert "1 tokens long: at least 2" in err

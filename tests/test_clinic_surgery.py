@@ -82,17 +82,6 @@ def test_gamma_and_beta_are_those_of_least_squares_in_every_channel(norm):
             assert float(fitted.bias[channel]) == pytest.approx(solved[1], rel=1e-3, abs=1e-6)
 
 
-def test_calibration_changes_the_model_less_than_the_norm_as_it_is_made():
-    model, batch = theirs().eval(), {"input_ids": text()}
-    before = logits(model, batch)
-    done = mn.insert_norm(model, "branch", "LN", batch)
-    calibrated = surgery.change(logits(model, batch), before)
-    with torch.no_grad():
-        for norm in done.norms:
-            norm.weight.fill_(1.0), norm.bias.zero_()
-    assert calibrated < 0.5 * surgery.change(logits(model, batch), before)
-
-
 @pytest.mark.parametrize(
     ("family", "site", "part", "there"),
     [("Mamba", "dt", "x_proj", slice(2)), ("Mamba", "B", "x_proj", slice(2, 10)),
@@ -182,15 +171,21 @@ def test_the_new_norms_learn_and_a_copy_of_the_model_uses_its_own():
     assert (missing, set(unexpected)) == ([], {f"{name}.weight" for name in done.layers["where"]})
 
 
-def test_two_sites_can_have_norms_and_each_is_undone_alone():
-    model, batch = theirs().eval(), {"input_ids": text()}
-    before = logits(model, batch)
-    first = mn.insert_norm(model, "B", "RMSN", batch)
-    second = mn.insert_norm(model, "C", "RMSN", batch)
-    first.undo()
-    assert not torch.equal(logits(model, batch), before)
-    second.undo()
-    assert torch.equal(logits(model, batch), before)
+def test_of_a_block_that_runs_twice_the_change_is_that_of_its_first_run():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.block = mn.MambaBlock(8, scan_backend="reference")
+
+        def forward(self, x):
+            return self.block(self.block(x) * 3)
+
+    model, once = Twice(), mn.MambaBlock(8, scan_backend="reference")
+    once.load_state_dict(model.block.state_dict())
+    assert mn.insert_norm(model, "n2", "LN", X).layers.change.tolist() == pytest.approx(
+        mn.insert_norm(once, "n2", "LN", X).layers.change.tolist()
+    )
 
 
 IDS = {"input_ids": text()}

@@ -11,8 +11,7 @@ from torch import nn
 
 import mambanorm as mn
 from mambanorm.clinic import NonFinite, watching
-
-X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+from tests.test_clinic import X, stack
 
 
 def net() -> nn.Module:
@@ -113,7 +112,7 @@ def test_the_ring_keeps_the_last_steps_only(tmp_path):
 
 def test_when_training_fails_the_weights_before_the_failure_are_written_and_kept(tmp_path):
     model = Line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
     report, states = failing(model, optimizer, lambda _, seen: step(model, optimizer, loss=seen.loss), folder=tmp_path)
     assert report.step == len(states)
     saved = load_file(report.checkpoint)
@@ -219,6 +218,247 @@ def test_an_optimizer_of_another_model_is_refused_and_one_of_a_part_is_told(tmp_
     assert not recwarn.list
 
 
+# ------------------------------------------------------------------------ loops and models that it does not expect
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+class HandsOutWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.position, self.same, self.mix = nn.Parameter(torch.ones(6, 8)), nn.Identity(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.mix(x + self.same(self.position))
+
+
+def test_no_hook_stays_on_a_weight_or_an_input_that_goes_through_a_module(tmp_path):
+    x, model = X.clone().requires_grad_(), HandsOutWeights()
+    table = mn.diagnose(model, x).table
+    assert table[table.site == "same"].grad_rms.gt(0).all()  # it was seen all the same
+    with mn.watch(model, sgd(model), folder=tmp_path):
+        model(x).sum().backward()
+    assert not any(t._backward_hooks for t in (x, *model.parameters()))
+
+
+def test_a_loss_that_is_infinite_by_itself_is_told_before_the_gradients_that_it_spoils(tmp_path):
+    model = net()
+
+    def log_of_zero(out, _=None):
+        return (out - out.detach()).square().sum().log()
+
+    (finding,) = mn.diagnose(model, (X, X), loss=log_of_zero).findings
+    assert "every site is finite and the loss is -inf" in finding.found
+    with mn.watch(model, optimizer := sgd(model), folder=tmp_path) as seen:
+        seen.loss(log_of_zero(model(X))).backward()
+        with pytest.raises(NonFinite, match="every site is finite and the loss is -inf"):
+            optimizer.step()
+
+
+def fail_at(steps, model, folder, **options) -> tuple[watching.Watched, list]:
+    """Six steps, some with an infinite factor; the loop catches what is raised and goes on."""
+    optimizer, reports = sgd(model), []
+    with mn.watch(model, optimizer, folder=folder, **options) as seen:
+        for i in range(6):
+            optimizer.zero_grad()
+            model(X * (math.inf if i in steps else 1)).square().mean().backward()
+            try:
+                optimizer.step()
+            except NonFinite as error:
+                reports.append(error.report)
+    return seen, reports
+
+
+def test_a_loop_that_catches_the_error_is_watched_on(tmp_path):
+    model = net()
+    seen, reports = fail_at((2, 4), model, tmp_path)
+    assert [(r.step, r.last_finite_step) for r in reports] == [(3, 2), (4, 3)]  # the third was not made
+    assert seen.step == 4
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
+class Batch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.register_buffer("mask", torch.tensor(-math.inf))
+
+    def forward(self, x):
+        return self.norm(self.mix(x).transpose(1, 2))
+
+
+def test_running_statistics_that_the_batch_has_spoilt_are_put_back(tmp_path):
+    model, plain = Batch(), Batch()
+    plain.load_state_dict(model.state_dict())
+    _, (report,) = fail_at((5,), model, tmp_path)
+    optimizer = sgd(plain)
+    for _ in range(5):
+        optimizer.zero_grad()
+        plain(X).square().mean().backward()
+        optimizer.step()
+    assert report.last_finite_step == 5
+    saved = load_file(report.checkpoint)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(saved[name], value), name
+        assert torch.equal(model.state_dict()[name], value), name
+    assert "norm" not in report.findings[0].where
+    assert report.first.where == ":input"
+
+
+def test_a_copy_of_lost_weights_never_replaces_a_finite_one(tmp_path):
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8))
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, every=2, folder=tmp_path) as seen:
+        for i in range(8):
+            optimizer.zero_grad()
+            model(torch.tensor([[9 if i == 7 else 0]])).square().mean().backward()
+            if i == 7:
+                with pytest.raises(NonFinite) as stopped:
+                    optimizer.step()
+                break
+            optimizer.step()
+            if i == 2:
+                with torch.no_grad():
+                    model[0].weight[9] = math.inf  # a row that no batch reads
+        assert seen.report is stopped.value.report
+    assert seen.report.last_finite_step == 2
+    assert all(value.isfinite().all() for value in load_file(seen.report.checkpoint).values())
+
+
+def test_of_accumulated_gradients_nothing_is_said_of_a_batch_that_is_gone(tmp_path):
+    model = net()
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        (model(X) * math.inf).sum().backward()
+        seen.loss(model(X).sum()).backward()
+        with pytest.raises(NonFinite) as stopped:
+            optimizer.step()
+    report = stopped.value.report
+    assert (report.first, list(report.findings)) == (None, [])
+    assert "it may be another's" in report.findings.skipped[0]
+
+
+def test_sparse_gradients_and_losses_beyond_float16_are_watched(tmp_path):
+    model = nn.Sequential(nn.Embedding(5, 8, sparse=True), nn.Linear(8, 8))
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        model(torch.tensor([[0, 0, 1]])).sum().backward()
+        dense = torch.cat([p.grad.to_dense().flatten() for p in model.parameters()]).norm()
+        optimizer.step()
+    assert seen.steps.grad_norm.tolist() == pytest.approx([float(dense)])
+    half = net().half()
+    optimizer = sgd(half)
+    with mn.watch(half, optimizer, folder=tmp_path) as seen:
+        seen.loss(7e4 + half(X.half()).float().mean()).backward()
+        optimizer.step()
+    assert seen.steps.loss.tolist() == pytest.approx([7e4], rel=1e-4)
+    for loss, got in ((3.0, "3.0"), (X, r"\(4, 6, 8\)")):
+        with pytest.raises(ValueError, match=f"a tensor of one number, got {got}"):
+            seen.loss(loss)
+
+
+def report_of(model: nn.Module, folder, before=lambda step: None, x=X, steps=60):
+    """The report of `watch` on a training that calls before(step) at each step; None if it raises nothing."""
+    optimizer = sgd(model)
+    with mn.watch(model, optimizer, folder=folder) as seen:
+        for step in range(1, steps + 1):
+            before(step)
+            optimizer.zero_grad()
+            seen.loss(model(x).square().mean()).backward()
+            try:
+                optimizer.step()
+            except NonFinite as error:
+                return error.report
+    return None
+
+
+@pytest.mark.parametrize("own", [torch.log, lambda h: (h - h) / (h - h)])
+def test_what_turns_nan_at_small_values_is_looked_for_in_the_modules_own_code(tmp_path, own):
+    model, batches = stack(three=lambda h: own(h) if batches[-1] >= 9 else h), [0]
+    report = report_of(model, tmp_path, before=batches.append)
+    assert (report.step, report.first.where) == (9, "3")
+    for findings in (report.findings, mn.diagnose(model, X).findings):
+        assert "look for log or sqrt of a number below 0 or 0/0" in findings[0].try_this
+        assert "norm behind the scan" not in findings[0].try_this
+
+
+class Told(dict):
+    """An output as transformers' models have it."""
+
+    loss = property(lambda self: self["loss"])
+
+
+class LogFrom(nn.Module):
+    """A logarithm of negative numbers from its fourth batch on; its output tells the loss, or does not."""
+
+    def __init__(self, tells: bool):
+        super().__init__()
+        self.layers = stack(three=lambda h: torch.log(h) if self.batches > 3 else h)
+        self.tells, self.batches = tells, 0
+
+    def forward(self, x):
+        self.batches += 1
+        y = self.layers(x)
+        return Told(loss=y.square().mean(), logits=y) if self.tells else y
+
+
+@pytest.mark.parametrize("told", ["to watch", "by the model", ""])
+def test_a_loss_that_stays_nan_behind_a_grad_scaler_is_seen(tmp_path, told):
+    model = LogFrom(told == "by the model")
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0)
+
+    def train(seen) -> None:
+        for _ in range(40):
+            optimizer.zero_grad()
+            out = model(X)
+            loss = out.loss if model.tells else out.square().mean()
+            scaler.scale(seen.loss(loss) if told == "to watch" else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    with (
+        mn.watch(model, optimizer, folder=tmp_path) as seen,
+        pytest.raises(NonFinite, match="step 4 is not made, 5 ba"),
+    ):
+        train(seen)
+    assert seen.step == 3
+    assert seen.report.first.where == "layers.3"
+    assert "log or sqrt" in seen.report.findings[0].try_this
+    assert all(value.isfinite().all() for value in load_file(seen.report.checkpoint).values())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_that_looks_for_its_scale_and_gradients_that_are_accumulated_are_no_failure(tmp_path, fused):
+    """A fused optimizer is called also where the scaler skips."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with mn.watch(model, optimizer, folder=tmp_path) as seen:
+        for i in range(40):
+            optimizer.zero_grad()
+            loss = 1e4 * model(X).square().mean()
+            scaler.scale(seen.loss(loss) if i % 2 else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert 0 < seen.step < 36  # the scaler has skipped more than four
+        optimizer.zero_grad()
+        for _ in range(20):
+            (model(X).square().mean() / 20).backward()
+        optimizer.step()
+    assert seen.report is None
+
+
+def test_a_layer_that_masks_its_output_is_no_failure(tmp_path):
+    class Mask(nn.Module):
+        def forward(self, x):
+            return x.masked_fill(torch.eye(8, dtype=torch.bool)[:6], -math.inf)
+
+    model = nn.Sequential(nn.Linear(8, 8), Mask(), nn.Softmax(-1), nn.Linear(8, 8))
+    assert report_of(model, tmp_path, steps=12) is None
+
+
 # --------------------------------------------------------------------------------------------------------- Hugging Face
 
 
@@ -228,7 +468,7 @@ def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
     model = Line()
-    optimizer, callback = torch.optim.SGD(model.parameters(), lr=3.0), mn.trainer_callback(folder=tmp_path)
+    optimizer, callback = torch.optim.SGD(model.parameters(), lr=10.0), mn.trainer_callback(folder=tmp_path)
     assert isinstance(callback, transformers.TrainerCallback)
     handler = CallbackHandler([callback], model, None, optimizer, None)
     state, control = TrainerState(), TrainerControl()
@@ -246,12 +486,3 @@ def test_the_callback_ends_a_training_and_keeps_the_weights(tmp_path, capsys):
     assert all(weight.isfinite().all() for weight in model.parameters())
     assert f"step {callback.report.step} is not finite" in capsys.readouterr().out
     assert not [m for m in model.modules() if m._forward_hooks]
-
-
-def test_without_transformers_only_the_callback_is_missing(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError):
-        mn.trainer_callback()
-    assert watching.Watched is not None

@@ -8,8 +8,7 @@
 Where nothing is stored, the only entry says how to measure it. `store`: scale and runs_dir of what is stored.
 
 For a Mamba block the arm is the one that validation chooses among those that are tuned and tested; the reasons say how
-sure that is, and which claims of the paper stand or fall. Trained models (scale evening) come first where they are
-recorded.
+sure that is, and which claims of the paper stand or fall.
 """
 
 from __future__ import annotations
@@ -32,13 +31,15 @@ from mambanorm.norms import NORMS
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import interval_says, points, seeds_text
 from mambanorm.tasks import TASKS
-from mambanorm.training.recorded_results import recorded, recorded_path
+from mambanorm.training.recorded_results import recorded
 
 KINDS = {
     "language_model": "language", "detection": "vision", "segmentation": "vision", "style_transfer": "vision",
     "image_translation": "vision",
 }  # fmt: skip
 """Task of the guide → kind of this kit's tasks; any other is a sequence."""
+SCALES = (STUDY_SCALE, "quick")
+"""Of the recorded runs, the first that has the task."""
 JUDGED = {
     "sequence": ("H1s", "H3s", "H4s", "H6s", "H8s"),
     "vision": ("H1v", "H3v", "H4v", "H6v", "H8v"),
@@ -150,8 +151,6 @@ def mamba(q: Question) -> Recommendation:
     kind = kind_of(q.task) if q.task in TASKS else KINDS.get(q.task, "sequence")
     causal = q.causal or kind == "language"
     table, basis = _ranked(kind, q.task if q.task in TASKS else None, causal)
-    if table.empty:
-        return _unknown_yet(q, kind)
     best, others = table.iloc[0], table.iloc[1:]
     near = [Arm.parse(name).label for name in others[others.told == "not told apart"].arm]
     arm = Arm.parse(best.arm)
@@ -204,39 +203,26 @@ def _frame(scale: str) -> pd.DataFrame:
     return frame[~frame.arm.isin(AUTONORM)]
 
 
-def _scales() -> list[str]:
-    return [scale for scale in (STUDY_SCALE, "quick") if recorded_path(scale).is_file()]
-
-
 @lru_cache(maxsize=16)
 def _ranked(kind: str, task: str | None, causal: bool) -> tuple[pd.DataFrame, str]:
     """The ranking on a task (None = the first of the kind that has one), and what it rests on, in words.
 
     causal: among the arms that see no later position, so that these are held against each other.
     """
+    known = [(scale, name) for scale in SCALES for name in dict.fromkeys(_frame(scale).task)]
+    found = next((pair for pair in known if (pair[1] == task if task else kind_of(pair[1]) == kind)), None)
+    if found is None:
+        raise unknown("task with recorded runs", task, dict.fromkeys(name for _, name in known))
+    scale, name = found
     arms = [arm for arm in tuned_arms(kind) if _fits(arm, causal)]
-    known = []
-    for scale in _scales():
-        frame = _frame(scale)
-        for name in dict.fromkeys(frame.task):
-            known.append(name)
-            if (name != task) if task else (kind_of(name) != kind):
-                continue
-            try:
-                table = ranking(frame, name, scale=scale, arms=arms)
-            except ValueError:  # no arm is tuned and tested on it
-                continue
-            return table, f"recorded runs, scale {scale}, {name}, {int(table.n.max())} seeds"
-    if task:
-        raise unknown("task with recorded runs", task, dict.fromkeys(known))
-    return pd.DataFrame(columns=["arm", "told", "who"]), ""
+    table = ranking(_frame(scale), name, scale=scale, arms=arms)
+    return table, f"recorded runs, scale {scale}, {name}, {int(table.n.max())} seeds"
 
 
 @lru_cache(maxsize=4)
 def _verdicts(kind: str) -> tuple[Verdict, ...]:
-    """Each claim's verdict on trained models, or what else is recorded."""
-    scale = _scales()[0]
-    return tuple(judge(name, recorded(scale), scale=scale) for name in JUDGED[kind])
+    """Each claim's verdict on trained models."""
+    return tuple(judge(name, recorded(STUDY_SCALE), scale=STUDY_SCALE) for name in JUDGED[kind])
 
 
 def _claim(verdict: Verdict) -> Reason:
@@ -249,17 +235,3 @@ def _named(row, basis: str, kind: str) -> Reason:
     if kind == "language":
         behind = f"{row.behind:+.2f} [{row.low:.2f}, {row.high:.2f}] bits a character".replace("-", "−")
     return Reason(f"{Arm.parse(row.arm).label} ({row.who}) is behind it: {behind}.", basis)
-
-
-def _unknown_yet(q: Question, kind: str) -> Recommendation:
-    """Where no arm is tuned and tested: the original, and the words that this kit has not judged it."""
-    language = kind == "language" or q.causal
-    why = Reason(
-        f"No {'causal ' if language else ''}arm of a {kind} task is tuned and tested here yet, so this is the original "
-        "Mamba, unjudged.",
-        "Gu & Dao 2023; this kit's recorded runs",
-    )
-    code = 'mambanorm.MambaBlock(d_model, n1="RMSN", n2="None")'
-    return Recommendation(
-        q, "RMSN", "before the SSM (N1), none after it (N2)", code, (why,), (), ("GN-token after it", "LN after it")
-    )

@@ -148,10 +148,6 @@ def batch_size(scale: str, seed: int, make: Callable[..., nn.Module] = ConvNet) 
     return rows
 
 
-def dense(scale: str, seed: int) -> list[dict]:
-    return batch_size(scale, seed, DenseNet)
-
-
 def inference(scale: str, seed: int) -> list[dict]:
     """The same trained models, tested as they should be and with eval() forgotten; sorted: by the label."""
     rows, (x, labels) = [], digits(scale, seed)["test"]
@@ -306,8 +302,8 @@ def _style_survives(model: nn.Module, x: Tensor, seed: int) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 
 EXPERIMENTS = dict(
-    batch_size=batch_size, dense=dense, inference=inference, rates=rates, depth=depth, recurrent=recurrent,
-    counting=counting, style=style,
+    batch_size=batch_size, dense=partial(batch_size, make=DenseNet), inference=inference, rates=rates, depth=depth,
+    recurrent=recurrent, counting=counting, style=style,
 )  # fmt: skip
 
 

@@ -24,23 +24,6 @@ IMAGES = ("style_transfer", "image_translation")
 """Tasks that turn an image into an image."""
 COMPONENTS = ("generator", "discriminator", "output")
 """Parts of a model: those of a GAN, and the last layer of any."""
-SAID = {
-    "cnn": "convnet, convolutional network, resnet",
-    "transformer": "attention, bert, gpt, llm, vit",
-    "gan": "generative adversarial network",
-    "mamba": "mamba 2, ssm, state space model",
-    "mlp": "dense, feed forward, multilayer perceptron",
-    "classification": "classifier, image classification, sequence classification, text classification",
-    "detection": "object detection",
-    "segmentation": "image segmentation, semantic segmentation",
-    "image_translation": "image to image",
-    "generation": "image generation",
-    "language_model": "causal lm, language modeling, language modelling, llm, lm, text generation",
-    "reinforcement_learning": "rl",
-    "debugging": "debug",
-    "output": "head, last layer, output layer",
-}
-"""Name → other words for it. Capitals, hyphens and a plural's s are no difference."""
 UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 LARGE = 1e9
 """Parameters from which the guide calls a Transformer large."""
@@ -74,16 +57,9 @@ class Question:
 
 
 def meant(given: object, names: Iterable[str]) -> object:
-    """The one of the names that a text stands for, however it is spelt; anything else as it is."""
-    if not isinstance(given, str) or given in (names := tuple(names)):
-        return given
-    words = {_plain(name): name for name in names}
-    words |= {_plain(word): name for name in names for word in SAID.get(name, "").split(",")}
-    return words.get(_plain(given) or None, given)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[\W_]", "", text).lower().removesuffix("s")
+    """The one of the names that a text stands for, whatever its capitals, hyphens and plural; else as it is."""
+    plain = lambda text: re.sub(r"[\W_]", "", text).lower().removesuffix("s")  # noqa: E731
+    return {plain(name): name for name in names}.get(plain(given), given) if isinstance(given, str) else given
 
 
 def check_question(q: Question, tasks: Iterable[str]) -> None:

@@ -287,7 +287,7 @@ def recommend(
     the last layer. depth: layers. For "mamba", task may also name a task of this kit, such as "digits", and the reasons
     are recorded verdicts. Runs of `advice.measure` that the run store holds (at a scale, in a folder; None = the
     environment's) are named where they speak to the question.
-    Names may be spelt in other ways: "Transformers", "language model". ValueError for an unknown value, with the valid
+    Names may be spelt "Transformers" or "language model" as well. ValueError for an unknown value, with the valid
     ones.
     """
     architecture, component = meant(architecture, ARCHITECTURES), meant(component, COMPONENTS)

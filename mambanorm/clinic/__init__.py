@@ -1,8 +1,8 @@
 """The clinic: what is wrong inside a model, and what to do? For any model, yours too.
 
 diagnosis.py    diagnose: one pass forward and backward, what every site and every weight looks like, and what is wrong
-sites.py        which tensor of a model is which site: known families, patterns of module names, any module
-passing.py      the pass: what each tensor looks like, and the first that is not finite
+sites.py        which tensor of a model is which site: known families, patterns of module names, any module; and the
+                pass that looks at them
 findings.py     what is found, in words, with what to try and where this kit measured it; how it is shown
 watching.py     watch: a training loop under observation; trainer_callback: the same for Hugging Face's Trainer
 surgery.py      insert_norm: a norm at a site of a trained model, calibrated so that little changes

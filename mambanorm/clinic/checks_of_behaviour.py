@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mambanorm.basics.text import plural
-from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, channel_axis, norm_kind, norms_of, takes_batch_statistics
+from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, channels_of, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.clinic.findings import FLOW, LAYERS, Symptom, non_finite
-from mambanorm.clinic.passing import Pass
+from mambanorm.clinic.sites import Pass
 from mambanorm.diagnostics.recording import first_tensor, inspected, split
+from mambanorm.norms.base import Norm
 
 FAR = 1.0
 """How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
@@ -41,25 +42,21 @@ def running_statistics(exam: Exam) -> Iterator[Symptom]:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Symptom("serious", fresh[0], found, mend, "check 6")
-    if moved and exam.batches:
-        yield from _stale(exam, {path: tracked[path] for path in tracked if path in moved})
+    if exam.batches:
+        yield from _stale(exam, {path: norm for path, norm in tracked.items() if path in moved})
     learn = {path: norm for path, norm in tracked.items() if path not in frozen}
-    if exam.evaluating or not learn:
+    if exam.evaluating or not learn or not exam.batches:
         return
-    if stuck := [path for path, norm in learn.items() if getattr(norm, "momentum", None) == 0]:
-        found = f"{plural(len(stuck), 'norm')} with momentum 0: running statistics will never be updated"
-        yield Symptom("serious", stuck[0], found, "momentum=0.1, the weight of the new statistic", "check 6")
-    elif exam.batches:
-        model = exam.learner()
-        with torch.no_grad():
-            exam.forward(model, exam.batches[0])
-        after = {path: model.get_submodule(path) for path in learn if exam.ran(path)}
-        still = [path for path, norm in after.items() if torch.equal(norm.running_mean, learn[path].running_mean)
-                 and torch.equal(norm.running_var, learn[path].running_var)]  # fmt: skip
-        if still:
-            found = f"a training pass does not move the running statistics of {plural(len(still), 'norm')}"
-            mend = "call the module itself, or hand its running_mean and running_var to F.batch_norm"
-            yield Symptom("serious", still[0], found, mend, "check 6")
+    model = exam.learner()
+    with torch.no_grad():
+        exam.forward(model, exam.batches[0])
+    after = {path: model.get_submodule(path) for path in learn if exam.ran(path)}
+    still = [path for path, norm in after.items() if torch.equal(norm.running_mean, learn[path].running_mean)
+             and torch.equal(norm.running_var, learn[path].running_var)]  # fmt: skip
+    if still:
+        found = f"a training pass does not move the running statistics of {plural(len(still), 'norm')}"
+        mend = "a momentum above 0; call the module itself, or hand its running_mean and running_var to F.batch_norm"
+        yield Symptom("serious", still[0], found, mend, "check 6")
 
 
 def _has_seen_batches(norm: nn.Module) -> bool:
@@ -86,7 +83,8 @@ def _stale(exam: Exam, norms: dict[str, nn.Module]) -> Iterator[Symptom]:
         channels = len(norm.running_mean)
         if sum(x.numel() for x in inputs[path]) <= channels:  # none, or one value, without a variance
             continue
-        axis = channel_axis(norm, tuple(inputs[path][0].shape))
+        shape, own = inputs[path][0].shape, isinstance(norm, Norm)  # torch has (B, C, …), this kit (B, …, C)
+        axis = 1 if not own and len(shape) > 1 and channels_of(norm) in (shape[1], None) else -1
         x = torch.cat([each.movedim(axis, -1).reshape(-1, channels) for each in inputs[path]]).double()
         mean, var = x.mean(0), x.var(0) + norm.eps
         far = float(((norm.running_mean - mean).abs() / var.sqrt()).median())

@@ -1,8 +1,7 @@
 """`diagnose`: one batch forward and backward through a model; every site and every weight in numbers, then in words.
 
 Diagnosis, diagnose     of a model on a batch
-Report, NonFinite       of a training step that is not finite, and the error that carries it (`watch`)
-Call, replay, …         the batch of that step, looked at as diagnose does, and what is wrong with it
+Report, NonFinite       of a training step that is not finite, and the error that carries it (watching.py)
 """
 
 from __future__ import annotations
@@ -20,26 +19,16 @@ from torch import Tensor, nn
 
 from mambanorm.basics.checks import shown
 from mambanorm.basics.text import plural
-from mambanorm.clinic.findings import Symptoms, findings_of
-from mambanorm.clinic.passing import COLUMNS, EDGES, First, Pass, named
-from mambanorm.clinic.sites import places_of
+from mambanorm.clinic.findings import First, Symptoms, findings_of, named
+from mambanorm.clinic.sites import COLUMNS, EDGES, HISTOGRAMS, Pass, places_of
 from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics import blocks_of, left_as_found
-from mambanorm.diagnostics.recording import (
-    as_it_was,
-    check_targets,
-    eagerly,
-    first_tensor,
-    run,
-    split,
-    tensors_in,
-)
+from mambanorm.diagnostics import blocks_of
+from mambanorm.diagnostics.recording import as_it_was, check_targets, first_tensor, left_as_found, run, split
 
-HISTOGRAMS = ["histogram", "grad_histogram"]
 WEIGHTS = ("weight", "shape", "rms", "nonfinite", "highest", "grad_to_weight", "sigma_1", "stable_rank")
-NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
 BEFORE = 4
 """Steps that the text of a report tells of; the frames have them all."""
+NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
 
 
 @dataclass(frozen=True)
@@ -50,22 +39,22 @@ class Diagnosis:
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
     weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for
-    matrices sigma_1 and stable_rank (‖W‖_F²/σ₁²).
+    matrices sigma_1 and stable_rank (‖W‖_F²/σ₁²). histograms: rows as in the table: site, depth, and the counts of
+    values and of gradients by size (EDGES).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
+    modules: how many were run, and looked at for magnitudes and non-finite values, sites or not.
     """
 
     name: str
     table: pd.DataFrame
     weights: pd.DataFrame
     histograms: pd.DataFrame
-    """Rows as in the table: site, depth, and the counts of values and of gradients by size (EDGES in passing.py)."""
     first: First | None
     first_gradient: First | None
     loss: float
     loss_is: str
     findings: Symptoms
     modules: int
-    """How many were run, and looked at for magnitudes and non-finite values, sites or not."""
 
     def plot(self):
         """Depth against magnitude, one panel a site, and histograms of activations and gradients."""
@@ -123,23 +112,28 @@ def diagnose(
         sites = (sites,) if isinstance(sites, str) else tuple(sites)
     places = places_of(model, sites)
     seen = Pass(places, () if isinstance(sites, Mapping) else sites)
-    buffers = [describe_buffer(name, value) for name, value in model.named_buffers()]
-    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    spoilt = [name for name, value in model.named_buffers() if _is_spoilt(name, value)]
+    learn = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
         value, loss_is = _loss_of(model, batch, loss)
         number = float(value.detach())
         seen.end_forward(number)
-        grads, skipped = _gradients(value, named)
+        grads, skipped = _gradients(value, learn)
     rows = pd.DataFrame(seen.rows, columns=COLUMNS)
-    weights = pd.DataFrame(
-        [describe_weight(name, w, grads.get(name)) for name, w in model.named_parameters()], columns=WEIGHTS
-    )
+    weights = [describe_weight(name, weight, grads.get(name)) for name, weight in model.named_parameters()]
+    weights = pd.DataFrame(weights, columns=WEIGHTS)
     skipped += _unseen(places, rows, model)
     table, seats = rows.drop(columns=HISTOGRAMS), sites_for_norms(model)
-    found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, buffers)
-    kept = rows[["site", "depth", *HISTOGRAMS]]
+    found = findings_of(table, weights, seen.first, seen.first_gradient, number, skipped, seats, seen.largest, spoilt)
+    kept, modules = rows[["site", "depth", *HISTOGRAMS]], {where.removesuffix(":input") for where in seen.largest}
     return Diagnosis(type(model).__name__, table, weights, kept, seen.first, seen.first_gradient,
-                     number, loss_is, found, len({where.removesuffix(":input") for where in seen.largest}))  # fmt: skip
+                     number, loss_is, found, len(modules))  # fmt: skip
+
+
+def _is_spoilt(name: str, buffer: Tensor) -> bool:
+    """Whether a buffer is not finite by accident: a mask holds −∞, and a lowest value begins with ∞."""
+    running = name.rpartition(".")[2].startswith("running_")
+    return bool(buffer.isnan().any()) or (running and not buffer.isfinite().all())
 
 
 def _loss_of(model: nn.Module, batch: object, loss: Callable | None) -> tuple[Tensor, str]:
@@ -167,15 +161,15 @@ def check_loss(value: object) -> None:
         raise ValueError(f"the loss must be a tensor of one number, got {got}")
 
 
-def _gradients(value: Tensor, named: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+def _gradients(value: Tensor, learn: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """The gradient of each weight that has one, by name, and why there is none. The weights' own `.grad` stays."""
-    if not named or not value.requires_grad:
-        return {}, ["gradients: " + ("no weight learns" if not named else "the loss has no graph")]
+    if not learn or not value.requires_grad:
+        return {}, ["gradients: " + ("no weight learns" if not learn else "the loss has no graph")]
     try:
-        grads = torch.autograd.grad(value.sum(), list(named.values()), allow_unused=True)
+        grads = torch.autograd.grad(value.sum(), list(learn.values()), allow_unused=True)
     except RuntimeError as error:  # reentrant checkpointing, or an operation without a backward pass
         return {}, [f"gradients: the backward pass fails with {error}"]
-    return {name: grad for name, grad in zip(named, grads, strict=True) if grad is not None}, []
+    return {name: grad for name, grad in zip(learn, grads, strict=True) if grad is not None}, []
 
 
 def _unseen(places: list, rows: pd.DataFrame, model: nn.Module) -> list[str]:
@@ -209,12 +203,6 @@ def sigma_1(matrix: Tensor) -> float:
     return math.sqrt(float(torch.linalg.eigvalsh(gram)[-1]))
 
 
-def describe_buffer(name: str, value: Tensor) -> dict:
-    """What of a buffer is not finite, in numbers of values."""
-    counts = dict(nan=value.isnan(), inf=value == math.inf, minus_inf=value == -math.inf)
-    return dict(buffer=name, size=value.numel()) | {kind: int(which.sum()) for kind, which in counts.items()}
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # a training step that is not finite
 
@@ -225,7 +213,8 @@ class Report:
 
     step: the optimizer's step, from 1, that was about to be made. last_finite_step: the step after which the weights in
     `checkpoint` stand. first: the first non-finite value when the batch is run again, None if it was not met again;
-    backward: it is a gradient. steps: step, loss, grad_norm; layers: step, depth, layer, rms, grad_rms.
+    backward: it is a gradient. steps: step, loss, grad_norm; layers: step, depth, layer, rms, grad_rms. what: "is not
+    finite", or that it is never made.
     """
 
     step: int
@@ -237,8 +226,7 @@ class Report:
     findings: Symptoms
     checkpoint: Path | None
     picture: Path
-    what: str = "is not finite"
-    """What the step is; of one whose loss and gradients are finite, why it is told all the same."""
+    what: str
 
     @property
     def site(self) -> str:
@@ -264,53 +252,3 @@ class NonFinite(FloatingPointError):
     def __init__(self, report: Report):
         super().__init__(str(report))
         self.report = report
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a model was called with, and under which random state and autocast."""
-
-    args: tuple
-    kwargs: dict
-    random: Tensor
-    casts: dict
-
-    @classmethod
-    def now(cls, model: nn.Module, args: tuple, kwargs: dict) -> Call:
-        kind = next((weight.device.type for weight in model.parameters()), "cpu")
-        casts = dict(device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind))
-        return cls(args, kwargs, torch.get_rng_state(), casts)
-
-
-def replay(model: nn.Module, given: Call, seed: Tensor | None, loss: float) -> Pass:
-    """A batch as `diagnose` looks at it, with the same weights, autocast and dropout masks (those of the CPU; on a GPU
-    dropout draws anew). seed: the gradient that the model's output had; loss: what it was then. The gradients behind a
-    finite pass tell nothing where it is the loss that is not finite."""
-    seen = Pass(places_of(model), None)
-    with as_it_was(), left_as_found(model), seen.open(model), torch.enable_grad():
-        torch.set_rng_state(given.random)
-        with torch.autocast(**given.casts), eagerly():
-            output = model(*given.args, **given.kwargs)
-        seen.end_forward(loss)
-        value = getattr(output, "loss", None)
-        if not isinstance(value, Tensor):
-            value = next((t for t in tensors_in(output) if t.requires_grad), None)
-        whole = seen.first is None and math.isfinite(loss)
-        if whole and value is not None and (seed is not None or value.numel() == 1):
-            learns = [weight for weight in model.parameters() if weight.requires_grad]
-            torch.autograd.grad(value, learns, grad_outputs=seed, allow_unused=True)
-    return seen
-
-
-def step_findings(model: nn.Module, seen: Pass | None, lost: list[str], loss: float, why: str) -> Symptoms:
-    """What is wrong at a step: with weights that are lost, by name; else with the batch that was run again, if it shows
-    anything. why: it does not."""
-    weights = [dict(weight=name, nonfinite=1.0) for name in lost]
-    if lost or seen is None or not (seen.first or seen.first_gradient or seen.huge):
-        seen, loss = Pass(), 0.0 if lost or why else loss
-    else:
-        own = model.named_parameters()
-        weights = [dict(weight=name, nonfinite=0.0, highest=float(weight.max())) for name, weight in own]
-    frames = pd.DataFrame(seen.rows, columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS)
-    seats, skipped = sites_for_norms(model), [why] * bool(why)
-    return findings_of(*frames, seen.first, seen.first_gradient, loss, skipped, seats, seen.largest)

@@ -33,7 +33,6 @@ DROPOUTS = nn.modules.dropout._DropoutNd
 TRANSPARENT = (nn.Identity, nn.Flatten, nn.Unflatten, DROPOUTS)
 ACTIVATIONS = re.compile(r"^(Relu|LeakyRelu|Gelu|Silu|Tanh|Sigmoid|Elu|Hardswish|Hardtanh|Softplus|Mish|PRelu|Thresh)")
 WEIGHTED = re.compile(r"^(Convolution|MkldnnConvolution|SlowConv|ThnnConv|Addmm|Mm|Bmm|Linear)")
-PADS = re.compile(r"^(ConstantPad|ReflectionPad|ReplicationPad)")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -61,10 +60,8 @@ def takes_batch_statistics(module: nn.Module, kind: str) -> bool:
 @dataclass
 class Ran:
     """A norm as it ran. made_by: the operation behind its input ("" = the model's input); before: the one behind that;
-    source: the module that did it, if one did; behind: the same, looked through activations; adds: its input is a sum;
-    skips: the norm whose output is that sum's residual stream, so that the stream passes through a norm; empty: the
-    share of the positions that are zero in every channel; masked: it was told the lengths of its rows; node:
-    autograd's, of its output."""
+    behind: the module that made it, looked through activations; sum_of: autograd's nodes of the parts, if its input is
+    a sum; node: that of its output."""
 
     path: str
     module: nn.Module
@@ -72,12 +69,8 @@ class Ran:
     shape: tuple[int, ...]
     made_by: str
     before: str
-    source: str
     behind: str
-    adds: bool
-    skips: object
-    empty: float
-    masked: bool
+    sum_of: list
     node: object = None
 
 
@@ -101,8 +94,13 @@ def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object]
     def entered(path: str, module: nn.Module, given: list) -> None:
         x = first_tensor(given)
         if path in kinds and x is not None:
-            masked = isinstance(module, Norm) and any(isinstance(more, Tensor) for more in given[1:])
-            result.seen.append(_look(path, module, kinds, x, made, masked))
+            node = _through(x.grad_fn, made)
+            parts = [_through(part, made) for part in _inputs(node)]
+            behind = made.get(_through(node, made, ACTIVATIONS), "")
+            sum_of = parts if _name(node).startswith("AddBackward") else []
+            before = _name(parts[0]) if parts else ""
+            ran = Ran(path, module, kinds[path], tuple(x.shape), _name(node), before, behind, sum_of)
+            result.seen.append(ran)
 
     def left(path: str, module: nn.Module, output: object) -> None:
         node = getattr(first_tensor(output), "grad_fn", None)
@@ -134,62 +132,25 @@ def _through(node, made: dict, also: re.Pattern | None = None):
 
 
 def _inputs(node) -> list:
-    return [part for part, _ in node.next_functions if part is not None]
+    return [] if node is None else [part for part, _ in node.next_functions if part is not None]
 
 
 def _name(node) -> str:
     return "" if node is None else node.name()
 
 
-def _look(path: str, module: nn.Module, kinds: dict, x: Tensor, made: dict, masked: bool) -> Ran:
-    node = _through(x.grad_fn, made)
-    parts = [_through(part, made) for part in _inputs(node)] if node is not None else []
-    adds = _name(node).startswith("AddBackward")
-    skips = [part for part in parts if made.get(part) in kinds and _feeds(part, [p for p in parts if p is not part])]
-    behind = made.get(_through(node, made, ACTIVATIONS), "")
-    before = _name(parts[0]) if parts else ""
-    return Ran(path, module, kinds[path], tuple(x.shape), _name(node), before, made.get(node, ""), behind,
-               adds, skips[0] if adds and skips else None, _empty(x, module), masked)  # fmt: skip
-
-
-def _feeds(source, nodes: list) -> bool:
-    """Whether the output of a node goes into any of these. What was made before it is not searched."""
-    seen, first = set(), source._sequence_nr()
-    while nodes:
-        node = nodes.pop()
-        if node is source:
-            return True
-        if node is not None and node not in seen and node._sequence_nr() > first:
-            seen.add(node)
-            nodes += _inputs(node)
-    return False
-
-
 def behind_sums(trace: Trace) -> list[Ran]:
-    """The norms, call by call, that the residual stream passes through: each stands behind a sum, and is the residual
-    path of the next sum, or the last of such a chain."""
-    skipped = {ran.skips for ran in trace.seen if ran.skips is not None}
-    return [ran for ran in trace.seen if ran.skips is not None or (ran.adds and ran.node in skipped)]
+    """The norms, call by call, that the residual stream passes through: each stands behind a sum, and is itself a part
+    of the next sum, or the last of such a chain."""
+    summed = [ran for ran in trace.seen if ran.sum_of]
+    parts = {part for ran in summed for part in ran.sum_of} & {ran.node for ran in summed}
+    return [ran for ran in summed if ran.node in parts or parts & {*ran.sum_of}]
 
 
 def channels_of(norm: nn.Module) -> int | None:
     """The number of channels that a norm has a statistic or a weight for; None if it does not say."""
     sizes = (getattr(norm, name, None) for name in ("num_features", "num_channels", "d"))
     return next((n for n in sizes if isinstance(n, int)), None)
-
-
-def channel_axis(norm: nn.Module, shape: tuple[int, ...]) -> int:
-    """The axis of the channels: 1 as in torch, or the last, as in this kit and where the sizes say so."""
-    torchs = not isinstance(norm, Norm) and len(shape) > 1 and channels_of(norm) in (shape[1], None)
-    return 1 if torchs else -1
-
-
-def _empty(x: Tensor, norm: nn.Module) -> float:
-    """The share of the positions of (B, C, …) or (B, …, C) that are zero in all of at least two channels."""
-    axis = channel_axis(norm, tuple(x.shape))
-    if x.dim() < 3 or x.shape[axis] < 2:
-        return 0.0
-    return float((x.detach() == 0).all(axis).float().mean())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

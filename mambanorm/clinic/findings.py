@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.basics.text import plural
-from mambanorm.clinic.passing import BACKWARD, FLOAT32_SQUARE, LARGEST, First, named
 from mambanorm.diagnostics import growth
 
 SEVERITIES = ("serious", "warning", "note")
@@ -34,15 +33,16 @@ OUTLIER = 300.0
 """Largest magnitude by RMS above which a site is told to hold outliers; of normal values it is 5 or 6."""
 STRETCHED = 10.0
 """By what factor a σ₁ may exceed the median of the same weight in all layers."""
-HIGHEST_LOG = math.log(3.4e38)
 NOTHING = 1.2e-7
 """Share of a state that float32 no longer sees beside 1."""
-DELTA_BIAS = r"(?:dt_proj\.bias|dt_bias|dt_projs_bias)$"
-LOWEST_BIAS, HIGHEST_BIAS = -16.0, 10.0
-"""Of Δ's bias, outside which it is the bias that is told: e⁻¹⁶ is NOTHING."""
-JUMP = 1.0
-"""Decades between two layers above which, and above half of all growth, it is this layer that is told."""
+SMALL = 80.0
+"""Magnitude of what goes into a module up to which NaN is hardly an overflow: e⁸⁹ leaves float32."""
+FLOAT16 = 65504.0
+"""The largest number that it holds."""
 LOST = "it holds non-finite weights already: go back to an earlier checkpoint; mn.watch keeps the last finite one"
+SPOILT = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
+BACKWARD = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
+"""What to try where only gradients are not finite."""
 GROWTH, SPECTRA = "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)"
 FAILURES = "notebook 07, failures (H9)"
 
@@ -95,6 +95,56 @@ class Symptoms(list[Symptom]):
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._lines)
 
 
+@dataclass(frozen=True)
+class First:
+    """The first non-finite value. where: path of the module, ":input" behind it for its input, or a site of one of this
+    kit's blocks. site, depth: as in the table, "" and 0 for a tensor that is no site. before: what came just before it
+    and was finite, "" if nothing did; before_max: its largest magnitude; before_site: the site that it is, or "". nan:
+    it is NaN, and not infinite alone."""
+
+    where: str
+    site: str = ""
+    depth: int = 0
+    before: str = ""
+    before_max: float = math.nan
+    before_site: str = ""
+    nan: bool = False
+
+    @property
+    def told(self) -> str:
+        found = f"the first non-finite value of the forward pass is {named(self.site, self.depth, self.where)}"
+        if self.before:
+            before = named("", 0, self.before)
+            found += f"; just before it {before} is finite, its largest magnitude {self.before_max:.3g}"
+        return found
+
+    @property
+    def told_backward(self) -> str:
+        """`told` of a first_gradient."""
+        at = named(self.site, self.depth, self.where)
+        found = f"the forward pass is finite; of the backward pass the gradient of {at} is the first that is not"
+        if self.before:
+            found += f", behind that of {named('', 0, self.before)} (largest {self.before_max:.3g})"
+        return found
+
+    @property
+    def look_at(self) -> str:
+        """What to look at where no norm would help: at the data, or at code that makes NaN of small values; else ""."""
+        if self.where == ":input":
+            return "look at the data: the model's input is not finite"
+        in_a_mixer = {self.site, self.before_site} & {*SCANNED, *BEHIND_SCAN}
+        if in_a_mixer or not (self.nan and self.before_max < SMALL):
+            return ""
+        small = f"NaN, and nothing just before it is above {self.before_max:.3g}, too small for an overflow"
+        return f"{small}: look for log or sqrt of a number below 0 or 0/0 there; clamp the argument or add an eps"
+
+
+def named(site: str, depth: int, where: str) -> str:
+    """A place in words: `scan of layer 3 (blocks.2.scan)`, or its path alone."""
+    where = {"": "the model's output", ":input": "the model's input"}.get(where, where)
+    return f"{site} of layer {depth} ({where})" if site else where
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # the rules of a diagnosis
 
@@ -108,61 +158,33 @@ def findings_of(
     skipped: Sequence[str] = (),
     seats: Sequence[str] = (),
     largest: Mapping[str, float] | None = None,
-    buffers: Sequence[dict] = (),
+    spoilt: Sequence[str] = (),
 ) -> Symptoms:
     """All that the rules find in the frames of a Diagnosis, the worst first. seats: where insert_norm could put a norm
-    into this model. largest: the largest magnitude at each module, sites or not. buffers: `describe_buffer` of each, as
-    they were before the pass."""
-    lost, spoilt = list(_lost_weights(weights)), list(_lost_buffers(buffers, first))
-    depth, dead = _dead(table, weights, seats)
-    found = [*lost, *spoilt, *_decay(weights), *dead]
-    if not lost and not any(_inside(finding.where, first) for finding in spoilt):
+    into this model. largest: the largest magnitude at each module, sites or not (None = at the sites alone). spoilt:
+    buffers that were not finite before the pass."""
+    depth, dead = _dead(table, seats)
+    found = [*_lost(weights, spoilt), *dead]
+    if not (weights.nonfinite > 0).any() and not spoilt:
         found += non_finite(first, first_gradient, loss, first and _norm_before(first, seats), FAILURES)
     if dead:  # what such a Δ does to the layers behind it is no finding of its own
         table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
-    found += _room(table, {} if dead else largest or {}, seats)
-    found += [*_growth(table, seats), *_outliers(table), *_flow(table), *_stretched(weights)]
-    return Symptoms(found, skipped, "measured in")
+        largest = None
+    found += [*_room(table, largest, seats), *_growth(table, seats), *_outliers(table), *_flow(table)]
+    return Symptoms([*found, *_stretched(weights)], skipped, "measured in")
 
 
-def _lost_weights(weights: pd.DataFrame) -> Iterator[Symptom]:
+def _lost(weights: pd.DataFrame, spoilt: Sequence[str]) -> Iterator[Symptom]:
     lost = weights[weights.nonfinite > 0]
     if len(lost):
         first = lost.weight.iloc[0]
         found = f"{len(lost)} of {plural(len(weights), 'weight')} are not finite, {first} the first of them"
         yield Symptom("serious", first, f"{found}; what made them so cannot be seen any more", LOST, FAILURES)
+    for name in spoilt:
+        yield Symptom("serious", name, f"the buffer {name} is not finite before the pass begins", SPOILT, FAILURES)
 
 
-def _lost_buffers(buffers: Sequence[dict], first: First | None) -> Iterator[Symptom]:
-    """Buffers that hold NaN or infinity. −∞ is how masks are written, and one infinite number how a lowest value
-    begins: the first counts in running statistics, the second also in the module where values stop being finite."""
-    for facts in buffers:
-        name, size = facts["buffer"], facts["size"]
-        running = name.rpartition(".")[2].startswith("running_")
-        told = facts["nan"] + facts["inf"] + (facts["minus_inf"] if running else 0)
-        if told and (facts["nan"] or running or size > 1 or _inside(name, first)):
-            kind = "NaN" if facts["nan"] else "infinity"
-            found = f"the buffer {name} holds {kind} ({told} of {plural(size, 'value')}) before the pass begins"
-            mend = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
-            yield Symptom("serious", name, found, mend, FAILURES)
-
-
-def _inside(buffer: str, first: First | None) -> bool:
-    """Whether a buffer belongs to the module that made the first non-finite value."""
-    return first is not None and (not first.inside or buffer.startswith(f"{first.inside}."))
-
-
-def _decay(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """A = −exp(A_log) is computed in float32, whatever the model's type: above 88.7 it is infinite."""
-    far = weights[weights.weight.str.contains(r"(?:^|\.)A_logs?$") & (weights.highest > HIGHEST_LOG)]
-    if len(far):
-        row = far.iloc[0]
-        found = f"{row.weight} reaches {row.highest:.3g}, and A = −exp(A_log) is infinite in float32 above "
-        found += f"{HIGHEST_LOG:.1f}; so in {plural(len(far), 'layer')}"
-        yield Symptom("serious", row.weight, found, "a lower rate, at least for A_log, or clip_grad_norm_", FAILURES)
-
-
-def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]]:
+def _dead(table: pd.DataFrame, seats: Sequence[str]) -> tuple[int, list[Symptom]]:
     """The first layer whose state keeps nothing from one position to the next, or takes nothing in, in every channel:
     its depth, 0 if there is none, and what is found."""
     made = table[table["where"].str.contains(r"(?:^|\.)(?:decay|step_size)$") & (table.nonfinite == 0)]
@@ -170,8 +192,7 @@ def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> t
     if not len(dead):
         return 0, []
     row = dead.iloc[0]
-    inside = row["where"].removesuffix(row.site)
-    where = f"{inside}step_size"
+    where = row["where"].removesuffix(row.site) + "step_size"
     most = f"{'0' if row.max_abs == 0 else f'at most {row.max_abs:.2g}'} in every channel, at every position"
     found = f"{named('step_size', row.depth, where)}: a dead state, in {plural(dead.depth.nunique(), 'layer')}. "
     if row.site == "decay":
@@ -179,11 +200,8 @@ def _dead(table: pd.DataFrame, weights: pd.DataFrame, seats: Sequence[str]) -> t
         found += f"Δ is {delta:.3g} (RMS), so that exp(ΔA) is {most}: the state forgets all that came before"
     else:
         found += f"Δ is {most}: nothing enters the state"
-    mend = _norm_for("step_size", seats)
-    bias = weights[weights.weight.str.startswith(inside) & weights.weight.str.contains(DELTA_BIAS)]
-    if len(bias) and not LOWEST_BIAS < (highest := bias.highest.iloc[0]) < HIGHEST_BIAS:
-        mend = f"{bias.weight.iloc[0]} reaches {highest:.3g}, and its softplus should lie in 0.001…0.1: an earlier "
-        mend += "checkpoint, a lower rate for it, no weight decay on it"
+    mend = "look at Δ's bias first, whose softplus should lie in 0.001…0.1: an earlier checkpoint, or a lower rate and "
+    mend += f"no weight decay for it; else {_norm_for('step_size', seats)}"
     return int(row.depth), [Symptom("serious", where, found, mend, FAILURES)]
 
 
@@ -227,53 +245,34 @@ def _norm_for(site: str, seats: Sequence[str]) -> str:
     return "a norm before it, a lower rate, or clip_grad_norm_"
 
 
-def _room(table: pd.DataFrame, largest: Mapping[str, float], seats: Sequence[str]) -> Iterator[Symptom]:
-    """The first site or module beyond float16, or, where there is one, the first near what a square can hold."""
-    places = {where: (size, "", 0) for where, size in largest.items()}
-    for _, row in table.iterrows():
-        if not places.get(row["where"], (0.0, "", 0))[0] > row.max_abs:  # several sites may share a tensor
-            places[row["where"]] = row.max_abs, row.site, row.depth
-    most = max((size for size, *_ in places.values()), default=0.0)
-    limit = FLOAT32_SQUARE if most > FLOAT32_SQUARE else LARGEST["float16"]
-    beyond = {where: told for where, told in places.items() if told[0] > limit}
-    if not beyond:
-        return
-    size = next(iter(beyond.values()))[0]
-    same = [(where, told) for where, told in beyond.items() if told[0] == size]  # one tensor: a module's, and a site
-    where, (_, site, depth) = next((pair for pair in same if pair[1][1]), same[0])
-    found = f"{named(site, depth, where)} reaches {size:.3g}, "
-    if limit == FLOAT32_SQUARE:
-        found += "whose square leaves float32, so that a mean square of it is infinite, and a norm of it puts out 0"
-        yield Symptom("serious", where, found, _norm_for(site, seats), GROWTH)
-        return
-    found += f"the first of {plural(len(beyond), 'place')} beyond float16's {limit:,.0f}; the largest is {most:.3g}"
-    yield Symptom("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
+def _room(table: pd.DataFrame, largest: Mapping[str, float] | None, seats: Sequence[str]) -> Iterator[Symptom]:
+    """The first site or module beyond float16."""
+    sites = {row["where"]: row for _, row in table.sort_values("max_abs").iterrows()}  # several may share a tensor
+    sizes = {where: row.max_abs for where, row in sites.items()} if largest is None else largest
+    beyond = [where for where, size in sizes.items() if size > FLOAT16]
+    if beyond:
+        same = [where for where in beyond if sizes[where] == sizes[beyond[0]]]  # one tensor: a module's, and a site
+        where = next((where for where in same if where in sites), beyond[0])
+        site, depth = (sites[where].site, sites[where].depth) if where in sites else ("", 0)
+        found = f"{named(site, depth, where)} reaches {sizes[where]:.3g}, the first of {plural(len(beyond), 'place')} "
+        found += f"beyond float16's {FLOAT16:,.0f}; the largest is {max(sizes[where] for where in beyond):.3g}"
+        yield Symptom("warning", where, found, f"bfloat16 or float32 there; or {_norm_for(site, seats)}", GROWTH)
 
 
 def _growth(table: pd.DataFrame, seats: Sequence[str]) -> Iterator[Symptom]:
     """RMS over depth of the residual stream, or of what stands for it."""
     site = next((site for site in STREAM if (table.site == site).any()), None)
-    if site is None:
-        return
     rms = table[table.site == site].groupby("depth").rms.max().dropna()
     if len(rms) < 4:
         return
-    facts, told = growth(rms), rms
+    facts = growth(rms)
     with np.errstate(divide="ignore", invalid="ignore"):
-        decades = np.log10(rms / rms.iloc[0])
-    if not (facts["decades_per_8"] > GROWS and decades.iloc[-1] > GROWS * len(rms) / 8):
-        return
-    steps = decades.diff()
-    leaps = steps.max() > max(JUMP, decades.iloc[-1] / 2)
-    if leaps:
-        told = rms.loc[: steps.idxmax()].iloc[-2:]
-    grown = math.log10(told.iloc[-1] / told.iloc[0])
-    word = "leaps" if leaps else "grows"
-    found = f"the RMS of {site} {word} by {grown:.1f} decades over {plural(len(told), 'layer')}, "
-    found += f"from {told.iloc[0]:.3g} in layer {told.index[0]} to {told.iloc[-1]:.3g} in layer {told.index[-1]}"
-    found += "" if leaps else f" ({facts['law']})"
-    where = table[(table.site == site) & (table.depth == told.index[-1])].iloc[0]["where"]
-    yield Symptom("warning", where, found, _norm_for(site, seats), GROWTH)
+        grown = np.log10(rms.iloc[-1] / rms.iloc[0])
+    if facts["decades_per_8"] > GROWS and grown > GROWS * len(rms) / 8:
+        found = f"the RMS of {site} grows by {grown:.1f} decades over {plural(len(rms), 'layer')}, "
+        found += f"from {rms.iloc[0]:.3g} in layer {rms.index[0]} to {rms.iloc[-1]:.3g} in layer {rms.index[-1]} "
+        where = table[(table.site == site) & (table.depth == rms.index[-1])].iloc[0]["where"]
+        yield Symptom("warning", where, f"{found}({facts['law']})", _norm_for(site, seats), GROWTH)
 
 
 def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
@@ -290,8 +289,6 @@ def _outliers(table: pd.DataFrame) -> Iterator[Symptom]:
 def _flow(table: pd.DataFrame) -> Iterator[Symptom]:
     """Gradients that vanish or explode on their way back through the layers."""
     site = next((site for site in STREAM if table[table.site == site].grad_rms.notna().any()), None)
-    if site is None:
-        return
     rms = table[table.site == site].groupby("depth").grad_rms.max()
     if len(rms) < LAYERS or not (rms.iloc[-1] > 0 and math.isfinite(rms.iloc[0])):
         return

@@ -25,7 +25,6 @@ from mambanorm.clinic import checks_of_behaviour as behaviour
 from mambanorm.clinic.checks_of_behaviour import most_groups
 from mambanorm.clinic.exam import (
     ACTIVATIONS,
-    PADS,
     SOFTMAX,
     WEIGHTED,
     Exam,
@@ -33,18 +32,13 @@ from mambanorm.clinic.exam import (
     behind_sums,
     channels_of,
     norms_of,
-    takes_batch_statistics,
     trace,
     twin_of,
 )
 from mambanorm.clinic.findings import Symptom, Symptoms
 from mambanorm.diagnostics.recording import as_it_was, call, check_targets, first_tensor
-from mambanorm.norms.base import Norm
 
-NAMES = {"GN": "GroupNorm", "LN": "LayerNorm", "RMSN": "RMSNorm", "IN": "InstanceNorm"}
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-PADDED = 0.02
-"""Share of empty positions from which padding is worth a word."""
 
 
 def small_batches(exam: Exam) -> Iterator[Symptom]:
@@ -146,42 +140,21 @@ def discriminator(exam: Exam) -> Iterator[Symptom]:
 
 
 def groups(exam: Exam) -> Iterator[Symptom]:
-    """Norms with a statistic over one or two values, and GroupNorm with one channel in each group."""
-    for path, module, kind in norms_of(exam.model):
-        ran = exam.ran(path)
-        values = values_of(module, kind, ran and ran.shape)
-        g, c = getattr(module, "num_groups", 0), channels_of(module)
-        if values == 1 or (values == 2 and kind != "RMSN"):
-            left = "only which of the two is larger" if values == 2 else "their sign" if kind == "RMSN" else "nothing"
-            found = f"each statistic is taken over {plural(values, 'value')}: {left} is left of them, whatever goes in"
-            yield Symptom("serious", path, found, "fewer groups, or a norm over all channels", NAMES[kind])
-        elif g > 1 and g == c:
-            found = f"{g} groups of one channel each: this is InstanceNorm"
-            mend = f"fewer groups, such as {most_groups(c)}, or say InstanceNorm"
-            yield Symptom("note", path, found, mend, NAMES[kind])
-
-
-def values_of(module: nn.Module, kind: str, shape: tuple[int, ...] | None) -> int | None:
-    """Over how many values of a row a GN, an LN, an RMSN or an IN takes a statistic; None if that cannot be told."""
-    own = isinstance(module, Norm)  # (B, L, D); torch has (B, C, …)
-    if kind in ("LN", "RMSN"):
-        return module.d if own else math.prod(getattr(module, "normalized_shape", ())) or None
-    if kind not in ("GN", "IN") or not shape:
-        return None
-    groups = getattr(module, "groups", None) or getattr(module, "num_groups", None)
-    positions = math.prod(shape[1:-1] if own else shape[2:])
-    return positions if kind == "IN" else channels_of(module) // groups * positions
-
-
-def padding(exam: Exam) -> Iterator[Symptom]:
-    """BatchNorm straight behind padding: the zeros enter its statistics."""
-    embeddings = {p for p, m in exam.model.named_modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
-    for ran in exam.trace.seen:
-        padded = PADS.match(ran.made_by) or ran.source in embeddings or "pad" in ran.source.lower()
-        if takes_batch_statistics(ran.module, ran.kind) and padded and ran.empty > PADDED and not ran.masked:
-            found = f"{100 * ran.empty:.0f} % of the positions under the statistics are padding"
-            mend = "pad behind the norm, let convolutions pad, or leave padding out (lengths= in this kit's norms)"
-            yield Symptom("warning", ran.path, found, mend, "Batch Normalization")
+    """torch's GroupNorm with a statistic over one or two values, or with one channel in each group."""
+    for path, norm in exam.model.named_modules():
+        if isinstance(norm, nn.GroupNorm):
+            ran, g, c = exam.ran(path), norm.num_groups, norm.num_channels
+            values = c // g * math.prod(ran.shape[2:]) if ran else math.inf
+            if values <= 2:
+                left = "nothing" if values == 1 else "only which of the two is larger"
+                found = (
+                    f"each statistic is taken over {plural(values, 'value')}: {left} is left of them, whatever goes in"
+                )
+                yield Symptom("serious", path, found, "fewer groups, or a norm over all channels", "GroupNorm")
+            elif g > 1 and g == c:
+                found = f"{g} groups of one channel each: this is InstanceNorm"
+                mend = f"fewer groups, such as {most_groups(c)}, or say InstanceNorm"
+                yield Symptom("note", path, found, mend, "GroupNorm")
 
 
 CHECKS = {
@@ -196,8 +169,7 @@ CHECKS = {
     "check 10: pre-norm": deep_post_norm,
     "when not to: the output layer": norm_on_the_output,
     "GAN: the discriminator": discriminator,
-    "groups, and statistics over one or two values": groups,
-    "BatchNorm: padding": padding,
+    "GroupNorm: the groups": groups,
 }
 """Line of the guide → check."""
 NO_GRAPH = "what stands before and behind each norm: the output has no graph (is there a torch.no_grad in the model?)"

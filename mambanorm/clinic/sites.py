@@ -1,8 +1,8 @@
-"""Which tensor of a model is which site.
+"""Which tensor of a model is which site, and one pass through a model that looks at them.
 
     places_of(model, sites)    the places to look at: from the model's family, or from patterns of module names
-    layers_of(model)           its layers, by depth
-    mixers_of(model)           its Mamba mixers of other houses, by depth
+    layers_of, mixers_of       its layers, and its Mamba mixers of other houses, by depth
+    Pass                       the pass: the places in numbers, and the first value that is not finite
 
 A Mamba mixer is known by what it is made of, whoever wrote it: Mamba-1 (transformers' Mamba, Falcon-Mamba and Jamba,
 mamba-ssm's) has in_proj, x_proj, dt_proj and out_proj; Mamba-2 in_proj, norm and out_proj. A site is the input or the
@@ -22,12 +22,15 @@ This kit's own blocks show all of SITES (arms.py) by themselves, and decay besid
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,13 +38,21 @@ from torch import Tensor, nn
 from mambanorm.arms import SITES
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
-from mambanorm.diagnostics import blocks_of
+from mambanorm.clinic.findings import First
+from mambanorm.diagnostics.recording import blocks_of, describe, inspected, sample, tensors_in
 from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 
 SIDES = ("input", "output")
 MAMBA_1, MAMBA_2 = {"in_proj", "x_proj", "dt_proj", "out_proj"}, {"in_proj", "norm", "out_proj"}
 NORM_NAMES = ("norm", "input_layernorm")
-"""What the norm before the mixer is called in transformers and mamba-ssm, and in Jamba."""
+"""Of the norm before the mixer, in transformers and mamba-ssm, and in Jamba."""
+EDGES = np.arange(-60, 61, 2)
+"""Of the histograms, as powers of two: about 1e-18 to 1e18. What is smaller or larger counts at the ends."""
+LARGEST = {name: torch.finfo(getattr(torch, name)).max for name in ("float16", "bfloat16")}
+HISTOGRAMS = ["histogram", "grad_histogram"]
+COLUMNS = ("depth", "site", "layer", "where", "rms", "max_abs", "p999", "kurtosis", "nonfinite", "room_float16",
+           "room_bfloat16", "grad_rms", "grad_max_abs", "grad_nonfinite", *HISTOGRAMS)  # fmt: skip
+"""Of Pass.rows."""
 INNER_NORMS = {"dt_layernorm": "dt_norm", "b_layernorm": "B_norm", "c_layernorm": "C_norm"}
 
 
@@ -113,14 +124,13 @@ def places_of(model: nn.Module, sites: Mapping[str, str] | Iterable[str] | None 
         found = list(_of_leaves(model))
     if sites is None:
         return found
-    wanted = (sites,) if isinstance(sites, str) else tuple(sites)
     own = [TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks_of(model)]
     known = list(dict.fromkeys([*(site for block in own for site in block), *(place.site for place in found)]))
     known += ["decay"] if "step_size" in known and "decay" not in known else []
-    for site in wanted:
+    for site in sites:
         if site not in known:
             raise unknown(f"site of {type(model).__name__}", site, known)
-    return [place for place in found if place.site in wanted]
+    return [place for place in found if place.site in sites]
 
 
 def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
@@ -139,10 +149,8 @@ def matching(model: nn.Module, site: str, pattern: str) -> list[Place]:
     found = [name for name in names if rule.fullmatch(name)]
     if not found:
         near = get_close_matches(path, [*names, *map(_general, names)], n=3, cutoff=0.3) or names[:3]
-        raise ValueError(
-            f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest are "
-            f"{', '.join(dict.fromkeys(near))}; * stands for one part of a path"
-        )
+        told = f"no module of {type(model).__name__} matches {pattern!r} (site {site!r}); the nearest are "
+        raise ValueError(f"{told}{', '.join(dict.fromkeys(near))}; * stands for one part of a path")
     return [Place(site, depth, name, name, side or "output") for depth, name in enumerate(found, 1)]
 
 
@@ -209,12 +217,6 @@ def step_size(mixer: nn.Module, dt: Tensor) -> Tensor:
     return F.softplus(F.linear(dt, weight.to(dt.dtype), bias.to(dt.dtype)))
 
 
-def decay_place(depth: int, layer: str, path: str, block: nn.Module) -> Place:
-    """The decay of one of this kit's own blocks, beside its step_size at `path`."""
-    own = f"{layer}.decay".lstrip(".")
-    return Place("decay", depth, layer, path, made=lambda delta: decay(block, delta), own_path=own)
-
-
 def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
     """exp(ΔA) of the state that forgets most slowly, in Δ's shape (…, L, channels): of N states never more than one
     stands in memory. In float32 at least. Of an image block Δ holds its four directions one after the other."""
@@ -224,3 +226,125 @@ def decay(mixer: nn.Module, delta: Tensor) -> Tensor:
     slowest = (slowest.amin(-1) if slowest.dim() > 1 else slowest).view(-1, 1, 1, delta.shape[-1])
     groups = delta.detach().to(wide).unflatten(0, (len(slowest), -1))
     return torch.exp(-groups * slowest).flatten(0, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the pass
+
+
+class Pass:
+    """Looks at the input and the output of every module, and at every site of this kit's blocks, in the order of
+    execution, while `open` is entered. Before the backward pass `end_forward` is to be called.
+
+    first: of the forward pass; first_gradient: of the backward pass; None if all is finite. largest: where → the
+    largest magnitude that a site or the output of a module has had there. rows: one a place and call, histograms among
+    them; what is made of a tensor (Place.made) has no gradient. places: what is described, of this kit's blocks
+    own_sites (None = all).
+
+    −inf alone is how masks are written. So a tensor whose non-finite values are all −inf counts as the first only where
+    what is seen next is not finite either, or the loss is not.
+    """
+
+    def __init__(self, places: Iterable[Place] = (), own_sites: Iterable[str] | None = ()):
+        self.first: First | None = None
+        self.first_gradient: First | None = None
+        self.largest: dict[str, float] = {}
+        self.rows: list[dict] = []
+        self.own_sites = own_sites
+        self.places: dict[str, list[Place]] = {}
+        for place in places:
+            self.places.setdefault(place.seen_at, []).append(place)
+        self._before = self._gradient_before = ("", math.nan, "")
+        self._held: First | None = None  # a mask, or the first
+        self._forward = True
+        self._on_tensors: list = []
+
+    @contextmanager
+    def open(self, model: nn.Module) -> Iterator[None]:
+        self.model = model
+        entered = lambda path, _module, given: self._see_all(f"{path}:input", given)  # noqa: E731
+        left = lambda path, _module, output: self._see_all(path, output)  # noqa: E731
+        try:
+            with inspected(model, at=self._at, entered=entered, left=left):
+                yield
+        finally:
+            for hook in self._on_tensors:  # a weight that went in as a tensor would keep its hook
+                hook.remove()
+
+    def end_forward(self, loss: float) -> None:
+        """What runs from here on is not seen: a checkpointed layer computes its values again on the way back."""
+        self._forward = False
+        if self.first is None and not math.isfinite(loss):
+            self.first = self._held
+
+    def _at(self, name: str, depth: int, site: str, value: Tensor) -> None:
+        path = f"{name}.{site}".lstrip(".")
+        own = [Place(site, depth, name, path)]
+        if site == "step_size":
+            made = partial(decay, self.model.get_submodule(name))
+            own.append(Place("decay", depth, name, path, made=made, own_path=f"{name}.decay".lstrip(".")))
+        wanted = [place for place in own if self.own_sites is None or place.site in self.own_sites]
+        self._look(path, value, wanted, site, depth)
+
+    def _see_all(self, where: str, given: object) -> None:
+        for index, value in enumerate(value for value in tensors_in(given) if value.is_floating_point()):
+            self._look(where, value, [place for place in self.places.get(where, ()) if place.index == index])
+
+    def _look(self, where: str, value: Tensor, places: list[Place], site: str = "", depth: int = 0) -> None:
+        """Judges a tensor and describes its places; it is named after the first of them that is not finite."""
+        if not self._forward or not value.numel():
+            return
+        size = float(value.detach().abs().max())
+        for place in places:
+            if place.made is None and (math.isfinite(size) or not part_of(value, place).isfinite().all()):
+                site, depth = place.site, place.depth
+                break
+        self._judge(where, value, size, site, depth)
+        rows = [(place, self._row(place, value)) for place in places]
+        self.rows += [row for _, row in rows]
+        for place, row in rows:
+            self.largest.setdefault(place.where, row["max_abs"])
+
+        def see_gradient(grad: Tensor) -> None:
+            largest = float(grad.abs().max())
+            if self.first_gradient is None and not math.isfinite(largest):
+                self.first_gradient = First(where, site, depth, *self._gradient_before)
+            self._gradient_before = where, largest, site
+            for place, row in rows:
+                if place.made is None:
+                    facts = describe(part := part_of(grad, place))
+                    row |= {f"grad_{name}": facts[name] for name in ("rms", "max_abs", "nonfinite")}
+                    row["grad_histogram"] = histogram(part)
+
+        if value.requires_grad and torch.is_grad_enabled():
+            self._on_tensors.append(value.register_hook(see_gradient))
+
+    def _judge(self, where: str, value: Tensor, largest: float, site: str, depth: int) -> None:
+        if math.isfinite(largest):
+            if not where.endswith(":input"):  # of what goes in most comes out of another, and the rest may be a mask
+                self.largest[where] = max(self.largest.get(where, 0.0), largest)
+            self._before, self._held = (where, largest, site), None
+        elif self.first is None:
+            found = self._held or First(where, site, depth, *self._before, nan=math.isnan(largest))
+            mask = not math.isnan(largest) and float(value.detach().max()) < math.inf
+            self.first, self._held = (None, found) if mask else (found, None)
+
+    def _row(self, place: Place, value: Tensor) -> dict:
+        part = part_of(value, place)
+        facts = dict(depth=place.depth, site=place.site, layer=place.layer, where=place.where) | describe(part)
+        with np.errstate(divide="ignore"):
+            facts |= {f"room_{name}": float(np.log2(top) - np.log2(facts["max_abs"])) for name, top in LARGEST.items()}
+        return facts | {"histogram": histogram(part), "grad_rms": math.nan, "grad_histogram": None}
+
+
+def part_of(value: Tensor, place: Place) -> Tensor:
+    """The channels of a place, or what is made of them."""
+    part = value.detach() if place.channels is None else value.detach()[..., slice(*place.channels)]
+    return part if place.made is None else place.made(part)
+
+
+def histogram(value: Tensor) -> np.ndarray:
+    """Counts of |v| between the powers of two of EDGES; zeros and non-finite values are left out."""
+    flat = sample(value).abs().double().cpu().numpy()
+    powers = np.log2(flat[(flat > 0) & np.isfinite(flat)])
+    return np.histogram(np.clip(powers, EDGES[0], EDGES[-1]), bins=EDGES)[0]

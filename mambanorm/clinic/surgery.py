@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 import torch
@@ -121,16 +122,16 @@ def _seats_in_blocks(model: nn.Module, site: str, name: str, options: dict) -> l
     for path, block in blocks:
         if (standing := block.arm.sites.get(site, "None")) != "None":
             raise ValueError(f"{site} of {path} has a norm already, {standing}: choose another of {', '.join(known)}")
-    place = site if site in ("n1", "n2") else f"more.{site}"
-    return [_seat_in_block(f"{path}.{place}".lstrip("."), block, site, name, options) for path, block in blocks]
 
+    def new(block: Block) -> nn.Module:
+        return block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype)
 
-def _seat_in_block(path: str, block: Block, site: str, name: str, options: dict) -> Seat:
-    def put(module: nn.Module) -> Callable[[], None]:
+    def put(block: Block, module: nn.Module) -> Callable[[], None]:
         before = block.put_norm(site, "None" if isinstance(module, Keeping) else name, module)
         return lambda: block.put_norm(site, "None", before)
 
-    return Seat(path, lambda: block.new_norm(site, name, options).to(block.A_log.device, block.A_log.dtype), put)
+    place = site if site in ("n1", "n2") else f"more.{site}"
+    return [Seat(f"{path}.{place}".lstrip("."), partial(new, block), partial(put, block)) for path, block in blocks]
 
 
 def _seats_in_mixers(model: nn.Module, site: str, name: str, options: dict) -> list[Seat]:

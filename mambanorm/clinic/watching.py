@@ -10,10 +10,10 @@ its traces in the buffers (a BN's running statistics), and these are put back; t
 last finite step, at no cost. Only where the step before made the weights themselves infinite is the last copy written
 instead. A loop may catch NonFinite and go on: the step was not made, and the next is watched.
 
-What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients and one of the
-weights that are vectors (Δ's bias is one), a copy of the buffers, one wait for the device. What it keeps: those numbers
-of the last `ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a
-copy of the weights in main memory, made every `every` steps.
+What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
+buffers, one wait for the device, and one more for each batch before the last. What it keeps: those numbers of the last
+`ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a copy of the
+weights in main memory, made every `every` steps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from torch import Tensor, nn
 from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
 from mambanorm.basics.text import plural
-from mambanorm.clinic.diagnosis import Call, NonFinite, Report, check_loss, replay, step_findings
-from mambanorm.clinic.passing import First, Pass, named
-from mambanorm.clinic.sites import layers_of
-from mambanorm.diagnostics.recording import first_tensor, norm_of, tensors_in
+from mambanorm.clinic.diagnosis import WEIGHTS, NonFinite, Report, check_loss
+from mambanorm.clinic.findings import First, findings_of, named
+from mambanorm.clinic.sites import COLUMNS, Pass, layers_of, places_of
+from mambanorm.clinic.surgery import sites_for_norms
+from mambanorm.diagnostics.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
 
 PATIENCE = 5
 """Batches in a row that are not finite and that no step follows, after which a GradScaler is not waited for longer."""
@@ -54,9 +55,8 @@ def watch(
     a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
     the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
     GradScaler it sees the scaled gradients of the steps that the scaler makes; where it makes none, five batches in a
-    row that are not finite raise NonFinite from the model's next call. A step whose loss and gradients are finite is
-    stopped too where a layer or a weight holds values whose squares leave float32. Of accumulated gradients all are
-    looked at, and the last batch alone is run again to find where it began.
+    row that are not finite raise NonFinite from the model's next call. Of accumulated gradients all are looked at, and
+    the last batch alone is run again to find where it began.
 
     ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
     main memory, once. TypeError for what is no module or optimizer; ValueError for a size or folder that cannot be, and
@@ -122,25 +122,21 @@ class Watched:
         self.report: Report | None = None
         self.step = 0
         self._hooks: list = []
-        self._unmade: list[Tensor] = []  # a number for each batch since the last step, not finite if one in it is not
+        self._unmade = 0  # batches in a row that are not finite and that no step has followed
         self._kept: tuple[int | None, dict[str, Tensor]] = (None, {})
         self._buffers: dict[str, Tensor] = {}
-        self._infinite: set[str] = set()  # buffers that hold −inf by design
-        self._by_design: set[int] = set()  # layers whose output is infinite and finds nothing wrong, as behind a mask
         self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
         self._forget()
 
     def _forget(self) -> None:
-        self._call: Call | None = None
+        self._call: tuple[tuple, dict, Tensor, dict] | None = None  # arguments, random state, autocast
         self._seed = self._loss = None
-        self._seen: Pass | None = None
+        self._seen = Pass()
         self._outputs: dict[int, tuple[Tensor, int]] = {}
         self._gradients: dict[int, Tensor] = {}
 
     def __enter__(self) -> Watched:
         hooks = self._hooks
-        self._vectors = [weight for weight in self.model.parameters() if weight.requires_grad and weight.dim() == 1]
-        self._infinite = {name for name, value in self.model.named_buffers() if not value.isfinite().all()}
         hooks.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
         hooks += [layer.register_forward_hook(self._layer_hook(i)) for i, (_, layer) in enumerate(self.layers)]
         hooks.append(self.model.register_forward_hook(self._end))
@@ -169,32 +165,32 @@ class Watched:
         if self._call is not None and not self._between and self.optimizer is not None:
             self._note_unmade()
         self._forget()
-        self._call = Call.now(self.model, args, kwargs)
+        kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
+        casts = dict(device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind))
+        self._call = args, kwargs, torch.get_rng_state(), casts
         if self._between:  # all buffers, since torch's BN writes without a trace
             self._buffers = {name: value.detach().clone() for name, value in self.model.named_buffers()}
             self._between = False
 
     def _note_unmade(self) -> None:
         """A batch that no step has followed: gradients are accumulated, or a GradScaler skips its steps, for ever if
-        the loss stays NaN. Of a loss that nobody told, its gradient: infinite it may be by the scale, NaN it is not."""
-        sizes = [norm for norm, _ in self._outputs.values()]
-        if self._loss is not None:
-            sizes = [self._loss]
-        elif self._seed is not None:
-            sizes.append(norm_of(self._seed).nan_to_num(nan=math.nan, posinf=0.0))
-        if not sizes:
+        the loss stays NaN. Where nobody told the loss, the layers' outputs are looked at."""
+        sizes = [norm for norm, _ in self._outputs.values()] if self._loss is None else [self._loss]
+        here = [size.float().reshape(()).to(sizes[0].device) for size in sizes]
+        finite = not here or bool(torch.stack(here).isfinite().all())
+        self._unmade = 0 if finite else self._unmade + 1
+        if self._unmade < PATIENCE:
             return
-        self._unmade.append(torch.stack([size.float().reshape(()).to(sizes[0].device) for size in sizes]).sum())
-        if len(self._unmade) < PATIENCE:
-            return
-        sums, told = torch.stack(self._unmade).tolist(), self._told  # one wait for the device in so many batches
-        self._unmade.clear()
-        if not any(map(math.isfinite, sums)) and (not math.isfinite(told) or self._run_again()[0]):
-            self.step += 1
-            self._remember(told if self._loss is not None else math.nan, math.nan)
-            self.report = self._write_report(f"is not made, {PATIENCE} batches in a row are not finite")
-            self.step -= 1
-            raise NonFinite(self.report)
+        self._unmade = 0
+        if self._loss is None:
+            self._run_again()
+            if self._first is None:  # as behind a mask
+                return
+        self.step += 1
+        self._remember(math.nan if self._loss is None else self._told, math.nan)
+        self.report = self._write_report(f"is not made, {PATIENCE} batches in a row are not finite")
+        self.step -= 1
+        raise NonFinite(self.report)
 
     def _remember(self, loss: float, grad_norm: float) -> None:
         seen = dict(outputs=self._outputs, gradients=self._gradients)
@@ -206,12 +202,8 @@ class Watched:
             if self._again or value is None or not value.requires_grad:  # or an evaluation in between, or frozen
                 return
             self._outputs[i] = norm_of(value.detach()), value.numel()
-
-            def see_gradient(grad: Tensor) -> None:
-                self._gradients[i] = norm_of(grad)
-
             if not value.is_leaf:  # a layer that hands out a weight: the hook would stay on it
-                value.register_hook(see_gradient)
+                value.register_hook(lambda grad: self._gradients.__setitem__(i, norm_of(grad)))
 
         return see
 
@@ -234,26 +226,18 @@ class Watched:
         """To be called between backward and the optimizer's step, which does so by itself where it was given one.
         The report of this step, None if it is finite."""
         self.step, self._between = self.step + 1, True
-        self._unmade.clear()
+        self._unmade = 0
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
         sizes = [norm_of(grad, torch.float64) for grad in grads]  # in float64, where no square of float32 overflows
-        told = [torch.tensor(math.nan) if self._loss is None else self._loss]
-        told += [size for size, _ in self._outputs.values()] + [torch.nn.utils.get_total_norm(self._vectors)]
+        told = torch.tensor(math.nan) if self._loss is None else self._loss
         where = next((size.device for size in sizes), None)
-        numbers = torch.stack([number.reshape(()).to(where, torch.float64) for number in [*sizes, *told]]).tolist()
-        grad_norm, (loss, *outputs) = math.hypot(*numbers[: len(grads)]), numbers[len(grads) :]  # one wait for all
+        numbers = torch.stack([number.reshape(()).to(where, torch.float64) for number in [*sizes, told]])
+        *norms, loss = numbers.tolist()  # one wait for all
+        grad_norm = math.hypot(*norms)
         self._remember(loss, grad_norm)
-        lost = self._loss is not None and not math.isfinite(loss)
-        what = "is not finite" if lost or not math.isfinite(grad_norm) else ""
-        huge = {i for i, size in enumerate(outputs) if not math.isfinite(size)} - self._by_design
-        if huge and not what:
-            if self._run_again()[0] is None:
-                self._by_design |= huge
-            else:
-                what = "is finite, but holds values whose squares leave float32"
-        if what:
-            self.report = self._write_report(what)
+        if not math.isfinite(grad_norm) or (self._loss is not None and not math.isfinite(loss)):
+            self.report = self._write_report("is not finite")
             self.step -= 1  # it is not made
             return self.report
         if (self.step - 1) % self.every == 0:
@@ -264,15 +248,15 @@ class Watched:
         """The state dict without what modules keep in it besides tensors."""
         return {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
 
-    def _lost(self, state: dict[str, Tensor]) -> list[str]:
-        return [name for name, value in state.items() if name not in self._infinite and not value.isfinite().all()]
+    def _lost(self) -> list[str]:
+        return [name for name, weight in self.model.named_parameters() if not weight.isfinite().all()]
 
     def _keep(self) -> None:
         """Copies weights, and buffers from before this batch, to main memory, into that of the copy before; a state
         that is not finite, as of a row of an embedding that no batch reads, never replaces a finite copy."""
-        state = self._tensors()
-        state |= {name: kept for name, kept in self._buffers.items() if name in state}
-        if not self._lost(state):
+        if not self._lost():
+            state = self._tensors()
+            state |= {name: kept for name, kept in self._buffers.items() if name in state}
             _, copies = self._kept
             for name, tensor in state.items():
                 copies.setdefault(name, torch.empty_like(tensor, device="cpu")).copy_(tensor)
@@ -301,46 +285,66 @@ class Watched:
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
-        state = self._tensors()
-        lost = self._lost(state)
-        first, backward, why = (First(lost[0]), False, "") if lost else self._run_again()
-        after, state = self._kept if lost else (self.step - 1, state)
+        lost, why, self._seen = self._lost(), "", Pass()
+        if lost:
+            (after, state), first = self._kept, First(lost[0])
+        else:
+            (after, state), why = (self.step - 1, self._tensors()), self._run_again()
+            first = self._first
         checkpoint, picture = (self.folder / f"step-{self.step:06d}{end}" for end in (".safetensors", ".png"))
-        if state:
-            with replacing(
-                checkpoint
-            ) as temporary:  # tied weights under each of their names, so that it loads as it is
-                save_tensors(
-                    temporary,
-                    {
-                        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-                        for key, value in state.items()
-                    },
-                )
+        if state:  # tied weights under each of their names, so that it loads as it is
+            whole = dict(memory_format=torch.contiguous_format)
+            with replacing(checkpoint) as temporary:
+                save_tensors(temporary, {name: value.detach().cpu().clone(**whole) for name, value in state.items()})
         steps, layers = self.steps, self.by_layer
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} {what}"
         write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
-        findings = step_findings(self.model, self._seen, lost, self._told, why)
-        return Report(
-            self.step, after, first, backward, steps, layers, findings, checkpoint if state else None, picture, what
-        )
+        seen, weights = self._seen, [dict(weight=name, nonfinite=1.0) for name in lost]
+        frames = (pd.DataFrame(seen.rows if first else [], columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS))
+        findings = findings_of(
+            *frames, seen.first, seen.first_gradient,
+            0.0 if lost or why else self._told, [why] * bool(why), sites_for_norms(self.model), seen.largest,
+        )  # fmt: skip
+        backward = first is not None and first is seen.first_gradient
+        checkpoint = checkpoint if state else None
+        return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture, what)
 
     @property
     def _told(self) -> float:
         """The loss of the last batch, 0 if nobody told it."""
         return 0.0 if self._loss is None else float(self._loss)
 
-    def _run_again(self) -> tuple[First | None, bool, str]:
-        """What `replay` finds: the first non-finite value, or else the first whose square leaves float32; whether it is
-        a gradient; and why there is none. The weights are to be saved whatever the model's code raises."""
-        self._again, self._seen = True, None
+    def _run_again(self) -> str:
+        """Looks at the last batch as `diagnose` does, with the same weights, autocast and dropout masks (those of the
+        CPU; on a GPU dropout draws anew). Returns why where it began is not known, or "". The weights are to be saved
+        whatever the model's code raises."""
+        self._again, self._seen = True, Pass(places_of(self.model), None)
         try:
-            self._seen = seen = self._call and replay(self.model, self._call, self._seed, self._told)
+            with as_it_was(), left_as_found(self.model), self._seen.open(self.model), torch.enable_grad():
+                self._both_ways()
         except Exception as error:
-            return None, False, f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
+            self._seen = Pass()
+            return f"where it began: the batch runs no second time, {type(error).__name__}: {error}"
         finally:
             self._again = False
-        first = seen and (seen.first or seen.first_gradient or seen.huge)
-        backward = first is not None and first is seen.first_gradient
-        return first, backward, NOT_MET if first is None and math.isfinite(self._told) else ""
+        return NOT_MET if self._first is None and math.isfinite(self._told) else ""
+
+    def _both_ways(self) -> None:
+        """Forward, and backward from the gradient that the output had, which tells nothing where the loss is lost."""
+        args, kwargs, random, casts = self._call
+        torch.set_rng_state(random)
+        with torch.autocast(**casts), eagerly():
+            output = self.model(*args, **kwargs)
+        self._seen.end_forward(self._told)
+        value = getattr(output, "loss", None)
+        if not isinstance(value, Tensor):
+            value = next((t for t in tensors_in(output) if t.requires_grad), None)
+        whole = self._seen.first is None and math.isfinite(self._told)
+        if whole and value is not None and (self._seed is not None or value.numel() == 1):
+            learns = [weight for weight in self.model.parameters() if weight.requires_grad]
+            torch.autograd.grad(value, learns, grad_outputs=self._seed, allow_unused=True)
+
+    @property
+    def _first(self) -> First | None:
+        return self._seen.first or self._seen.first_gradient

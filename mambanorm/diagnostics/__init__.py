@@ -1,12 +1,10 @@
 """Looking inside: hooks in, data out. Nothing here trains, plots or prints.
 
-    recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model;
-                    describe: a tensor in numbers;   any model on any batch
-    growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
-    weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
-                    what a NormSelector chooses
-
-Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
+recording.py    inspected: the one inspector by hooks;   record_sites: every site of every block of a running model;
+                describe: a tensor in numbers;   any model on any batch
+growth.py       token_norms, the data of Figure 9, and the law by which outputs grow
+weights.py      WeightLog, the data of Figures 9 and 10 and of Appendix B while a model trains; spectra, norms;
+                what a NormSelector chooses
 """
 
 from mambanorm.diagnostics.growth import (
@@ -33,7 +31,6 @@ from mambanorm.diagnostics.weights import (
     singular_values,
     spectra,
     spectrum_at,
-    spectrum_facts,
     spectrum_spread,
 )
 
@@ -63,7 +60,6 @@ __all__ = [
     "singular_values",
     "spectra",
     "spectrum_at",
-    "spectrum_facts",
     "spectrum_spread",
     "token_norms",
 ]

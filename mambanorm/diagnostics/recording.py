@@ -66,7 +66,7 @@ def inspected(
     hooks, observed = [], []
     for path, module in model.named_modules():
         if entered is not None:
-            hook = partial(_hand_on, entered, path)
+            hook = lambda module, args, named, path=path: entered(path, module, [*args, *named.values()])  # noqa: E731
             hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         if left is not None:
             hooks.append(module.register_forward_hook(lambda module, _args, out, path=path: left(path, module, out)))
@@ -82,14 +82,6 @@ def inspected(
             hook.remove()
         for module, observer in observed:
             module.observer = observer
-
-
-def _hand_on(entered: Callable, path: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-    entered(path, module, [*args, *kwargs.values()])
-
-
-def _sites_of(block: BLOCKS) -> tuple[str, ...]:
-    return (*(TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES), "selector")
 
 
 class Recorder:
@@ -150,7 +142,8 @@ def record_sites(model: nn.Module, sites: str | Iterable[str] = ALL_SITES) -> It
             "nothing to record: a Mamba language model of mamba-ssm or transformers becomes one of this kit by "
             "load_mamba_checkpoint(model.state_dict())"
         )
-    there = {site for _, block in blocks for site in _sites_of(block)}
+    kinds = (TRANSFORMER_SITES if isinstance(block, TransformerBlock) else SITES for _, block in blocks)
+    there = {"selector"}.union(*kinds)
     if not there & {*sites}:
         raise unknown(f"site of {type(model).__name__}", ", ".join(sites), [s for s in ALL_SITES if s in there])
     recorder = Recorder(sites)

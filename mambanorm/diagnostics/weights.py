@@ -5,7 +5,7 @@
     part_norms, mixture_moves          L2 norms of a block's parts; how far NormVary's weights got
     selector_weights, SelectorLog      what a NormSelector chooses, by layer, class and position, and while it trains
 
-Glossary: σ_i singular values, stable rank ‖W‖_F²/σ_1², effective rank exp(entropy of σ_i/Σσ).
+Glossary: σ_i singular values.
 """
 
 from __future__ import annotations
@@ -70,19 +70,6 @@ def marchenko_pastur(shape: tuple[int, int], std: float) -> tuple[float, float]:
     """Smallest and largest singular value to expect of a random matrix whose entries have this std (large sizes)."""
     rows, columns = shape
     return tuple(float(std * abs(np.sqrt(rows) + sign * np.sqrt(columns))) for sign in (-1, 1))
-
-
-def spectrum_facts(sigma: np.ndarray) -> dict[str, float]:
-    """σ_1, Frobenius norm, stable rank and effective rank (exp of the entropy) from singular values."""
-    total = sigma.sum()
-    share = sigma[sigma > 0] / total if total > 0 else np.array([1.0])
-    frobenius = float(np.sqrt(np.sum(sigma**2)))
-    return dict(
-        sigma_1=float(sigma[0]),
-        frobenius=frobenius,
-        stable_rank=(frobenius / sigma[0]) ** 2 if sigma[0] > 0 else np.nan,
-        effective_rank=float(np.exp(-np.sum(share * np.log(share)))),
-    )
 
 
 def sigma_history(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
