@@ -41,7 +41,7 @@ from mambanorm.study.experiments import (
 )
 from mambanorm.study.tables import check_frame
 from mambanorm.training.grid import base_config
-from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
 from mambanorm.training.recorded_results import best_rate
 
 Setting = tuple[tuple[str, Any], ...]
@@ -97,7 +97,7 @@ def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0)
 def shared_rows(task: str, scale: str) -> str:
     """ "one test text", "one test set" or "one pool of rows", of which alone an interval over seeds then speaks; ""
     where each seed makes rows of its own. As the task's shape tells it, else by looking at two seeds."""
-    if task in LANGUAGE_TASKS:
+    if task in TEXTS:
         return "one test text"
     import torch  # here: what is needed of a claim can be told without it
 

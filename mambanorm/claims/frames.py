@@ -13,7 +13,7 @@ import pandas as pd
 
 from mambanorm.claims.claim import CORRUPTED, SMALLEST_BITS
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
-from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, TEXTS
 
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role", "lr")
 FACTS = ("status", "test_accuracy", "best_val_accuracy", "chance")
@@ -89,7 +89,7 @@ def _check_texts(runs: pd.DataFrame) -> None:
     guessing by frequency tells one text from another."""
     if "chance_loss" not in runs:
         return
-    for task in LANGUAGE_TASKS:
+    for task in TEXTS:
         losses = runs.chance_loss[runs.task == task].dropna().round(6).unique()
         if len(losses) > 1:
             known = ", ".join(f"{loss:.6f}" for loss in sorted(losses))

@@ -19,7 +19,7 @@ from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
 from mambanorm.training.grid import base_config, check_names, check_seeds, grid, unique
-from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, VISION_TASKS
+from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
 from mambanorm.training.recorded_results import at_own_rates
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
@@ -64,7 +64,7 @@ def site_runs(
     scale: str, tasks: Sequence[str] = ("digits",), seeds: int | Iterable[int] | None = None
 ) -> list[RunConfig]:
     """Every norm at every site at one learning rate, and RMSN at every site of a language model; [] without a task."""
-    tasks_of = ((site_arms(), tasks), (site_arms(["RMSN"]), LANGUAGE_TASKS if tasks else []))
+    tasks_of = ((site_arms(), tasks), (site_arms(["RMSN"]), TEXTS if tasks else []))
     return [config for arms, of in tasks_of for config in grid(arms, of, scale=scale, seeds=seeds)]
 
 
@@ -371,7 +371,7 @@ def study(
         "13_beyond": lambda: (
             site_runs(scale, first, seeds)
             if small == scale
-            else runs(GATED_ARMS, [*whole[:1], *(LANGUAGE_TASKS if whole else ())])
+            else runs(GATED_ARMS, [*whole[:1], *(TEXTS if whole else ())])
         ),
     }
     return Plan(made_when_asked)

@@ -17,7 +17,7 @@ from mambanorm.basics.settings import SCALES
 from mambanorm.tasks import small  # importing a task registers it: these first
 
 # isort: split
-from mambanorm.tasks import breakfast, imagenet, images, imdb, listops, pathfinder, pydoc, tabular
+from mambanorm.tasks import breakfast, glyphs, imagenet, images, imdb, listops, pathfinder, pydoc, tabular
 from mambanorm.tasks.base import BadData, Lazy, Shape, Split, TaskData
 from mambanorm.tasks.registry import TASKS, Task, check_task, load_task, prepare_task, register_task
 
@@ -32,6 +32,7 @@ __all__ = [
     "TaskData",
     "breakfast",
     "check_task",
+    "glyphs",
     "imagenet",
     "images",
     "imdb",

@@ -23,6 +23,9 @@ from torch import Tensor
 
 from mambanorm.basics.checks import WHOLE, check_size, shown
 
+IGNORED = -100
+"""The label of a position that has none, where others of its row have one: torch's cross_entropy leaves it out."""
+
 
 class BadData(ValueError):
     """Data that no model can learn from, or that do not fit together; `load_task` adds the task's name."""
@@ -59,7 +62,8 @@ class Split:
 
     inputs: (n, L) token ids, stored as uint8, 0 = padding; or (n, L, F) float32; or images (n, H, W, C), float32 or
     bytes 0…255, which `batch` returns as -1…1. A `Lazy` stands for a tensor that would be too large.
-    labels: (n,) int64; or one for each position of token ids, (n, L) int64; or real-valued targets (n, T) float32.
+    labels: (n,) int64; or one for each position of token ids, (n, L) int64, IGNORED where there is none to be told; or
+    real-valued targets (n, T) float32.
     lengths: (n,) int64, or None where every row has all L positions, as images always have.
     Smaller whole numbers become int64. BadData where the three do not fit together or are no tensors of numbers.
     """
@@ -118,6 +122,11 @@ class Split:
         """Whether each position of a row has a label of its own, such as the next token."""
         whole = self.labels.dtype in WHOLE
         return whole and self.labels.dim() == 2 and self.labels.shape == self.inputs.shape
+
+    @property
+    def told(self) -> Tensor:
+        """The labels that there are: (n,), of positions all those that are not IGNORED."""
+        return self.labels[self.labels != IGNORED] if self.per_position else self.labels
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -223,7 +232,7 @@ class TaskData:
             return
         if split.is_regression:
             raise BadData(f"labels of the {name} split are real values: name them, targets=('load in kWh/m²', …)")
-        _check_range(f"labels of the {name} split", split.labels, self.n_classes)
+        _check_range(f"labels of the {name} split", split.told, self.n_classes)
         if split.per_position != self.per_position:
             raise BadData(f"labels of the {name} split and of train are not of one kind: one a row, or one a position")
         if self.per_position and self.n_classes != self.vocab_size:
@@ -260,8 +269,8 @@ class TaskData:
         """
         if self.targets:
             return 0.0
-        guess = torch.bincount(self.train.labels.flatten()).argmax()
-        return float((self.test.labels == guess).double().mean())
+        guess = torch.bincount(self.train.told).argmax()
+        return float((self.test.told == guess).double().mean())
 
     @property
     def chance_loss(self) -> float | None:
@@ -272,8 +281,8 @@ class TaskData:
         """
         if not self.per_position:
             return None
-        counts = torch.bincount(self.train.labels.flatten(), minlength=self.n_classes).double() + 1
-        return float(-(counts / counts.sum()).log()[self.test.labels].mean())
+        counts = torch.bincount(self.train.told, minlength=self.n_classes).double() + 1
+        return float(-(counts / counts.sum()).log()[self.test.told].mean())
 
 
 def _check_range(what: str, values: Tensor, n: int) -> None:

@@ -7,15 +7,20 @@
   linear model reaches 32 %, an MLP 68, a GRU 91, a CNN 94, people 96 (Greydanus & Kobak 2024, Figure 2). Each run's
   seed draws 5,000 new curves, so that no two seeds share a row and differences between seeds are those of the whole
   experiment. `mnist1d_published`: the 5,000 curves of the published data set (the generator's own seed, 42), the same
-  for every seed. Of the 4,000 to train on, an eighth is validation. The generator is the authors' (PyPI `mnist1d`). It
-  standardises all 5,000 curves at once, test rows included, by two numbers.
+  for every seed. Of the 4,000 to train on, an eighth is validation. `curves`: as `mnist1d`, with 2,000 more rows for
+  validation and test each seed, so that the noise of the test rows is small beside that of training. The generator is
+  the authors' (PyPI `mnist1d`). It standardises all curves at once, test rows included, by two numbers.
 - `level`: is the mean of a sequence far from zero? A row is noise around a level m, drawn evenly from −1…1; its mean is
   m exactly. It belongs to class 1 where |m| > ½, half of all rows. Nothing but the mean tells the classes apart, and no
   straight line through it does: a norm that subtracts each channel's mean over the sequence must lose (notebook 03).
+- `mqar`: associative recall with many queries a row, as the field tests what a state can hold. A row shows PAIRS keys,
+  each followed by its value, then QUERIES of these keys in a random order; the label at a query is the value of its
+  key, and nothing else has a label. Pairs are drawn anew in every row, so nothing but the row tells the answer.
 
 Sources: Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
 doi:10.24432/C50P49; the 1,797 images of its test part come with scikit-learn. Greydanus & Kobak (2024), Scaling Down
-Deep Learning with MNIST-1D, ICML, arXiv:2011.14439. `level` is ours.
+Deep Learning with MNIST-1D, ICML, arXiv:2011.14439. Arora et al. (2024), Zoology, ICLR, arXiv:2312.04927 (MQAR). `level` is
+ours.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import numpy as np
 import torch
 
 from mambanorm.basics.settings import Later, has
-from mambanorm.tasks.base import Shape, Split, TaskData
+from mambanorm.tasks.base import IGNORED, Shape, Split, TaskData
 from mambanorm.tasks.files import cached_table, data_folder
 from mambanorm.tasks.registry import register_task
 
@@ -95,9 +100,14 @@ def _sizes(task: str, scale: str) -> tuple[int, int, int]:
     return small if scale == "smoke" else large
 
 
-ROWS = {"mnist1d": ((140, 20, 40), (3_500, 500, 1_000)), "level": ((40, 20, 20), (1_200, 300, 600))}
-LENGTH = {"mnist1d": 40, "level": 32}
-CLASSES = {"mnist1d": 10, "level": 2}
+ROWS = {
+    "mnist1d": ((140, 20, 40), (3_500, 500, 1_000)),
+    "curves": ((140, 20, 40), (3_500, 2_000, 4_000)),
+    "level": ((40, 20, 20), (1_200, 300, 600)),
+    "mqar": ((64, 16, 32), (20_000, 1_000, 2_000)),
+}
+LENGTH = {"mnist1d": 40, "curves": 40, "level": 32}
+CLASSES = {"mnist1d": 10, "curves": 10, "level": 2}
 PUBLISHED_SEED = 42
 DRAWING = threading.Lock()  # MNIST-1D's generator draws from the process's random numbers
 
@@ -114,21 +124,22 @@ def _data(task: str, scale: str, x: torch.Tensor, y: torch.Tensor) -> TaskData:
     return TaskData(*(Split(*part) for part in parts), n_classes=CLASSES[task], in_features=1)
 
 
-def _mnist1d(name: str, title: str, fresh: bool) -> None:
+def _mnist1d(name: str, title: str, fresh: bool, rows: str = "mnist1d") -> None:
     @register_task(
         name,
         title=f"MNIST-1D: digit-like curves of 40 points, {title}",
         source="Greydanus & Kobak (2024), arXiv:2011.14439; PyPI mnist1d",
-        shape=partial(_shape, "mnist1d", fresh),
+        shape=partial(_shape, rows, fresh),
     )
     def load_mnist1d(scale: str, seed: int) -> TaskData:
-        """5,000 curves (smoke: 200) that the seed draws, or the published seed: inputs (n, 40, 1) float32, labels 0…9,
-        the authors' test rows last."""
-        x, y = curves(sum(_sizes("mnist1d", scale)), seed if fresh else PUBLISHED_SEED)
-        return _data("mnist1d", scale, torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64))
+        """5,000 or 9,500 curves (smoke: 200) that the seed draws, or the published seed: inputs (n, 40, 1) float32,
+        labels 0…9, the authors' test rows last."""
+        x, y = curves(sum(_sizes(rows, scale)), seed if fresh else PUBLISHED_SEED)
+        return _data(rows, scale, torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64))
 
 
 _mnist1d("mnist1d", "new ones for each seed", fresh=True)
+_mnist1d("curves", "new ones for each seed, 4,000 to test", fresh=True, rows="curves")
 _mnist1d("mnist1d_published", "the published ones", fresh=False)
 
 
@@ -175,3 +186,36 @@ def load_level(scale: str, seed: int) -> TaskData:
     level = 2 * torch.rand(n, 1, generator=generator) - 1
     noise = torch.randn(n, LENGTH["level"], generator=generator)
     return _data("level", scale, level + noise - noise.mean(1, keepdim=True), (level[:, 0].abs() > 0.5).long())
+
+
+# ---------------------------------------------------------------------------------------------- associative recall
+
+PAIRS, QUERIES = 4, 16  # of a row, which has 2 · PAIRS + QUERIES positions
+KEYS, VALUES = 8, 8  # from which each row draws its own
+
+
+def _mqar_shape(scale: str) -> Shape:
+    train, *held_out = _sizes("mqar", scale)
+    size, rows = KEYS + VALUES, dict(held_out=tuple(held_out), train_rows=train)
+    return Shape(size, 2 * PAIRS + QUERIES, vocab_size=size, per_position=True, reshuffled=True, fresh=True, **rows)
+
+
+@register_task(
+    "mqar",
+    title="MQAR: which value went with this key? (associative recall, a label at each query)",
+    source="after Arora et al. (2024), Zoology, ICLR, arXiv:2312.04927",
+    shape=_mqar_shape,
+)
+def load_mqar(scale: str, seed: int) -> TaskData:
+    """20,000 / 1,000 / 2,000 rows (smoke: 64 / 16 / 32) that the seed draws: ids (n, L), a key below KEYS; labels
+    (n, L), IGNORED but at the queries."""
+    sizes, generator = _sizes("mqar", scale), torch.Generator().manual_seed(seed)
+    n, vocabulary = sum(sizes), KEYS + VALUES
+    keys = torch.rand(n, KEYS, generator=generator).argsort(1)[:, :PAIRS]
+    values = torch.randint(KEYS, vocabulary, (n, PAIRS), generator=generator)
+    asked = torch.randint(PAIRS, (n, QUERIES), generator=generator)
+    shown = torch.stack([keys, values], 2).flatten(1)
+    inputs = torch.cat([shown, keys.gather(1, asked)], 1).to(torch.uint8)
+    labels = torch.cat([torch.full_like(shown, IGNORED), values.gather(1, asked)], 1)
+    parts = zip(inputs.split(sizes), labels.split(sizes), strict=True)
+    return TaskData(*(Split(*part) for part in parts), n_classes=vocabulary, vocab_size=vocabulary)

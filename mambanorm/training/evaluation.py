@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mambanorm.config import RunConfig
 from mambanorm.tasks import Split
-from mambanorm.tasks.base import Units
+from mambanorm.tasks.base import IGNORED, Units
 
 EVAL_BATCH = 64  # part of what a run is: in a larger batch some products round otherwise (listops, d_model 16)
 
@@ -56,8 +56,9 @@ def answers(logits: Tensor, labels: Tensor, units: Units | None) -> dict[str, Te
     guess = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
     if labels.dim() == 1:
         return dict(label=labels, predicted=guess, loss=F.cross_entropy(logits, labels, reduction="none"))
-    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L)
-    return dict(right=(guess == labels).float().mean(1), loss=loss.mean(1))
+    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # (B, L), 0 at IGNORED
+    told = (labels != IGNORED).sum(1)
+    return dict(right=(guess == labels).sum(1) / told, loss=loss.sum(1) / told)
 
 
 def accuracy(predictions: dict[str, np.ndarray]) -> float:

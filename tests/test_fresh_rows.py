@@ -1,0 +1,92 @@
+"""Tasks that draw new rows for each seed: glyphs, curves with many rows to test, associative recall."""
+
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm.claims.evidence import shared_rows
+from mambanorm.tasks import TASKS, glyphs, small
+from mambanorm.tasks.base import IGNORED, BadData, Split, TaskData
+from mambanorm.training.evaluation import answers
+
+NAMES = ("curves", "glyphs", "glyphs_images", "mqar")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_decides_its_rows_and_no_two_seeds_share_one(name):
+    one, again, other = (mn.load_task(name, "smoke", seed) for seed in (0, 0, 1))
+    assert one is again
+    assert shared_rows(name, "quick") == ""
+    rows = [{tuple(row.flatten().tolist()) for row in data.test.inputs} for data in (one, other)]
+    assert len(rows[0]) == len(one.test)
+    assert not rows[0] & rows[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_tell_the_data_without_making_them(name):
+    shape, data = TASKS[name].shape("smoke"), mn.load_task(name, "smoke", 0)
+    assert (shape.train_rows, *shape.held_out) == tuple(map(len, (data.train, data.val, data.test)))
+    same = ("n_classes", "vocab_size", "in_features", "in_channels", "patch", "per_position", "positions")
+    assert [getattr(shape, field) for field in same] == [getattr(data, field) for field in same]
+    assert sum(TASKS[name].shape("evening").held_out) >= 3_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_trains_on_them(name):
+    arm = "RMSN>SSM>RMSN" if name == "mqar" else "LN>SSM>LN"
+    result = mn.train(mn.base_config(name, "smoke", arm=arm, seed=3))
+    assert result.status == "ok"
+    assert 0 <= result.test_accuracy <= 1
+
+
+def test_glyphs_are_read_as_images_and_cell_by_cell():
+    images, cells = (mn.load_task(name, "smoke", 5).test for name in ("glyphs_images", "glyphs"))
+    assert torch.equal(images.labels, cells.labels)
+    lower_right_of_the_second_cell = images.inputs[:, 1, 3, 0]
+    assert torch.equal(cells.inputs[:, 1, 3], lower_right_of_the_second_cell)
+
+
+def test_each_glyph_has_ink_and_each_face_draws_it_otherwise():
+    ink = glyphs.masters()
+    assert ink.shape[:2] == (len(glyphs.CHARACTERS), 16)
+    assert (ink.amax((2, 3)) > 0.9).all()
+    assert not (ink[:, :, 0].any())
+    assert not (ink[:, :, -1].any())
+    assert not (ink[..., 0].any())
+    assert not (ink[..., -1].any())
+    assert len(ink.flatten(0, 1).unique(dim=0)) == ink.shape[0] * ink.shape[1]
+
+
+def test_rows_without_noise_are_told_by_the_nearest_master_far_more_often_than_by_chance(monkeypatch):
+    monkeypatch.setattr(glyphs, "NOISE", 0.0)
+    rows, labels = glyphs.draw(400, seed=1)
+    means = torch.nn.functional.interpolate(glyphs.masters().mean(1, keepdim=True), rows.shape[1:], mode="area")[:, 0]
+    like = torch.nn.functional.normalize(rows.flatten(1)) @ torch.nn.functional.normalize(means.flatten(1)).T
+    assert (like.argmax(1) == labels).float().mean() > 0.3  # chance is 0.05
+
+
+def test_a_query_is_labelled_with_the_value_that_stands_behind_its_key():
+    split = mn.load_task("mqar", "smoke", 2).test
+    for row, labels in zip(split.inputs.tolist(), split.labels.tolist(), strict=True):
+        shown, asked = row[: 2 * small.PAIRS], row[2 * small.PAIRS :]
+        value = dict(zip(shown[::2], shown[1::2], strict=True))
+        assert len(value) == small.PAIRS
+        assert set(labels[: 2 * small.PAIRS]) == {IGNORED}
+        assert [value[key] for key in asked] == labels[2 * small.PAIRS :]
+
+
+def test_positions_without_a_label_count_for_nothing():
+    labels = torch.tensor([[IGNORED, 1, 0], [2, IGNORED, IGNORED]])
+    logits = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0))
+    logits[0, 1, 1] = logits[1, 0, 2] = 9.0
+    logits[0, 2] = torch.tensor([0.0, 9.0, 0.0])
+    found = answers(logits, labels, None)
+    assert found["right"].tolist() == [0.5, 1.0]
+    told = torch.nn.functional.cross_entropy(logits[0, 1:], labels[0, 1:])
+    assert torch.isclose(found["loss"][0], told)
+    ids = torch.zeros(2, 3, dtype=torch.uint8)
+    data = TaskData(*[Split(ids, labels)] * 3, n_classes=3, vocab_size=3)
+    assert data.chance == pytest.approx(1 / 3)
+    assert data.chance_loss == pytest.approx(torch.tensor(3.0).log().item())
+    with pytest.raises(BadData, match="labels of the train split run from -1 to 2"):
+        TaskData(*[Split(ids, labels.clamp(min=-1))] * 3, n_classes=3, vocab_size=3)
