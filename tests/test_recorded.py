@@ -15,7 +15,7 @@ from benchmarks import replay
 from benchmarks.replay import ELSEWHERE
 from mambanorm import claims
 from mambanorm.basics.settings import ROOT
-from mambanorm.claims import protocol
+from mambanorm.claims import protocol, recording
 from mambanorm.claims.protocol import VERSION
 from mambanorm.cli.main import main
 from mambanorm.config import RunConfig
@@ -312,3 +312,14 @@ def test_the_verdicts_say_how_long_the_runs_behind_them_trained():
         assert line.endswith(f"epochs of {rows:,} rows")
         assert all(number in line for number in epochs), (line, epochs)
     assert "a few epochs" not in "".join(cell.source for cell in notebook.cells)
+
+
+def test_every_part_of_the_next_recording_has_runs_and_comes_before_shorter_ones():
+    """Version 11's tasks and seeds (PROTOCOL.md): no part is empty, which would end a recording."""
+    asked = recording.parts("evening", range(40, 52), ["curves", "glyphs", "glyphs_images", "mqar", "pydoc"])
+    names = [part.name for part in asked]
+    assert names[:5] == ["curves: H1, H2", "glyphs: H1, H2", "glyphs_images: H1, H2", "mqar: H1", "pydoc: H1"]
+    assert all(part.configs("evening", pd.DataFrame()) for part in asked)
+    assert {len(part.seeds) for part in asked if "H5" in part.claims or "H5s" in part.claims} == {8}
+    short = [bool(part.changes) for part in asked]
+    assert short == sorted(short)

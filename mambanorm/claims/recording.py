@@ -9,9 +9,10 @@ record_results      trains one part after the other and writes what is complete 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import CHECKOUT, KIT, default_scale
 from mambanorm.basics.text import plural
 from mambanorm.claims import hypotheses
-from mambanorm.claims.evidence import kind_of
+from mambanorm.claims.evidence import kind_of, tasks_of
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed, until_grown
 from mambanorm.claims.protocol import (
@@ -96,9 +97,8 @@ def parts(
 ) -> list[Part]:
     """What the recorded results of a scale hold (None = the environment's scale; the seeds and tasks of its plan).
 
-    At evening: each task's claims at all steps and at fewer; then the grid and §4.6; other sizes of the model; what
-    lies beyond the paper; the rest of language models, which takes hours; last, digits. At the other
-    scales: each task's claims, then the runs of the notebooks.
+    At evening: some claims on each task, then the next; the grid and §4.6; what lies beyond the paper; fewer steps;
+    other sizes of the model; last, digits. At the other scales: each task's claims, then the runs of the notebooks.
     """
     scale = default_scale() if scale is None else scale
     if scale == "evening":
@@ -115,41 +115,39 @@ def parts(
 
 
 def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -> list[Part]:
-    most, few, found = seeds or EVENING_SEEDS, seeds or GRID_SEEDS, []
+    most, found = seeds or EVENING_SEEDS, []
+    few = most[: len(GRID_SEEDS)]
     tasks = check_names("tasks", EVENING_TASKS if tasks is None else tasks)
     over = [task for task in tasks if task != CEILING_TASK]
-    late: list[Part] = []  # of language models, whose runs take hours
-    for task in over:
-        first, mine = _of_kind(FIRST_CLAIMS, task), []
-        for some in (_of_kind(numbers, task) for numbers in STEPWISE):
-            mine.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, most))
-        for share in reversed(BUDGETS[:-1]):
-            mine.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
-        now = 1 if kind_of(task) == "language" else len(mine)
-        found, late = found + mine[:now], late + mine[now:]
-    for task in over:
-        if whole := _of_kind(GRID, task):
-            found.append(Part(f"{task}: H5–H7", whole, task, few))
-        if task == inside_task("evening"):
-            found.append(Part(f"{task}: H9–H12", INSIDE, task, few))
+
+    def of_each(claims: Iterable[tuple[str, ...]], seeds: tuple[int, ...]) -> Iterator[Part]:
+        """Some claims on each task, then the next claims."""
+        for numbers, task in product(claims, over):
+            if some := _of_kind(numbers, task):
+                yield Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, seeds)
+
+    found += of_each(STEPWISE, most)
+    found += of_each([GRID], few)
+    inside = inside_task("evening")
+    found += [Part(f"{inside}: H9–H12", INSIDE, inside, few)] if inside in over else []
+    found += of_each(BEYOND, few)
+    for task, share in product(over, reversed(BUDGETS[:-1])):
+        first = _of_kind(FIRST_CLAIMS, task)
+        found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
     if "mnist1d" in tasks:
         quarter = at_budget("mnist1d", "evening", 1 / 4)
         for size in SIZES:
             name = ", ".join(f"{field} {value}" for field, value in size.items())
             found.append(Part(f"mnist1d, steps × 0.25, {name}", SIZED, "mnist1d", few, quarter | size))
-    for task in over:
-        for some in filter(None, (_of_kind(numbers, task) for numbers in BEYOND)):
-            found.append(Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, few))
-    found += late
     if CEILING_TASK in tasks:
         found.append(Part(f"{CEILING_TASK}, at their ceiling", CEILING, CEILING_TASK, few))
     return found
 
 
 def _of_kind(numbers: tuple[str, ...], task: str) -> tuple[str, ...]:
-    """The claims of these numbers about the task's kind; of language models there are few."""
-    known = CLAIMS | hypotheses.BEYOND
-    return tuple(name for number in numbers if (name := number + kind_of(task)[0]) in known)
+    """The claims of these numbers that are about the task; of language models there are few."""
+    known, asked = CLAIMS | hypotheses.BEYOND, (number + kind_of(task)[0] for number in numbers)
+    return tuple(name for name in asked if name in known and tasks_of(known[name], [task], "evening"))
 
 
 def manifest(

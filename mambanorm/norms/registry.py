@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,7 @@ from mambanorm.basics.checks import check_flag
 from mambanorm.basics.errors import NotRegistered, check_word, shown, unknown
 from mambanorm.basics.extensions import load_imports
 from mambanorm.norms.base import check_values
+from mambanorm.norms.behaviour import CHANNELS, contradiction, measured
 
 COMMON_OPTIONS: dict[str, Any] = {"eps": 1e-5, "affine": True, "groups": 4, "momentum": 0.1}
 """Options that every norm accepts (and uses where they mean something), so that two norms can share one set."""
@@ -39,6 +40,8 @@ class NormEntry:
     learnable: str
     use: str = ""
     """When it is the one to take, in a few words: for the sheet of the norms."""
+    doubt: str = ""
+    """In what it is not what it declares, where it was registered all the same."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -55,12 +58,23 @@ NORMS: dict[str, NormEntry] = {}
 
 
 def register_norm(
-    name: str, *, equation: str, source: str, axes: tuple[str, ...], causal: bool, learnable: str, use: str = ""
+    name: str,
+    *,
+    equation: str,
+    source: str,
+    axes: tuple[str, ...],
+    causal: bool,
+    learnable: str,
+    use: str = "",
+    check: bool = True,
 ):
-    """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS.
+    """Decorator: enters a factory `(d, **options) -> nn.Module` into NORMS, if the norm is what it declares.
 
-    ValueError if the name is taken or cannot be written in an arm, and for arguments of a wrong type: `causal="no"`
-    counts as true and would let a norm that sees the future into a language model.
+    A norm is tried first (behaviour.py). ValueError, with the position that shows it, for one that is declared causal
+    and looks ahead, takes other axes than it says, lets padding into its statistics, keeps from batch to batch what is
+    not in its state dict, or fails on (3, 6, 8) in float64; `check=False` registers it all the same, and pages that
+    name it say what was found. ValueError too if the name is taken or cannot be written in an arm, and for arguments
+    of a wrong type: `causal="no"` counts as true.
     """
     check_word("a norm's name", name)
     for what, text in (("equation", equation), ("source", source), ("learnable", learnable), ("use", use)):
@@ -75,10 +89,27 @@ def register_norm(
             raise ValueError(f"norm {name!r} is registered already: choose another name (taken: {', '.join(NORMS)})")
         if not callable(factory) or not inspect.signature(factory).parameters:
             raise ValueError(f"norm {name!r} needs a class or function of d, got {shown(factory)}")
-        NORMS[name] = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
+        entry = NormEntry(name, factory, equation, source, tuple(axes), causal, learnable, use)
+        if not getattr(factory, "__module__", "").startswith("mambanorm."):  # ours are tried by the tests
+            entry = replace(entry, doubt=_doubt(entry))
+        if entry.doubt and check:
+            raise ValueError(
+                f"norm {name!r} is not registered: {entry.doubt}. (check=False registers it all the same, and says so "
+                "wherever it is named)"
+            )
+        NORMS[name] = entry
         return factory
 
     return enter
+
+
+def _doubt(entry: NormEntry) -> str:
+    """What was found when the norm was tried, "" where it is what it declares."""
+    try:
+        found = measured(lambda: _made(entry, CHANNELS))
+    except Exception as error:  # anything that a norm of a user's own may raise
+        return f"trying it ended in {type(error).__name__}: {str(error)[:120]}"
+    return contradiction(found, entry.axes, entry.causal)
 
 
 def norm_name(name: str | None) -> str:
@@ -103,6 +134,10 @@ def create_norm(name: str | None, d: int, **options: Any) -> nn.Module:
     for option in options:
         if option not in entry.options:
             raise unknown(f"option of norm {entry.name}", option, entry.options, TypeError)
+    return _made(entry, d, **options)
+
+
+def _made(entry: NormEntry, d: int, **options: Any) -> nn.Module:
     merged = {**COMMON_OPTIONS, **options}
     check_values(d=d, **{key: merged[key] for key in COMMON_OPTIONS})
     norm = entry.factory(d, **{key: value for key, value in merged.items() if key in entry.own})

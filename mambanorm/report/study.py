@@ -18,6 +18,7 @@ from mambanorm.basics.settings import STUDY_SCALE, WORK, check_source, study_sca
 from mambanorm.basics.text import plural, spell
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
+from mambanorm.norms import NORMS
 from mambanorm.report.execute import execute
 from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome, study_runs
@@ -160,4 +161,4 @@ def study_facts(scale: str, source: str, configs: Sequence[RunConfig], tasks: Se
         "Date": f"{datetime.now().astimezone():%d %B %Y, %H:%M %Z}",
         "Machine": machine.machine(),
         "Code": f"commit {machine.git_commit() or 'unknown'}, {machine.versions()}",
-    }
+    } | {f"Norm {name}": f"not what it declares: {entry.doubt}" for name, entry in NORMS.items() if entry.doubt}

@@ -33,7 +33,9 @@ def norm_table() -> pd.DataFrame:
         row = {"norm": name, "statistics over": " · ".join(entry.axes) or "–", "causal": entry.causal}
         row |= {"learns": entry.learnable, "parameters": sum(p.numel() for p in norm.parameters() if p.requires_grad)}
         row["buffers"] = sum(b.numel() for b in norm.buffers() if b.is_floating_point())
-        rows.append(row | {"source": entry.source})
+        rows.append(
+            row | {"source": f"{entry.source} (not what it declares: {entry.doubt})" if entry.doubt else entry.source}
+        )
     return pd.DataFrame(rows).set_index("norm")
 
 

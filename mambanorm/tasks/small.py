@@ -19,8 +19,8 @@
 
 Sources: Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
 doi:10.24432/C50P49; the 1,797 images of its test part come with scikit-learn. Greydanus & Kobak (2024), Scaling Down
-Deep Learning with MNIST-1D, ICML, arXiv:2011.14439. Arora et al. (2024), Zoology, ICLR, arXiv:2312.04927 (MQAR). `level` is
-ours.
+Deep Learning with MNIST-1D, ICML, arXiv:2011.14439. Arora et al. (2024), Zoology, ICLR, arXiv:2312.04927 (MQAR).
+`level` is ours.
 """
 
 from __future__ import annotations
