@@ -26,7 +26,7 @@ PLACES = {
     name: module
     for module, names in {
         "advice": "recommend",
-        "claims": "CLAIMS Verdict chosen_lr judge needed verdict_table with_summaries",
+        "claims": "CLAIMS Verdict chosen_lr compare judge needed verdict_table with_summaries",
         "clinic": "NonFinite check_model diagnose insert_norm trainer_callback watch",
         "diagnostics": "record record_sites token_norms",
         "arms": "Arm PRESETS SITES",

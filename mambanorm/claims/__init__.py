@@ -12,7 +12,7 @@ summaries.py       what stored checkpoints and diagnostics add to the frame (gro
 protocol.py        the version, the seeds and tasks that are planned, the hypotheses as text
 calibration.py     how often the rule is wrong, by made-up studies
 budget.py          a claim over the training budget, and over the size of the model
-ranking.py         which arm to take, and how sure that is
+ranking.py         which arm to take, and how sure that is; any arm against any other
 pages.py           verdicts as tables and lines;   verdict_html.py: as one HTML table
 findings.py        what was found, in a few plain sentences, and docs/index.html, which shows them
 """
@@ -36,7 +36,7 @@ from mambanorm.claims.pages import (
     words_of,
 )
 from mambanorm.claims.protocol import VERSION
-from mambanorm.claims.ranking import against_chosen, leading, not_ranked, ranking, rankings
+from mambanorm.claims.ranking import against_chosen, compare, leading, not_ranked, ranking, rankings
 from mambanorm.claims.recording import known_runs, manifest, parts, record_results, recorded_before, recorded_configs
 from mambanorm.claims.rule import VERDICTS
 from mambanorm.claims.summaries import with_summaries
@@ -54,6 +54,7 @@ __all__ = [
     "against_chosen",
     "basis",
     "chosen_lr",
+    "compare",
     "describe",
     "find_claim",
     "findings",

@@ -1,4 +1,5 @@
-"""Which arm to take: chosen by validation, then held against every other arm by test accuracy.
+"""Which arm to take: chosen by validation, then held against every other arm by test accuracy (`ranking`); and any arm
+against any other, by the rule of the verdicts (`compare`).
 
 As in the verdicts each arm has one learning rate, and accuracies are those of runs that finished, with the diverged
 ones told beside. The chosen arm's own lead is a little flattered, because its validation shares the luck of its seeds
@@ -9,14 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mambanorm.arms import Arm
+from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims import rule
-from mambanorm.claims.claim import UNITS
-from mambanorm.claims.evidence import Evidence, kind_of
+from mambanorm.claims.claim import KINDS, SMALLEST_BITS, SMALLEST_EFFECT, UNITS, Claim, minus
+from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
 from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.needed import needed
+from mambanorm.claims.recording import known_runs
+from mambanorm.claims.verdict import Verdict, judge
+from mambanorm.config import RunConfig
+from mambanorm.norms import check_causal
+from mambanorm.training.grid import check_names, check_seeds
+from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
@@ -98,3 +110,130 @@ def against_chosen(table: pd.DataFrame, task: str, arms: list[str] | None = None
     wanted = wanted[wanted.arm != chosen].rename(columns={"arm": "b", "behind": "difference"})
     columns = ["task", "a", "b", "difference", "low", "high", "n", "per_seed", "who", "unit"]
     return wanted.assign(a=chosen, task=task)[columns]
+
+
+# -------------------------------------------------------------------------------------------- any arm against any other
+
+FEW_SEEDS = 8
+"""Seeds of a comparison, unless asked otherwise."""
+
+
+def duel(arm: str, against: str, task: str) -> Claim:
+    """The claim that one arm is better than another on a task, by the smallest effect of interest."""
+    arm, against = str(Arm.parse(arm)), str(Arm.parse(against))
+    if arm == against:
+        raise ValueError(f"{arm} against itself: give two arms")
+    kind, column = kind_of(task), "bits" if kind_of(task) == "language" else "score"
+    if kind not in KINDS.values():
+        raise ValueError(f"{task} is a regression, whose arms the rule of the verdicts does not compare: see `sweep`")
+    if kind == "language":
+        check_causal(
+            [norm for one in (arm, against) for norm in Arm.parse(one).norms], "which a language model predicts"
+        )
+    letter = next(letter for letter, name in KINDS.items() if name == kind)
+    return Claim(
+        id=f"duel{letter}",
+        words=f"{label(arm)} is better than {label(against)}.",
+        **dict.fromkeys(("quote", "where", "quantity", "direction", "paper"), ""),
+        comparisons=(minus(arm, against, column=column),),
+        threshold=SMALLEST_BITS if kind == "language" else SMALLEST_EFFECT,
+    )
+
+
+def duel_seeds(against: str, task: str, scale: str, seeds: int | Iterable[int] | None) -> list[int]:
+    """The first recorded seeds of the arm that is compared with, so that it need not be trained again; else 0…7."""
+    known = own_rate(task, str(Arm.parse(against)), scale) if seeds is None else None
+    return list(known[1][:FEW_SEEDS]) if known else check_seeds(FEW_SEEDS if seeds is None else seeds, scale)
+
+
+def duel_runs(
+    arm: str, against: str, task: str, seeds: Iterable[int], scale: str, frame: pd.DataFrame
+) -> list[RunConfig]:
+    """The runs of a comparison that a frame lacks; its results may ask for further learning rates."""
+    held = set(frame.run_id) if len(frame) else set()
+    mine = frame[frame.seed.isin(list(seeds))] if len(frame) else None
+    asked = needed(duel(arm, against, task), list(seeds), [task], scale, mine)
+    return [config for config in asked if config.run_id not in held]
+
+
+def compare(
+    arm: str,
+    against: str = "RMSN>SSM>None",
+    tasks: str | Iterable[str] = ("digits",),
+    *,
+    seeds: int | Iterable[int] | None = None,
+    scale: str | None = None,
+    runs_dir: str | Path | None = None,
+    **engine: Any,
+) -> pd.DataFrame:
+    """One arm against another, each at its own learning rate, by the rule of PROTOCOL.md: recorded runs are read, those
+    that lack are trained. One row a task: said, the answer in words; effect, low, high (95 %), unit, n, diverged and
+    diverged_against; `verdict` and `reverse`, what the rule says of either order.
+
+    `seeds` None = the recorded ones of `against`, at most eight. `engine`: sweep's scheduler, workers, client,
+    progress. ValueError for the same arm twice, arms of two kinds of model, and a regression.
+    """
+    scale = default_scale() if scale is None else check_scale(scale)
+    rows = []
+    for task in check_names("tasks", tasks):
+        own = duel_seeds(against, task, scale, seeds)
+        while more := duel_runs(arm, against, task, own, scale, known := frame_of(scale, runs_dir)):
+            from mambanorm.training.sweep import sweep  # here: what is recorded is told without torch and Dask
+
+            failed = sweep(more, runs_dir=runs_dir, **engine)
+            if len(failed := failed[failed.status == "failed"]):
+                raise RuntimeError(f"{len(failed)} runs could not be trained, the first: {failed.iloc[0].run_id}")
+        mine = known[known.seed.isin(own) & (known.task == task)]
+        rows.append(
+            _told(
+                *(
+                    judge(duel(*pair, task), mine, scale=scale, tasks=[task])
+                    for pair in ((arm, against), (against, arm))
+                )
+            )
+        )
+    return pd.DataFrame(rows)
+
+
+def frame_of(scale: str, runs_dir: str | Path | None) -> pd.DataFrame:
+    """What is recorded at a scale, and what the store has besides."""
+    return known_runs(scale, runs_dir, recorded(scale) if recorded_path(scale).is_file() else None)
+
+
+def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
+    """The row of a comparison, from the verdicts on either order."""
+    (ahead, behind), (low, high) = verdict.claim.arms, verdict.plain
+    limit = "0.01 bits a character" if verdict.claim.kind == "language" else "one point"
+    of_seeds = f"{verdict.amount}, {verdict.n_seeds} seeds"
+    winner = verdict if verdict.verdict == "reproduced" else reverse if reverse.verdict == "reproduced" else None
+    if winner is not None:
+        words = f"{winner.claim.words.rstrip('.')} by more than {limit} ({of_seeds})"
+        words += ", but diverges more often" if winner.said != winner.verdict else ""
+    elif verdict.verdict == reverse.verdict == "contradicted":
+        words = f"{label(ahead)} and {label(behind)} differ by less than {limit} ({of_seeds})"
+    elif "not judged" in (verdict.verdict, reverse.verdict):
+        words = f"not judged: {verdict.reason or reverse.reason} ({of_seeds})"
+    else:
+        seeds = [one.seeds_to_tell for one in (verdict, reverse) if one.seeds_to_tell]
+        words = f"we cannot tell whether {label(ahead)} or {label(behind)} is better ({of_seeds})"
+        words += f"; about {min(seeds)} new seeds would tell" if seeds else ""
+    task = verdict.records[0]["task"]
+    words += (
+        f"; the seeds share {shared}, and this speaks of it alone"
+        if (shared := shared_rows(task, verdict.scale))
+        else ""
+    )
+    diverged = [row["diverged"] for row in verdict.divergence.to_dict("records")]
+    return dict(
+        task=task,
+        said=words,
+        effect=verdict.effect,
+        low=low,
+        high=high,
+        unit=verdict.unit,
+        n=verdict.n_seeds,
+        diverged=diverged[0],
+        diverged_against=diverged[1],
+        verdict=verdict,
+        reverse=reverse,
+    )

@@ -1,5 +1,5 @@
-"""`mambanorm train`, `sweep`, `plan` and `bench`: one run with a live line, the runs of several arms, what a run costs,
-and the speed of this machine."""
+"""`mambanorm train`, `sweep`, `compare`, `plan` and `bench`: one run with a live line, the runs of several arms, which
+of two is better, what a run costs, and the speed of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from mambanorm.basics.settings import check_scale
+from mambanorm.basics.settings import STUDY_SCALE, check_scale
 from mambanorm.cli import arguments as arg
 from mambanorm.cli.arguments import Parser
 from mambanorm.cli.printing import confirm, print_arms, print_dry_run, print_run, report_failed, say
@@ -133,7 +133,44 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     else:
         tidy(options.runs_dir)
     print_arms(frame)
+    arms = list(dict.fromkeys(config.arm for config in configs))
+    if len(arms) > 1:
+        print(f'Which is better, each at its own learning rate: mambanorm compare "{arms[1]}" --against "{arms[0]}"')
     return report_failed(frame)
+
+
+def add_compare(command: Parser) -> None:
+    command.add_argument("arm", help='the arm in question, such as "Peak>SSM>GN" (with quotes)')
+    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="the other (default: RMSN>SSM>None)")
+    arg.add_common(command, usual=STUDY_SCALE)
+    arg.add_training(command)
+
+
+@arg.command(
+    add_compare,
+    '"None>SSM>GN" --tasks mnist1d',
+    '"LN>SSM>GN" --against "RMSN>SSM>GN" --tasks mnist1d,digits_images --dry-run',
+    '"LN>SSM>None" --scale smoke --tasks digits --seeds 6',
+)
+def compare(options: argparse.Namespace) -> int:
+    """Say which of two arms is better, each at its own learning rate, by the rule of the verdicts."""
+    from mambanorm.claims.ranking import compare as answer_of
+    from mambanorm.claims.ranking import duel_runs, duel_seeds, frame_of
+
+    scale = options.scale or STUDY_SCALE
+    tasks = arg.check_tasks(options.tasks or ["mnist1d"])
+    known, lacking = frame_of(scale, options.runs_dir), []
+    for task in tasks:
+        seeds = duel_seeds(options.against, task, scale, options.seeds)
+        lacking += duel_runs(options.arm, options.against, task, seeds, scale, known)
+    if options.dry_run:
+        print_dry_run(lacking, options)
+        return 0
+    confirm(lacking, options)
+    engine = dict(scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
+    found = answer_of(options.arm, options.against, tasks, seeds=options.seeds, scale=scale, **engine)
+    print("\n".join(f"{row.task}: {row.said}" for row in found.itertuples()))
+    return 0
 
 
 def add_plan(command: Parser) -> None:

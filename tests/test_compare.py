@@ -1,0 +1,96 @@
+"""Any arm against any other: the rule of the verdicts, recorded partners, and an answer in words."""
+
+from importlib import import_module
+
+import planted
+import pytest
+
+import mambanorm as mn
+from mambanorm.cli.main import main
+from mambanorm.training.recorded_results import own_rate
+
+ranking = import_module("mambanorm.claims.ranking")  # the name in the room is its function
+ARM, OTHER = "LN>SSM>GN", "RMSN>SSM>None"
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """compare() on a made-up frame in which ARM leads by so many points."""
+
+    def answer(lead, *, lost=(), **how):
+        configs = ranking.duel_runs(ARM, OTHER, "digits", range(8), "quick", mn.load_runs("nowhere"))
+        frame = planted.study(planted.rows_of(configs), {ARM: lead}, **how)
+        frame = planted.where(frame, (frame.arm == ARM) & frame.seed.isin(lost), status="diverged")
+        monkeypatch.setattr(ranking, "frame_of", lambda *_: frame)
+        return mn.compare(ARM, OTHER, "digits", seeds=8, scale="quick").iloc[0]
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("lead", "sd", "said"),
+    [
+        (5.0, 0.5, "LN→GN is better than RMSN→None by more than one point (+"),
+        (-5.0, 0.5, "RMSN→None is better than LN→GN by more than one point (−"),
+        (0.0, 0.2, "LN→GN and RMSN→None differ by less than one point ("),
+        (2.0, 3.0, "we cannot tell whether LN→GN or RMSN→None is better ("),
+    ],
+)
+def test_the_answer_is_said_in_words(made_up, lead, sd, said):
+    row = made_up(lead, sd=sd)
+    assert row.said.startswith(said)
+    assert row.n == 8
+    assert abs(row.effect - lead) < 2 * sd
+    assert row.low < row.effect < row.high
+    assert row.said.endswith("the seeds share one pool of rows, and this speaks of it alone")
+
+
+def test_runs_that_diverged_are_counted_and_too_few_pairs_are_not_judged(made_up):
+    row = made_up(5.0, sd=0.5, lost=(1, 4, 6))
+    assert (row.diverged, row.diverged_against, row.n) == (3, 0, 5)
+    assert row.said.startswith("not judged: fewer than six seeds on which every compared run finished: 5")
+
+
+def test_of_arms_that_are_equal_neither_is_told_better_beyond_the_rules_error(made_up):
+    told = [made_up(0.0, rng=i, sd=1.3).said for i in range(60)]
+    assert sum("is better than" in said for said in told) <= 3  # at a difference of 0 the rule's share is far below 5 %
+
+
+def test_an_arm_as_if_it_were_new_gets_the_recorded_verdicts_numbers():
+    seeds = own_rate("mnist1d", "LN>SSM>LN", "evening")[1]
+    row = mn.compare("LN>SSM>LN", "None>SSM>None", ["mnist1d"], seeds=seeds, scale="evening").iloc[0]
+    frame = mn.recorded.recorded("evening")
+    told = mn.judge("H1s", frame, tasks=["mnist1d"]).rows.set_index("comparison").loc["LN→LN − None→None"]
+    assert row.effect == pytest.approx(told.effect, abs=1e-9)
+    assert (row.low, row.high) == pytest.approx(told.plain, abs=1e-9)
+
+
+def test_the_recorded_seeds_of_the_other_are_taken_unless_seeds_are_asked_for():
+    assert ranking.duel_seeds(OTHER, "mnist1d", "evening", None) == list(range(20, 28))
+    assert ranking.duel_seeds(OTHER, "listops", "smoke", None) == list(range(8))
+    assert ranking.duel_seeds(OTHER, "mnist1d", "evening", [3, 4]) == [3, 4]
+
+
+def test_the_command_trains_what_lacks_and_prints_a_line_a_task(tmp_path, capsys):
+    call = ["compare", ARM, "--scale", "smoke", "--tasks", "digits", "--seeds", "6", "--runs-dir", str(tmp_path)]
+    assert main([*call, "--dry-run"]) == 0
+    assert "36 runs asked for, 0 in the store" in capsys.readouterr().out
+    assert main([*call, "--workers", "0"]) == 0
+    assert capsys.readouterr().out.strip().startswith("digits: ")
+    assert len(mn.load_runs(tmp_path)) >= 36
+
+
+@pytest.mark.parametrize(
+    ("arm", "options", "said"),
+    [
+        (OTHER, [], f"{OTHER} against itself: give two arms"),
+        (ARM, ["--tasks", "pydoc"], "norm 'GN' sees the future"),
+        (ARM, ["--tasks", "diabetes"], "diabetes is a regression"),
+        ("LN>MHA>LN", [], "compare one kind"),
+        ("Nix>SSM>GN", [], "unknown norm 'Nix'"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_trained(arm, options, said, tmp_path, capsys):
+    assert main(["compare", arm, "--runs-dir", str(tmp_path), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
