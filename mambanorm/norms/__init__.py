@@ -2,6 +2,7 @@
 
     registry.py         NORMS, create_norm: names, equations, axes, causality, sources
     masked_moments.py   per-channel moments and their pooling: the readable reduction over L, the only mask
+    behaviour.py        what a norm does, measured: asked of every norm of your own when it is registered
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
     classic.py          None, BN, IN, GN, LN, RMSN, and the other scopes LN-DL, RMSN-DL, GN-token
     normvary.py         NormVary (Appendix D)
