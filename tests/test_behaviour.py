@@ -70,6 +70,11 @@ class Draws(Spread):
         return 1 + torch.rand_like(x)
 
 
+class DrawsAhead(Ahead):
+    def statistic(self, x):
+        return super().statistic(x) + torch.rand_like(x[..., :1])
+
+
 @pytest.fixture
 def register(monkeypatch):
     """Registers a class under its name, for one test."""
@@ -85,9 +90,10 @@ def register(monkeypatch):
     mn.NORMS.update(known)
 
 
-@pytest.mark.parametrize("cls", [Spread, Draws])
-def test_an_honest_norm_is_registered(register, cls):
-    register(cls)
+@pytest.mark.parametrize(("cls", "axes"), [(Spread, ("D",)), (Draws, ())])
+def test_an_honest_norm_is_registered(register, cls, axes):
+    register(cls, axes)
+    assert measured(lambda: cls(CHANNELS)).random == (cls is Draws)
     assert mn.NORMS[cls.__name__].doubt == ""
 
 
@@ -95,6 +101,7 @@ def test_an_honest_norm_is_registered(register, cls):
     ("cls", "declared", "said"),
     [
         (Ahead, {}, "declared causal, but position 0 sees position 1"),
+        (DrawsAhead, {}, "declared causal, but position 0 sees position 1"),
         (
             Padded,
             dict(axes=("L",), causal=False),
