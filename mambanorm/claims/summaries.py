@@ -32,7 +32,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.claim import CORRUPTED, NONE
-from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.version_11 import NEXT
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
 from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
@@ -54,7 +54,8 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> p
     for scale, runs in frame[frame.role == "test"].groupby("scale"):
         for config, read in _readers(str(scale), sorted({int(seed) for seed in runs.seed}), runs_dir):
             _add(facts, config.run_id, runs_dir, read)
-    asked = (frame.role == "test") & frame.arm.isin(CLAIMS["A3v"].arms) & frame.task.isin(VISION_TASKS)
+    arms = (*NEXT["A3v"].arms, *NEXT["H15v"].arms)
+    asked = (frame.role == "test") & frame.arm.isin(arms) & frame.task.isin(VISION_TASKS)
     for run_id in frame.run_id[asked & (frame.status == "ok")]:
         _add(facts, run_id, runs_dir, corrupted_facts)
     asked = (frame.role == "test") & frame.task.isin(LANGUAGE_TASKS)
