@@ -122,7 +122,7 @@ class Constant(Norm):
         self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
 
     def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        return self.bias.to(x.dtype).expand_as(x)
+        return self.bias + 0 * blank_padding(x, lengths)  # a gradient of zero, and not none
 
 
 @register_norm(
