@@ -44,7 +44,7 @@ def test_every_exercise_has_a_folded_solution_below_its_lead(cells):
     assert len(codes) == len(leads)
     for cell in codes:
         assert cell.metadata.tags == ["solution"]
-        assert cell.metadata.jupyter.source_hidden
+        assert cell.metadata.jupyter.source_hidden and cell.metadata.jupyter.outputs_hidden
 
 
 def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells):
