@@ -148,10 +148,10 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
 
 
 def interval_says(low: float, high: float) -> str:
-    """What a 95 % interval says of its difference: above zero, below zero, or not told from zero."""
+    """What a 95 % interval says of its difference: clearly above zero, clearly below zero, or we cannot tell."""
     if not np.isfinite(low):
         return "one seed cannot tell"
-    return "above zero" if low > 0 else "below zero" if high < 0 else "not told from zero"
+    return "clearly above zero" if low > 0 else "clearly below zero" if high < 0 else "we cannot tell"
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
