@@ -96,6 +96,13 @@ def test_the_order_of_the_arms_stands_below_the_papers():
     assert said == "- **The paper**: GN→GN > LN→LN > BN→BN > no norm\n- **digits**: LN→LN > BN→BN > GN→GN > no norm"
 
 
+def test_the_settings_of_the_runs_stand_in_a_row_with_the_arms_that_have_them():
+    runs = pd.concat([planted({"GN>SSM>GN": 0.5, "IN>SSM>IN": 0.5}, lr=0.015), planted({"BN>SSM>BN": 0.5}, lr=0.006)])
+    rows = tables.how_trained(runs.assign(n_layers=4, d_model=32, steps=400)).splitlines()
+    assert rows[0] == "| task | blocks | width | steps | learning rate | arms |"
+    assert rows[2:] == ["| digits | 4 | 32 | 400 | 0.015 | GN→GN, IN→IN |", "| digits | 4 | 32 | 400 | 0.006 | BN→BN |"]
+
+
 HALF_ARMS = {  # as in `halves.HALVES`: part → arm, its options as stored, accuracy on digits and on level
     "no norm": ("None>SSM>None", "{}", 0.3, 0.9),
     "mean taken out": ("IN>SSM>IN", '{"scale": false}', 0.6, 0.4),
