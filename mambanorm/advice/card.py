@@ -65,6 +65,7 @@ class NormCard:
     scale: str
     tasks: tuple[str, ...]
     seeds: dict[str, list[int]]
+    against: str = REFERENCE
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
     costs: pd.DataFrame = field(default_factory=pd.DataFrame)
     same: str = ""  # the norm of the kit that it is
@@ -135,6 +136,7 @@ def norm_card(
     tasks: str | Iterable[str] | None = None,
     seeds: int | Iterable[int] = 8,
     scale: str | None = None,
+    against: str = REFERENCE,
     train: bool = True,
     limit_s: float | None = LIMIT_S,
     runs_dir: str | Path | None = None,
@@ -144,15 +146,14 @@ def norm_card(
     """The card of a norm: a registered name, or a file that registers it (`norm`: which, where it registers several).
 
     tasks: None = the recorded sequence and image task of the scale (`card_tasks`); a language task if it is named and
-    the norm is causal. seeds: a number = so many of the recorded ones of Mamba's own arm, which are then not trained
-    again; a list = those. scale: None = the environment's, else evening. train=False reads what is there. A training
-    that would take longer than `limit_s` seconds (None = no limit) is left out, and said so; so is what fails. out: a
-    folder in which the card is written, before and after the training. `engine`: sweep's scheduler, workers, client,
-    progress.
+    the norm is causal. seeds: a number = so many of the recorded ones of `against`, the arm beside which it stands; a
+    list = those. scale: None = the environment's, else evening. train=False reads what is there. A training that would
+    take longer than `limit_s` seconds (None = no limit) is left out, and said so; so is what fails. out: a folder in
+    which the card is written, before and after the training. `engine`: sweep's scheduler, workers, client, progress.
 
     ValueError for an unknown norm, task or scale, a task of regression, and for a file without a norm.
     """
-    card = measured_card(which, norm=norm, tasks=tasks, seeds=seeds, scale=scale)
+    card = measured_card(which, norm=norm, tasks=tasks, seeds=seeds, scale=scale, against=against)
     if out is not None:
         card.save(out)
     if train and not card.same:
@@ -172,14 +173,16 @@ def measured_card(
     tasks: str | Iterable[str] | None = None,
     seeds: int | Iterable[int] = 8,
     scale: str | None = None,
+    against: str = REFERENCE,
 ) -> NormCard:
     """The card before any run is looked at; arguments and errors as of `norm_card`."""
     name, scale = find_norm(which, norm), study_scale(scale)
     tasks = card_tasks(scale) if tasks is None else tuple(map(check_task, check_names("tasks", tasks)))
     for task in tasks:  # a regression is refused here, before anything is measured
-        duel(REFERENCE, "None>SSM>None", task)
-    own = {task: card_seeds(task, scale, seeds) for task in dict.fromkeys((*tasks, inside_task(scale)))}
-    return _measured(NormCard(name, scale, tasks, own, which=which if which.endswith(".py") else ""))
+        duel(str(Arm.parse(against)), "None>SSM>Scale", task)
+    own = {task: card_seeds(task, scale, seeds, against) for task in dict.fromkeys((*tasks, inside_task(scale)))}
+    file = which if which.endswith(".py") else ""
+    return _measured(NormCard(name, scale, tasks, own, str(Arm.parse(against)), which=file))
 
 
 def _measured(card: NormCard) -> NormCard:
@@ -201,9 +204,9 @@ def card_tasks(scale: str) -> tuple[str, ...]:
     return tuple(tasks[0] for tasks in of_kind.values())
 
 
-def card_seeds(task: str, scale: str, seeds: int | Iterable[int]) -> list[int]:
-    """The first so many recorded seeds of Mamba's own arm, whose runs are the partners; a list as it is."""
-    known = own_rate(task, REFERENCE, scale)
+def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str = REFERENCE) -> list[int]:
+    """The first so many recorded seeds of the arm that it stands against, the partners; a list as it is."""
+    known = own_rate(task, str(Arm.parse(against)), scale)
     asked = check_seeds(seeds, scale)
     return list(known[1][: len(asked)]) if known and isinstance(seeds, int) else asked
 
@@ -228,8 +231,8 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
     arms, lacking = list(card.arms.values()), []
     for task in _tasks(card):
         for arm in arms:
-            if arm != REFERENCE:
-                lacking += duel_runs(arm, REFERENCE, task, card.seeds[task], card.scale, known)
+            if arm != card.against:
+                lacking += duel_runs(arm, card.against, task, card.seeds[task], card.scale, known)
     few, held = card.seeds[inside_task(card.scale)][:FEW], set(known.run_id) if len(known) else set()
     more = [*ladder_runs(arms, card.scale, few), *deep_runs(card.scale, few[:1], arms)]
     return unique([*lacking, *(config for config in more if config.run_id not in held)])
@@ -279,16 +282,21 @@ def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> N
     for task in _tasks(card):
         mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
         evidence, best = Evidence(mine, card.scale), best_arm(card, task, before)
-        for place, arm in card.arms.items():
-            if evidence.tuned((arm,), task).gaps:
-                continue
-            for against in dict.fromkeys(filter(None, (REFERENCE, best))):
-                if against != arm:
-                    row = dict(place=place, arm=arm, against=against, best=against == best)
-                    verdicts.append(row | answer(arm, against, task, evidence, card.scale))
+        verdicts += verdicts_of(card, task, evidence, best)
         strips[task] = strip_of(evidence, task, tuple(card.arms.values()))
     training = training_of(card, known, runs_dir)
     return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
+
+
+def verdicts_of(card: NormCard, task: str, evidence: Evidence, best: str | None = None) -> list[dict[str, Any]]:
+    """A row a place and arm that it stands against, from the runs that are there; none of a place without its runs."""
+    rows, best = [], best if best and not evidence.tuned((best,), task).gaps else None
+    for place, arm in card.arms.items():
+        for against in dict.fromkeys(filter(None, (card.against, best))):
+            if against != arm and not evidence.tuned((arm,), task).gaps:
+                row = dict(place=place, arm=arm, against=against, best=against == best)
+                rows.append(row | answer(arm, against, task, evidence, card.scale))
+    return rows
 
 
 def best_arm(card: NormCard, task: str, before: pd.DataFrame | None) -> str | None:
@@ -318,15 +326,15 @@ def strip_of(evidence: Evidence, task: str, mine: Sequence[str]) -> pd.DataFrame
 
 def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:
     """One row a place: arm; task; rate and rate_reference, the highest rate that trains and that of Mamba's own arm,
-    means of the seeds that have the whole ladder; diverged, by rate; start, decades in 8 blocks by which the median output
-    grows before training, and trained, the largest token's in the last step; headroom in decades."""
+    means of the seeds that have the whole ladder; diverged, by rate; start, decades in 8 blocks by which the median
+    output grows before training, and trained, the largest token's in the last step; headroom in decades."""
     task, seeds = inside_task(card.scale), card.seeds[inside_task(card.scale)]
     rows, arms = [], list(card.arms.values())
     mine = known[(known.task == task) & known.seed.isin(seeds)] if len(known) else known
     by_id = mine.drop_duplicates("run_id").set_index("run_id") if len(mine) else mine
-    high = _highest_rates([*arms, REFERENCE], Evidence(mine, card.scale), task)
+    high = _highest_rates([*arms, card.against], Evidence(mine, card.scale), task)
     for place, arm in card.arms.items():
-        row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[REFERENCE])
+        row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
         row |= dict(diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=growth_at_start(arm))
         deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
         deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)

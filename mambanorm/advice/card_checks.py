@@ -11,6 +11,7 @@ those that a slow norm leaves no time for are not asked.
 from __future__ import annotations
 
 import copy
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -260,7 +261,7 @@ def _device(name: str) -> Found:
     try:
         norm(torch.ones(2, 5, CHANNELS, device=device), None)
     except (RuntimeError, NotImplementedError) as error:
-        if device == "meta" and "same device" not in str(error):
+        if device == "meta" and not re.search("(expected|same) device", str(error)):
             return "not tried: there is no GPU here", ""
         return "not all of it moves with .to(device): make it a parameter or a buffer", "bad"
     return "all of it moves", "good"

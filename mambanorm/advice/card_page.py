@@ -58,10 +58,10 @@ def _who(card: Any) -> list[str]:
 
 
 def _better(card: Any) -> list[str]:
-    """A sentence a place, against Mamba's own arm: what is told, then what is not."""
+    """A sentence a place, against the arm that it stands beside: what is told, then what is not."""
     if not len(card.verdicts):
         return ["Whether it is better is not known: it has not been trained on these tasks."]
-    lines, rows = [], card.verdicts[card.verdicts.against == REFERENCE]
+    lines, rows = [], card.verdicts[card.verdicts.against == card.against]
     for place, arm in card.arms.items():
         mine = list(rows[rows.place == place].itertuples())
         told = [_told(row) for row in mine if row.word in ("better", "worse", "alike")]
@@ -70,8 +70,8 @@ def _better(card: Any) -> list[str]:
             parts.append(f"we cannot tell {' nor '.join(open_ones)}")
         why = lambda row: row.said.removeprefix("not judged: ").partition(" (")[0]  # noqa: E731
         parts += [f"not judged on {row.task}, {why(row)} ({_amount(row)})" for row in mine if row.word == "not judged"]
-        if arm == REFERENCE:
-            lines.append(f"{place.capitalize()} it is Mamba's own arm, {label(arm)}, beside which the others stand.")
+        if arm == card.against:
+            lines.append(f"{place.capitalize()} it is {label(arm)}, beside which the others stand.")
         elif parts:
             lines.append(f"{place.capitalize()} {'; '.join(parts)}.")
     return lines
@@ -139,7 +139,7 @@ def _trains(card: Any) -> list[str]:
     if len(rates):
         each = ", ".join(f"{row.rate:.2g} {row.place}" for row in rates.itertuples())
         own = card.training.rate_reference.iloc[0]
-        beside = f"; of {label(REFERENCE)} it is {own:.2g}" if np.isfinite(own) else ""
+        beside = f"; of {label(card.against)} it is {own:.2g}" if np.isfinite(own) else ""
         lines.append(f"The highest learning rate that trains it is {each}{beside}.")
     runs = [counts for by_rate in card.training.diverged for counts in by_rate.values()]
     if runs:
@@ -165,12 +165,12 @@ def _open(card: Any) -> list[str]:
     """What would settle what is open, and what it takes; the cheapest first, at most two."""
     if not len(card.verdicts):
         return []
-    rows = card.verdicts[(card.verdicts.against == REFERENCE) & card.verdicts.new_seeds.notna()]
+    rows = card.verdicts[(card.verdicts.against == card.against) & card.verdicts.new_seeds.notna()]
     lines = []
     for row in rows.sort_values("new_seeds").head(2).itertuples():
-        known = own_rate(row.task, REFERENCE, card.scale)
+        known = own_rate(row.task, card.against, card.scale)
         seeds, first = int(row.new_seeds), max(*card.seeds[row.task], *(known[1] if known else ())) + 1
-        one = sum(weight(base_config(row.task, card.scale, arm=arm)) for arm in (row.arm, REFERENCE))
+        one = sum(weight(base_config(row.task, card.scale, arm=arm)) for arm in (row.arm, card.against))
         takes = f"about {plural(seeds, 'new seed')}, {spell(3 * seeds * one / 2)} on two cores"
         last, what = first + seeds - 1, f"To settle {label(row.arm)} on {row.task}"
         how = f"mambanorm card {card.which or card.name} --tasks {row.task} --seeds {first}-{last}"
@@ -201,6 +201,7 @@ def as_html(card: Any, *, brief: bool = False, styled: bool = True) -> str:
         alt=picture.get_label() if picture is not None else "",
         verdicts=[_shown(row) for row in card.verdicts.itertuples()],
         training=[_trained(row) for row in card.training.itertuples()],
+        beside=label(card.against),
         inside=card.training.task.iloc[0] if len(card.training) else "",
         checks={group: rows.to_dict("records") for group, rows in card.checks.groupby("group", sort=False)},
         costs=[_cost_row(row) for row in card.costs.itertuples()],
@@ -213,9 +214,9 @@ def basis(card: Any) -> str:
     """On what it stands."""
     seeds = sorted({len(own) for own in card.seeds.values()})
     return (
-        f"Scale {card.scale}, tasks {', '.join(card.tasks)}, {' or '.join(map(str, seeds))} seeds; "
-        f"the rule of protocol {VERSION}, each arm at its own learning rate, each comparison by itself at 95 %: none is "
-        f"corrected for the others. {datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}."
+        f"Scale {card.scale}, tasks {', '.join(card.tasks)}, {' or '.join(map(str, seeds))} seeds; rule of protocol "
+        f"{VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, corrected for no other. "
+        f"{datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}."
     )
 
 
@@ -242,7 +243,7 @@ def _trained(row: Any) -> dict[str, str]:
     def number(value: float) -> str:
         return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "–"
 
-    rate = f"{row.rate:.2g} (RMSN→None: {row.rate_reference:.2g})" if np.isfinite(row.rate) else "–"
+    rate = f"{row.rate:.2g} ({row.rate_reference:.2g})" if np.isfinite(row.rate) else "–"
     lost = ", ".join(f"{k} of {n} at {lr}" for lr, (k, n) in row.diverged.items() if k)
     runs = sum(n for _, n in row.diverged.values())
     numbers = dict(start=number(row.start), trained=number(row.trained), headroom=number(row.headroom))

@@ -22,7 +22,10 @@ from mambanorm.cli import diagnose, store, study, teaching, training  # noqa: F4
 from mambanorm.cli.arguments import COMMANDS, ELSEWHERE, Parser, place
 from mambanorm.cli.printing import say, without_repeats
 
-ORDER = "study verdicts record calibrate sweep compare card train plan notebooks explore sheet slides tasks runs diagnose bench"
+ORDER = (
+    "study verdicts record calibrate sweep compare card train plan "
+    "notebooks explore sheet slides tasks runs diagnose bench"
+)
 """In which the help lists the commands."""
 
 

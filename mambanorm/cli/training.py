@@ -178,6 +178,7 @@ def add_card(command: Parser) -> None:
         "which", metavar="FILE", help="my_norm.py, which registers a norm; or a norm's name, such as LN"
     )
     command.add_argument("--norm", metavar="NAME", help="which norm, where the file registers several")
+    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="the arm that it stands against")
     command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
     recorded = "so many of the recorded seeds, whose partners need no training (default: 8); or a list: 32-43"
     arg.add_common(command, seeds_help=recorded, usual=STUDY_SCALE)
@@ -193,7 +194,7 @@ def card(options: argparse.Namespace) -> int:
     from mambanorm.basics.settings import WORK
     from mambanorm.claims.ranking import frame_of
 
-    asked = dict(norm=options.norm, seeds=options.seeds or 8, scale=options.scale)
+    asked = dict(norm=options.norm, seeds=options.seeds or 8, scale=options.scale, against=options.against)
     asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
     if options.dry_run:
         empty = measured_card(options.which, **asked)
