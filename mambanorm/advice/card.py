@@ -42,7 +42,7 @@ from mambanorm.config import RunConfig
 from mambanorm.diagnostics import growth, norm_quantiles, token_norms
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms import NORMS, norm_name
-from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs, model_of
+from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
 from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, unique
 from mambanorm.training.recorded_results import own_rate, recorded, recorded_path, weight
 from mambanorm.training.store import stored_run
@@ -80,6 +80,16 @@ class NormCard:
     def arms(self) -> dict[str, str]:
         """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
         return arms_of(self.same or self.name)
+
+    @property
+    def said(self) -> dict[str, list[str]]:
+        """Topic → sentences (card_page.said)."""
+        return card_page.said(self)
+
+    @property
+    def basis(self) -> str:
+        """On what it stands: scale, tasks, seeds, the rule."""
+        return card_page.basis(self)
 
     @property
     def words(self) -> list[str]:
@@ -283,7 +293,7 @@ def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> N
         mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
         evidence, best = Evidence(mine, card.scale), best_arm(card, task, before)
         verdicts += verdicts_of(card, task, evidence, best)
-        strips[task] = strip_of(evidence, task, tuple(card.arms.values()))
+        strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()))
     training = training_of(card, known, runs_dir)
     return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
 
@@ -307,21 +317,6 @@ def best_arm(card: NormCard, task: str, before: pd.DataFrame | None) -> str | No
         if before is not None:
             return ranking(before[before.task == task], task, scale=card.scale, arms=arms).arm[0]
     return None
-
-
-def strip_of(evidence: Evidence, task: str, mine: Sequence[str]) -> pd.DataFrame:
-    """Every tuned arm of a task with the mean of its finished runs at its rate, per cent (of language models bits, with
-    a minus), best first: arm, mean, n, own."""
-    arms = tuple(dict.fromkeys([*(arm for arm in tuned_arms(kind_of(task)) if model_of([arm]) == "mamba"), *mine]))
-    runs = evidence.tuned(arms, task)
-    scores = runs.finished("bits" if kind_of(task) == "language" else "score")
-    rows = [
-        dict(arm=arm, mean=float(np.nanmean(mine_)), n=int(np.isfinite(mine_).sum()), own=arm in mine)
-        for arm, mine_ in zip(arms, scores, strict=True)
-        if arm not in runs.gaps and np.isfinite(mine_).any()
-    ]
-    table = pd.DataFrame(rows, columns=["arm", "mean", "n", "own"])
-    return table.sort_values("mean", ascending=False, ignore_index=True)
 
 
 def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:

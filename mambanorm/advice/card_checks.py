@@ -67,9 +67,8 @@ def _asked(ask: Callable[[str], Found], name: str) -> Found:
 
 
 def _pass_s(name: str) -> float:
-    norm, x = create_norm(name, CHANNELS), torch.randn(3, 6, CHANNELS)
     start = time.perf_counter()
-    norm(x, None)
+    create_norm(name, CHANNELS)(torch.zeros(3, 6, CHANNELS), None)
     return time.perf_counter() - start
 
 
@@ -166,7 +165,7 @@ def _order(name: str, axis: int) -> Found:
 
 def _passed(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
     """The output of a copy, drawn as any other."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return copy.deepcopy(norm)(x, lengths)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +22,11 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.text import plural, spell
+from mambanorm.claims.evidence import Evidence, kind_of
 from mambanorm.claims.protocol import VERSION
+from mambanorm.claims.ranking import tuned_arms
 from mambanorm.norms import NORMS
+from mambanorm.study.experiments import model_of
 from mambanorm.training import machine
 from mambanorm.training.grid import base_config
 from mambanorm.training.recorded_results import own_rate, weight
@@ -40,13 +44,17 @@ def label(arm: str) -> str:
 # -------------------------------------------------------------------------------------------------------- in words
 
 
+def said(card: Any) -> dict[str, list[str]]:
+    """Topic → sentences: who it is; at each place whether it is better; whether it may stand in a language model; what
+    is wrong with it; whether it trains; what it costs; what would settle what is open; what could not be done."""
+    topics = dict(who=_who, better=_better, best=_against_best, causal=_causal, wrong=_wrong, trains=_trains)
+    topics |= dict(costs=_cost, open=_open, notes=lambda card: list(card.notes))
+    return {topic: sentences(card) for topic, sentences in topics.items()}
+
+
 def words(card: Any) -> list[str]:
-    """Who it is; at each place whether it is better; whether it may stand in a language model; what is wrong with it;
-    whether it trains; what it costs; what would settle what is open; what could not be done."""
-    return [
-        *_who(card), *_better(card), *_against_best(card), *_causal(card), *_wrong(card), *_trains(card), *_cost(card),
-        *_open(card), *card.notes,
-    ]  # fmt: skip
+    """All sentences, the first ones first."""
+    return [line for lines in said(card).values() for line in lines]
 
 
 def _who(card: Any) -> list[str]:
@@ -182,21 +190,22 @@ def _open(card: Any) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------- the page
 
 
-def as_html(card: Any, *, brief: bool = False, styled: bool = True) -> str:
-    """The card as HTML. brief: without its picture. styled: with the style that it needs."""
+def as_html(card: Any, *, brief: bool = False, alone: bool = False) -> str:
+    """The card as HTML, for a notebook with its style. brief: one of several, without style and picture. alone: on a
+    page of its own, which has the style."""
     from mambanorm.report.page import mathml, template
 
     entry = NORMS[card.name]
     picture = None if brief or not card.strips else head(card)
     body = template(
         "card.html",
-        equation=mathml(entry.equation) if entry.equation else "",
+        equation=mathml(entry.equation) if entry.equation and alone else "",
         axes=" · ".join(entry.axes) or "nothing",
         causal=entry.causal,
         learns=entry.learnable,
         source=entry.source,
         doubt=entry.doubt,
-        words=[line.replace("`", "") for line in words(card)],
+        words=[re.sub("`(.*?)`", r"<code>\1</code>", html.escape(line)) for line in words(card)],
         picture=base64.b64encode(picture._repr_png_()).decode() if picture is not None else "",
         alt=picture.get_label() if picture is not None else "",
         verdicts=[_shown(row) for row in card.verdicts.itertuples()],
@@ -205,18 +214,17 @@ def as_html(card: Any, *, brief: bool = False, styled: bool = True) -> str:
         inside=card.training.task.iloc[0] if len(card.training) else "",
         checks={group: rows.to_dict("records") for group, rows in card.checks.groupby("group", sort=False)},
         costs=[_cost_row(row) for row in card.costs.itertuples()],
-        basis=basis(card),
+        basis=f"{basis(card)} · {datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}",
     )
-    return f"<style>\n{template('card.css')}</style>\n{body}" if styled else body
+    return body if brief or alone else f"<style>\n{template('card.css')}</style>\n{body}"
 
 
 def basis(card: Any) -> str:
     """On what it stands."""
     seeds = sorted({len(own) for own in card.seeds.values()})
     return (
-        f"Scale {card.scale}, tasks {', '.join(card.tasks)}, {' or '.join(map(str, seeds))} seeds; rule of protocol "
-        f"{VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, corrected for no other. "
-        f"{datetime.now():%d %B %Y}, {machine.versions()}, {machine.machine()}."
+        f"{card.scale} scale · {', '.join(card.tasks)} · {' or '.join(map(str, seeds))} seeds · rule of protocol "
+        f"{VERSION}, each arm at its own learning rate, each comparison by itself at 95 %, corrected for no other"
     )
 
 
@@ -250,6 +258,21 @@ def _trained(row: Any) -> dict[str, str]:
     return dict(place=row.place, rate=rate, diverged=lost or (f"none of {runs}" if runs else "–"), **numbers)
 
 
+def strip_of(evidence: Evidence, task: str, mine: Sequence[str]) -> pd.DataFrame:
+    """Every tuned arm of a task with the mean of its finished runs at its rate, per cent (of language models bits, with
+    a minus), best first: arm, mean, n, own."""
+    arms = tuple(dict.fromkeys([*(arm for arm in tuned_arms(kind_of(task)) if model_of([arm]) == "mamba"), *mine]))
+    runs = evidence.tuned(arms, task)
+    scores = runs.finished("bits" if kind_of(task) == "language" else "score")
+    rows = [
+        dict(arm=arm, mean=float(np.nanmean(mine_)), n=int(np.isfinite(mine_).sum()), own=arm in mine)
+        for arm, mine_ in zip(arms, scores, strict=True)
+        if arm not in runs.gaps and np.isfinite(mine_).any()
+    ]
+    table = pd.DataFrame(rows, columns=["arm", "mean", "n", "own"])
+    return table.sort_values("mean", ascending=False, ignore_index=True)
+
+
 def head(card: Any, *, lines: Sequence[str] = ()) -> Any:
     """The strip of all known norms; with `lines` the head of a card that stands alone."""
     from mambanorm.figures import fig_card
@@ -268,7 +291,7 @@ def cards_html(cards: Iterable[Any]) -> str:
     for card in cards:
         first = next((line for line in words(card) if " is " in line), words(card)[0])
         summary = f"<b>{html.escape(card.name)}</b> {html.escape(first)}"
-        folds.append(f"<details><summary>{summary}</summary>{as_html(card, brief=True, styled=False)}</details>")
+        folds.append(f"<details><summary>{summary}</summary>{as_html(card, brief=True)}</details>")
     return f'<style>\n{template("card.css")}</style>\n<div class="norm-cards">{"".join(folds)}</div>'
 
 
@@ -280,7 +303,7 @@ def save(card: Any, folder: str | Path) -> list[Path]:
     paths = [folder / f"{card.name}.{kind}" for kind in ("html", "json")]
     body = f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(card.name)}</h1>'
     whole = page(
-        f"{card.name}: a card", figures(body + as_html(card, styled=False)), template("index.css"), template("card.css")
+        f"{card.name}: a card", figures(body + as_html(card, alone=True)), template("index.css"), template("card.css")
     )
     write_text(paths[0], whole)
     write_text(paths[1], as_json(card))

@@ -213,7 +213,8 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
     elif verdict.verdict == reverse.verdict == "contradicted":
         word, words = "alike", f"{label(ahead)} and {label(behind)} differ by less than {limit} ({of_seeds})"
     elif "not judged" in (verdict.verdict, reverse.verdict):
-        word, words = "not judged", f"not judged: {verdict.reason or reverse.reason} ({of_seeds})"
+        silent = verdict if verdict.verdict == "not judged" else reverse
+        word, words = "not judged", f"not judged: {silent.reason} ({of_seeds})"
     else:
         words = f"we cannot tell whether {label(ahead)} or {label(behind)} is better ({of_seeds})"
         words += f"; about {min(seeds)} new seeds would tell" if seeds else ""

@@ -72,7 +72,7 @@ def _move(norm: nn.Module) -> None:
 def _passed(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, draw: int = 0) -> Tensor:
     """The output of a copy: what a pass leaves behind stays out of the next one. A norm that draws at random draws the
     same each time, so that it can be looked at as any other; another `draw` gives it other numbers."""
-    torch.manual_seed(draw)
+    torch.default_generator.manual_seed(draw)  # torch.manual_seed also tells devices that are not here
     with torch.no_grad():
         return copy.deepcopy(norm)(x, lengths)
 
