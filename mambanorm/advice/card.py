@@ -109,6 +109,10 @@ class NormCard:
     def _repr_html_(self) -> str:
         return card_page.as_html(self)
 
+    def _repr_png_(self) -> bytes | None:
+        """The strip alone, where HTML is not shown, and for the card of a notebook in the report."""
+        return card_page.head(self)._repr_png_() if self.strips else None
+
 
 def arms_of(name: str) -> dict[str, str]:
     """Place → arm."""
