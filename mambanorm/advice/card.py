@@ -32,7 +32,7 @@ from mambanorm.basics.errors import unknown
 from mambanorm.basics.extensions import asked_imports, set_imports
 from mambanorm.basics.settings import KIT_NORMS, study_scale
 from mambanorm.basics.text import spell
-from mambanorm.claims.claim import Claim, Comparison
+from mambanorm.claims.claim import NONE, Claim, Comparison
 from mambanorm.claims.evidence import Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS
@@ -48,7 +48,7 @@ from mambanorm.training.recorded_results import own_rate, recorded, recorded_pat
 from mambanorm.training.store import stored_run
 
 PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
-FEW = 3
+FEW = 2
 """Seeds of what is no verdict: the ladder of rates, and eight blocks."""
 LIMIT_S = 3600.0
 """A longer training is refused unless it is asked for."""
@@ -116,15 +116,16 @@ class NormCard:
 
 def arms_of(name: str) -> dict[str, str]:
     """Place → arm."""
-    return (
-        {"nowhere": "None>SSM>None"} if name == "None" else {place: arm.format(name) for place, arm in PLACES.items()}
-    )
+    places = {"nowhere": "None>SSM>None"} if name == "None" else PLACES
+    return {place: arm.format(name) for place, arm in places.items()}
 
 
 def find_norm(which: str, norm: str | None = None) -> str:
     """The name of a registered norm, or of the one that a file registers (`norm`: which of several). ValueError, in one
     line, for a file that registers none or several, or that fails, and for an unknown name."""
     if not which.endswith(".py"):
+        if norm not in (None, which):
+            raise ValueError(f"norm={norm!r} says which norm of a file, and {which!r} is no file, which ends in .py")
         return norm_name(which)
     path, before = Path(which).resolve(), set(NORMS)
     set_imports([which])
@@ -171,8 +172,9 @@ def norm_card(
     if out is not None:
         card.save(out)
     if train and not card.same:
-        importable = card.name in KIT_NORMS or str(_file_of(NORMS[card.name].factory)) in asked_imports()
-        engine = ({} if importable else dict(workers=0)) | engine  # a worker process does not know the others
+        factory = NORMS[card.name].factory
+        known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*asked_imports()}
+        engine = ({} if card.name in KIT_NORMS or known else dict(workers=0)) | engine  # workers know no others
         card = replace(card, notes=(*card.notes, *_trained(card, runs_dir, limit_s, engine)))
     card = _read(card, frame_of(card.scale, runs_dir), runs_dir)
     if out is not None:
@@ -192,11 +194,11 @@ def measured_card(
     """The card before any run is looked at; arguments and errors as of `norm_card`."""
     name, scale = find_norm(which, norm), study_scale(scale)
     tasks = card_tasks(scale) if tasks is None else tuple(map(check_task, check_names("tasks", tasks)))
+    against = str(Arm.parse(against))
     for task in tasks:  # a regression is refused here, before anything is measured
-        duel(str(Arm.parse(against)), "None>SSM>Scale", task)
+        duel(against, next(arm for arm in (NONE, REFERENCE) if arm != against), task)
     own = {task: card_seeds(task, scale, seeds, against) for task in dict.fromkeys((*tasks, inside_task(scale)))}
-    file = which if which.endswith(".py") else ""
-    return _measured(NormCard(name, scale, tasks, own, str(Arm.parse(against)), which=file))
+    return _measured(NormCard(name, scale, tasks, own, against, which=which if which.endswith(".py") else ""))
 
 
 def _measured(card: NormCard) -> NormCard:
@@ -220,7 +222,7 @@ def card_tasks(scale: str) -> tuple[str, ...]:
 
 def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str = REFERENCE) -> list[int]:
     """The first so many recorded seeds of the arm that it stands against, the partners; a list as it is."""
-    known = own_rate(task, str(Arm.parse(against)), scale)
+    known = own_rate(task, against, scale)
     asked = check_seeds(seeds, scale)
     return list(known[1][: len(asked)]) if known and isinstance(seeds, int) else asked
 
@@ -230,8 +232,7 @@ def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str =
 
 def is_causal(card: NormCard) -> bool:
     """Whether it is declared causal, and no later position was found to change an earlier output."""
-    ahead = card.checks.found[card.checks.question == "does a later position change an earlier output"].iloc[0]
-    return NORMS[card.name].causal and ahead == "no"
+    return NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
 
 
 def _tasks(card: NormCard) -> list[str]:
@@ -324,21 +325,19 @@ def best_arm(card: NormCard, task: str, before: pd.DataFrame | None) -> str | No
 
 
 def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:
-    """One row a place: arm; task; rate and rate_reference, the highest rate that trains and that of Mamba's own arm,
+    """One row a place: arm; task; rate and rate_reference, the highest rate that trains and that of the arm beside it,
     means of the seeds that have the whole ladder; diverged, by rate; start, decades in 8 blocks by which the median
     output grows before training, and trained, the largest token's in the last step; headroom in decades."""
     task, seeds = inside_task(card.scale), card.seeds[inside_task(card.scale)]
-    rows, arms = [], list(card.arms.values())
-    mine = known[(known.task == task) & known.seed.isin(seeds)] if len(known) else known
+    rows, mine = [], known[(known.task == task) & known.seed.isin(seeds)] if len(known) else known
     by_id = mine.drop_duplicates("run_id").set_index("run_id") if len(mine) else mine
-    high = _highest_rates([*arms, card.against], Evidence(mine, card.scale), task)
+    high = _highest_rates([*card.arms.values(), card.against], Evidence(mine, card.scale), task)
     for place, arm in card.arms.items():
         row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
         row |= dict(diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=growth_at_start(arm))
         deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
         deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)
-        row |= dict(trained=deep.growth.mean(), headroom=deep.headroom.mean())
-        rows.append(row)
+        rows.append(row | dict(trained=deep.growth.mean(), headroom=deep.headroom.mean()))
     return pd.DataFrame(rows)
 
 

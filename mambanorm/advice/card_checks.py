@@ -15,6 +15,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pandas as pd
 import torch
@@ -67,6 +68,7 @@ def _asked(ask: Callable[[str], Found], name: str) -> Found:
 
 
 def _pass_s(name: str) -> float:
+    """Seconds of a pass."""
     start = time.perf_counter()
     create_norm(name, CHANNELS)(torch.zeros(3, 6, CHANNELS), None)
     return time.perf_counter() - start
@@ -113,11 +115,10 @@ def _behaviour(name: str) -> dict[tuple[str, str], Callable[[str], Found]]:
         "state dict there and back": kept,
         "training and evaluation": _modes,
     }
-    feels = {change: lambda n, change=change: _felt(n, change) for change in list(CHANGES)[:4]}
-    feels |= {"positions in another order": lambda n: _order(n, 1), "channels in another order": lambda n: _order(n, 2)}
-    return {("what it looks at", question): ask for question, ask in looks.items()} | {
-        ("what it does not feel", question): ask for question, ask in feels.items()
-    }
+    feels = {change: partial(_felt, change=change) for change in list(CHANGES)[:4]}
+    feels |= {f"{what} in another order": partial(_order, axis=i) for i, what in ((1, "positions"), (2, "channels"))}
+    groups = {"what it looks at": looks, "what it does not feel": feels}
+    return {(group, question): ask for group, asks in groups.items() for question, ask in asks.items()}
 
 
 def _gradient_ahead(name: str) -> Found:
@@ -303,8 +304,7 @@ def _step_by_step(name: str) -> Found:
         return "refused: it is not declared causal", ""
     block, x = MambaBlock(16, name, name, d_state=4).eval(), torch.randn(2, 7, 16)
     with torch.no_grad():
-        whole = block(x)
-        y, cache = block.prefill(x[:, :4])
+        whole, (y, cache) = block(x), block.prefill(x[:, :4])
         later = [block.step(x[:, i], cache) for i in range(4, 7)]
     gap = _gap(torch.cat([y, torch.stack(later, 1)], 1), whole)
     return ("gives what one pass gives", "good") if gap < 1e-4 else (f"differs from one pass by {_percent(gap)}", "bad")
@@ -377,8 +377,8 @@ def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
         kept = {one: _kept(norms[one], x) for one in (name, "RMSN")}
         rows.append(
             dict(
-                shape=" × ".join(map(str, shape)), ms=1e3 * times[name], over_rmsn=times[name] / times["RMSN"],
-                over_ln=times[name] / times["LN"], kept=kept[name], kept_rmsn=kept["RMSN"],
+                shape=" × ".join(map(str, shape)), ms=1e3 * times[name], kept=kept[name], kept_rmsn=kept["RMSN"],
+                over_rmsn=times[name] / times["RMSN"], over_ln=times[name] / times["LN"],
             )
         )  # fmt: skip
         if slow:

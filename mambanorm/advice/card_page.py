@@ -1,8 +1,8 @@
 """What a card says and how it is shown: its sentences, the page, the head of it as a picture, JSON, the terminal.
 
-words       the answer in sentences, the first ones first
-as_html     the card as a notebook shows it;   save: the page, which opens offline, its head as PNG, and JSON
-as_text     for a terminal;   cards_html: several cards, folded
+said, words     the answer in sentences, by topic; all of them, the first ones first
+as_html         the card as a notebook shows it;   save: the page, which opens offline, its head as PNG, and JSON
+as_text         for a terminal;   cards_html: several cards, folded
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mambanorm.arms import Arm
 from mambanorm.basics.atomic import writable_folder, write_bytes, write_text
 from mambanorm.basics.text import plural, spell
-from mambanorm.claims.evidence import Evidence, kind_of
+from mambanorm.claims.evidence import Evidence, kind_of, label
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.norms import NORMS
@@ -34,11 +33,8 @@ from mambanorm.training.recorded_results import own_rate, weight
 REFERENCE = "RMSN>SSM>None"
 """Mamba's own arm, beside which every other stands."""
 LAST_TEST_SEED = 99
+LOOKS_AHEAD = "does a later position change an earlier output"
 WORDS = ("better", "alike", "worse", "open", "not judged")
-
-
-def label(arm: str) -> str:
-    return Arm.parse(arm).label
 
 
 # -------------------------------------------------------------------------------------------------------- in words
@@ -112,19 +108,17 @@ def _against_best(card: Any) -> list[str]:
     rows = card.verdicts[card.verdicts.best]
     arms = ", ".join(f"{label(a)} on {task}" for task, a in rows.groupby("task", sort=False).against.first().items())
     counts = rows.word.value_counts()
-    told = ", ".join(
-        f"{word} in {counts[word]}" for word in ("better", "alike", "worse", "open", "not judged") if word in counts
-    )
+    told = ", ".join(f"{word} in {counts[word]}" for word in WORDS if word in counts)
     return [f"Against the best recorded arm ({arms}): {told} of {plural(len(rows), 'comparison')}."]
 
 
-def found_of(card: Any, question: str) -> str:
-    rows = card.checks.found[card.checks.question == question]
-    return rows.iloc[0] if len(rows) else ""
+def sees_ahead(card: Any) -> str:
+    """ "no", or which position sees which; the error of a norm that fails."""
+    return card.checks.set_index("question").found[LOOKS_AHEAD]
 
 
 def _causal(card: Any) -> list[str]:
-    seen = found_of(card, "does a later position change an earlier output")
+    seen = sees_ahead(card)
     if seen == "no":
         tried = len(card.verdicts) and (card.verdicts.unit != "pp").any()
         return [] if tried else ["It is causal: it may stand in a language model, where it has not been tried here."]
@@ -133,11 +127,8 @@ def _causal(card: Any) -> list[str]:
 
 def _wrong(card: Any) -> list[str]:
     bad = card.checks[card.checks.told == "bad"]
-    return (
-        ["What is wrong: " + "; ".join(f"{row.question}: {row.found}" for row in bad.itertuples()) + "."]
-        if len(bad)
-        else []
-    )
+    each = "; ".join(f"{row.question}: {row.found}" for row in bad.itertuples())
+    return [f"What is wrong: {each}."] if each else []
 
 
 def _trains(card: Any) -> list[str]:
@@ -164,9 +155,8 @@ def _cost(card: Any) -> list[str]:
     if not len(card.costs):
         return []
     cost = card.costs.iloc[min(1, len(card.costs) - 1)]
-    return [
-        f"Forward and backward take {cost.over_rmsn:.2g} times as long as RMSN ({cost['shape']}; {cost.ms:.2g} ms)."
-    ]
+    size = f"({cost['shape']}; {cost.ms:.2g} ms)"
+    return [f"Forward and backward take {cost.over_rmsn:.2g} times as long as RMSN {size}."]
 
 
 def _open(card: Any) -> list[str]:
@@ -278,9 +268,8 @@ def head(card: Any, *, lines: Sequence[str] = ()) -> Any:
     from mambanorm.figures import fig_card
 
     caption = f"{card.scale} scale · {plural(max(map(len, card.seeds.values())), 'seed')}"
-    return fig_card(
-        card.strips, card.same or card.name, caption, title=f"{card.name}: a card" if lines else "", lines=lines
-    )
+    title = f"{card.name}: a card" if lines else ""
+    return fig_card(card.strips, card.same or card.name, caption, title=title, lines=lines)
 
 
 def cards_html(cards: Iterable[Any]) -> str:
@@ -302,10 +291,8 @@ def save(card: Any, folder: str | Path) -> list[Path]:
     folder = writable_folder(folder, "the card")
     paths = [folder / f"{card.name}.{kind}" for kind in ("html", "json")]
     body = f'<p class="eyebrow">mambanorm · a card for a norm</p><h1>{html.escape(card.name)}</h1>'
-    whole = page(
-        f"{card.name}: a card", figures(body + as_html(card, alone=True)), template("index.css"), template("card.css")
-    )
-    write_text(paths[0], whole)
+    styles = template("index.css"), template("card.css")
+    write_text(paths[0], page(f"{card.name}: a card", figures(body + as_html(card, alone=True)), *styles))
     write_text(paths[1], as_json(card))
     if card.strips:
         few = [line for line in words(card) if not line.startswith("To settle")][:6]
@@ -315,16 +302,11 @@ def save(card: Any, folder: str | Path) -> list[Path]:
 
 
 def as_json(card: Any) -> str:
-    entry = NORMS[card.name]
-    facts = dict(
-        name=card.name, scale=card.scale, tasks=card.tasks, seeds=card.seeds, protocol=VERSION, words=words(card)
-    )
-    facts |= dict(
-        same=card.same, starts=card.starts, notes=card.notes, versions=machine.versions(), machine=machine.machine()
-    )
-    facts["declared"] = {
-        key: getattr(entry, key) for key in ("equation", "source", "axes", "causal", "learnable", "doubt")
-    }
+    entry, same = NORMS[card.name], ("name", "scale", "tasks", "seeds", "against", "same", "starts", "notes")
+    facts: dict[str, Any] = {key: getattr(card, key) for key in same} | dict(words=words(card), protocol=VERSION)
+    facts |= dict(versions=machine.versions(), machine=machine.machine())
+    declared = ("equation", "source", "axes", "causal", "learnable", "doubt")
+    facts["declared"] = {key: getattr(entry, key) for key in declared}
     told = card.verdicts.drop(columns=["verdict", "reverse"]) if len(card.verdicts) else card.verdicts
     tables = dict(checks=card.checks, costs=card.costs, training=card.training, verdicts=told)
     facts |= {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
