@@ -10,7 +10,10 @@ import pytest
 
 from mambanorm.basics.settings import ROOT
 
-NAMES = ("03_type", "04_position", "05_combination", "06_normvary", "07_diagnostics", "08_validation", "14_clinic")
+NAMES = (
+    *("03_type", "04_position", "05_combination", "06_normvary", "07_diagnostics", "08_validation"),
+    *("14_clinic", "15_your_norm"),
+)
 OPENING = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")
 
 

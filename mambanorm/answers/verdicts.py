@@ -1,4 +1,5 @@
-"""Notebook 12: how many claims hold, which arm to take, and how well trained the models are.
+"""Notebook 12: how many claims hold, which arm to take, and how well trained the models are. Notebook 15: the card of a
+norm in short, and its guesses.
 
 Verdicts are passed in (`mambanorm.claims` stands above this room), as are the words that a verdict may be.
 """
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from mambanorm.answers.words import label, listed
+from mambanorm.answers.words import label, listed, numbered
 from mambanorm.study.tables import points
 
 ABOUT = {"s": "sequences", "v": "images"}
@@ -106,3 +107,14 @@ def two_looks_told(table: pd.DataFrame) -> str:
         f"2.5 %. New seeds that are judged alone are a study of their own: {alone} of these are wrong. Two studies are "
         "two chances as well, but they stand side by side, and a reader can see that there are two."
     )
+
+
+def guesses_on_card(said: Mapping[str, Sequence[str]]) -> str:
+    """The three guesses of notebook 15, from the sentences of a card: the future, the place, the cost."""
+    return numbered([" ".join(said[topic]) for topic in ("causal", "better", "costs")])
+
+
+def card_in_short(said: Mapping[str, Sequence[str]], basis: str) -> str:
+    """The card of a norm: where it is better, against the best recorded arm, and where it must not stand."""
+    lines = [line for topic in ("who", "better", "best", "causal", "wrong", "notes") for line in said[topic]]
+    return f"**Answer** ({basis}).\n\n" + "\n".join(f"- {line}" for line in lines)
