@@ -256,11 +256,6 @@ def model_cases():
     yield "no text to write", lambda: language().generate(IDS, 0), "n must be a positive whole number"
     yield "a temperature below 0", lambda: language().generate(IDS, 2, temperature=-1), "temperature must be 0"
     yield "a seed of text", lambda: language().generate(IDS, 2, temperature=1, seed="1"), "seed must be a whole number"
-    yield "training on text", lambda: mn.train_language_model(language(), "The", IDS[0]), "text must be encoded first"
-    yield "training on rows", lambda: mn.train_language_model(language(), IDS, IDS[0]), "expected token ids (n,)"
-    ids = IDS[0]
-    yield "training at NaN", lambda: mn.train_language_model(language(), ids, ids, lr=math.nan), "lr must be a finite"
-    yield "no steps", lambda: mn.train_language_model(language(), ids, ids, steps=0), "steps must be a positive"
     with tempfile.TemporaryDirectory() as folder:
         yield "an empty folder as a checkpoint", lambda: mn.read_checkpoint(folder), "is a folder: give the path of a"
         for half in ("model-1.safetensors", "model-2.safetensors"):
