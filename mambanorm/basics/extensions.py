@@ -118,6 +118,8 @@ def _import(place: str) -> None:
         import_module(path.stem)
         return
     spec = spec_from_file_location(f"{path.stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}", path)
+    if spec is None:
+        raise ImportError("a file of Python ends in .py")
     module = sys.modules[spec.name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
