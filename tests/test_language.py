@@ -48,15 +48,6 @@ def error(ours, theirs):
 # names and initial values
 
 
-def test_parameters_are_named_as_in_mamba_ssm_up_to_norm_and_mixer():
-    model = mn.LanguageModel(V, d_model=D, n_layers=2)
-    mixer = ("A_log", "D", "in_proj.weight", "conv1d.weight", "conv1d.bias", "x_proj.weight", "dt_proj.weight")
-    block = ("n1.weight", "dt_proj.bias", "out_proj.weight", *mixer)
-    expected = {f"backbone.layers.{i}.{name}" for i in range(2) for name in block}
-    expected |= {"backbone.embedding.weight", "backbone.norm_f.weight", "lm_head.weight"}
-    assert set(model.state_dict()) == expected
-
-
 def test_the_head_is_tied_unless_asked_and_initial_values_are_mamba_ssm_s():
     torch.manual_seed(0)
     tied, free = (mn.LanguageModel(300, d_model=64, n_layers=4, tie=tie) for tie in (True, False))
@@ -263,15 +254,6 @@ def test_drawn_text_is_decided_by_the_seed_and_follows_the_probabilities():
 
 
 # no future
-
-
-@pytest.mark.parametrize("norm", CAUSAL)
-def test_no_logit_sees_a_later_token(norm):
-    model, ids = language_model(f"{norm}>SSM>{norm}", final_norm=norm), tokens(B, L)
-    later = ids.clone()
-    later[:, 6:] = (ids[:, 6:] + 1) % V
-    torch.testing.assert_close(model(later)[:, :6], model(ids)[:, :6])
-    assert (model(later)[:, 6:] - model(ids)[:, 6:]).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("norm", FUTURE)
