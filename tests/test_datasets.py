@@ -438,12 +438,6 @@ def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, mo
         trains(name)
 
 
-def test_cifar_trains_as_images(data):
-    put_parquet(data, "cifar10", "train", 100)
-    put_parquet(data, "cifar10", "test", 40)
-    trains("cifar10_images")
-
-
 def whole_set(monkeypatch, data, name, n):
     """A set that is complete with n rows of train and of test."""
     monkeypatch.setitem(images.SETS, name, replace(images.SETS[name], rows=(n, n)))
@@ -798,12 +792,6 @@ def test_imagenet_100_is_the_published_hundred_from_lab_on(data):
     put_imagenet(data, "imagenet100", n=1, classes=imagenet.read_classes(published))
     with pytest.raises(ValueError, match="imagenet100/val holds 100 rows, lab needs 5,000"):
         load_task("imagenet100", "lab", 0)
-
-
-def test_the_real_class_list_is_the_one_that_prepare_downloads():
-    path = real("imagenet100/imagenet100_CMC.txt")
-    files.verify(path, imagenet.CLASS_LIST.digest)
-    assert len(imagenet.read_classes(path)) == 100
 
 
 def test_a_class_list_with_a_wrong_row_is_refused(data):

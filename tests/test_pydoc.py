@@ -197,26 +197,6 @@ def test_a_run_is_a_language_model_in_the_studys_loop_and_store(store, capsys):
     assert f"{result.test_loss / math.log(2):.3f} bits a token" in capsys.readouterr().out
 
 
-def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path):
-    config = base_config("pydoc", "smoke", arm=PROPOSAL, steps=6)
-
-    class Killed(Exception):
-        pass
-
-    def kill(step, model, loss):
-        if step == 4:
-            raise Killed
-
-    whole = train(config)
-    with pytest.raises(Killed):
-        train(config, on_step=kill, checkpoint_dir=tmp_path, checkpoint_every_s=0)
-    again = train(config, checkpoint_dir=tmp_path)
-    for name, value in whole.checkpoint.items():
-        assert torch.equal(value, again.checkpoint[name]), name
-    assert np.array_equal(whole.predictions["loss"], again.predictions["loss"])
-    assert (whole.test_loss, whole.best_val_loss) == (again.test_loss, again.best_val_loss)
-
-
 def test_a_run_that_diverged_counts_as_guessing_by_frequency():
     result = train(base_config("pydoc", "smoke", lr=1e30, steps=20, warmup_steps=0))
     assert result.status == "diverged"
