@@ -444,14 +444,6 @@ def test_figure_2_colours_the_visible_shared_faces_of_every_norm():
     assert len([ax for ax in figures.fig_axes().axes if ax.get_title(loc="center")]) == len(NORMS)
 
 
-def test_an_example_batch_has_the_sizes_asked_for():
-    assert figures.example_batch().shape == (8, 24, 16)
-    assert figures.example_batch(2, 5, channels=3).shape == (2, 5, 3)
-    for bad in (0, 2.0, True):
-        with pytest.raises(ValueError, match="length must be a whole number of at least 1"):
-            figures.example_batch(length=bad)
-
-
 def test_figure_4_draws_the_arms_norms_and_dashes_none():
     stations = block_stations("RMSN>SSM>None")
     assert stations["N1"].text == "RMSN"

@@ -23,7 +23,6 @@ from mambanorm.figures.style import (
     styled,
     whole_ticks,
 )
-from mambanorm.norms.more import SwitchNorm
 from mambanorm.norms.normvary import NormVary
 
 
@@ -59,12 +58,8 @@ def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
     return apart
 
 
-def registered(norm: type[NormVary | SwitchNorm]) -> dict[str, str]:
-    """The members of a norm that mixes → how the registry names their statistics (Eq. 11–12 are over D·L)."""
-    return {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in norm.members}
-
-
-MEMBERS = registered(NormVary)
+MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}
+"""NormVary's members → how the registry names their statistics (Eq. 11–12 are over D·L)."""
 
 
 @styled
@@ -74,7 +69,13 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
     if lacking := [label for label, arrays in arrays_by_label.items() if "mixture" not in arrays]:
         raise ValueError(f"run {lacking[0]!r} holds no mixture: only NormVary has one")
     dashes = dict(zip(arrays_by_label, DASHES * len(arrays_by_label), strict=False))
-    members = {member: (_member_line(member), name) for member, name in MEMBERS.items()}
+    # LN-DL's line is wide: where the mean over the channels is near zero, RMSN-DL's, drawn later, lies on it
+    looks = {
+        name: dict(
+            color=norm_colour(name), linewidth=4.0 if member == "LN" else 1.4, marker=norm_marker(name), markersize=4.5
+        )
+        for member, name in MEMBERS.items()
+    }
     widest = max(arrays_by_label.values(), key=lambda arrays: arrays["mixture"].shape[1])
     shown = some_of(widest["mixture"].shape[1], 6)
     fig, axes = new_figure(2, len(shown), height=4.6, sharex=True, sharey=True)
@@ -87,10 +88,10 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
             axes[row, 0].set_ylabel(f"weight of the {part}")
             for label, arrays in arrays_by_label.items():
                 steps, weights = arrays["step"], arrays["mixture"][:, norm : norm + 1, row]
-                for line, (look, _) in zip(weights.T, members.values(), strict=True):
+                for line, look in zip(weights.T, looks.values(), strict=True):
                     every = max(1, len(steps) // 6)
                     axes[row, column].plot(steps, line.T, linestyle=dashes[label], markevery=every, **look)
-    handles = [Line2D([], [], label=name, **look) for look, name in members.values()]
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
     if len(dashes) > 1:
         handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes.items()]
     fig.legend(handles=handles, loc="outside right center")
@@ -100,15 +101,6 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
         "RMSN-DL has no mean: its weight there stands for zero",
     )
     return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)
-
-
-def _member_line(member: str) -> dict:
-    """LN-DL's line is wide, so that RMSN-DL's, drawn later, does not hide it: the two norms coincide where the mean
-    over the channels is near zero."""
-    name = MEMBERS[member]
-    return dict(
-        color=norm_colour(name), linewidth=4.0 if member == "LN" else 1.4, marker=norm_marker(name), markersize=4.5
-    )
 
 
 def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
@@ -129,22 +121,20 @@ def fig_mixture_view(
     arm: str,
     caption: str,
     note: str = "",
-    norm: type[NormVary | SwitchNorm] = NormVary,
 ) -> Figure:
-    """mixture (T, norms, 2, members of `norm`) at steps (T,): left the weights of one part (mean or variance) of every
-    norm, by depth, at the step nearest to `at` (a share of all steps, 0…1); right each member over the steps, a line a
-    norm, the deepest the darkest. `note` stands where there is nothing yet."""
-    members = registered(norm)
-    first, layout, widths = next(iter(members)), [["map", ".", *members]], (0.44 * len(members), 0.12)
+    """mixture (T, norms, 2, 5) at steps (T,): left the weights of one part (mean or variance) of every norm, by depth,
+    at the step nearest to `at` (a share of all steps, 0…1); right each member over the steps, a line a norm, the
+    deepest the darkest. `note` stands where there is nothing yet."""
     margins = dict(left=0.06, right=0.985, top=0.84, bottom=0.3, wspace=0.28)
-    fig, axes = quick_figure(layout, height=4.0, margins=margins, width_ratios=(*widths, *[1] * len(members)))
+    widths = (2.2, 0.12, *[1] * len(MEMBERS))
+    fig, axes = quick_figure([["map", ".", *MEMBERS]], height=4.0, margins=margins, width_ratios=widths)
     axes["map"].set(xlabel="member", ylabel="norm, by depth")
     if len(steps):
         when, weights = round(at * (len(steps) - 1)), mixture[:, :, 0 if part == "mean" else 1]
-        axes["map"].imshow(weights[when], cmap="PuOr_r", vmin=0.0, vmax=2 / len(members), aspect="auto")
+        axes["map"].imshow(weights[when], cmap="PuOr_r", vmin=0.0, vmax=0.4, aspect="auto")
         for (y, x), weight in np.ndenumerate(weights[when]):
             axes["map"].text(x, y, f"{weight:.3f}", ha="center", va="center", fontsize=7.5, color=INK)
-        axes["map"].set_xticks(range(len(members)), list(members.values()), rotation=20, fontsize=7.5)
+        axes["map"].set_xticks(range(len(MEMBERS)), list(MEMBERS.values()), rotation=20, fontsize=7.5)
         axes["map"].set_yticks(range(weights.shape[1]), [str(i + 1) for i in range(weights.shape[1])])
         axes["map"].set_title("at this step", color=INK)
         axes["map"].grid(visible=False)
@@ -153,7 +143,7 @@ def fig_mixture_view(
         for ax in axes.values():  # numbers on an empty axis would be made up
             ax.set(xticks=[])
         axes["map"].set(yticks=[])
-    for i, (member, name) in enumerate(members.items()):
+    for i, (member, name) in enumerate(MEMBERS.items()):
         ax = axes[member]
         if len(steps):
             depths = weights.shape[1]
@@ -161,13 +151,13 @@ def fig_mixture_view(
                 shade = 0.35 + 0.65 * (depth + 1) / depths
                 ax.plot(steps, weights[:, depth, i], color=norm_colour(name), alpha=shade)
             ax.axvline(steps[when], color=INK, linewidth=0.8)
-        ax.axhline(1 / len(members), color=GREY, linewidth=0.8, linestyle=":")
-        ax.set(ylim=(0, 3 / len(members)), xlabel="step")
+        ax.axhline(0.2, color=GREY, linewidth=0.8, linestyle=":")
+        ax.set(ylim=(0, 0.6), xlabel="step")
         ax.set_title(name, color=INK)
-        if member != first:
-            ax.sharey(axes[first])
+        if i:
+            ax.sharey(axes["BN"])
             ax.tick_params(labelleft=False)
-    axes[first].set_ylabel(f"weight of the {part}")
+    axes["BN"].set_ylabel(f"weight of the {part}")
     shown = f"step {steps[when]}" if len(steps) else "not trained yet"
-    words = f"dotted: uniform, {1 / len(members):.2g}", "right: a line a norm, the deepest is the darkest"
-    return finish(fig, f"{short(arm)}: what {norm.__name__} mixes, {part}s, {shown}", caption, *words)
+    words = "dotted: uniform, 0.2", "right: a line a norm, the deepest is the darkest"
+    return finish(fig, f"{short(arm)}: what NormVary mixes, {part}s, {shown}", caption, *words)

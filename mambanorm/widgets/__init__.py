@@ -4,7 +4,7 @@ explorer.py      Explorer: the controls, the picture that follows them, and its 
 block.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved; explore_block: a norm at
                  every site of the model, what it costs and what it was worth; explore_scan: what the states keep
 grid.py          explore_grid: the 6×6 grid of recorded results, a click for its details
-mixture.py       explore_mixture: the weights of NormVary or SwitchNorm over layers and time
+mixture.py       explore_mixture: the weights of NormVary over layers and time
 page.py          all of them on one page, served to this machine
 """
 

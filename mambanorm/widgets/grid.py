@@ -16,7 +16,7 @@ from mambanorm.figures.colours import INK
 from mambanorm.figures.explorers import fig_cell_view
 from mambanorm.figures.style import StudyFigure
 from mambanorm.training.grid import base_config
-from mambanorm.training.recorded_results import recorded, recorded_path
+from mambanorm.training.recorded_results import recorded
 from mambanorm.training.store import load_runs, stored_run
 from mambanorm.widgets.explorer import Explorer, choice
 
@@ -25,17 +25,19 @@ TASKS = {"evening": ("mnist1d",), "quick": ("digits", "listops", "digits_images"
 COLUMNS = ["scale", "task", "arm", "seed", "accuracy", "chance", "diverged", "lr", "run_id"]
 
 
+_frame = lru_cache(4)(recorded)
+
+
 @lru_cache(4)
-def evidence(scale: str) -> Evidence | None:
-    """The recorded results of a scale; None where there are none."""
-    return Evidence(recorded(scale), scale) if recorded_path(scale).is_file() else None
+def evidence(scale: str) -> Evidence:
+    """The recorded results of a scale."""
+    return Evidence(_frame(scale), scale)
 
 
 @lru_cache(512)
 def tuned(scale: str, task: str, arm: str) -> Runs | None:
     """One arm at its learning rates; None where it is not recorded."""
-    known = evidence(scale)
-    found = known.tuned((arm,), task) if known is not None and task in known.tasks else None
+    found = evidence(scale).tuned((arm,), task) if task in evidence(scale).tasks else None
     return found if found is not None and found.whole_seeds else None
 
 
@@ -46,21 +48,10 @@ def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
     found = tuned(scale, task, arm)
     if found is None:
         return pd.DataFrame(columns=COLUMNS)
-    there = np.isfinite(found.at("diverged")[0])
-    frame = pd.DataFrame(
-        dict(
-            scale=scale,
-            task=task,
-            arm=arm,
-            seed=found.seeds,
-            accuracy=found.at("score")[0] / 100,
-            chance=found.at("chance")[0] / 100,
-            diverged=found.at("diverged")[0] > 0,
-            lr=found.lr[0],
-            run_id=found.ids[0, found.best[0]],
-        )
-    )[COLUMNS]
-    return frame[there].reset_index(drop=True)
+    score, chance, diverged = (found.at(name)[0] for name in ("score", "chance", "diverged"))
+    facts = dict(scale=scale, task=task, arm=arm, seed=found.seeds, accuracy=score / 100, chance=chance / 100)
+    facts |= dict(diverged=diverged > 0, lr=found.lr[0], run_id=found.ids[0, found.best[0]])
+    return pd.DataFrame(facts)[np.isfinite(diverged)].reset_index(drop=True)
 
 
 def recorded_arm(arm: str) -> pd.DataFrame:
@@ -71,17 +62,11 @@ def recorded_arm(arm: str) -> pd.DataFrame:
 
 def recorded_rates(scale: str, task: str, arm: str) -> pd.DataFrame:
     """Every recorded run of an arm in the setting of the scale: lr, seed, accuracy, diverged."""
-    frame = _frame(scale)
-    own = base_config(task, scale)
+    frame, own = _frame(scale), base_config(task, scale)
     runs = frame[(frame.task == task) & (frame.arm == arm) & (frame.role == "test")]
     runs = runs[runs.run_id.isin({own.but(arm=arm, seed=int(run.seed), lr=run.lr).run_id for run in runs.itertuples()})]
     found = runs.assign(accuracy=runs.test_accuracy, diverged=runs.status == "diverged")
     return found[["lr", "seed", "accuracy", "diverged"]].reset_index(drop=True)
-
-
-@lru_cache(4)
-def _frame(scale: str) -> pd.DataFrame:
-    return recorded(scale) if recorded_path(scale).is_file() else recorded("quick").iloc[:0]
 
 
 @lru_cache(8)
@@ -114,7 +99,8 @@ class GridExplorer(Explorer):
 
     def __init__(self):
         # 36 buttons share two layouts: a notebook keeps the state of each widget, and a layout is its largest part
-        self._plain, self._framed = (_cell_layout(border) for border in ("1px solid #CCCCCC", "2px solid #F08A00"))
+        size, borders = dict(width="72px", height="30px", margin="1px"), ("1px solid #CCCCCC", "2px solid #F08A00")
+        self._plain, self._framed = (w.Layout(border=border, **size) for border in borders)
         self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
         super().__init__(
             _draw,
@@ -128,7 +114,7 @@ class GridExplorer(Explorer):
 
     def _cell(self, n1: str, n2: str) -> w.Button:
         cell = w.Button(layout=self._plain, tooltip=f"{n1} before, {n2} after")
-        cell.on_click(lambda _: self.choose(n1, n2))
+        cell.on_click(lambda _: self.put(n1=n1, n2=n2))
         return cell
 
     def _table(self) -> w.GridBox:
@@ -139,10 +125,6 @@ class GridExplorer(Explorer):
             lines += [w.HTML(f"<b>{n1}</b>", layout=name), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
         layout = w.Layout(grid_template_columns="80px repeat(6, 76px)", overflow="auto", margin="6px 0 6px 12px")
         return w.GridBox(lines, layout=layout)
-
-    def choose(self, n1: str, n2: str) -> None:
-        """Shows the cell of this pair, drawn once."""
-        self.put(n1=n1, n2=n2)
 
     def follow(self) -> None:
         """Each button as dark as its mean accuracy, with the number on it; the chosen one is framed."""
@@ -157,10 +139,6 @@ class GridExplorer(Explorer):
                 cell.style.button_color = to_hex(colours(share)) if np.isfinite(mean) else "#FFFFFF"
                 cell.style.text_color = "#FFFFFF" if share > 0.55 else INK
                 cell.layout = self._framed if chosen else self._plain
-
-
-def _cell_layout(border: str) -> w.Layout:
-    return w.Layout(width="72px", height="30px", margin="1px", border=border)
 
 
 def explore_grid() -> GridExplorer:
