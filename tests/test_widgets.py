@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 from test_figures import assert_labelled
-from torch import nn
 
 from mambanorm import widgets
 from mambanorm.arms import MORE_SITES, PRESETS
@@ -22,14 +21,13 @@ from mambanorm.figures.diagrams import moving_cells
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import FELT, felt, prepared_norm
-from mambanorm.norms import NORMS
 from mambanorm.study.inside import INPUTS, LONGEST, parse_numbers, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 from mambanorm.training.store import save_run
 from mambanorm.widgets import grid, page
-from mambanorm.widgets.block import NAMED, OWN, SEQUENCE, base_names, scopes
+from mambanorm.widgets.block import NAMED, OWN
 from mambanorm.widgets.explorer import Explorer, choice
 from mambanorm.widgets.grid import COLUMNS, grid_means, recorded_arm, recorded_cell, recorded_rates
 
@@ -101,18 +99,12 @@ def test_running_statistics_have_settled_on_the_batch():
     assert 0.8 < y.std() < 1.2
 
 
-def test_scope_and_groups_are_offered_only_where_they_mean_something_and_reach_every_norm():
-    assert {name for base in base_names() for name in scopes(base).values()} >= set(NORMS) - {"NormVary-fixed"}
+def test_groups_are_offered_only_where_they_mean_something():
     explorer = widgets.explore_norms()
     controls = explorer.controls
     assert controls["groups"].layout.display == "none"  # LN has none
-    assert controls["scope"].layout.display == "flex"
-    controls["scope"].value = SEQUENCE
-    assert "LN-DL, train" in explorer.picture.tooltip
-    controls["norm"].value = "BN"
-    assert controls["scope"].layout.display == "none"
-    assert "BN, train" in explorer.picture.tooltip
     controls["norm"].value = "GN"
+    assert "GN, train" in explorer.picture.tooltip
     assert controls["groups"].layout.display == "flex"
     before = explorer.picture.value
     controls["groups"].value = 1
@@ -252,12 +244,6 @@ def test_numbers_that_cannot_be_drawn_are_refused_in_words(text, said):
     assert parse_numbers("0, 1 -2.5") == [0, 1, -2.5]
 
 
-@pytest.mark.parametrize("bad", [dict(delta=0.0, a=1.0), dict(delta=1.0, a=-1.0), dict(delta=math.nan, a=1.0)])
-def test_a_scan_needs_a_step_and_a_rate_above_zero(bad):
-    with pytest.raises(ValueError, match="must be above 0"):
-        scan_by_hand([1.0], **bad)
-
-
 def test_a_typed_input_is_drawn_and_a_wrong_one_is_told():
     explorer = widgets.explore_scan()
     controls = explorer.controls
@@ -330,33 +316,11 @@ def test_all_rates_of_a_cell_are_shown_and_the_tuned_ones_are_among_them():
 def test_the_curve_of_a_cell_is_that_of_a_run_of_this_machine(store):
     grid._curves.cache_clear()
     assert grid._curves("smoke", "digits", "GN>SSM>GN") is None
-    result = train(short_run(arm="GN>SSM>GN"))
+    result = train(base_config("digits", "smoke", arm="GN>SSM>GN", steps=6, warmup_steps=2, device="cpu"))
     save_run(result)
     grid._curves.cache_clear()
     assert grid._curves("smoke", "digits", "GN>SSM>GN").train_loss.tolist() == result.curves.train_loss.tolist()
     grid._curves.cache_clear()
-
-
-# the mixture
-
-
-def short_run(**changes):
-    return base_config("digits", "smoke", steps=6, warmup_steps=2, device="cpu", **changes)
-
-
-def test_a_mixture_is_said_to_be_missing_and_is_shown_once_it_is_trained(store):
-    explorer = widgets.explore_mixture(steps=6)
-    assert "nothing recorded, nothing stored" in explorer.picture.tooltip
-    assert "press train" in texts(explorer.first)
-    explorer.controls["arm"].value = "NormVary>SSM>GN"
-    explorer.button.click()
-    assert "NormVary→GN: what NormVary mixes" in explorer.picture.tooltip
-    assert "from the run store of this machine" in explorer.picture.tooltip
-    assert "step 6" in explorer.picture.tooltip
-    explorer.controls["at"].value = 0.0
-    assert "step 0" in explorer.picture.tooltip
-    explorer.controls["seed"].value = 2
-    assert "not trained yet" in explorer.picture.tooltip
 
 
 # the page

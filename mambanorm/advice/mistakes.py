@@ -1,10 +1,4 @@
-"""The five mistakes of the guide (S4), each a failing demo beside its mended twin: two sets of rows of one experiment.
-
-MISTAKES         number → Mistake: the guide's words, the experiment, which rows are wrong and which are right
-mistake_runs     the rows of both, told apart by the column `twin`
-mistake_table    all five: mean ± sd of both, the difference with its interval, and whether the demo fails here
-in_words         what all experiments say, as the sentences of notebook 11;   guesses_tested: its three guesses
-"""
+"""The five mistakes of the guide (S4), each a failing demo beside its mended twin: rows of one experiment."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mambanorm.answers.words import answer, label, listed, numbered
-from mambanorm.arms import MORE_SITES, SYMBOLS
+from mambanorm.arms import SYMBOLS
 from mambanorm.basics.text import plural
 from mambanorm.study.tables import points
 
@@ -17,21 +17,19 @@ SHOWS = "95 % t-intervals, not corrected; E1 to E4: the bounds of notebook 12"
 
 def guesses_beyond(table: pd.DataFrame, verdicts: Sequence[Any]) -> str:
     """The three guesses of notebook 13: at which site a norm brings most, whether the gain alone does as well, and
-    whether norms on B, C and Δ let the rate rise. `table`: `sites_table.site_gains`; it may be empty."""
-    return numbered([_best_site(table), _norm_or_gain(table), _rate(verdicts)])
-
-
-def _best_site(table: pd.DataFrame) -> str:
+    whether norms on B, C and Δ let the rate rise. `table`: `contrasts.site_gains`; it may be empty."""
     said = []
     for task, rows in table.groupby("task", sort=False) if len(table) else ():
-        best, told = rows.loc[rows.gain.idxmax()], rows[rows.low > 0]
-        names = listed(f"{row.norm} at {_name(row.site)}" for row in told.itertuples())
-        worse = listed(f"{row.norm} at {_name(row.site)}" for row in rows[rows.high < 0].itertuples())
+        best = rows.loc[rows.gain.idxmax()]
+        better, worse = (
+            listed(f"{row.norm} at {_name(row.site)}" for row in some.itertuples())
+            for some in (rows[rows.low > 0], rows[rows.high < 0])
+        )
         said.append(
             f"On {task} the largest mean is that of {best.norm} at {_name(best.site)}, {_amount(best)}; clearly "
-            f"better: {names}; clearly worse: {worse}."
+            f"better: {better}; clearly worse: {worse}."
         )
-    return " ".join(said) or "No further site was run."
+    return numbered([" ".join(said) or "No further site was run.", _norm_or_gain(table), _rate(verdicts)])
 
 
 def _norm_or_gain(table: pd.DataFrame) -> str:
@@ -39,10 +37,11 @@ def _norm_or_gain(table: pd.DataFrame) -> str:
         return "The gain alone was not run."
     rows = table[table.task == table.task[table.norm == "Scale"].iloc[0]]
     wide = rows.pivot(index="site", columns="norm", values="gain")
-    norms = [norm for norm in wide if norm != "Scale"]
-    ahead = {norm: [site for site in MORE_SITES if site in wide.index and wide[norm][site] > wide.Scale[site]]
-             for norm in norms}  # fmt: skip
-    said = listed(f"{norm}'s mean is above it at {len(sites)} of {len(wide)} sites" for norm, sites in ahead.items())
+    said = listed(
+        f"{norm}'s mean is above it at {(wide[norm] > wide.Scale).sum()} of {len(wide)} sites"
+        for norm in wide
+        if norm != "Scale"
+    )
     return f"Beside the gain alone, Scale, {said}."
 
 
@@ -83,14 +82,13 @@ def room_said(frame: pd.DataFrame, arms: Iterable[str]) -> str:
     """Of each arm: in how many of its runs the scan stays within float16, and by how many decades on the median; and
     how many ended non-finite. `frame`: runs with the column `headroom` (claims.with_summaries)."""
     lines = []
-    for arm in arms:
-        runs = frame[(frame.arm == arm) & frame.headroom.notna()] if "headroom" in frame else frame.iloc[:0]
-        if not len(runs):
-            continue
+    for arm in arms if "headroom" in frame else ():
+        runs = frame[(frame.arm == arm) & frame.headroom.notna()]
         ended = runs[runs.status != "diverged"].headroom
         inside = f"{(ended > 0).sum()} of {len(ended)} that ended finite lie within float16"
         room = f"; median {ended.median():+.1f} decades".replace("-", "−") if len(ended) else ""
-        lines.append(f"- **{label(arm)}**: {plural(len(runs) - len(ended), 'run')} non-finite; {inside}{room}")
+        if len(runs):
+            lines.append(f"- **{label(arm)}**: {plural(len(runs) - len(ended), 'run')} non-finite; {inside}{room}")
     return "\n".join(lines) or "No run of E1 is there."
 
 

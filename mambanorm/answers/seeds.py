@@ -38,18 +38,22 @@ def replicated(table: pd.DataFrame) -> str:
     if table.empty:
         return "No run was replicated here."
     seeds = listed(f"{seed:,}" for seed in sorted(set(table.seed)))
-    head = f"**Your machine's own runs**: {plural(len(table), 'run')} on a seed that no one has recorded ({seeds})."
-    told = table[table.lies.isin(("inside", "below", "above"))]
-    inside = int((told.lies == "inside").sum())
     lines = [
-        f"{inside} of {len(told)} lie inside the 95 % prediction interval of the recorded runs. One in twenty is "
-        "expected outside. Runs of one seed share their data, so several may miss together."
-    ] * bool(len(told))
+        f"**Your machine's own runs**: {plural(len(table), 'run')} on a seed that no one has recorded ({seeds}).",
+        "",
+    ]
+    told = table[~table.lies.isin(APART)]
+    if len(told):
+        inside = (told.lies == "inside").sum()
+        lines.append(
+            f"{inside} of {len(told)} lie inside the 95 % prediction interval of the recorded runs. One in twenty is "
+            "expected outside. Runs of one seed share their data, so several may miss together."
+        )
     lines += [f"- Outside: {_where(row)}." for row in told[told.lies != "inside"].itertuples()]
     for lies, said in APART.items():
         if named := [_named(row) for row in table[table.lies == lies].itertuples()]:
             lines.append(f"- {said}: {listed(named)}.")
-    return "\n".join([head, "", *lines])
+    return "\n".join(lines)
 
 
 def _named(row) -> str:

@@ -21,8 +21,7 @@ from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink
 from mambanorm.figures.style import finish, jitter, new_figure, own_runs, panel_grid, short, sns, styled, upright
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.contrasts import site_gains
-from mambanorm.study.paper import PATTERN_ONLY, paper_values
-from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, describe_frame, seeds_text, summarize
+from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
 
 
 @styled
@@ -110,31 +109,26 @@ def fig_validation(
     frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
 ) -> Figure:
     """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
-    does not depend on the other. Crosses: what the paper prints for the task of the same name."""
+    does not depend on the other."""
     n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
     runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
     own = own_of(fresh, runs)
     fig, panels, _ = task_panels(runs, chance=False)
     at = lambda names, shift: [n2s.index(name) + shift for name in names]  # noqa: E731
-    printed = paper_values("sequence").query("source == 'Table 2'")
-    printed = printed.assign(n1=printed.arm.str.split(">").str[0], n2=printed.arm.str.split(">").str[-1])
     for task, ax in panels.items():
         for n1, side in zip(n1s, jitter(len(n1s), 0.24), strict=True):
-            mine, ours, theirs = (
-                some[(some.task == name) & (some.n1 == n1) & some.n2.isin(n2s)]
-                for some, name in ((runs, task), (own, task), (printed, SAME_TASK.get(task)))
+            mine, ours = (
+                some[(some.task == task) & (some.n1 == n1) & some.n2.isin(n2s)].sort_values(["arm", "seed"])
+                for some in (runs, own)
             )
             means, colour = mine.groupby("n2").percent.mean().reindex(n2s).dropna(), norm_colour(n1)
             line = n1_dot(n1) | dict(linestyle="-" if n1 == n1s[0] else "--", markeredgecolor=colour)
             ax.plot(at(means.index, side / 2), means, label=n1, zorder=3, **line)
-            mine = mine.sort_values(["arm", "seed"])
             ax.plot(at(mine.n2, side / 2), mine.percent, "o", **SEEDS | dict(color=colour))
             ax.plot(at(ours.n2, side), ours.percent, **own_run(colour))
-            ax.plot(at(theirs.n2, 0), 100 * theirs.accuracy, "x", markersize=7, color=colour)
         norm_ticks(ax, n2s, "N₂, the norm after the SSM")
     next(iter(panels.values())).legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
-    crosses = f"crosses: the paper's Table 2, {PATTERN_ONLY}" * any(task in SAME_TASK for task in panels)
-    notes = ("small dots: seeds", own_runs(fresh), crosses)
+    notes = ("small dots: seeds", own_runs(fresh))
     return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(runs, "means and seeds"), *notes)
 
 

@@ -37,20 +37,20 @@ FAR = 5.0  # decades
 
 @styled
 def fig_token_norms(
-    frame: pd.DataFrame,
-    *,
-    phase: str = "trained",
-    n_layers: int | None = None,
-    sites: Sequence[str] | None = None,
-    caption: str = "",
+    frame: pd.DataFrame, *, phase: str = "trained", sites: Sequence[str] | None = None, caption: str = ""
 ) -> Figure:
     """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, a row a site, colours train and eval mode.
 
     Lines: median, 90 %, 99.9 % and the largest token (`diagnostics.norm_quantiles`), band: all finite tokens. Input:
-    the frame of `diagnostics.norms_by_depth`, phase initial or trained. n_layers None = the deepest, sites None = those
-    of the frame. ValueError for an unknown phase or depth, and for a frame of several tasks.
+    the frame of `diagnostics.norms_by_depth`, phase initial or trained, of which the deepest models are drawn. sites
+    None = those of the frame. ValueError for an unknown phase and for a frame of several tasks.
     """
-    frame = _one_depth(frame, phase, n_layers)
+    check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
+    if phase not in frame.phase.unique():  # a token a row: Python must not go through them
+        raise unknown("phase of this frame", phase, frame.phase.unique())
+    frame = frame[(frame.phase == phase) & (frame.n_layers == frame.n_layers.max())]
+    if "task" in frame and frame.task.nunique() > 1:
+        raise ValueError(f"the frame holds the tasks {', '.join(frame.task.unique())}: draw one at a time")
     sites = list(frame.site.unique()) if sites is None else sites
     depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())
     fig, axes = new_figure(len(sites), len(arms), height=1.6 + 1.5 * len(sites), sharex=True, sharey="row")
@@ -72,21 +72,6 @@ def fig_token_norms(
     notes = (f"{phase}, {depth} blocks", "lines over tokens, band: every finite token, cross: non-finite tokens")
     task = f", {frame.task.iloc[0]}" if "task" in frame else ""
     return finish(fig, f"How outputs grow with depth{task}", caption or seeds_of(frame), *notes)
-
-
-def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.DataFrame:
-    """The rows of one phase and one depth of model."""
-    check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
-    if phase not in frame.phase.unique():  # a token a row: Python must not go through them
-        raise unknown("phase of this frame", phase, frame.phase.unique())
-    frame = frame[frame.phase == phase]
-    n_layers = frame.n_layers.max() if n_layers is None else n_layers
-    if n_layers not in frame.n_layers.unique():
-        raise unknown("n_layers of this frame", n_layers, frame.n_layers.unique())
-    frame = frame[frame.n_layers == n_layers]
-    if "task" in frame and frame.task.nunique() > 1:
-        raise ValueError(f"the frame holds the tasks {', '.join(frame.task.unique())}: draw one at a time")
-    return frame
 
 
 def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
@@ -216,12 +201,9 @@ def fig_sigma1(
     each step whose weights were kept; the line between two dots is a guess.
 
     sigma: (T, layers) at `steps` (T,); control: the same at `control_steps` (None = `steps`); failure: the first
-    non-finite step. ValueError if the shapes differ.
+    non-finite step.
     """
     control_steps = steps if control_steps is None else control_steps
-    for name, array, at in (("sigma", sigma, steps), ("control", control, control_steps)):
-        if array is not None and (array.ndim != 2 or len(array) != len(at)):
-            raise ValueError(f"{name} must be (T, layers) with T = {len(at)} steps, got shape {array.shape}")
     fig, axes = new_figure(height=3.8)
     ax, layers = axes[0, 0], sigma.shape[1]
     shade = ScalarMappable(Normalize(1, max(layers, 2)), "viridis_r")

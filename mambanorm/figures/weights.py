@@ -15,9 +15,7 @@ from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styl
 from mambanorm.figures.style import (
     ONE_RUN,
     finish,
-    instead,
     new_figure,
-    quick_figure,
     short,
     some_of,
     styled,
@@ -32,8 +30,6 @@ def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str
 
     Input: arm → arrays with `step` (T,) and `part_norms` (T, layers, 4).
     """
-    if not arrays_by_arm:
-        raise ValueError("there are no weights to draw: give at least one arm → arrays (StoredRun.diagnostics)")
     fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2)
     for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
         for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
@@ -109,55 +105,3 @@ def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
     per_block = max(arrays["mixture"].shape[1] // layers, 1)
     site = f", N{norm % per_block + 1}" if per_block > 1 else ""
     return f"block {norm // per_block + 1}{site}"
-
-
-@styled
-def fig_mixture_view(
-    steps: np.ndarray,
-    mixture: np.ndarray,
-    *,
-    at: float,
-    part: str,
-    arm: str,
-    caption: str,
-    note: str = "",
-) -> Figure:
-    """mixture (T, norms, 2, 5) at steps (T,): left the weights of one part (mean or variance) of every norm, by depth,
-    at the step nearest to `at` (a share of all steps, 0…1); right each member over the steps, a line a norm, the
-    deepest the darkest. `note` stands where there is nothing yet."""
-    margins = dict(left=0.06, right=0.985, top=0.84, bottom=0.3, wspace=0.28)
-    widths = (2.2, 0.12, *[1] * len(MEMBERS))
-    fig, axes = quick_figure([["map", ".", *MEMBERS]], height=4.0, margins=margins, width_ratios=widths)
-    axes["map"].set(xlabel="member", ylabel="norm, by depth")
-    if len(steps):
-        when, weights = round(at * (len(steps) - 1)), mixture[:, :, 0 if part == "mean" else 1]
-        axes["map"].imshow(weights[when], cmap="PuOr_r", vmin=0.0, vmax=0.4, aspect="auto")
-        for (y, x), weight in np.ndenumerate(weights[when]):
-            axes["map"].text(x, y, f"{weight:.3f}", ha="center", va="center", fontsize=7.5, color=INK)
-        axes["map"].set_xticks(range(len(MEMBERS)), list(MEMBERS.values()), rotation=20, fontsize=7.5)
-        axes["map"].set_yticks(range(weights.shape[1]), [str(i + 1) for i in range(weights.shape[1])])
-        axes["map"].set_title("at this step", color=INK)
-        axes["map"].grid(visible=False)
-    else:
-        instead(axes["map"], note)
-        for ax in axes.values():  # numbers on an empty axis would be made up
-            ax.set(xticks=[])
-        axes["map"].set(yticks=[])
-    for i, (member, name) in enumerate(MEMBERS.items()):
-        ax = axes[member]
-        if len(steps):
-            depths = weights.shape[1]
-            for depth in range(depths):
-                shade = 0.35 + 0.65 * (depth + 1) / depths
-                ax.plot(steps, weights[:, depth, i], color=norm_colour(name), alpha=shade)
-            ax.axvline(steps[when], color=INK, linewidth=0.8)
-        ax.axhline(0.2, color=GREY, linewidth=0.8, linestyle=":")
-        ax.set(ylim=(0, 0.6), xlabel="step")
-        ax.set_title(name, color=INK)
-        if i:
-            ax.sharey(axes["BN"])
-            ax.tick_params(labelleft=False)
-    axes["BN"].set_ylabel(f"weight of the {part}")
-    shown = f"step {steps[when]}" if len(steps) else "not trained yet"
-    words = "dotted: uniform, 0.2", "right: a line a norm, the deepest is the darkest"
-    return finish(fig, f"{short(arm)}: what NormVary mixes, {part}s, {shown}", caption, *words)

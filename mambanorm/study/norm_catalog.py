@@ -1,10 +1,4 @@
-"""The registry of norms as tables, and what norms and arms cost on this machine.
-
-norm_table, taxonomy_table  what each norm is, and how it partitions its input (Table 3)
-readme_table                the table of docs/norms.md
-norm_costs                  what each norm costs
-arm_facts                   an arm's parameters, site by site, and how long one of its blocks takes
-"""
+"""The registry of norms as tables, and what norms and arms cost on this machine."""
 
 from __future__ import annotations
 

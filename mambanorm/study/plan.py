@@ -1,11 +1,5 @@
 """What a run costs before it starts: parameters, tokens, FLOPs, memory and hours on this machine. It needs no data.
 
-Map
-    plan, plan_table    a config, or several → the figures
-    check_trainable     refuses what training would refuse
-    table_text          the figures as a Markdown table
-    shape_of            what a task's data look like
-    measure             a few steps on random data of that shape → seconds
 
 Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
 """

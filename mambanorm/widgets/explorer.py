@@ -29,7 +29,7 @@ class Explorer(w.VBox):
 
     `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend on others. A
     ValueError of `draw` is shown in words, and the last picture stays. `beside`: what stands behind the controls and is
-    none, such as a button.
+    none of them.
     """
 
     def __init__(
