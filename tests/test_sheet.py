@@ -12,8 +12,7 @@ from matplotlib.patches import Polygon, Rectangle
 
 from mambanorm import NORMS, figures
 from mambanorm.cli.main import main
-from mambanorm.figures.diagrams import moving_cells
-from mambanorm.figures.sheet import equation
+from mambanorm.figures.diagrams import equation, moving_cells
 
 
 @pytest.fixture(scope="module")
