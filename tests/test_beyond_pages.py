@@ -115,12 +115,6 @@ def test_the_answers_are_those_of_the_runs():
     ]
 
 
-def test_the_models_of_today_stand_in_a_table():
-    table = answers.of_models(PRESETS, ["Jamba", "Peri-LN"])
-    assert table["its norms"].tolist() == ["RMSN→None + RMSN at B, C, Δ", "LN→None + LN at branch"]
-    assert "Lieber et al. 2024" in table.source["Jamba"]
-
-
 def test_the_room_of_each_arm_is_told_and_failed_runs_apart():
     runs = roomy(2.0, -3.0, failed=5)
     none, after = answers.room_said(runs, ["None>SSM>None", "None>SSM>LN", "GN>SSM>GN"]).splitlines()

@@ -16,7 +16,7 @@ from mambanorm import figures
 from mambanorm.answers import first_steps as answers
 from mambanorm.basics.settings import ROOT
 from mambanorm.lessons import invariance, preprocessing, state_space, trained
-from mambanorm.lessons.trained import accuracy, fit
+from mambanorm.lessons.trained import fit
 from mambanorm.report.notebook_page import to_html
 from mambanorm.tasks.base import Split
 from mambanorm.training import kept
@@ -73,15 +73,6 @@ def test_one_wrong_value_ruins_min_max_and_hardly_moves_the_quartiles():
     assert "robust" in answers.outlier(table)
 
 
-def test_the_bowl_holds_its_path_and_its_lowest_point():
-    bowl = preprocessing.bowl("raw", points=60)
-    assert bowl.loss.shape == (60, 60)
-    assert bowl.w0[0] < min(bowl.path.w0.min(), 0) < max(bowl.path.w0.max(), 0) <= bowl.w0[-1]
-    assert bowl.w1[0] < bowl.path.w1.min() < bowl.path.w1.max() <= bowl.w1[-1]
-    assert bowl.loss.min() == pytest.approx(bowl.path.loss.iloc[-1], rel=0.05)
-    assert np.ptp(bowl.w0) == pytest.approx(np.ptp(bowl.w1))
-
-
 # invariances
 
 
@@ -122,27 +113,12 @@ def test_the_three_questions_are_answered_as_the_axes_say():
     assert "It changes BN, NormVary, NormVary-fixed and SwitchNorm" in said
 
 
-def test_an_answer_names_the_fewer_norms():
-    table = pd.DataFrame({"a": [0.0, 0, 1], "b": [0.0, 1, 1], "c": [0.0] * 3}, index=["BN", "LN", "GN"])
-    lines = answers.not_felt(table).splitlines()
-    assert lines == ["- **a**: felt by GN alone.", "- **b**: not felt by BN.", "- **c**: felt by none."]
-
-
 # the small training loop and what is trained with it
 
 
 def separable(rows=64):
     x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
     return Split(x, (x[:, 0] > 0).long())
-
-
-def test_the_loop_learns_and_yields_one_accuracy_an_epoch():
-    torch.manual_seed(0)
-    model, data = nn.Linear(4, 2), separable()
-    curve = list(fit(model, data, torch.optim.SGD(model.parameters(), lr=1.0), epochs=30, batch_size=16))
-    assert len(curve) == 30
-    assert curve[-1] > 0.95
-    assert accuracy(model, data) > 0.95
 
 
 def test_a_run_that_diverges_is_scored_as_a_guess():
@@ -272,12 +248,6 @@ def test_the_larger_delta_the_more_enters_and_the_sooner_it_is_forgotten():
     assert table.share.loc[10, 0.1] == pytest.approx(np.exp(-1))
 
 
-@pytest.mark.parametrize(("a", "rule", "told"), [(0.0, "Mamba", "a must be below 0"), (-1.0, "Euler", "unknown rule")])
-def test_a_state_that_does_not_decay_and_an_unknown_rule_are_refused(a, rule, told):
-    with pytest.raises(ValueError, match=told):
-        state_space.coefficients(0.1, a, rule=rule)
-
-
 # figures and notebooks
 
 
@@ -310,25 +280,6 @@ def test_a_figure_of_a_lesson_is_labelled_and_says_what_it_rests_on(name):
         assert ax.get_ylabel() or fig.axes[0].get_ylabel()
     assert SAYS.get(name, "") in fig.get_supxlabel()
     assert fig.get_label()
-
-
-def test_rows_are_shown_as_images_only_where_they_are_square_values():
-    images, tokens = Split(torch.rand(3, 64, 1), torch.arange(3)), Split(torch.randint(9, (3, 64)), torch.arange(3))
-    shapes = [
-        fig.axes[0].images[0].get_array().shape for fig in (figures.fig_rows(images, 3), figures.fig_rows(tokens, 3))
-    ]
-    assert shapes == [(8, 8), (1, 64)]
-
-
-def test_answers_are_markdown_and_plain_text_at_once():
-    said = answers.growth({"None→None": 1e6, "RMSN→None": 1.0})
-    assert (
-        said._repr_markdown_()
-        == said
-        == "The branch stays as it is with RMSN→None. It grows 1,000,000-fold with None→None."
-    )
-    assert answers.listed("ABC") == "A, B and C"
-    assert answers.listed([]) == "none"
 
 
 PATHS = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem[:2] in ("00", "01", "02")]
@@ -394,17 +345,6 @@ def test_the_answers_on_cost_compare_plain_norms_with_plain_norms():
     assert "RMSN was the cheapest and" in answers.normalization(gain)
     slower = table.assign(ratio=table.ratio.mask(table.norm == "RMSN", 1.1))
     assert "10 % slower than LN" in answers.costs(slower)
-
-
-def test_the_answer_on_the_block_counts_the_survey():
-    table = pd.DataFrame(
-        [("RMSN→None", "sequence")] * 3 + [("LN→None", "sequence"), ("LN→LN", "vision"), ("LN→None", "vision")],
-        columns=["arm", "domain"],
-    )
-    said = answers.block({"None→None": 6.34e7, "RMSN→None": 1.0}, table)
-    assert "grows 6.34e+07-fold in None→None, 1-fold in RMSN→None" in said
-    assert "Among the 6 entries of the survey the commonest choice is RMSN→None for sequences" in said
-    assert "LN→LN and, equally often, LN→None for vision." in said
 
 
 def test_a_solution_is_folded_in_the_report_and_nothing_else_is():

@@ -85,11 +85,6 @@ def test_a_store_draws_its_fresh_seed_once(tmp_path, monkeypatch):
         replication.fresh_seeds(tmp_path)
 
 
-def test_a_dry_look_draws_and_writes_nothing(tmp_path):
-    assert replication.fresh_seeds(tmp_path / "none", draw=False) == [10_001]
-    assert not (tmp_path / "none").exists()
-
-
 def test_the_arms_of_type_position_and_normvary_are_replicated_and_of_the_grid_its_ends():
     configs = mn.study("evening", ["mnist1d"], source="auto")
     assert {c.arm for c in replication.to_replicate(configs["03_type"])} == set(map(str, experiments.TYPE_ARMS))

@@ -13,7 +13,6 @@ import time
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-import ipywidgets
 import nbformat
 import pandas as pd
 import psutil
@@ -112,10 +111,8 @@ def test_a_failing_notebook_is_told_and_stops_nobody(notebooks, tmp_path):
     failed, dead, fine, damaged = report.execute([first, second, third, fourth], tmp_path / "out", {}, progress=False)
     assert exit_code([failed, dead, fine, damaged]) == 1
     assert exit_code([fine]) == 0
-    assert (failed.failed_cell, failed.failed_source) == (3, "# the culprit\n1 / 0")
-    assert failed.error == "ZeroDivisionError: division by zero"
-    assert dead.failed_cell == 2
-    assert "DeadKernelError" in dead.error
+    assert failed.error == "cell [3]: ZeroDivisionError: division by zero"
+    assert dead.error.startswith("cell [2]: DeadKernelError")
     assert "cannot be read as a notebook" in damaged.error
     assert failed.html.is_file()
     assert "ZeroDivisionError" in failed.html.read_text()
@@ -339,16 +336,9 @@ def test_a_report_can_be_published_as_it_is(committed):
         found[path.name] = {one for one in ADDRESS.findall(page) if not one.startswith(("#", "data:"))}
     outside = {(name, one) for name, some in found.items() for one in some if re.match(r"\w+:|/|.*\.\.", one)}
     assert outside == set()
-    assert {"00_start_here.html", "00_start_here.png", "00_start_here.ipynb"} <= found["index.html"]
+    assert {"00_start_here.html", "00_start_here.ipynb"} <= found["index.html"]
     assert all((committed / one.partition("#")[0]).is_file() for some in found.values() for one in some)
     assert (committed / ".nojekyll").is_file()
-
-
-def test_a_page_begins_with_a_folded_list_of_its_sections(committed):
-    page = (committed / "07_diagnostics.html").read_text()
-    listed = re.search(r"<summary>On this page</summary><ul>(.*?)</ul>", page, re.DOTALL)
-    assert re.findall('href="#(.*?)"', listed[1]) == re.findall('<h2 id="(.*?)"', page)
-    assert listed.start() < page.index("<h1")
 
 
 def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs_no_network(tmp_path):
@@ -365,15 +355,12 @@ def test_the_page_shows_contents_question_answer_thumbnail_and_failure_and_needs
     assert '<a href="03_type.html">this</a>' in page
     assert "Does 01_a\nwork?" in page
     assert 'href="01_a.html"' in page
-    assert '<img src="01_a.png"' in page
-    with Image.open(tmp_path / "01_a.png") as picture:
-        assert picture.size == (640, 320)  # the tagged picture, not the first one
+    (picture,) = re.findall('<div class="picture"><img alt="" src="data:image/png;base64,(.*?)"', page)
+    assert picture == png(1600, 800)  # the tagged picture, not the first one
     assert 'failed: <a href="#02_b">02_b</a>, <a href="#x">x</a></p>' in page
     assert "2 of 3 notebooks failed" in page
-    assert "Failed in cell [1]" in page
-    assert "Failed before its first cell" in page
-    assert "print(&#39;&lt;b&gt;&#39; + nothing)" in page
-    assert "NameError: name &#39;nothing&#39; is not defined" in page
+    assert "<p>cell [1]: NameError: name &#39;nothing&#39; is not defined</p>" in page
+    assert "<strong>Failed</strong><p>no</p>" in page
     assert "a &lt;small&gt; one" in page
     assert "http" not in page
     assert "prefers-color-scheme: dark" in page
@@ -386,7 +373,7 @@ def test_answers_cannot_bring_html_or_scripts(tmp_path):
     evil = "**bold** [x](javascript:alert(1)) <img src=x onerror=alert(1)>\n\n<script>alert(1)</script>"
     outcome = NotebookOutcome("01_a", "ok", title="<i>T</i>", question=evil, answer=evil, error=evil)
     page = write_index([outcome], tmp_path).read_text()
-    for forbidden in ("<script", "<img", 'href="javascript', "<i>"):
+    for forbidden in ("<script", "<img src=x", 'href="javascript', "<i>"):
         assert forbidden not in page
     assert "&lt;script&gt;" in page
     assert "<strong>bold</strong>" in page
@@ -466,14 +453,6 @@ def test_an_explorer_leaves_its_first_picture_where_widgets_cannot_run():
     assert explorer.model_id not in page
 
 
-def test_the_sliders_of_an_explorer_keep_their_tracks():
-    row = widgets.explore_norms().children[0]
-    assert row.layout.flex_flow == "row wrap"
-    sliders = [control for control in row.children if isinstance(control, ipywidgets.FloatSlider)]
-    # of these its name takes 80 pixels and its number 72
-    assert [slider.layout.width for slider in sliders] == ["380px"] * 2
-
-
 def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
     paths = [notebooks("01_a"), notebooks("02_b"), notebooks("03_c")]
     outcomes = [NotebookOutcome("00_x", title="not run", error="x")]
@@ -512,16 +491,6 @@ ANSWERS = {
 @pytest.mark.parametrize(("answer", "lines"), ANSWERS.values(), ids=list(ANSWERS))
 def test_a_card_has_at_most_three_lines_of_an_answer_and_none_is_cut_within_a_clause(answer, lines):
     assert key_lines(answer) == lines
-
-
-def test_the_cards_of_the_study_are_of_like_length_and_hold_no_table(committed):
-    cards = re.findall(r'<div class="answer">(.*?)</div>', (committed / "index.html").read_text(), re.DOTALL)
-    assert len(cards) == len(find_notebooks())
-    for card in cards:
-        lines = [re.sub("<.*?>", "", line) for line in re.findall("<li>(.*?)</li>", card, re.DOTALL)]
-        assert 1 <= len(lines) <= 3
-        assert all(len(line) <= 98 for line in lines)
-        assert "<table" not in card
 
 
 def test_a_notebook_of_the_study_takes_injected_parameters(tmp_path):

@@ -12,7 +12,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
-from mambanorm.report.page import TEMPLATES
 from mambanorm.report.slides import make_slides, slides_of
 
 ANSWER = "**Answer** (3 seeds: a sketch). Yes."
@@ -92,11 +91,6 @@ def test_a_deck_of_the_kit_opens_without_a_network(name, tmp_path):
     assert sections >= 3
     assert page.tags.count("img") >= 1
     assert path.stat().st_size < 1_500_000
-
-
-def test_the_library_comes_with_its_licence():
-    assert "Permission is hereby granted, free of charge" in (TEMPLATES / "reveal" / "LICENSE").read_text()
-    assert "</script" not in (TEMPLATES / "reveal" / "reveal.js").read_text()
 
 
 def test_the_command_makes_the_decks_asked_for_and_an_unknown_notebook_names_the_nearest(notebooks, tmp_path, capsys):

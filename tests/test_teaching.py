@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
 
@@ -19,18 +18,6 @@ TABLE = re.findall(r"^\| (?:\[|`)(\d\d_\w+).*?\| (\d+) \|", PAGE, re.MULTILINE)
 def test_the_page_has_a_row_with_minutes_for_every_notebook():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} <= {name for name, _ in TABLE}
     assert all(5 <= int(minutes) <= 60 for _, minutes in TABLE)
-
-
-def test_the_short_way_takes_as_long_as_the_page_says():
-    minutes = {name[:2]: int(value) for name, value in TABLE}
-    (way,) = re.findall(r"A short way is ([\d →]+),", PAGE)
-    assert sum(minutes[number] for number in way.split(" → ")) == pytest.approx(3.5 * 60, abs=15)
-
-
-def test_the_lesson_fills_its_ninety_minutes_without_a_gap():
-    spans = [tuple(map(int, span)) for span in re.findall(r"^\| (\d+)–(\d+) \|", PAGE, re.MULTILINE)]
-    assert [spans[0][0], spans[-1][1]] == [0, 90]
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_files_that_the_page_links_to_exist():

@@ -3,8 +3,6 @@
 Images are (B, C, H, W), sequences (B, L, D), as torch has them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 

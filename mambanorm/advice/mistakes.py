@@ -1,7 +1,5 @@
 """The five mistakes of the guide (S4), each a failing demo beside its mended twin: rows of one experiment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

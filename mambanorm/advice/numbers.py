@@ -5,8 +5,6 @@ Our models, data and machine are others than the guide's (which names none for m
 a pattern beside a pattern. `setting` says where ours is made. Where no run bears on a claim, the row says so.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """What is asked of `recommend` and what it hands back."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Notebook 10: does the learned choice of a norm beat LN alone, a random blend, a fixed one? Is it more robust?"""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import pandas as pd

@@ -4,9 +4,7 @@ ends, the frame that the answers of 14 read: one row a treatment and seed: treat
 made), bits (validation, a character; NaN where the run failed).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -55,7 +53,6 @@ def its_end(run: RunResult) -> str:
     return f"did **not** fail in its {run.steps} steps here"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the guesses
 
 
@@ -64,49 +61,39 @@ def guesses_on_growth(
 ) -> str:
     """The three guesses of notebook 07: growth without norms before training, after it and with larger weights, and
     whether a norm after the SSM is enough. The first three frames: `inside.residual_growth`; growing: recorded runs."""
-    after = [f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in _none(trained)]
-    first = f"Without norms and untrained, from the first block to the last: {_factor(_none(untrained)[0])}."
+    none = [
+        [row for row in table.itertuples() if row.arm == NONE and row.mode == "train"]
+        for table in (untrained, trained, turned)
+    ]
+    after = "; ".join(f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in none[1])
     deep = grown_said(growing[growing.arm == "None>SSM>None"])
-    second = (
-        f"After training: {'; '.join(after)}. Recorded, eight blocks, decades of the largest token in 8 blocks at the "
-        f"last finite step: {deep}. With larger weights: {_factor(_none(turned)[0])}."
+    one_side = {"before": [], "after": []}
+    for row in turned[turned["mode"] == "train"].itertuples():
+        before, behind = (norm != "None" for norm in row.arm.split("→"))
+        if before != behind:
+            grows = f"{row.decades_per_8:+.2f} decades in 8 blocks ({_factor(row)})".replace("-", "−")
+            one_side["before" if before else "after"].append(f"{row.arm} {row.law if _explodes(row) else grows}")
+    said = "; ".join(f"a norm only {place}: {listed(rows)}" for place, rows in one_side.items() if rows)
+    return numbered(
+        [
+            f"Without norms and untrained, from the first block to the last: {_factor(none[0][0])}.",
+            f"After training: {after}. Recorded, eight blocks, decades of the largest token in 8 blocks at the "
+            f"last finite step: {deep}. With larger weights: {_factor(none[2][0])}.",
+            f"With the larger weights, {said}.",
+        ]
     )
-    return numbered([first, second, _is_after_enough(turned)])
 
 
-def _none(table: pd.DataFrame) -> list:
-    return list(table[(table.arm == NONE) & (table["mode"] == "train")].itertuples())
+def _explodes(row) -> bool:
+    return row.law.startswith("explodes")
 
 
 def _factor(row) -> str:
     """ "the median token × 1.1, the largest × 2.3" """
     if not np.isfinite([row.median_last, row.largest_last]).all():
-        return f"the model {row.law}" if row.law.startswith("explodes") else "the largest token is not finite"
-    median, largest = (10 ** (row[1] - row[0]) for row in _ends(row))
+        return f"the model {row.law}" if _explodes(row) else "the largest token is not finite"
+    median, largest = 10 ** (row.median_last - row.median_first), 10 ** (row.largest_last - row.largest_first)
     return f"the median token × {median:.3g}, the largest × {largest:.3g}"
-
-
-def _ends(row) -> Iterable[tuple[float, float]]:
-    return (row.median_first, row.median_last), (row.largest_first, row.largest_last)
-
-
-def _is_after_enough(turned: pd.DataFrame) -> str:
-    """Which arms with a norm on one side stay flat when the weights are turned up; train mode."""
-    mine = turned[(turned["mode"] == "train") & (turned.arm != NONE)]
-    one = {place: [r for r in mine.itertuples() if _place(r.arm) == place] for place in ("before", "after")}
-    said = [f"a norm only {place}: {listed(_grows(row) for row in rows)}" for place, rows in one.items() if rows]
-    return f"With the larger weights, {'; '.join(said)}."
-
-
-def _place(arm: str) -> str:
-    before, after = (norm != "None" for norm in arm.split("→"))
-    return "both" if before and after else "before" if before else "after"
-
-
-def _grows(row) -> str:
-    if row.law.startswith("explodes"):
-        return f"{row.arm} {row.law}"
-    return f"{row.arm} {row.decades_per_8:+.2f} decades in 8 blocks ({_factor(row)})".replace("-", "−")
 
 
 def how_the_gains_differ(grown: Mapping[float, pd.DataFrame]) -> str:
@@ -123,22 +110,20 @@ def how_the_gains_differ(grown: Mapping[float, pd.DataFrame]) -> str:
     return f"{markdown_table(table)}\n\nWithout norms the model explodes {first}. Flat for longest: {last}."
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the answer
 
 
 def growth_in_short(columns: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> pd.DataFrame:
     """By arm and model: decades of the median token in 8 blocks, or that it explodes; then the largest token, first →
     last block. `columns`: name → `inside.residual_growth`; train mode."""
-    return pd.DataFrame({name: _short(table) for name, table in columns.items()}).reindex(arms).fillna("not run")
-
-
-def _short(table: pd.DataFrame) -> pd.Series:
-    table = table[table["mode"] == "train"]
-    slopes = table.decades_per_8.round(2).add(0.0).map("{:+.2f}".format)  # no −0.00
-    median = slopes.where(~table.law.str.startswith("explodes"), table.law)
-    ends = first_to_last(table, "largest")
-    return pd.Series([f"{m}; {e}" for m, e in zip(median, ends, strict=True)], table.arm)
+    short = {}
+    for name, table in columns.items():
+        table = table[table["mode"] == "train"]
+        slopes = table.decades_per_8.round(2).add(0.0).map("{:+.2f}".format)  # no −0.00
+        median = slopes.where(~table.law.str.startswith("explodes"), table.law)
+        ends = first_to_last(table, "largest")
+        short[name] = pd.Series([f"{m}; {e}" for m, e in zip(median, ends, strict=True)], table.arm)
+    return pd.DataFrame(short).reindex(arms).fillna("not run")
 
 
 def why_it_works(table: pd.DataFrame, later: str, end: str, spectra: str) -> str:
@@ -192,11 +177,7 @@ def grown_said(runs: pd.DataFrame) -> str:
     return ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g)) or "none was recorded"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # 14: what cures
-# ---------------------------------------------------------------------------------------------------------------------
-
-COLUMNS = ("treatment", "seed", "failed", "step", "bits")
 
 
 def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: pd.DataFrame) -> str:
@@ -220,9 +201,7 @@ def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: 
 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     """One row a treatment: seeds, failed (how many), fewest steps (made), bits and sd (mean and standard deviation
-    over the seeds that did not fail). ValueError for a frame without these columns."""
-    if missing := [name for name in COLUMNS if name not in ends.columns]:
-        raise ValueError(f"ends lacks the columns {', '.join(missing)}: it needs {', '.join(COLUMNS)}")
+    over the seeds that did not fail)."""
     by = ends.groupby("treatment", sort=False)
     facts = dict(seeds=by.seed.nunique(), failed=by.failed.sum(), bits=by.bits.mean())
     return pd.DataFrame(facts | {"sd": by.bits.std(), "fewest steps": by.step.min()})

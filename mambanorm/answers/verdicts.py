@@ -4,8 +4,6 @@ site, which norm; what the authors of later models say, and what these runs say 
 Verdicts are passed in (`mambanorm.claims` stands above this room), as are the words that a verdict may be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,22 +34,18 @@ def what_holds(
     `rankings`: task → `claims.ranking`. `lacking`: task → `claims.not_ranked`. `words`: the words of a verdict in their
     order, of which the last tells nothing.
     """
-    lines = [*_counted(verdicts, words), *_disagreeing(verdicts, words[:-1])]
+    found = {word: [v.claim.id for v in verdicts if v.verdict == word] for word in words}
+    lines = [f"- {len(mine)} **{word}**: {', '.join(mine)}" for word, mine in found.items() if mine]
+    lines += [f"- {v.claim.id}: {v.said}" for v in verdicts if v.said != v.verdict]
+    split = "; ".join(
+        f"{v.claim.id} ({', '.join(f'{task} {said}' for task, said in v.by_task.items())})"
+        for v in verdicts
+        if v.n_seeds and len(set(v.by_task.values()) & set(words[:-1])) > 1
+    )
+    lines += [f"- Where the tasks disagree: {split}."] if split else []
     lines += [_to_take(task, table, lacking[task]) for task, table in rankings.items()]
     lines += [] if rankings else ["- No recommendation: no arm is tuned and tested here."]
     return f"**Answer** ({basis}).\n\n" + "\n".join(lines)
-
-
-def _counted(verdicts: Sequence, words: Sequence[str]) -> list[str]:
-    found = {word: [v for v in verdicts if v.verdict == word] for word in words}
-    lines = [f"- {len(mine)} **{word}**: {', '.join(v.claim.id for v in mine)}" for word, mine in found.items() if mine]
-    return lines + [f"- {v.claim.id}: {v.said}" for v in verdicts if v.said != v.verdict]
-
-
-def _disagreeing(verdicts: Sequence, told: Sequence[str]) -> list[str]:
-    split = [v for v in verdicts if v.n_seeds and len(set(v.by_task.values()) & set(told)) > 1]
-    words = (f"{v.claim.id} ({', '.join(f'{task} {said}' for task, said in v.by_task.items())})" for v in split)
-    return [f"- Where the tasks disagree: {'; '.join(words)}."] if split else []
 
 
 def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
@@ -76,17 +70,17 @@ def _to_take(task: str, table: pd.DataFrame, lacking: Mapping[str, str]) -> str:
 
 def guess_on_claims(verdicts: Sequence) -> str:
     """The guess of notebook 12: how many of the paper's claims come out the same here, about sequences and images."""
-    kinds = {name: [v for v in verdicts if v.claim.id[0] == "H" and v.claim.id[-1] == k] for k, name in ABOUT.items()}
-    return "\n".join(_came_out(name, mine) for name, mine in kinds.items() if mine)
-
-
-def _came_out(about: str, mine: Sequence) -> str:
-    same, other = ([v.claim.id for v in mine if v.verdict == word] for word in ("reproduced", "contradicted"))
-    rest = len(mine) - len(same) - len(other)
-    return (
-        f"- Of the {len(mine)} claims about **{about}** {len(same)} came out the same ({listed(same)}), "
-        f"{len(other)} did not ({listed(other)}), and {rest} cannot be told by these runs, or not yet."
-    )
+    lines = []
+    for kind, about in ABOUT.items():
+        mine = [v for v in verdicts if v.claim.id[0] == "H" and v.claim.id[-1] == kind]
+        same, other = ([v.claim.id for v in mine if v.verdict == word] for word in ("reproduced", "contradicted"))
+        rest = len(mine) - len(same) - len(other)
+        said = (
+            f"- Of the {len(mine)} claims about **{about}** {len(same)} came out the same ({listed(same)}), "
+            f"{len(other)} did not ({listed(other)}), and {rest} cannot be told by these runs, or not yet."
+        )
+        lines += [said] if mine else []
+    return "\n".join(lines)
 
 
 def how_well_trained(rising: pd.DataFrame) -> str:

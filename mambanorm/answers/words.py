@@ -1,8 +1,6 @@
 """Small pieces of sentences that several answers share; what more seeds change (the solutions of 03, 04, 06 and 08),
 and whether the reader's own runs are what the recorded ones let expect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

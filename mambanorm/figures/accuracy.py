@@ -6,8 +6,6 @@ means, thin lines ± one standard deviation. Diamonds are the runs of `fresh`, a
 not the level, is comparable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

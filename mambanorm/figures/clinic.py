@@ -1,7 +1,5 @@
 """Figures of the clinic: what one batch shows of a model, and the steps before a failure."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lines over steps, learning rates, and severities; nothing here trains."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 

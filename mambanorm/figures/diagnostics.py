@@ -6,8 +6,6 @@ says scale and seeds (`tables.describe_frame`), which the arrays do not hold. Wi
 sketch". Depth counts blocks from 1. Norms and singular values have no unit: their axes are in arbitrary units (a.u.).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ All are drawn from the code itself: the registered norms, their `axes` and `caus
 No training run is behind them, so the captions name no seeds.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import textwrap

@@ -3,8 +3,6 @@
 Margins are given: matplotlib takes longer to find them out than for all the drawing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import matplotlib

@@ -1,7 +1,5 @@
 """Figures of the small experiments in `mambanorm.lessons`, and of what a norm or a selector does to single values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

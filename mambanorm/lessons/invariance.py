@@ -4,8 +4,6 @@ The first four of CHANGES leave the shape of the data alone and move its scale o
 row's early tokens alone and change what stands around them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pandas as pd

@@ -14,8 +14,6 @@ the order can tell; made up for this lesson. `digits`: the pixels of handwritten
 What was measured is kept in `<run store>/.lessons/` (training/kept.py); a lesson that is written anew is measured anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path

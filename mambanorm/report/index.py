@@ -2,19 +2,14 @@
 most three lines of its answer. Its text is in `templates/index.html`.
 """
 
-from __future__ import annotations
-
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mambanorm.basics.atomic import write_bytes, write_text
+from mambanorm.basics.atomic import write_text
 from mambanorm.basics.text import spell
 from mambanorm.report.notebooks import NotebookOutcome
 from mambanorm.report.page import OPENING, figures, key_lines, markdown, navigation, page, template
-
-THUMBNAIL_WIDTH = 640
 
 
 def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
@@ -27,8 +22,7 @@ def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
 
 
 def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts: dict[str, str] | None = None) -> Path:
-    """Writes the page of cards, with its thumbnails beside it, links the notebooks' pages to each other, and returns
-    its path. It needs no network."""
+    """Writes the page of cards, links the notebooks' pages to each other, and returns its path. It needs no network."""
     out_dir, facts = Path(out_dir).resolve(), facts or {}
     out_dir.mkdir(parents=True, exist_ok=True)
     outcomes = sorted(outcomes, key=lambda outcome: outcome.name)
@@ -40,31 +34,13 @@ def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts:
         bad=[outcome for outcome in outcomes if not outcome.ok],
         facts=facts,
         scale=scale,
-        thumbnails={outcome.name: _thumbnail(outcome, out_dir) for outcome in outcomes},
         markdown=markdown,
+        figures=figures,
         lines=lambda answer: markdown("\n".join(f"- {line}" for line in key_lines(answer))),
         opening=OPENING,
         spell=spell,
     )
-    whole = page(f"Normalization in Mamba: report at scale {scale}", figures(body), template("index.css"))
+    whole = page(f"Normalization in Mamba: report at scale {scale}", body, template("index.css"))
     write_text(out_dir / "index.html", whole)
     write_text(out_dir / ".nojekyll", "")  # GitHub Pages then serves the folder as it is
     return out_dir / "index.html"
-
-
-def _thumbnail(outcome: NotebookOutcome, out_dir: Path) -> str:
-    """Writes the picture, at most THUMBNAIL_WIDTH pixels wide, and returns its file name; "" if there is none."""
-    if outcome.thumbnail is None:
-        return ""
-    from PIL import Image
-
-    try:
-        image = Image.open(io.BytesIO(outcome.thumbnail)).convert("RGBA")
-    except (OSError, ValueError):  # a picture that cannot be read is not worth a report
-        return ""
-    image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    image.thumbnail((THUMBNAIL_WIDTH, image.height), Image.Resampling.LANCZOS)
-    png = io.BytesIO()
-    image.save(png, "PNG", optimize=True)
-    write_bytes(out_dir / f"{outcome.name}.png", png.getvalue())
-    return f"{outcome.name}.png"

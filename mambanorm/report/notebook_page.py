@@ -5,8 +5,6 @@ widget is shown as the picture that goes with it (`mambanorm/widgets/`). `link_p
 elements.
 """
 
-from __future__ import annotations
-
 import re
 from copy import deepcopy
 

@@ -5,8 +5,6 @@ stands in it, as do the pictures. Formulas are MathML. The notebook's own words 
 slide: the key T shows and hides them.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import re

@@ -4,8 +4,6 @@ study() → execute those that need no training → sweep → execute the rest �
 they come
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 S1…S5 are the five sources of the study: the paper, AutoNorm, an encyclopaedia's article, a guide and a poster.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -5,8 +5,6 @@ Differences are percentage points of test accuracy. Intervals are 95 % t-interva
 alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

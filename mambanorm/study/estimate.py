@@ -4,8 +4,6 @@ The time is estimated from similar stored runs of this machine. Where there is n
 needs no data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 An experiment is a visible list built by plain Python from `RunConfig`s (`config.py`).
 """
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

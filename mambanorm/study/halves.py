@@ -4,8 +4,6 @@ IN does two things to each channel of a row: it takes out the mean over the sequ
 Each can be left out (options `centre` and `scale`), and each takes away something that the row told.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Inside a block and inside trained models: the gate, a scan by hand, both modes, growth over depth, how runs end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The registry of norms as tables, and what norms and arms cost on this machine."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -7,8 +7,6 @@ norm before: the N1 that is best with that N2 (a search), or NormVary, which is 
 Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import pandas as pd

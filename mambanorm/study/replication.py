@@ -5,8 +5,6 @@ rate and steps. A new run of the same arm lies inside the 95 % prediction interv
 in twenty; one that does not is named.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress

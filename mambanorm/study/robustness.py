@@ -4,8 +4,6 @@
 Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A norm, the block and its scan: what can be seen of them without training."""
 
-from __future__ import annotations
-
 import ipywidgets as w
 import torch
 

@@ -4,8 +4,6 @@ JupyterLab and voila show the widget. GitHub, the report and a notebook that is 
 it, the picture of the first values.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Sequence

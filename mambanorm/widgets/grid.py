@@ -1,7 +1,5 @@
 """explore_grid: the 6×6 grid of recorded results; click a cell for its seeds, learning rates and curves."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import ipywidgets as w

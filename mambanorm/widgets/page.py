@@ -1,7 +1,5 @@
 """All explorers as one page: the notebook behind it, and the server that shows it (voila, on this machine only)."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import webbrowser
