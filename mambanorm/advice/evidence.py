@@ -16,7 +16,7 @@ import pandas as pd
 
 from mambanorm.advice.experiments import stored
 from mambanorm.advice.recommendation import Question, Reason, Recommendation
-from mambanorm.arms import AUTONORM, Arm
+from mambanorm.arms import ATTENTION, Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.claims import judge, ranking
@@ -196,7 +196,7 @@ def _fits(arm: str, causal: bool) -> bool:
 def _frame(scale: str) -> pd.DataFrame:
     """The recorded runs of Mambas; those of the Transformers among them have rates of their own."""
     frame = recorded(scale)
-    return frame[~frame.arm.isin(AUTONORM)]
+    return frame[~frame.arm.isin(ATTENTION)]
 
 
 @lru_cache(maxsize=16)

@@ -45,7 +45,7 @@ paper's own settings."""
 
 
 KIT_NORMS = (
-    *("None", "BN", "IN", "LN", "RMSN", "GN", "LN-DL", "RMSN-DL", "GN-token", "Lp", "Scale"),
+    *("None", "BN", "IN", "LN", "RMSN", "GN", "LN-DL", "RMSN-DL", "GN-token", "Lp", "Scale", "Constant"),
     *("NormVary", "NormVary-fixed", "NormVary-token", "SwitchNorm", "DyT", "Derf", "NormSelector"),
 )
 KIT_TASKS = (
