@@ -4,8 +4,6 @@
 The guide's words stand in the parameters of the tests. What a check of a model says is in test_check_model.py.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -15,11 +13,10 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm import advice, figures
+from mambanorm import advice
 from mambanorm.advice import blocks, evidence, experiments, numbers
 from mambanorm.advice.mistakes import MISTAKES, counted, mistake_runs, mistake_table
 from mambanorm.advice.recommendation import UNDECIDED, parameters
-from mambanorm.arms import Arm
 from mambanorm.norms import NORMS
 
 SEEDS = 2
@@ -131,12 +128,6 @@ def test_what_was_measured_stands_where_it_belongs(name, told, monkeypatch):
     assert (UNDECIDED in repr(found)) == bool(found.undecided)
 
 
-def test_what_was_not_measured_is_said_to_be_so_at_the_scale_asked_for(store):
-    (reason,) = mn.recommend("cnn", scale="evening").undecided
-    assert "Not measured here yet: `mambanorm.advice.measure('batch_size', 'evening')`" in reason.text
-    assert reason.source == "this kit, evening scale"
-
-
 def test_a_recommendation_reads_well_as_text_and_html(store):
     found = mn.recommend("cnn", batch_size=np.int64(4))
     for text in (repr(found), found._repr_html_()):
@@ -162,15 +153,6 @@ def test_a_recommendation_reads_well_as_text_and_html(store):
 def test_bad_values_are_answered_with_the_valid_ones(question, words):
     with pytest.raises(ValueError, match=words):
         mn.recommend(**question)
-
-
-def test_names_may_be_spelt_as_people_type_them(store):
-    for (architecture, task), (same, name) in {
-        ("Transformers", "language model"): ("transformer", "language_model"),
-        ("C.N.N.", " STYLE transfers "): ("cnn", "style_transfer"),
-        ("Mamba", "Digits"): ("mamba", "digits"),
-    }.items():
-        assert mn.recommend(architecture, task=task).question == mn.recommend(same, task=name).question
 
 
 def test_a_size_is_a_number_or_a_text():
@@ -208,18 +190,6 @@ def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_reproduced_on
                 assert (said[text] in found.reasons) is (verdict.verdict == "reproduced")
                 assert f"{verdict.n_seeds} seeds" in said[text].source
         assert found.norm in NORMS
-
-
-def test_a_causal_mamba_is_held_against_causal_arms_and_cites_no_claim_about_others():
-    found = mn.recommend("mamba", task="mnist1d", causal=True)
-    (near,) = [text for text in texts(found.reasons) if text.startswith("Not told apart")]
-    assert "None→LN" in near
-    for label in found.instead:
-        assert all(NORMS[name].causal for name in Arm.parse(label.replace("→", ">SSM>")).norms)
-    assert found.reasons[0].text.split()[0] not in near
-    cited = " ".join(texts(found.reasons, found.at_odds))
-    assert not any(f"({claim})" in cited for claim in ("H1s", "H4s", "H8s"))
-    assert any("H8s" in text and "say nothing of these" in text for text in texts(found.undecided))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -357,14 +327,6 @@ def test_every_number_and_count_of_the_guide_has_its_measured_neighbour(runs):
     assert settings.str.contains(f"one of {os.cpu_count()} cores,").all()
 
 
-def test_costs_are_compared_within_a_round():
-    slow = [1.0, 5.0, 2.0, 1.0]
-    rounds = [slow, [1.1 * t for t in slow], [0.9, 6.0, 1.0, 1.2]]
-    table = pd.DataFrame(dict(model="m", norm=["None", "LN", "RMSN"], rounds=rounds))
-    assert numbers._cost(table, "m", "LN", "None") == "+10 % [10, 10]"
-    assert numbers._cost(table, "m", "RMSN", "None").endswith("the rounds do not agree on the sign")
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # the guide's blocks, and the figures
 
@@ -383,23 +345,3 @@ def test_a_transformer_layer_is_torchs(place):
     theirs.load_state_dict(state)
     x = torch.randn(2, 5, 16)
     torch.testing.assert_close(ours(x), theirs(x))
-
-
-def test_the_batch_norm_of_steps_is_one_statistic_over_rows_and_steps():
-    y = blocks.StepBatchNorm(4)(3 + 2 * torch.randn(5, 6, 4))
-    torch.testing.assert_close(y.mean((0, 1)), torch.zeros(4), atol=1e-5, rtol=0)
-
-
-def test_every_figure_names_its_axes_its_scale_and_its_seeds(runs):
-    folder, frames = runs
-    mistakes = {n: mistake_runs(n, "smoke", SEEDS, folder) for n in (1, 5)}
-    words = {n: MISTAKES[n].words for n in mistakes}
-    drawn = [
-        figures.fig_over(frames["rates"], "lr", "norm", "Rates"),
-        figures.fig_over(frames["depth"], "depth", "place", "Depth"),
-        figures.fig_mistakes(mistakes, words, {n: MISTAKES[n].unit for n in mistakes}),
-    ]
-    for fig in drawn:
-        assert all(ax.get_xlabel() for ax in fig.axes)
-        assert fig.axes[0].get_ylabel()
-        assert "smoke scale · 2 seeds" in fig.get_label()

@@ -1,7 +1,5 @@
 """The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which they must change."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -79,16 +77,6 @@ def test_the_guess_is_answered_for_sequences_and_images_apart():
     first, second = answers.guess_on_claims(found).splitlines()
     assert first.startswith("- Of the 3 claims about **sequences** 1 came out the same (H1s), 1 did not (H2s), and 1 ")
     assert second.startswith("- Of the 1 claims about **images** 0 came out the same (none), 0 did not (none), and 1 ")
-
-
-def test_arms_that_still_rise_are_named_with_their_share():
-    rising = pd.DataFrame(
-        dict(task="mnist1d", arm=["None>SSM>GN", "RMSN>SSM>None"], late=[0.5, 0.1], trained=[False, True])
-    )
-    assert answers.how_well_trained(rising).endswith(
-        "1 have at most a third of their runs best in the last tenth of the steps; still rising: None→GN (50 %)."
-    )
-    assert "still rising" not in answers.how_well_trained(rising[1:])
 
 
 def test_a_second_look_at_old_and_new_seeds_together_is_wrong_more_often_than_it_promises():
@@ -204,14 +192,6 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
     assert text.endswith("decades in 8 blocks: None→None 2.0 ± 1.0, RMSN→RMSN 0.5 ± 0.0.")
 
 
-def test_the_spectra_are_compared_with_half_way_and_with_the_control():
-    sigma = {"early": np.ones((4, 2)), "normal": np.full((4, 2), 2.0), "failing": np.full((4, 2), 5.0)}
-    spread = pd.DataFrame({"within": [1.0, 2.0, 6.0, 3.0], "between": [1.0, 4.0, 2.0, 1.0]})
-    text = answers.how_spectra_moved(sigma, spread.set_index(pd.Index([*sigma, "RMSN→None"])))
-    assert "× 3.00 within and × 0.50 between layers; σ₁ by × 2.50 in the first" in text
-    assert "had × 0.50 of that variance within and × 0.50 of it between" in text
-
-
 # notebook 09
 
 
@@ -245,15 +225,6 @@ def test_the_answer_on_images_follows_the_better_norm_after_the_ssm():
     assert "LN, the paper's choice, minus GN: −" in worse
     assert "clearly above zero" in better.partition("minus GN: +")[2].split(".\n")[0]
     assert "clearly below zero" in worse.partition("minus GN: −")[2].split(".\n")[0]
-
-
-def test_ranks_that_are_turned_around_correlate_with_minus_one():
-    first = pd.DataFrame(dict(arm=[f"{n}>SSM>None" for n in ("BN", "IN", "LN")], test_accuracy=[0.9, 0.8, 0.7]))
-    turned = first.assign(test_accuracy=[0.1, 0.2, 0.3])
-    assert "ρ = −1.00" in answers.does_rank_carry_over(answers.ranks_of(first, turned))
-    text = answers.does_rank_carry_over(answers.ranks_of(first, first), first=1)
-    assert "ρ = +1.00" in text
-    assert text.endswith("both have: BN→None.")
 
 
 # notebook 10

@@ -3,8 +3,6 @@
 Every arm with further sites has an accuracy that no arm without them has, so that a mean over both would show.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from mambanorm import answers, claims, figures
 from mambanorm.answers.vision import by_n2, place_counts
-from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS
+from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm.cli.main import main
 from mambanorm.cli.printing import print_arms
 from mambanorm.figures.accuracy import best_combination
@@ -99,23 +97,6 @@ def test_what_is_told_of_pairs_is_the_same_with_further_sites_in_the_frame(name,
         )
     else:
         assert told == alone
-
-
-OF_ARMS = {
-    "means": tables.summarize,
-    "means by pair and arm": lambda runs: tables.summarize(runs, ["task", "n1", "n2", "arm"]),
-    "means by pair": lambda runs: tables.summarize(tables.pairs_only(runs), ["task", "n1", "n2"]).assign(
-        arm=lambda table: table.n1 + ">SSM>" + table.n2
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OF_ARMS)
-def test_a_table_has_a_row_an_arm_and_those_without_further_sites_are_as_they_were(name, plain, mixed):
-    told, alone = (OF_ARMS[name](frame) for frame in (mixed, plain))
-    assert not told.arm.duplicated().any()
-    assert len(told) == len(alone) + (name != "means by pair") * len(FURTHER)
-    pd.testing.assert_frame_equal(settled(told[told.arm.isin(PLAIN)]), settled(alone))
 
 
 def drawn(figure):
@@ -217,12 +198,6 @@ def test_a_verdict_does_not_see_runs_of_further_sites(claim):
     alone, among = (claims.judge(claim, runs, scale="quick") for runs in (frame, pd.concat([frame, more])))
     assert (among.verdict, among.brief, among.n_seeds) == (alone.verdict, alone.brief, alone.n_seeds)
     assert alone.n_seeds
-
-
-@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.arm.more])
-def test_a_dry_run_of_a_preset_says_how_long_it_takes(name, store, capsys):
-    assert main(["train", "--arm", f"preset:{name}", "--scale", "smoke", "--dry-run"]) == 0
-    assert "Training takes about" in capsys.readouterr().out
 
 
 def test_a_sweep_on_the_command_line_takes_arms_with_further_sites(store, capsys):

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks import cases, mutants, peers, run, runs, table, timing
+from benchmarks import cases, mutants, peers, run, table, timing
 from benchmarks.cases import SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits
 from mambanorm.basics.settings import ROOT
@@ -159,15 +159,6 @@ def test_the_time_of_a_case_is_judged_by_two_shorter_ones(power, budget, expecte
     assert lengths == asked
 
 
-def test_runs_an_hour_count_every_process(monkeypatch):
-    assert runs.of_a_whole_run(3.0, 7.0, 10) == pytest.approx(21)  # two seconds a period, one around them
-    monkeypatch.setattr(timing, "whole_runs", lambda case, rounds: [9.0, 11.0, 10.0] * case.processes)
-    (row,) = timing.measure(cases.runs(Sizes(runs=("digits",)), 2)[0], Limits())
-    config = mn.base_config("digits", "evening")
-    assert (row["shape"][0], row["shape"][2:]) == (config.batch_size, [config.d_model, config.d_state])
-    assert table.table([row])[1] == ["digits", "10,000", "9,250–10,750", "720", "6"]
-
-
 def test_a_case_above_the_budget_is_skipped_with_its_estimate_unless_everything_is_asked_for(monkeypatch):
     monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
     monkeypatch.setattr(timing, "judge", lambda *_: 156.0)
@@ -262,16 +253,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys):
     assert out == ""
     assert err.count("\n") == 1
     assert hint in err
-
-
-def test_an_interrupted_run_writes_nothing(monkeypatch, tmp_path, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "measure", interrupt)
-    assert main(["bench", "--out", str(tmp_path / "new")]) == 130
-    assert "nothing was written" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_every_mutation_is_another_program_with_the_same_texts():

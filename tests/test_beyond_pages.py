@@ -1,7 +1,5 @@
 """Notebook 13: gains site by site, the ladder's figure, and its answers, on made-up runs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Claims about the bibliography: every source that the kit names is in it, whole, and docs/sources.md has its table."""
 
-from __future__ import annotations
-
 import json
 import re
 

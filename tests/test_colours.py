@@ -1,7 +1,5 @@
 """Claims about colour: any two norms can be told apart by colour-blind readers, and nothing is told by colour alone."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -19,7 +19,6 @@ from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.colours import BEST
 from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
-from mambanorm.figures.style import some_of
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, paper_values
 from mambanorm.study.tables import (
@@ -266,25 +265,6 @@ def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their
     assert len([cell for cell in cells if cell.startswith("◇ 77.0\n")]) == fresh.arm.nunique()
 
 
-def test_two_fresh_runs_have_their_difference_as_a_diamond(frame):
-    table = paired(frame, "None>SSM>GN", "GN>SSM>None")
-    fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(seed=12_345, test_loss=np.log(2))
-    accuracy = fresh.arm.map({"None>SSM>GN": 0.7, "GN>SSM>None": 0.4})
-    loss = fresh.test_loss.where(fresh.arm != "None>SSM>GN", 0.5 * np.log(2))
-    fresh = fresh.assign(test_accuracy=accuracy, test_loss=loss)
-
-    def at(table, fresh):
-        lines = [line for line in figures.fig_pairs(table, fresh=fresh).axes[0].lines if line.get_marker() == "D"]
-        return np.concatenate([line.get_xdata() for line in lines] or [[]]).tolist()
-
-    assert at(table, fresh) == pytest.approx([30.0])
-    assert at(table.assign(unit="bits a character"), fresh) == pytest.approx([0.5])
-    alone = fresh[fresh.arm == "None>SSM>GN"]
-    assert at(table, alone) == []
-    assert "diamonds" not in figures.fig_pairs(table, fresh=alone).get_label()
-    assert "diamonds: your own runs, seed 12,345" in figures.fig_pairs(table, fresh=fresh).get_label()
-
-
 def test_an_interval_that_holds_zero_has_an_open_dot():
     facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-1.0, 3.0)]
@@ -326,17 +306,6 @@ def test_one_arm_that_runs_away_does_not_squash_the_others_and_its_end_is_writte
     assert fig.axes[0].get_ylim()[1] < 1
     assert [[text.get_text() for text in ax.texts] for ax in fig.axes[:3]] == [[], [], ["up to 16.0"]]
     assert not [text for ax in figures.fig_token_norms(pd.concat([frame, wild])).axes for text in ax.texts]
-
-
-def test_weights_by_depth_tell_the_positions_of_one_norm_by_colour():
-    arms = ["None>SSM>None", "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"]
-    for ax in figures.fig_part_norms(dict.fromkeys(arms, LOG)).axes:
-        assert len({line.get_color() for line in ax.lines}) == len(arms)
-
-
-def test_layers_are_chosen_evenly_with_first_and_last():
-    assert some_of(16, 6) == [0, 3, 6, 9, 12, 15]
-    assert some_of(2, 6) == [0, 1]
 
 
 # --------------------------------------------------------------------------------------------------------- diagrams
@@ -412,21 +381,6 @@ def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
         assert level.get_ydata()[0] == 40 * factor
         words = [text.get_text() for text in ax.texts]
         assert words == ["", "2.2×", "45×\n(20×)", "skipped"]
-
-
-def test_scaling_shows_cost_per_token_and_says_by_how_much_it_varies_from_512_on():
-    fig = pictures.fig_scaling(bench_frame(), "a machine")
-    assert_labelled(fig)
-    for ax, values, spread in zip(fig.axes, ([99, 10, 11, 12], [30, 20, 30, 40]), ("1.20×", "2.00×"), strict=True):
-        lines = [line for line in ax.lines if line.get_marker() == "o"]
-        assert [line.get_xdata().tolist() for line in lines] == [[64, 512, 2048, 8192]] * 2
-        assert [line.get_ydata().tolist() for line in lines] == [values] * 2
-        assert [line.get_label() for line in lines] == [
-            f"16,384 tokens a batch: varies {spread}", f"one row: varies {spread}",
-        ]  # fmt: skip
-        (level,) = (line for line in ax.lines if line.get_linestyle() == "--")
-        assert level.get_ydata()[0] == pytest.approx(np.mean(values[1:]))
-        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
 
 # ------------------------------------------------------------------------------------------------ tables and the paper

@@ -1,7 +1,5 @@
 """IN taken apart: each half does what its name says, and a task that the mean alone tells is lost with the mean."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -80,15 +78,6 @@ def test_every_part_has_its_runs_and_its_bar(runs):
     assert halves.with_halves(other).empty
     figure = figures.fig_halves(frame)
     assert [len(ax.patches) for ax in figure.axes] == [len(halves.HALVES)] * 2
-
-
-def test_beside_trained_models_the_halves_are_small_ones_on_few_seeds():
-    asked = halves.halves_runs("evening")
-    assert {config.scale for config in asked} == {"quick"}
-    seeds = {task: {config.seed for config in asked if config.task == task} for task in halves.HALVES_TASKS}
-    assert seeds == {"digits": {0, 1, 2}, "level": {0}}
-    assert {config.seed for config in halves.halves_runs("evening", 2)} == {0, 1}
-    assert {config.scale for config in halves.halves_runs("smoke")} == {"smoke"}
 
 
 def test_what_the_halves_say_names_every_part_and_who_is_ahead(runs):

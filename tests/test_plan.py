@@ -108,21 +108,6 @@ def test_what_a_task_tells_agrees_with_its_data(task, tmp_path, monkeypatch):
     assert shape.held_out == real.held_out
 
 
-def test_a_task_of_ones_own_is_looked_at():
-    @mn.register_task("bits", title="bits", source="this test")
-    def load(scale, seed):
-        x, y = torch.rand(20, 9, 2), torch.arange(20) % 3
-        splits = [mn.tasks.Split(x[:n], y[:n]) for n in (20, 6, 7)]
-        return mn.tasks.TaskData(*splits, n_classes=3, in_features=2)
-
-    try:
-        config = base_config("bits", "smoke")
-        assert plan(config, measured=False)["tokens"] == config.steps * config.batch_size * 9
-        assert shape_of(config).held_out == (6, 7)
-    finally:
-        del mn.TASKS["bits"]
-
-
 def test_a_large_batch_is_timed_in_part_and_counted_whole(monkeypatch):
     rows = []
     monkeypatch.setattr(plan_module, "POSITIONS_TIMED", 3 * 64)

@@ -1,7 +1,5 @@
 """Claims about the sheet of the norms: one A4 page that holds what the registry says, in black and white too."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 

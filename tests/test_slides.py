@@ -1,7 +1,5 @@
 """Claims about the slides: a deck holds a notebook's questions, figures and answer, and opens without a network."""
 
-from __future__ import annotations
-
 import base64
 import re
 from html.parser import HTMLParser

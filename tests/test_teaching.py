@@ -1,7 +1,5 @@
 """Claims about the teacher's page: it names every notebook, its links lead somewhere, its commands are understood."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

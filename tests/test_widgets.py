@@ -1,7 +1,5 @@
 """The explorers, without a browser: controls move the picture, and what stands in it is true."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys
@@ -26,10 +24,10 @@ from mambanorm.study.norm_catalog import arm_facts
 from mambanorm.training.grid import base_config
 from mambanorm.training.run import train
 from mambanorm.training.store import save_run
-from mambanorm.widgets import grid, page
-from mambanorm.widgets.block import NAMED, OWN
+from mambanorm.widgets import block as grid
+from mambanorm.widgets import page
+from mambanorm.widgets.block import COLUMNS, NAMED, OWN, recorded_arm, recorded_cell
 from mambanorm.widgets.explorer import Explorer, choice
-from mambanorm.widgets.grid import COLUMNS, grid_means, recorded_arm, recorded_cell
 
 # what all explorers share
 
@@ -255,30 +253,6 @@ def test_a_click_on_a_cell_shows_that_pair_and_frames_it():
     assert framed == [("IN", "LN")]
     mean = recorded_cell("quick", "digits", "IN>SSM>LN").accuracy.mean()
     assert explorer.cells["IN", "LN"].description == f"{100 * mean:.1f}"
-
-
-def test_the_cells_of_the_grid_change_before_their_picture_each_at_once():
-    """A browser shows messages in their order: a picture sent first would stand above the cells of another task."""
-    explorer, sent = widgets.explore_grid(), []
-    for cell in explorer.cells.values():
-        for part in (cell, cell.style):
-            part.send_state = lambda key=None, **_: sent.append("cell")
-    explorer.picture.send_state = lambda key=None, **_: sent.append("picture")
-    explorer.controls["setting"].value = "listops (quick)"
-    assert sent[-1] == "picture"
-    assert sent.count("picture") == 1
-    assert 36 <= sent.count("cell") <= 2 * 36
-    mean = grid_means("quick", "listops")["RMSN>SSM>GN"]
-    assert explorer.cells["RMSN", "GN"].description == (f"{100 * mean:.1f}" if np.isfinite(mean) else "–")
-
-
-def test_a_pair_that_is_not_recorded_is_empty_in_the_grid_and_in_words(monkeypatch):
-    explorer = widgets.explore_grid()
-    monkeypatch.setattr(grid, "grid_means", lambda *_: grid_means("quick", "digits") | {"IN>SSM>LN": math.nan})
-    monkeypatch.setattr(grid, "tuned", lambda *_: None)
-    explorer.cells["IN", "LN"].click()
-    assert explorer.cells["IN", "LN"].description == "–"
-    assert "not recorded" in explorer.picture.tooltip
 
 
 def test_the_curve_of_a_cell_is_that_of_a_run_of_this_machine(store):

@@ -9,23 +9,18 @@ mistakes.py                the five mistakes, each a failing demo beside its men
 numbers.py                 every number that the guide claims, beside the one measured here
 """
 
-from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
-from mambanorm.advice.mistakes import MISTAKES, guesses_tested, in_words, mistake_runs, mistake_table
-from mambanorm.advice.numbers import claimed_and_measured
-from mambanorm.advice.recommendation import Reason, Recommendation
-from mambanorm.advice.rules import recommend
+from mambanorm.basics.settings import names_of
 
-__all__ = [
-    "EXPERIMENTS",
-    "MISTAKES",
-    "Reason",
-    "Recommendation",
-    "claimed_and_measured",
-    "guesses_tested",
-    "in_words",
-    "measure",
-    "mistake_runs",
-    "mistake_table",
-    "recommend",
-    "spread",
-]
+PLACES, __getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "experiments": "EXPERIMENTS measure spread",
+        "mistakes": "MISTAKES guesses_tested in_words mistake_runs mistake_table",
+        "numbers": "claimed_and_measured",
+        "recommendation": "Reason Recommendation",
+        "rules": "recommend",
+    },
+)
+"""What this room offers → the file that has it."""
+
+__all__ = sorted(PLACES)

@@ -67,7 +67,13 @@ def fig_grid(
     own = own_of(fresh, runs)
     own = own[own.task == task].groupby("arm").percent.mean()
     table = summarize(runs, ["n1", "n2", "arm"])
-    table["words"] = [_cell_words(row, own.get(row["arm"])) for _, row in table.iterrows()]
+    table["words"] = [
+        f"◇ {own.get(row['arm'], 0):.1f}\n" * (row["arm"] in own)
+        + rf"$\mathbf{{{100 * row['mean']:.1f}}}$"
+        + (f"\n± {100 * row.sd:.1f}" if row.n > 1 else "\n1 seed")
+        + f"\n{row.diverged} of {row.n} diverged" * bool(row.diverged)
+        for _, row in table.iterrows()
+    ]
     means, words = (
         table.pivot(index="n1", columns="n2", values=name).reindex(index=norms, columns=norms)
         for name in ("mean", "words")
@@ -93,13 +99,6 @@ def fig_grid(
     blank = "blank: not run" if means.isna().any(axis=None) else ""
     marks = "framed: the best mean" + ", dotted: runs diverged" * bool((table.diverged > 0).any())
     return finish(fig, f"Every pair on {task}", describe_frame(runs), own_runs(fresh), marks, blank)
-
-
-def _cell_words(row: pd.Series, own: float | None) -> str:
-    """The mean of fresh runs, mean and sd of the recorded ones, and how many of the seeds diverged."""
-    lines = [] if own is None else [f"◇ {own:.1f}"]
-    lines += [rf"$\mathbf{{{100 * row['mean']:.1f}}}$", f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed"]
-    return "\n".join(lines + [f"{row.diverged} of {row.n} diverged"] * bool(row.diverged))
 
 
 @styled
@@ -223,7 +222,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
 def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
     """A panel for each claim and task: the effect and its bounds over the steps (`claims.over_budget`), or over the
     settings where all have the same steps (`over_size`). A dot has the colour of its comparison's state; the verdict's
-    word stands below."""
+    word stands below. ValueError for a table without rows."""
     if table.empty:
         raise ValueError("the table has no rows: none of these claims has been run over the budget")
     panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]

@@ -295,7 +295,10 @@ def fig_sheet(names: Sequence[str] | None = None) -> Figure:
     grid = fig.add_gridspec(rows, COLUMNS, left=0.05, right=0.95, top=0.9, bottom=0.035, hspace=0.08, wspace=0.03)
     places = itertools.product(range(used), range(COLUMNS))
     for name, place in itertools.zip_longest(names, places):
-        ax = _frame(fig.add_subplot(grid[place]))
+        ax = fig.add_subplot(grid[place])
+        ax.set_axis_off()
+        ax.set(xlim=(0, 1), ylim=(0, 1))
+        ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor="#9A9A9A", linewidth=0.7))
         _rules(ax) if name is None else _card(ax, NORMS[name])
     made = "mambanorm: made from its registry of norms by the command mambanorm sheet"
     fig.text(0.05, 0.02, made, fontsize=6.5, color=GREY)
@@ -303,34 +306,23 @@ def fig_sheet(names: Sequence[str] | None = None) -> Figure:
     return fig
 
 
-def _frame(ax: Axes) -> Axes:
-    ax.set_axis_off()
-    ax.set(xlim=(0, 1), ylim=(0, 1))
-    ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor="#9A9A9A", linewidth=0.7))
-    return ax
-
-
 def _card(ax: Axes, entry: NormEntry) -> None:
     """One norm: its box of cells on the left, its words on the right."""
     box = ax.inset_axes((0.0, 0.06, 0.27, 0.86))
     draw_cells(box, moving_cells(entry.name), norm_colour(entry.name), hatch="//////")
     ax.text(0.29, 0.91, entry.name, fontsize=11, weight="bold", color=INK, va="top")
-    _causality(ax, entry)
-    main, *conditions = equation(entry)
-    ax.text(0.29, 0.58, main, fontsize=9 if r"\sum" in main else 8, va="center", color=INK)
-    ax.text(0.98, 0.56, "  ".join(conditions), fontsize=6.4, va="center", ha="right", color=INK)
-    *use, source = _words(entry)
-    for i, line in enumerate(use):
-        ax.text(0.29, 0.34 - 0.115 * i, line, fontsize=6.8, va="center", color=INK)
-    ax.text(0.29, 0.11, source, fontsize=6.1, va="center", color=GREY)
-
-
-def _causality(ax: Axes, entry: NormEntry) -> None:
-    """Top right: causal, or white on black that it is not; below it the axes."""
     warned = dict(color="white", bbox=dict(facecolor=INK, edgecolor=INK, pad=1.6))
     look = dict(color=INK) if entry.causal else warned
     ax.text(0.975, 0.9, "causal" if entry.causal else "sees the future", fontsize=7, va="top", ha="right", **look)
     ax.text(0.98, 0.755, over_axes(entry.name), fontsize=7, va="top", ha="right", color=INK)
+    main, *conditions = equation(entry)
+    ax.text(0.29, 0.58, main, fontsize=9 if r"\sum" in main else 8, va="center", color=INK)
+    ax.text(0.98, 0.56, "  ".join(conditions), fontsize=6.4, va="center", ha="right", color=INK)
+    use = textwrap.wrap(f"learns {entry.learnable} · {entry.use}" if entry.use else f"learns {entry.learnable}", WIDEST)
+    for i, line in enumerate(use[:2]):
+        ax.text(0.29, 0.34 - 0.115 * i, line, fontsize=6.8, va="center", color=INK)
+    source = textwrap.shorten(entry.source.replace("`", ""), WIDEST + 6, placeholder=" …")
+    ax.text(0.29, 0.11, source, fontsize=6.1, va="center", color=GREY)
 
 
 def equation(entry: NormEntry) -> list[str]:
@@ -340,13 +332,6 @@ def equation(entry: NormEntry) -> list[str]:
     text = entry.equation.replace(r"\sum", r"{\sum}")  # its index behind it: below it there is no room in a card
     text = text if r"\sum" in text else text.replace(r"\frac", r"\dfrac")
     return [f"${part.strip()}$" for part in re.split(r",\s*\\quad", text)]
-
-
-def _words(entry: NormEntry) -> list[str]:
-    """What it learns and when to take it, in at most two lines, then its source."""
-    use = textwrap.wrap(f"learns {entry.learnable} · {entry.use}" if entry.use else f"learns {entry.learnable}", WIDEST)
-    source = entry.source.replace("`", "")
-    return [*use[:2], textwrap.shorten(source, WIDEST + 6, placeholder=" …")]
 
 
 def _rules(ax: Axes) -> None:

@@ -72,6 +72,7 @@ def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
 
 
 def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
+    names = []
     for y, verdict in enumerate(verdicts):
         colour = WORDS[verdict.verdict][0]
         if verdict.n_seeds:
@@ -79,7 +80,9 @@ def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
         note = ", ".join(filter(None, (verdict.said[len(verdict.verdict) + 2 :], _headline(verdict.reason))))
         _said(ax, y, verdict.verdict, note, colour)
-    _name_rows(ax, [_label(v) for v in verdicts], verdicts[0].unit)
+        where = f"  ({verdict.tasks[0]})" if len(verdict.tasks) == 1 and verdict.n_seeds else ""
+        names.append(f"{verdict.claim.id}  {verdict.decided_by or verdict.claim.direction}{where}")
+    _name_rows(ax, names, verdicts[0].unit)
 
 
 def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
@@ -104,11 +107,6 @@ def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
 def _headline(why: str) -> str:
     """`at chance: neither side is told from guessing` → `at chance`"""
     return re.split(r"[:,(]", why)[0].strip()
-
-
-def _label(verdict) -> str:
-    where = f"  ({verdict.tasks[0]})" if len(verdict.tasks) == 1 and verdict.n_seeds else ""
-    return f"{verdict.claim.id}  {verdict.decided_by or verdict.claim.direction}{where}"
 
 
 def _row(ax: Axes, y: float, effect, low, high, threshold, paper, colour: str, seeds: Sequence[float] = ()) -> None:

@@ -214,20 +214,18 @@ def called(scores: pd.DataFrame) -> str:
 def came_of(runs: pd.DataFrame) -> pd.DataFrame:
     """One row a learning rate and arm of a run frame: how many ended non-finite, at which step, and how well the others
     learned."""
-    found = {(lr, label(arm)): _ends(mine) for (lr, arm), mine in runs.groupby(["lr", "arm"], sort=False)}
-    return pd.DataFrame(found).T.rename_axis(["lr", "arm"])
-
-
-def _ends(runs: pd.DataFrame) -> dict[str, str]:
-    ended, rest = runs[runs.status == "diverged"], runs[runs.status == "ok"]
-    low, high = (100 * bound for bound in clopper_pearson(len(ended), len(runs)))
-    learned = f"{percent(rest.test_accuracy.mean())} (lowest {percent(rest.test_accuracy.min())})" if len(rest) else "–"
-    return {
-        "ended non-finite": f"{len(ended)} of {len(runs)} [{low:.0f}, {high:.0f} %]",
-        "at step (median)": f"{ended.first_nonfinite_step.median():.0f}" if len(ended) else "–",
-        "accuracy of the others": learned,
-        "chance": percent(runs.chance.mean()),
-    }
+    rows = {}
+    for (lr, arm), mine in runs.groupby(["lr", "arm"], sort=False):
+        ended, rest = mine[mine.status == "diverged"], mine[mine.status == "ok"]
+        low, high = (100 * bound for bound in clopper_pearson(len(ended), len(mine)))
+        rate = rest.test_accuracy
+        rows[lr, label(arm)] = {
+            "ended non-finite": f"{len(ended)} of {len(mine)} [{low:.0f}, {high:.0f} %]",
+            "at step (median)": f"{ended.first_nonfinite_step.median():.0f}" if len(ended) else "–",
+            "accuracy of the others": f"{percent(rate.mean())} (lowest {percent(rate.min())})" if len(rest) else "–",
+            "chance": percent(mine.chance.mean()),
+        }
+    return pd.DataFrame(rows).T.rename_axis(["lr", "arm"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

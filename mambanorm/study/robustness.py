@@ -18,7 +18,6 @@ from mambanorm.config import RunConfig
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.build import build_model
 from mambanorm.tasks import Split, load_task
-from mambanorm.tasks.base import Units
 from mambanorm.training import machine
 from mambanorm.training.evaluation import accuracy, errors, predict
 from mambanorm.training.result import StoredRun
@@ -90,20 +89,14 @@ def robustness_table(configs: Iterable[RunConfig], runs_dir: str | Path | None =
     for config in configs:
         data, model = load_task(config.task, config.scale, config.seed), trained_model(config, runs_dir)
 
-        kinds, facts = kinds_of(data.test), {name: getattr(config, name) for name in FACTS}
-        clean = _score(model, data.test, config, data.units) if kinds else {}
-        for kind in kinds:
-            rows.append(facts | dict(kind=kind, severity=0.0) | clean)
-            for severity in CORRUPTIONS[kind]:
-                split = corrupted(data.test, kind, severity, config.seed)
-                rows.append(facts | dict(kind=kind, severity=severity) | _score(model, split, config, data.units))
+        facts = {name: getattr(config, name) for name in FACTS}
+        for kind in kinds_of(data.test):
+            for severity in (0.0, *CORRUPTIONS[kind]):
+                split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
+                with exactly_threads(config.threads):
+                    found = predict(model, split, config, torch.device("cpu"), data.units)
+                rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)) | errors(found))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _score(model: nn.Module, split: Split, config: RunConfig, units: Units | None) -> dict[str, float | None]:
-    with exactly_threads(config.threads):
-        found = predict(model, split, config, torch.device("cpu"), units)
-    return dict(accuracy=accuracy(found)) | errors(found)
 
 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:

@@ -2,14 +2,13 @@
 
 explorer.py      Explorer: the controls, the picture that follows them, and its first state where nobody can click
 block.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved; explore_block: a norm at
-                 every site of the model, what it costs and what it was worth; explore_scan: what the states keep
-grid.py          explore_grid: the 6×6 grid of recorded results, a click for its details
+                 every site of the model, what it costs and what it was worth; explore_scan: what the states keep;
+                 explore_grid: the 6×6 grid of recorded results, a click for its details
 page.py          all of them on one page, served to this machine
 """
 
-from mambanorm.widgets.block import explore_block, explore_norms, explore_scan
+from mambanorm.widgets.block import explore_block, explore_grid, explore_norms, explore_scan
 from mambanorm.widgets.explorer import Explorer
-from mambanorm.widgets.grid import explore_grid
 
 EXPLORERS = {
     "What a norm does": explore_norms,

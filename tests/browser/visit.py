@@ -1,7 +1,5 @@
 """A visitor: a server in a process of its own, every control of an explorer moved, and its picture seen to follow."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
