@@ -44,14 +44,6 @@ def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
     assert "GN→GN is ahead" in answers.type_of_norm(of_type("GN>SSM>GN"))
 
 
-def test_the_answer_on_type_tells_of_several_tasks_one_seed_and_no_norm_in_front():
-    two = pd.concat([of_type("IN>SSM>IN", seeds=1), of_type("GN>SSM>GN", task="mnist1d", scale="evening")])
-    said = answers.type_of_norm(two)
-    assert "The gain is +50.0 points (one seed: no interval): one seed cannot tell." in said
-    assert "**mnist1d**: GN→GN is ahead" in said
-    assert "is ahead with 80.0 ± 1.0 %, without any norm" in answers.type_of_norm(of_type("None>SSM>None"))
-
-
 def test_the_guesses_on_type_name_the_leader_of_each_task_and_its_lead():
     said = answers.guesses_on_type(pd.concat([of_type("IN>SSM>IN"), of_type("BN>SSM>BN", 0.6, task="listops")]))
     assert "1. On digits, IN→IN is ahead with 80.0 ± 1.0 %. On listops, BN→BN is ahead with 60.0 ± 1.0 %." in said
@@ -229,16 +221,6 @@ def test_the_answer_on_normvary_splits_the_step_and_counts_intervals():
         "NormVary→N2 against the original: 2 of 2; against RMSN→N2: 2 of 2."
     ) in said
     assert said.endswith("The paper's row (Table 2): +2.4 points on ListOps, for both steps at once.")
-
-
-def test_the_answer_on_normvary_turns_with_losses_one_seed_and_missing_arms():
-    worse = NORMVARY | {"RMSN>SSM>GN": 0.4, "NormVary>SSM>None": 0.45, "NormVary>SSM>GN": 0.3}
-    said = learning_answer(planted(worse))
-    assert "N2 alone costs more than N1 alone (−10.0 and −5.0 points)" in said
-    assert "What NormVary adds to GN: clearly below zero. What learning its weights adds: clearly below zero." in said
-    single = learning_answer(planted(NORMVARY, seeds=1), moved=MOVED.iloc[:0])
-    assert "against the original: one seed cannot tell" in single
-    assert "no run of NormVary→GN is stored" in single
 
 
 def test_the_guesses_on_learning_follow_the_weights_the_steps_and_the_interval():

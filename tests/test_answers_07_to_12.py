@@ -287,20 +287,3 @@ def test_the_answer_on_cures_tells_failed_finite_and_learned_apart():
     assert "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
     assert "Finite is not learned: slow does not get below the 4.50 bits" in text
     assert "What stays finite in every seed gets below the 5.00 bits" in answers.what_cures(ENDS, "quick", unigram=5.0)
-
-
-def test_the_figure_of_cures_has_a_panel_a_treatment_a_line_a_seed_and_a_cross_where_a_run_ended():
-    curves = pd.DataFrame(
-        dict(treatment=run.treatment, seed=run.seed, step=step, bits=6.0 - step / 20)
-        for run in ENDS.itertuples()
-        for step in range(1, run.step + 1)
-    )
-    fig = figures.fig_cures(curves, ENDS, "cures", "quick scale")
-    panels = {ax.get_title(loc="left"): ax for ax in fig.axes}
-    assert list(panels) == ["as it is\n2 of 2 fail", "norm\n0 of 2 fail", "clipped\n1 of 2 fail", "slow\n0 of 2 fail"]
-    for title, failed in zip(panels, (2, 0, 1, 0), strict=True):
-        crosses = [line for line in panels[title].get_lines() if line.get_marker() == "X"]
-        assert len(panels[title].get_lines()) == 2 + failed
-        assert len(crosses) == failed
-    (cross,) = [line for line in panels["clipped\n1 of 2 fail"].get_lines() if line.get_marker() == "X"]
-    assert cross.get_xydata().tolist() == [[20.0, 5.0]]

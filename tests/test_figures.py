@@ -225,24 +225,17 @@ def test_a_bar_has_the_colour_of_its_norm_the_height_of_its_mean_and_the_sd_of_i
         (bar,) = [one for one in ax.patches if one.get_x() < x < one.get_x() + one.get_width()]
         assert bar.get_height() == pytest.approx(values.mean())
         assert same_color(bar.get_facecolor()[:3], figures.PALETTE[norm])
-        ends = [
-            line.get_ydata() for line in ax.lines if line.get_marker() == "None" and list(line.get_xdata()) == [x, x]
-        ]
-        spread = values.mean() + values.std() * np.array([-1, 1])
-        assert [list(some) for some in ends if np.isfinite(some).all()] == [pytest.approx(spread)] * (len(values) > 1)
+        spread = pytest.approx(values.mean() + values.std() * np.array([-1, 1]))
+        assert len(values) == 1 or any(line.get_ydata() == spread for line in ax.lines if len(line.get_ydata()) == 2)
 
 
 def test_paired_differences_say_what_their_lines_are(frame):
-    caption = DRAW_FRAME["pairs"](frame).get_supxlabel()
-    assert "95 % t-interval" in caption
+    caption = " ".join(DRAW_FRAME["pairs"](frame).get_supxlabel().split())
     assert "large dots: means, lines: their intervals, small dots: seeds" in caption
-    assert "blue: above zero, red: below, grey: the interval holds zero" in " ".join(caption.split())
-    assert "not corrected for several comparisons" in " ".join(caption.split())
+    assert "not corrected for several comparisons" in caption
     table = paired(frame, "None>SSM>GN", "GN>SSM>None")
     assert "not corrected" not in figures.fig_pairs(table, "simultaneous over 2 arms", corrected=True).get_supxlabel()
-    single = DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
-    assert "their intervals" not in single
-    assert "blue" not in single
+    assert "their intervals" not in DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
 
 
 def own_diamonds(fig):
@@ -269,11 +262,8 @@ def test_an_interval_that_holds_zero_has_an_open_dot():
     facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-1.0, 3.0)]
     table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
-    dots = [
-        line
-        for line in figures.fig_pairs(table).axes[0].lines
-        if line.get_markersize() > 5 and line.get_marker() == "o"
-    ]
+    lines = figures.fig_pairs(table).axes[0].lines
+    dots = [line for line in lines if line.get_markersize() > 5 and line.get_marker() == "o"]
     assert [same_color(dot.get_markerfacecolor(), "white") for dot in dots] == [False, False, True]
 
 

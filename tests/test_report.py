@@ -2,13 +2,13 @@
 
 import asyncio
 import base64
+import html
 import io
 import os
 import re
 import shutil
 import threading
 import time
-from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import nbformat
@@ -261,38 +261,23 @@ def test_the_report_opens_with_what_was_found_then_picture_contents_claims_and_c
     assert alt.startswith("Every claim, every verdict")  # for those who cannot see it
 
 
-class Anchors(HTMLParser):
-    """The ids of a page, in order, and where its links lead to, but for those to other hosts."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.ids, self.links, self.bare = [], [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.ids += [found["id"]] if "id" in found else []
-        self.bare += [tag] if re.fullmatch("h[1-4]", tag) and "id" not in found else []
-        if tag == "a" and not found.get("href", "http").startswith("http"):
-            self.links.append(found["href"])
-
-
 def test_every_link_of_every_page_leads_to_a_page_and_to_a_heading_that_are_there(committed):
-    pages = {path.name: Anchors(path.read_text()) for path in committed.glob("*.html")}
+    pages = {path.name: path.read_text() for path in committed.glob("*.html")}
+    ids = {name: re.findall(r'<[^>]* id="(.*?)"', page) for name, page in pages.items()}
+    links = {name: re.findall(r'<a [^>]*href="(?!http)(.*?)"', page) for name, page in pages.items()}
     astray = []
-    for name, page in pages.items():
-        assert len(set(page.ids)) == len(page.ids), name
-        for link in page.links:
+    for name, found in links.items():
+        assert len(set(ids[name])) == len(ids[name]), name
+        for link in map(html.unescape, found):
             file, _, place = link.partition("#")
-            target = file or name
-            there = (committed / target).is_file()
+            there = (committed / (file or name)).is_file()
             if there and place:  # as browsers look for it: as it is written, then decoded
-                there = bool({place, unquote(place)} & {*pages[target].ids})
+                there = bool({place, unquote(place)} & {*map(html.unescape, ids[file or name])})
             astray += [(name, link)] * (not there)
         if name != "index.html":
-            assert page.bare == [], name  # a heading without an id
+            assert not re.search(r"<h[1-4]>", pages[name]), name  # a heading without an id
     assert astray == []
-    assert "00_start_here.html#For-later:-where-the-paper-contradicts-itself" in pages["07_diagnostics.html"].links
+    assert "00_start_here.html#For-later:-where-the-paper-contradicts-itself" in links["07_diagnostics.html"]
 
 
 ADDRESS = re.compile(r"""(?:\s(?:src|href|srcset|action|poster|data)="|url\(["']?|@import\s+["'])([^"')]*)""")
@@ -411,21 +396,19 @@ def test_a_formula_brings_nothing_to_life(tex):
 
 
 def test_pages_lead_to_the_one_before_and_the_one_after(notebooks, tmp_path):
-    paths = [notebooks("01_a"), notebooks("02_b"), notebooks("03_c")]
     outcomes = [NotebookOutcome("00_x", title="not run", error="x")]
-    for path in paths:
-        page = tmp_path / f"{path.stem}.html"
-        page.write_text(to_html(nbformat.read(path, 4), path.stem))
-        outcomes.append(NotebookOutcome(path.stem, "ok", title=f"Title {path.stem}", html=page))
-    for shown in (outcomes, outcomes[:-1]):  # a second time with fewer
+    for name in ("01_a", "02_b", "03_c"):
+        page = tmp_path / f"{name}.html"
+        page.write_text(to_html(nbformat.read(notebooks(name), 4), name))
+        outcomes.append(NotebookOutcome(name, "ok", title=f"Title {name}", html=page))
+    for shown, after in ((outcomes, ["03_c.html"] * 2), (outcomes[:-1], [])):  # a second time with fewer
         write_index(shown, tmp_path)
-        pages = [(tmp_path / f"{path.stem}.html").read_text() for path in paths]
-        last = shown is not outcomes
-        assert re.findall('rel="(....)" href="(.*?)"', pages[0]) == [("next", "02_b.html")] * 2  # above and below
-        assert re.findall('rel="prev" href="(.*?)"', pages[1]) == ["01_a.html"] * 2
-        assert re.findall('rel="next" href="(.*?)"', pages[1]) == ([] if last else ["03_c.html"] * 2)
-        assert all(page.count('<a href="index.html">All notebooks</a>') == 2 for page in pages)
-        assert "← Title 01_a" in pages[1]
+        first, second = ((tmp_path / f"{name}.html").read_text() for name in ("01_a", "02_b"))
+        assert re.findall('rel="(....)" href="(.*?)"', first) == [("next", "02_b.html")] * 2  # above and below
+        assert re.findall('rel="prev" href="(.*?)"', second) == ["01_a.html"] * 2
+        assert re.findall('rel="next" href="(.*?)"', second) == after
+        assert second.count('<a href="index.html">All notebooks</a>') == 2
+        assert "← Title 01_a" in second
 
 
 ANSWERS = {

@@ -161,16 +161,10 @@ def test_a_norm_at_a_further_site_is_drawn_and_counted():
     assert facts.parameters["further"] == facts.n_layers * sum(p.numel() for p in block.more.parameters())
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """The explorer of the block, and the values of each picture that it would draw."""
+def test_a_preset_of_the_explorer_is_the_published_arm_and_the_controls_name_it(monkeypatch):
     explorer, drawn = widgets.explore_block(), []
     monkeypatch.setattr(explorer, "_draw", lambda **values: drawn.append(values) or explorer.first)
-    return explorer, drawn
-
-
-def test_a_preset_of_the_explorer_is_the_published_arm_and_drawn_once(undrawn):
-    explorer, drawn = undrawn
+    assert explorer.preset.value == OWN
     assert {name for name, preset in PRESETS.items() if preset.arm.more} < set(NAMED)
     for name in NAMED:
         explorer.preset.value = name
@@ -178,17 +172,8 @@ def test_a_preset_of_the_explorer_is_the_published_arm_and_drawn_once(undrawn):
         assert sites == dict.fromkeys(MORE_SITES, "None") | PRESETS[name].arm.sites
         assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
         assert explorer.preset.value == name
-    assert len(drawn) == len(NAMED)
-
-
-def test_the_explorer_names_the_preset_that_its_controls_are_and_no_other(undrawn):
-    explorer, _ = undrawn
-    assert explorer.preset.value == OWN
-    explorer.put(n2="None", B="RMSN", C="RMSN")
-    assert explorer.preset.value == "Mamba-3-norms"
-    explorer.controls["delta"].value = "RMSN"
-    assert explorer.preset.value == "Jamba"
-    explorer.controls["weights"].value = False
+    assert len(drawn) == len(NAMED)  # each once
+    explorer.put(n1="RMSN", n2="None", B="RMSN", C="RMSN", delta="RMSN", weights=False)
     assert explorer.preset.value == "Falcon-Mamba"
     explorer.controls["z"].value = "LN"
     assert explorer.preset.value == OWN
