@@ -16,7 +16,6 @@ from benchmarks import cases, mutants, peers, run, table, timing
 from benchmarks.cases import SECTIONS, Case, Group, Sizes
 from benchmarks.timing import Limits
 from mambanorm.basics.settings import ROOT
-from mambanorm.cli.main import main
 
 TINY = Sizes(
     scan=((2, 8, 4),),
@@ -139,38 +138,6 @@ def test_a_missing_peer_is_a_row_that_says_so_and_how_to_get_it(no_peers):
 
 
 @pytest.mark.parametrize(
-    ("power", "budget", "expected", "asked"),
-    [
-        (1.5, 1e6, 1024.0**1.5, [timing.SHORTEST, 128, 256]),
-        (0.1, 1e6, 4 * 256**0.1, [timing.SHORTEST, 128, 256]),  # growth lies between the length and its square
-        (3.0, 1e9, 16 * 256.0**3, [timing.SHORTEST, 128, 256]),
-        (1.0, 20, 8 * 128.0, [timing.SHORTEST, 128]),  # hopeless at an eighth: not tried at a quarter
-    ],
-)
-def test_the_time_of_a_case_is_judged_by_two_shorter_ones(power, budget, expected, asked, monkeypatch):
-    lengths = []
-    monkeypatch.setattr(timing, "seconds_of", lambda run: run())
-
-    def bind(batch, length):
-        lengths.append(length)
-        return lambda: float(length) ** power
-
-    assert timing.judge(bind, 8, 1024, Limits(budget=budget)) == pytest.approx(expected)
-    assert lengths == asked
-
-
-def test_a_case_above_the_budget_is_skipped_with_its_estimate_unless_everything_is_asked_for(monkeypatch):
-    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
-    monkeypatch.setattr(timing, "judge", lambda *_: 156.0)
-    group = Group("step", "g", (Case("step", "transformers", 16, 512, 128),))
-    (row,) = timing.measure(group, Limits(budget=20, weigh=False))
-    assert row["status"] == "skipped"
-    assert "about 156 s a run, the budget is 20 s" in row["note"]
-    (row,) = timing.measure(group, Limits(budget=20, full=True, weigh=False))
-    assert (row["status"], row["repeats"]) == ("ok", 1)
-
-
-@pytest.mark.parametrize(
     ("seconds", "count", "warm"),
     [(0.0, 11, True), (0.01, 11, True), (2.0, 6, True), (7.4, 1, True), (10.0, 1, False), (99.0, 1, False)],
 )
@@ -237,22 +204,6 @@ def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
 
 
 # ----------------------------------------------------------------------------------------------------- the command line
-
-
-@pytest.mark.parametrize(
-    ("argv", "hint"),
-    [
-        (["--only", "lenght"], "did you mean 'length'"),
-        (["--budget", "-1"], "'-1' is no number of seconds above 0"),
-        (["--threads", "two"], "'two' is no whole number from 1"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys):
-    assert main(["bench", *argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert hint in err
 
 
 def test_every_mutation_is_another_program_with_the_same_texts():

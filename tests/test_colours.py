@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import same_color, to_rgba
-from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F401
+from test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
-from benchmarks import pictures
 from mambanorm import NORMS, figures
 from mambanorm.arms import SITES
 from mambanorm.figures.colours import INK, MARKERS, PALETTE, ink_on, luminance, norm_marker
@@ -119,19 +118,9 @@ def assert_told_without_colour(fig):
 
 
 ARMS = [
-    "None>SSM>None",
-    "RMSN>SSM>None",
-    "LN>SSM>LN",
-    "RMSN>SSM>GN",
-    "BN>SSM>GN",
-    "AutoNorm",
-    "NormVary>SSM>GN",
-    "IN>SSM>GN",
+    *("None>SSM>None", "RMSN>SSM>None", "LN>SSM>LN", "RMSN>SSM>GN", "BN>SSM>GN"),
+    *("AutoNorm", "NormVary>SSM>GN", "IN>SSM>GN"),
 ]
-
-
-def sites_figure():
-    return figures.fig_sites({arm: pd.DataFrame(dict(site=SITES, rms=1.0)) for arm in ARMS[:5]})
 
 
 def robustness_figure():
@@ -140,16 +129,9 @@ def robustness_figure():
     return figures.fig_robustness(table.assign(task="digits", accuracy=0.5 + 0.01 * table.seed))
 
 
-def curves_figure():
-    steps = pd.DataFrame(dict(step=range(1, 20), train_loss=1.0, val_accuracy=0.5))
-    return figures.fig_curves({arm: steps for arm in ARMS})
-
-
 MORE = {
-    "sites": sites_figure,
+    "sites": lambda: figures.fig_sites({arm: pd.DataFrame(dict(site=SITES, rms=1.0)) for arm in ARMS[:5]}),
     "robustness": robustness_figure,
-    "curves of eight arms": curves_figure,
-    "scaling": lambda: pictures.fig_scaling(bench_frame()),
 }
 
 

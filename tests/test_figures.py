@@ -12,7 +12,6 @@ from matplotlib.colors import same_color
 from PIL import Image
 from scipy import stats
 
-from benchmarks import pictures
 from mambanorm import NORMS, Arm, figures
 from mambanorm.arms import PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination
@@ -336,42 +335,6 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
 
 
 # ------------------------------------------------------------------------------------------------------- benchmarks
-
-STEP_MS = {"floor": 40.0, "ours": 90.0, "mambapy": 1800.0, "transformers": np.nan}
-
-
-def bench_frame():
-    """Two sizes of the step, one peer skipped; our step at three lengths, time per token level, memory not."""
-    rows = []
-    for factor, shape in ((1, [32, 256, 64, 16]), (2, [16, 512, 128, 16])):
-        for name, ms in STEP_MS.items():
-            ratios = {other: ms / theirs for other, theirs in STEP_MS.items() if other != name and np.isfinite(theirs)}
-            times = dict(median_ms=factor * ms, low_ms=0.9 * factor * ms, high_ms=1.1 * factor * ms)
-            status = "ok" if np.isfinite(ms) else "skipped"
-            rows.append(dict(section="step", group="g", name=name, shape=shape, status=status, ratios=ratios) | times)
-    for group, batch in (("16,384 tokens a batch", lambda n: 16384 // n), ("one row", lambda n: 1)):
-        for length, us, kb in ((64, 99.0, 30.0), (512, 10.0, 20.0), (2048, 11.0, 30.0), (8192, 12.0, 40.0)):
-            facts = dict(section="length", group=group, name="ours", shape=[batch(length), length, 64, 16], status="ok")
-            rows.append(facts | dict(us_per_token=us, kb_per_token=kb, ratios={}))
-    return pd.DataFrame(rows)
-
-
-def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
-    fig = pictures.fig_speed(bench_frame(), "a machine · 2 threads")
-    assert_labelled(fig)
-    assert fig.get_supxlabel().startswith("a machine · 2 threads")
-    assert [ax.get_title(loc="left") for ax in fig.axes] == ["(32, 256, 64)", "(16, 512, 128)"]
-    for factor, ax in zip((1, 2), fig.axes, strict=True):
-        assert ax.get_yscale() == "log"
-        dots = {line.get_xdata()[0]: line.get_ydata()[0] for line in ax.lines if line.get_marker() == "o"}
-        assert dots == pytest.approx({0: 40 * factor, 1: 90 * factor, 2: 1800 * factor})
-        spreads = [segment[:, 1].tolist() for lines in ax.collections for segment in lines.get_segments()]
-        assert spreads == [pytest.approx([0.9 * ms * factor, 1.1 * ms * factor]) for ms in (40, 90, 1800)]
-        level = next(line for line in ax.lines if line.get_linestyle() == "--")
-        assert level.get_ydata()[0] == 40 * factor
-        words = [text.get_text() for text in ax.texts]
-        assert words == ["", "2.2×", "45×\n(20×)", "skipped"]
-
 
 # ------------------------------------------------------------------------------------------------ tables and the paper
 

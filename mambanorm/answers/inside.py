@@ -213,7 +213,11 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
     unigram: bits a character of a model that knows only how common each is.
     """
     table = how_they_ended(ends)
-    lines = [f"- **{name}**: {_ended(row)}." for name, row in table.iterrows()]
+    lines = []
+    for name, row in table.iterrows():
+        left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
+        how = f"fail, the first after {row['fewest steps']:.0f} steps{left}" if row.failed else f"fail, {_bits(row)}"
+        lines.append(f"- **{name}**: {row.failed:.0f} of {row.seeds:.0f} {how}.")
     well = table[table.failed == 0]
     idle = list(well.index[well.bits >= unigram])
     shares = f"the {unigram:.2f} bits of a model that knows only how common each character is"
@@ -222,13 +226,6 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
         told = f"- What stays finite in every seed gets below {shares}: {listed(well.index)}."
     head = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd)."
     return "\n".join([head, "", *lines, told])
-
-
-def _ended(row: pd.Series) -> str:
-    if row.failed:
-        left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
-        return f"{row.failed:.0f} of {row.seeds:.0f} fail, the first after {row['fewest steps']:.0f} steps{left}"
-    return f"0 of {row.seeds:.0f} fail, {_bits(row)}"
 
 
 def _bits(row: pd.Series) -> str:

@@ -105,7 +105,10 @@ def replicated(table: pd.DataFrame) -> str:
             f"{inside} of {len(told)} lie inside the 95 % prediction interval of the recorded runs. One in twenty is "
             "expected outside. Runs of one seed share their data, so several may miss together."
         )
-    lines += [f"- Outside: {_where(row)}." for row in told[told.lies != "inside"].itertuples()]
+    for row in told[told.lies != "inside"].itertuples():
+        digits, unit = (3, " bits a character") if row.unit == "bits" else (1, " %")
+        value, low, high = (f"{number:.{digits}f}" for number in (row.value, row.low, row.high))
+        lines.append(f"- Outside: {_named(row)}, seed {row.seed:,}, has {value}{unit}; expected was {low} to {high}.")
     for lies, said in APART.items():
         if named := [_named(row) for row in table[table.lies == lies].itertuples()]:
             lines.append(f"- {said}: {listed(named)}.")
@@ -114,9 +117,3 @@ def replicated(table: pd.DataFrame) -> str:
 
 def _named(row) -> str:
     return f"{label(row.arm)} on {row.task}"
-
-
-def _where(row) -> str:
-    digits, unit = (3, " bits a character") if row.unit == "bits" else (1, " %")
-    value, low, high = (f"{number:.{digits}f}" for number in (row.value, row.low, row.high))
-    return f"{_named(row)}, seed {row.seed:,}, has {value}{unit}; expected was {low} to {high}"

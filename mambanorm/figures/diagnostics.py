@@ -156,7 +156,9 @@ def fig_singular_values(
     fig, axes = new_figure(1, len(shown), height=3.6, sharey=True)
     for ax, layer in zip(axes[0], shown, strict=True):
         for i, (phase, sigma) in enumerate(phases.items()):
-            _spectrum(ax, sigma[layer], i, label=phase, **_phase_line(phase, i))
+            look = dict(color=SPARE_COLOURS[i % len(SPARE_COLOURS)], linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
+            look |= PHASE_LINES[phase] | dict(color=PHASES[phase]) if phase in PHASES else {}
+            _spectrum(ax, sigma[layer], i, label=phase, **look)
         if control is not None:
             _spectrum(ax, control[layer], 0, label="control, normalized", color=GREY, linestyle="--", linewidth=1.2)
         for edge in mp or ():
@@ -169,12 +171,6 @@ def fig_singular_values(
     fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles))
     edges = "dotted: Marchenko–Pastur edges at initialisation" if mp else ""
     return finish(fig, "Singular values", caption or ONE_RUN, f"{len(shown)} of {layers} blocks", edges)
-
-
-def _phase_line(phase: str, i: int) -> dict:
-    """Colour, dash and width of the phase that comes as number i."""
-    look = dict(color=SPARE_COLOURS[i % len(SPARE_COLOURS)], linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
-    return look | PHASE_LINES[phase] | dict(color=PHASES[phase]) if phase in PHASES else look
 
 
 def _spectrum(ax: Axes, sigma: np.ndarray, line: int, **style) -> None:
@@ -275,10 +271,13 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
         for member, name in MEMBERS.items()
     }
     widest = max(arrays_by_label.values(), key=lambda arrays: arrays["mixture"].shape[1])
-    shown = some_of(widest["mixture"].shape[1], 6)
+    norms = widest["mixture"].shape[1]
+    shown, layers = some_of(norms, 6), widest["part_norms"].shape[1] if "part_norms" in widest else norms
+    per_block = max(norms // layers, 1)
     fig, axes = new_figure(2, len(shown), height=4.6, sharex=True, sharey=True)
     for column, norm in enumerate(shown):
-        axes[0, column].set_title(_norm_place(norm, widest), color=INK)
+        site = f", N{norm % per_block + 1}" if per_block > 1 else ""  # where both sites of a block mix
+        axes[0, column].set_title(f"block {norm // per_block + 1}{site}", color=INK)
         axes[1, column].set_xlabel("step")
         whole_ticks(axes[1, column])
         for row, part in enumerate(("mean", "variance")):
@@ -299,11 +298,3 @@ def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str 
         "RMSN-DL has no mean: its weight there stands for zero",
     )
     return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)
-
-
-def _norm_place(norm: int, arrays: dict[str, np.ndarray]) -> str:
-    """Which norm it is: its block, and its site where both sites of a block mix."""
-    layers = arrays["part_norms"].shape[1] if "part_norms" in arrays else arrays["mixture"].shape[1]
-    per_block = max(arrays["mixture"].shape[1] // layers, 1)
-    site = f", N{norm % per_block + 1}" if per_block > 1 else ""
-    return f"block {norm // per_block + 1}{site}"

@@ -299,7 +299,12 @@ def fig_sheet(names: Sequence[str] | None = None) -> Figure:
         ax.set_axis_off()
         ax.set(xlim=(0, 1), ylim=(0, 1))
         ax.add_patch(Rectangle((0, 0.02), 1, 0.96, fill=False, edgecolor="#9A9A9A", linewidth=0.7))
-        _rules(ax) if name is None else _card(ax, NORMS[name])
+        if name is not None:
+            _card(ax, NORMS[name])
+            continue
+        ax.text(0.04, 0.91, "Which one?", fontsize=11, weight="bold", color=INK, va="top")
+        for i, rule in enumerate(RULES):
+            ax.text(0.04, 0.66 - 0.115 * i, rule, fontsize=6.8, va="center", color=INK)
     made = "mambanorm: made from its registry of norms by the command mambanorm sheet"
     fig.text(0.05, 0.02, made, fontsize=6.5, color=GREY)
     fig.set_label("The norms on one page: " + ", ".join(names))
@@ -332,12 +337,6 @@ def equation(entry: NormEntry) -> list[str]:
     text = entry.equation.replace(r"\sum", r"{\sum}")  # its index behind it: below it there is no room in a card
     text = text if r"\sum" in text else text.replace(r"\frac", r"\dfrac")
     return [f"${part.strip()}$" for part in re.split(r",\s*\\quad", text)]
-
-
-def _rules(ax: Axes) -> None:
-    ax.text(0.04, 0.91, "Which one?", fontsize=11, weight="bold", color=INK, va="top")
-    for i, rule in enumerate(RULES):
-        ax.text(0.04, 0.66 - 0.115 * i, rule, fontsize=6.8, va="center", color=INK)
 
 
 def save_sheet(folder: str | Path, names: Sequence[str] | None = None) -> list[Path]:

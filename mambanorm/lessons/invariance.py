@@ -21,15 +21,6 @@ SETTLING = 40
 """Passes after which running statistics have forgotten their start: 0.9⁴⁰ = 1.5 % of it is left."""
 
 
-def _channel_factors(x: Tensor) -> Tensor:
-    """One factor for each channel, from 0.5 to 2."""
-    return torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype)
-
-
-def _other_rows(x: Tensor) -> Tensor:
-    return torch.cat([x[:1], 3 * x[1:].flip(0) + 1])
-
-
 def _later(x: Tensor) -> Tensor:
     start = int(EARLY * x.shape[1])
     return torch.cat([x[:, :start], 3 * x[:, start:].flip(1) + 1], dim=1)
@@ -38,9 +29,9 @@ def _later(x: Tensor) -> Tensor:
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "all × 3": lambda x: 3 * x,
     "all + 3": lambda x: x + 3,
-    "each channel × its own": lambda x: x * _channel_factors(x),
-    "each channel + its own": lambda x: x + 3 * _channel_factors(x),
-    "other rows": _other_rows,
+    "each channel × its own": lambda x: x * torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype),
+    "each channel + its own": lambda x: x + 3 * torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype),
+    "other rows": lambda x: torch.cat([x[:1], 3 * x[1:].flip(0) + 1]),
     "later positions": _later,
 }
 

@@ -13,7 +13,7 @@ from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
-from mambanorm.norms.registry import NORMS, NormEntry, create_norm
+from mambanorm.norms.registry import NORMS, create_norm
 from mambanorm.training.grid import base_config
 
 
@@ -38,10 +38,14 @@ def taxonomy_table() -> pd.DataFrame:
     Symbols are Table 3's: m rows, D channels, L positions, g_D groups of s_D channels. A mixture of norms has neither
     partition nor operation of its own: the row names its members.
     """
-    rows = []
+    rows, x = [], torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
     for name, entry in NORMS.items():
-        norm = create_norm(name, 8)
-        row = dict(norm=name, NAP=partition(entry.axes), NOP=_operation(entry, norm))
+        norm, operation = create_norm(name, 8), "–" if entry.learnable == "nothing" else "a function of each value"
+        if entry.axes:  # tried: one that subtracts the mean gives the same for x and x + 1
+            with torch.no_grad():
+                shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)
+            operation = "standardizing" if shifts else "scaling"
+        row = dict(norm=name, NAP=partition(entry.axes), NOP=operation)
         if members := getattr(norm, "members", ()):  # those of a norm along L with their statistics over D·L
             wide = [f"{member}-DL" if "L" in entry.axes else member for member in members]
             mixed = ", ".join(name if name in NORMS else member for name, member in zip(wide, members, strict=True))
@@ -58,16 +62,6 @@ def partition(axes: Sequence[str]) -> str:
     apart = ("" if "B" in axes else "m", group, "" if "L" in axes else "L")
     within = ("m" if "B" in axes else "", members, "L" if "L" in axes else "")
     return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
-
-
-def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
-    """Found by trying the norm: one that subtracts the mean gives the same for x and x + 1."""
-    if not entry.axes:
-        return "–" if entry.learnable == "nothing" else "a function of each value"
-    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)
-    return "standardizing" if shifts else "scaling"
 
 
 def readme_table() -> str:

@@ -143,20 +143,19 @@ def latency_table(
             inputs, lengths, _ = data.test.batch(torch.arange(n) % len(data.test))
             inputs, lengths = inputs.to(device), None if lengths is None else lengths.to(device)
             work.append((config, n, model, inputs, lengths))
-    rounds = [[_pass_ms(*one[2:], threads=one[0].threads) for one in work] for _ in range(warm + repeats)]
+    rounds = []
+    for _ in range(warm + repeats):
+        rounds.append([])
+        for config, _, model, inputs, lengths in work:
+            with exactly_threads(config.threads), torch.no_grad():
+                start = time.perf_counter()
+                model(inputs, lengths)
+                if inputs.device.type != "cpu":
+                    torch.accelerator.synchronize()
+                rounds[-1].append(1e3 * (time.perf_counter() - start))
     low, median, high = np.quantile(np.array(rounds[warm:]), [0.25, 0.5, 0.75], axis=0)
     names = [dict(task=config.task, arm=config.arm, rows=n) for config, n, *_ in work]
     return pd.DataFrame(names).assign(ms=median, low=low, high=high)
-
-
-@torch.no_grad()
-def _pass_ms(model: nn.Module, inputs: Tensor, lengths: Tensor | None, *, threads: int) -> float:
-    with exactly_threads(threads):
-        start = time.perf_counter()
-        model(inputs, lengths)
-        if inputs.device.type != "cpu":
-            torch.accelerator.synchronize()
-        return 1e3 * (time.perf_counter() - start)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
