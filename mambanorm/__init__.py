@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 PLACES = {
     name: module
     for module, names in {
-        "advice": "recommend",
+        "advice": "norm_card recommend",
         "claims": "CLAIMS Verdict chosen_lr compare judge needed verdict_table with_summaries",
         "clinic": "NonFinite check_model diagnose insert_norm trainer_callback watch",
         "diagnostics": "record record_sites token_norms",

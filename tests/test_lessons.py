@@ -239,6 +239,7 @@ def test_every_exercise_has_a_folded_solution_that_ran(path):
         assert lead.source.startswith(f"**Solution of exercise {number}.**")
         assert "<details><summary>" in lead.source
         assert cell.metadata.jupyter.source_hidden
+        assert cell.metadata.jupyter.outputs_hidden
         assert cell.outputs
 
 

@@ -347,7 +347,7 @@ def test_a_block_whose_tokens_are_lost_explodes_and_is_not_left_out(blocks, law,
 def test_the_quantiles_of_a_block_are_of_all_its_tokens():
     norms = [*range(1, 1000), NAN]
     (row,) = norm_quantiles(tokens(norms)).to_dict("records")
-    assert row == {"median": 500.5, "90 %": 901, "99.9 %": INF, "largest": INF, "nonfinite": 0.001}
+    assert row == {"median": 500.5, "largest": INF, "nonfinite": 0.001}
     values = np.random.default_rng(0).lognormal(size=(5, 4097))
     assert norm_quantiles(tokens(*values))["median"].tolist() == np.median(values, axis=1).tolist()
 

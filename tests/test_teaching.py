@@ -18,6 +18,11 @@ def test_the_page_has_a_row_with_minutes_for_every_notebook():
     assert all(5 <= int(minutes) <= 60 for _, minutes in TABLE)
 
 
+def test_the_first_notebook_has_a_map_of_all_of_them():
+    text = (FOLDER / "00_start_here.ipynb").read_text()
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} - {"00_start_here"} <= set(re.findall(r"\b\d\d_\w+\b", text))
+
+
 def test_files_that_the_page_links_to_exist():
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
         assert (FOLDER / target).exists(), target

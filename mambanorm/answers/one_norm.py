@@ -61,7 +61,7 @@ def order_beside_paper(beside: pd.DataFrame) -> str:
 
 
 def told_from_none(gains: pd.DataFrame) -> str:
-    """Which differences are told from zero, task by task. `gains`: a frame of `tables.paired`."""
+    """Which differences are clearly above or below zero, task by task. `gains`: a frame of `tables.paired`."""
     lines = []
     for task, here in gains.groupby("task", sort=False):
         says = [interval_says(row.low, row.high) for row in here.itertuples()]
@@ -71,7 +71,7 @@ def told_from_none(gains: pd.DataFrame) -> str:
 
 
 def difference(frame: pd.DataFrame) -> str:
-    """Each difference of a frame of `tables.paired`, and whether it is told from zero."""
+    """Each difference of a frame of `tables.paired`, and what its interval says."""
     return "\n".join(
         f"- {label(row.a)} − {label(row.b)} on {row.task}: {told(row, ': ')}." for row in frame.itertuples()
     )
@@ -115,13 +115,15 @@ def before_or_after(runs: pd.DataFrame, pairs: pd.DataFrame, rivals: pd.DataFram
         best, others = here.loc[here.difference.idxmax()], rivals[rivals.task == task]
         most, clear, sure = "gains most" if best.difference > 0 else "loses least", "", ""
         if best.n > 1:
-            above, below = (here.low > 0).sum(), (here.high < 0).sum()
-            clear = f"; the interval is above zero for {above}, below it for {below}"
-            sure = f" (interval above zero: {(others.low > 0).sum()})"
+            clear = f", clearly for {(here.low > 0).sum()}, clearly behind for {(here.high < 0).sum()}"
+            sure = f" (clearly: {(others.low > 0).sum()})"
+        name, rest = Arm.parse(best.a).n2, here.difference.drop(best.name)
+        means = [f"{mean:+.1f}".replace("-", "−") for mean in (here.difference.mean(), rest.mean())]
         lines.append(
             f"- **{task}**: after is ahead for {(here.difference > 0).sum()} of {len(here)} norms{clear}. After {most} "
-            f"with {Arm.parse(best.a).n2}: {gained(best)}. GN's gain is larger than that of "
-            f"{(others.difference > 0).sum()} of the other {len(others)}{sure}."
+            f"with {name}: {gained(best)}. The mean of the {len(here)} norms is {means[0]} points; without {name} it "
+            f"is {means[1]}. GN's gain is larger than that of {(others.difference > 0).sum()} of the other "
+            f"{len(others)}{sure}."
         )
     theirs = ", ".join(f"{(column > 0).sum()} of {len(column)} on {task}" for task, column in printed.items())
     lines.append(f"- The paper's own Table 1: after is ahead for {theirs}.")

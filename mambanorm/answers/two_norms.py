@@ -8,7 +8,7 @@ import pandas as pd
 from mambanorm.answers.words import answer, clearly, gained, label, numbered
 from mambanorm.study.tables import interval_says, markdown_table, mean_sd, pairs_only, sketch_note, summarize
 
-BETTER = {"above zero": "the fixed N₁", "below zero": "NormVary"}
+BETTER = {"clearly above zero": "the fixed N₁", "clearly below zero": "NormVary"}
 MAMBA = "RMSN>SSM>None"
 
 

@@ -1,5 +1,6 @@
 """Notebook 12: how many claims hold, which arm to take, and how well trained the models are. Notebook 13: which further
-site, which norm; what the authors of later models say, and what these runs say of it.
+site, which norm; what the authors of later models say, and what these runs say of it. Notebook 15: the card of a norm
+in short, and its guesses.
 
 Verdicts are passed in (`mambanorm.claims` stands above this room), as are the words that a verdict may be.
 """
@@ -222,3 +223,17 @@ def of_models(presets: dict[str, Any], names: Iterable[str]) -> pd.DataFrame:
     """The arms of later models: their norms, where these stand, and the notes of the registry."""
     rows = {name: {"its norms": label(str(presets[name].arm)), "source": presets[name].note} for name in names}
     return pd.DataFrame(rows).T
+
+
+# 15
+
+
+def guesses_on_card(said: Mapping[str, Sequence[str]]) -> str:
+    """The three guesses of notebook 15, from the sentences of a card: the future, the place, the cost."""
+    return numbered([" ".join(said[topic]) for topic in ("causal", "better", "costs")])
+
+
+def card_in_short(said: Mapping[str, Sequence[str]], basis: str) -> str:
+    """The card of a norm: where it is better, against the best recorded arm, and where it must not stand."""
+    lines = [line for topic in ("who", "better", "best", "causal", "wrong", "notes") for line in said[topic]]
+    return f"**Answer** ({basis}).\n\n" + "\n".join(f"- {line}" for line in lines)

@@ -36,15 +36,14 @@ def gained(row) -> str:
 
 
 def told(row, between: str = ", ") -> str:
-    """The same, and what the interval says: "+2.3 points [−0.4, 5.0], not told from zero"."""
-    return f"{gained(row)}{between}{interval_says(row.low, row.high)}"
+    """The same, and what the interval says: "+2.3 points [−0.4, 5.0], we cannot tell"."""
+    return f"{gained(row)}{between}{clearly(row)}"
 
 
 def clearly(row) -> str:
     """What the interval of such a row says: "clearly above zero", "clearly below zero", "we cannot tell", or "one seed
     cannot tell"."""
-    says = interval_says(row.low, row.high)
-    return {"not told from zero": "we cannot tell", "one seed cannot tell": says}.get(says, f"clearly {says}")
+    return interval_says(row.low, row.high)
 
 
 def listed(words: Iterable[str], nothing: str = "none") -> str:
@@ -65,11 +64,11 @@ def answer(runs: pd.DataFrame, shows: str, lines: Iterable[str], between: str = 
     return f"**Answer** ({describe_frame(runs, shows)}).\n\n" + between.join(lines)
 
 
-TOLD = ("above zero", "below zero")
+TOLD = ("clearly above zero", "clearly below zero")
 
 
 def decided(few: pd.DataFrame, more: pd.DataFrame) -> str:
-    """Which differences are told from zero with more seeds and were not with few, and on which side they lie. Both are
+    """Which differences are clear with more seeds and were not with few, and on which side they lie. Both are
     frames of `tables.paired`; a difference is known by its task and its two arms."""
     before = {(row.task, row.a, row.b): interval_says(row.low, row.high) for row in few.itertuples()}
     lines = [f"With {seeds_text(more.n)}:"]
@@ -77,7 +76,7 @@ def decided(few: pd.DataFrame, more: pd.DataFrame) -> str:
         says = {(row.a, row.b): interval_says(row.low, row.high) for row in here.itertuples()}
         new = {pair: say for pair, say in says.items() if say in TOLD and say != before.get((task, *pair))}
         named = "; ".join(f"{label(a)} − {label(b)} is {say}" for (a, b), say in new.items())
-        lines.append(f"- **{task}**: {named or 'none is told from zero that was not before'}.")
+        lines.append(f"- **{task}**: {named or 'none is clear that was not before'}.")
     return "\n".join(lines)
 
 

@@ -42,12 +42,20 @@ def set_imports(texts: Iterable[str]) -> None:
 
     ValueError, in one line: no such file or module, or an error in it, with file and line.
     """
+    before = os.environ.get(VARIABLE)
     places = dict.fromkeys([*asked_imports(), *(place for text in texts for place in _places(text))])
     if odd := [place for place in places if len(re.split(BETWEEN, place)) > 1]:
         raise ValueError(f"--import {odd[0]}: a path with a comma or {os.pathsep!r} cannot be told from several")
     if places:
         os.environ[VARIABLE] = os.pathsep.join(places)
-    load_imports()
+    try:
+        load_imports()
+    except ImportFailed:  # once it is mended it can be tried again, and meanwhile nothing else stumbles over it
+        for place in [place for place, (_, error) in _DONE.items() if error]:
+            del _DONE[place]
+        os.environ.pop(VARIABLE, None)
+        os.environ |= {} if before is None else {VARIABLE: before}
+        raise
 
 
 def load_imports(places: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -167,7 +167,8 @@ def compare(
     **engine: Any,
 ) -> pd.DataFrame:
     """One arm against another, each at its own learning rate, by the rule of PROTOCOL.md: recorded runs are read, those
-    that lack are trained. One row a task: said, the answer in words; effect, low, high (95 %), unit, n, diverged and
+    that lack are trained. One row a task: said, the answer in words; word, its kind: better, worse, alike, open or
+    not judged; new_seeds, how many would tell what is open; effect, low, high (95 %), unit, n, diverged and
     diverged_against; `verdict` and `reverse`, what the rule says of either order.
 
     `seeds` None = the recorded ones of `against`, at most eight. `engine`: sweep's scheduler, workers, client,
@@ -183,16 +184,14 @@ def compare(
             failed = sweep(more, runs_dir=runs_dir, **engine)
             if len(failed := failed[failed.status == "failed"]):
                 raise RuntimeError(f"{len(failed)} runs could not be trained, the first: {failed.iloc[0].run_id}")
-        mine = known[known.seed.isin(own) & (known.task == task)]
-        rows.append(
-            _told(
-                *(
-                    judge(duel(*pair, task), mine, scale=scale, tasks=[task])
-                    for pair in ((arm, against), (against, arm))
-                )
-            )
-        )
+        rows.append(answer(arm, against, task, known[known.seed.isin(own) & (known.task == task)], scale))
     return pd.DataFrame(rows)
+
+
+def answer(arm: str, against: str, task: str, frame: pd.DataFrame | Evidence, scale: str) -> dict[str, object]:
+    """The row of a comparison from the runs that are there; nothing is trained."""
+    pair = (arm, against)
+    return _told(*(judge(duel(*of, task), frame, scale=scale, tasks=[task]) for of in (pair, pair[::-1])))
 
 
 def frame_of(scale: str, runs_dir: str | Path | None) -> pd.DataFrame:
@@ -206,15 +205,17 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
     limit = "0.01 bits a character" if verdict.claim.kind == "language" else "one point"
     of_seeds = f"{verdict.amount}, {verdict.n_seeds} seeds"
     winner = verdict if verdict.verdict == "reproduced" else reverse if reverse.verdict == "reproduced" else None
+    word, seeds = "open", [one.seeds_to_tell for one in (verdict, reverse) if one.seeds_to_tell]
     if winner is not None:
+        word = "better" if winner is verdict else "worse"
         words = f"{winner.claim.words.rstrip('.')} by more than {limit} ({of_seeds})"
         words += ", but diverges more often" if winner.said != winner.verdict else ""
     elif verdict.verdict == reverse.verdict == "contradicted":
-        words = f"{label(ahead)} and {label(behind)} differ by less than {limit} ({of_seeds})"
+        word, words = "alike", f"{label(ahead)} and {label(behind)} differ by less than {limit} ({of_seeds})"
     elif "not judged" in (verdict.verdict, reverse.verdict):
-        words = f"not judged: {verdict.reason or reverse.reason} ({of_seeds})"
+        silent = verdict if verdict.verdict == "not judged" else reverse
+        word, words = "not judged", f"not judged: {silent.reason} ({of_seeds})"
     else:
-        seeds = [one.seeds_to_tell for one in (verdict, reverse) if one.seeds_to_tell]
         words = f"we cannot tell whether {label(ahead)} or {label(behind)} is better ({of_seeds})"
         words += f"; about {min(seeds)} new seeds would tell" if seeds else ""
     task = verdict.records[0]["task"]
@@ -227,6 +228,8 @@ def _told(verdict: Verdict, reverse: Verdict) -> dict[str, object]:
     return dict(
         task=task,
         said=words,
+        word=word,
+        new_seeds=min(seeds, default=None) if word == "open" else None,
         effect=verdict.effect,
         low=low,
         high=high,

@@ -23,7 +23,8 @@ from mambanorm.cli.arguments import COMMANDS, ELSEWHERE, Parser, place
 from mambanorm.cli.printing import say, without_repeats
 
 ORDER = (
-    "study verdicts record calibrate sweep compare train plan notebooks explore sheet slides tasks runs diagnose bench"
+    "study verdicts record calibrate sweep compare card train plan "
+    "notebooks explore sheet slides tasks runs diagnose bench"
 )
 """In which the help lists the commands."""
 

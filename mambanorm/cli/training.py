@@ -1,5 +1,5 @@
-"""`mambanorm train`, `sweep`, `compare`, `plan` and `bench`: one run with a live line, the runs of several arms, which
-of two is better, what a run costs, and the speed of this machine."""
+"""`mambanorm train`, `sweep`, `compare`, `card`, `plan` and `bench`: one run with a live line, the runs of several
+arms, which of two is better, all about a norm, what a run costs, and the speed of this machine."""
 
 from __future__ import annotations
 
@@ -171,6 +171,43 @@ def compare(options: argparse.Namespace) -> int:
     found = answer_of(options.arm, options.against, tasks, seeds=options.seeds, scale=scale, **engine)
     print("\n".join(f"{row.task}: {row.said}" for row in found.itertuples()))
     return 0
+
+
+def add_card(command: Parser) -> None:
+    command.add_argument(
+        "which", metavar="FILE", help="my_norm.py, which registers a norm; or a norm's name, such as LN"
+    )
+    command.add_argument("--norm", metavar="NAME", help="which norm, where the file registers several")
+    command.add_argument("--against", default="RMSN>SSM>None", metavar="ARM", help="the arm that it stands against")
+    command.add_argument("--out", type=arg.folder, metavar="DIR", help="where the page goes (default: reports/cards)")
+    recorded = "so many of the recorded seeds, whose partners need no training (default: 8); or a list: 32-43"
+    arg.add_common(command, seeds_help=recorded, usual=STUDY_SCALE)
+    arg.add_training(command)
+
+
+@arg.command(
+    add_card, "my_norm.py", "LN --tasks mnist1d,pydoc", "my_norm.py --norm Peak --seeds 3 --out /tmp/card --dry-run"
+)
+def card(options: argparse.Namespace) -> int:
+    """Say all about a norm on one page: what it does and costs, whether it trains, whether it is better."""
+    from mambanorm.advice.card import LIMIT_S, card_runs, measured_card, norm_card
+    from mambanorm.basics.settings import WORK
+    from mambanorm.claims.ranking import frame_of
+
+    asked = dict(norm=options.norm, seeds=options.seeds or 8, scale=options.scale, against=options.against)
+    asked["tasks"] = options.tasks and arg.check_tasks(options.tasks)
+    if options.dry_run:
+        empty = measured_card(options.which, **asked)
+        lacking = [] if empty.same else card_runs(empty, frame_of(empty.scale, options.runs_dir))
+        print_dry_run(lacking, options) if lacking else print("nothing to train: all runs are there")
+        return 0
+    out = options.out or WORK / "reports" / "cards"
+    how = dict(runs_dir=options.runs_dir, out=out, limit_s=None if options.yes else LIMIT_S)
+    how |= dict(scheduler=options.scheduler) | ({} if options.workers == "auto" else dict(workers=options.workers))
+    found = norm_card(options.which, **asked, **how)
+    print(found)
+    print(f"The card is at {out}/{found.name}.html")
+    return int(any(note.startswith("Not trained") or "could not be" in note for note in found.notes))
 
 
 def add_plan(command: Parser) -> None:

@@ -1,9 +1,11 @@
-"""Arms compared with each other: the N1 × N2 grid and its columns, Table 2, differences with their intervals.
+"""Arms compared with each other: the N1 × N2 grid and its columns, Table 2, differences with their intervals, a norm
+among all others.
 
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,11 +14,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS
+from mambanorm.arms import MORE_SITES, NORM_CHOICES, PAPER_NORMS, SYMBOLS, Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.figures.accuracy import SEEDS, TEST_ACCURACY, norm_ticks, own_of, partners, scored, task_panels
 from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM, ink_on, norm_colour, norm_marker, own_run
-from mambanorm.figures.style import finish, jitter, new_figure, own_runs, panel_grid, short, sns, styled, upright
+from mambanorm.figures.style import (
+    DPI,
+    WIDTH,
+    StudyFigure,
+    finish,
+    jitter,
+    new_figure,
+    own_runs,
+    panel_grid,
+    short,
+    sns,
+    styled,
+    upright,
+)
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.contrasts import site_gains
 from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
@@ -249,3 +264,43 @@ def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
     dots = f"dot and line: the comparison that decides {where}, with its bounds, coloured by where these lie"
     notes = (dots, "grey line: the threshold", "below: the verdict on all comparisons", *states)
     return finish(fig, f"Fast or good? The effect over the {over}", caption, seeds, *notes)
+
+
+@styled
+def fig_card(
+    strips: Mapping[str, pd.DataFrame], name: str, caption: str = "", *, title: str = "", lines: Sequence[str] = ()
+) -> Figure:
+    """A panel a task, a row a place: every norm that was run there at its mean (frames with columns arm and mean), the
+    one of the card circled. Arms of two norms are grey dots below. `lines`: what is said above the panels, for the head
+    of a card that stands alone. ValueError without a task."""
+    if not strips:
+        raise ValueError("there is no task to draw: none of the arms has been run")
+    text = [part for line in lines for part in (*textwrap.wrap(line, 104), "")]
+    high = 0.19 * len(text)
+    fig = StudyFigure(figsize=(WIDTH, 3.1 + high), dpi=DPI, layout="constrained")
+    grid = fig.add_gridspec(2 if text else 1, len(strips), height_ratios=(high, 2.6) if text else None)
+    if text:
+        words = fig.add_subplot(grid[0, :])
+        words.set_axis_off()
+        words.text(0, 1, "\n".join(text), transform=words.transAxes, va="top", fontsize=10, color=INK, linespacing=1.25)
+    shown: dict[str, None] = {}
+    for i, (task, table) in enumerate(strips.items()):
+        ax = fig.add_subplot(grid[-1, i])
+        for row in table.itertuples():
+            n1, n2, more = Arm.parse(row.arm)
+            place = 3 if more or len({n1, n2} - {"None"}) > 1 else 2 if n1 == n2 else 0 if n2 == "None" else 1
+            norm = "" if place == 3 else n2 if n1 == "None" else n1
+            shown |= {norm: None} if norm and norm != name else {}
+            look = dict(color=norm_colour(norm), marker=norm_marker(norm)) if norm else dict(color=GREY, marker=".")
+            ax.plot(row.mean, place, linestyle="", markersize=7 if norm else 4, alpha=0.85, zorder=3, **look)
+            if norm == name:
+                ax.plot(row.mean, place, "o", markersize=14, markerfacecolor="none", markeredgecolor=INK, zorder=4)
+        ax.set_yticks(range(4), ["before", "after", "both", "two norms"] if i == 0 else [""] * 4)
+        text_task = "minus the test loss (bits)" if (table["mean"] < 0).all() else TEST_ACCURACY
+        ax.set(ylim=(3.6, -0.6), title=task, xlabel=text_task, ylabel="the norm stands" if i == 0 else "")
+        ax.grid(axis="x")
+    marks = [Line2D([], [], color=norm_colour(n), marker=norm_marker(n), linestyle="", label=n) for n in shown]
+    own = dict(color=norm_colour(name), marker=norm_marker(name), linestyle="", markeredgecolor=INK, markersize=8)
+    fig.legend(handles=[Line2D([], [], label=name, **own), *marks], loc="outside right upper")
+    notes = (f"circled: {name}", "means of the seeds, each arm at its own rate; no interval: see the table")
+    return finish(fig, title or f"{name} among the norms that are recorded", caption, *notes)

@@ -11,6 +11,7 @@ a (B, L, D) of 3 × 6 × 8 with ragged rows, in training mode: what a norm sees 
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -23,6 +24,8 @@ PUSHES = (-3.0, 4.0)
 """By how much an entry is disturbed, in either direction: a largest or a middle entry feels not every push."""
 MOVED = 1e-9
 """A larger change of an output, which is of order 1, is one."""
+SLOWEST_S = 1.0
+"""A norm is passed a hundred times; one pass of which takes longer is not tried."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ def measured(make: Callable[[], nn.Module]) -> Behaviour:
         if not isinstance(y, Tensor) or y.shape != x.shape or not y.isfinite().all():
             given = f"{tuple(y.shape)}, {int((~y.isfinite()).sum())} not finite" if isinstance(y, Tensor) else type(y)
             raise ValueError(f"of {tuple(x.shape)} finite numbers it makes {given}: a norm keeps shape and finiteness")
+        start = time.perf_counter()  # the first pass may have compiled something
         random = not torch.equal(y, _passed(norm, x, draw=1))
+        if (took := time.perf_counter() - start) > SLOWEST_S:
+            raise ValueError(f"a pass of {x.numel()} numbers takes {took:.1f} s: too slow to be tried")
         rows, positions, channels = _seen(norm, x, y)
         ahead = [(late, early) for late in range(POSITIONS) for early in range(late) if positions[late, early]]
         axes = _axes(rows, positions, channels)
@@ -66,7 +72,7 @@ def _move(norm: nn.Module) -> None:
 def _passed(norm: nn.Module, x: Tensor, lengths: Tensor | None = None, *, draw: int = 0) -> Tensor:
     """The output of a copy: what a pass leaves behind stays out of the next one. A norm that draws at random draws the
     same each time, so that it can be looked at as any other; another `draw` gives it other numbers."""
-    torch.manual_seed(draw)
+    torch.default_generator.manual_seed(draw)  # torch.manual_seed also tells devices that are not here
     with torch.no_grad():
         return copy.deepcopy(norm)(x, lengths)
 

@@ -151,15 +151,17 @@ def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) ->
     return _runs_to_failure(four_arms(norm), scale, seeds, **cell)
 
 
-def deep_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
-    """No norm, and each norm after the SSM, in models of at least 8 blocks. At quick those of `TRAINED_FURTHER`, which
-    beat chance."""
+def deep_runs(
+    scale: str, seeds: int | Iterable[int] = 1, arms: Sequence[Arm | str] = (Arm("None", "None"), *AFTER_ARMS)
+) -> list[RunConfig]:
+    """No norm, and each norm after the SSM (or other arms), in models of at least 8 blocks. At quick those of
+    `TRAINED_FURTHER`, which beat chance."""
     task = inside_task(scale)
     deep = dict(n_layers=max(8, base_config(task, scale).n_layers))
     if scale == "evening":
         deep |= dict(lr=failure_lrs(scale, deep["n_layers"])[0])  # at which a model without norms trains
     settings = TRAINED_FURTHER.get((scale, task), deep)
-    return grid([Arm("None", "None"), *AFTER_ARMS], task, scale=scale, seeds=seeds, **settings)
+    return grid(arms, task, scale=scale, seeds=seeds, **settings)
 
 
 def _runs_to_failure(arms: Sequence[Arm], scale: str, seeds: int | Iterable[int], **changes: Any) -> list[RunConfig]:

@@ -101,7 +101,7 @@ def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: i
     norms = {name: create_norm(name, channels) for name in NORMS}
     with torch.random.fork_rng(devices=[]):
         blocks = {name: MambaBlock(channels, name, "None") for name in NORMS}
-    alone, steps = (_in_turn(modules, x, repeats) for modules in (norms, blocks))
+    alone, steps = (in_turn(modules, x, repeats) for modules in (norms, blocks))
     table = pd.DataFrame({"ms": 1e3 * alone.median()})
     table[["ratio", "low", "high"]] = alone.div(alone["LN"].median()).quantile(MIDDLE).T
     table = table.join(norm_table()[["parameters", "buffers"]])
@@ -110,7 +110,7 @@ def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: i
     return table.sort_values("ratio").rename_axis("norm").reset_index()
 
 
-def _in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) -> pd.DataFrame:
+def in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) -> pd.DataFrame:
     """Seconds of each module's forward and backward pass, a row a round; the first two rounds are left out."""
     weight = torch.randn_like(x)
 
@@ -173,4 +173,4 @@ def block_ms(arm: str, d_model: int, weightless: bool = False) -> float:
         parsed = Arm.parse(arm)
         options = {site: {"affine": False} for site, _ in parsed.more} if weightless else {}
         block = MambaBlock(d_model, *parsed, norm_options=options)
-        return 1e3 * float(_in_turn({arm: block}, torch.randn(16, 64, d_model, requires_grad=True), 7)[arm].median())
+        return 1e3 * float(in_turn({arm: block}, torch.randn(16, 64, d_model, requires_grad=True), 7)[arm].median())

@@ -1,0 +1,394 @@
+"""A card for a norm: what it does, what it costs, whether it trains, whether it is better, in words first.
+
+    norm_card       a registered norm, or the file of one → NormCard; trains only the runs of that norm
+    card_runs       the runs that a card lacks;   card_tasks, card_seeds: on which tasks and seeds
+    kit_cards       the cards of the kit's norms, from recorded runs alone
+
+What a norm does is measured in card_checks.py. Better, worse or neither is said by `claims.ranking.answer`, the rule of
+the verdicts, at each of three places, against Mamba's own arm and against the best recorded one; their runs are
+recorded. The words and the page are in card_page.py.
+
+Each comparison stands by itself at the protocol's level: a card has a dozen, and none is corrected for the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mambanorm.advice import card_page
+from mambanorm.advice.card_checks import checks_of, costs_of, twin
+from mambanorm.advice.card_page import REFERENCE
+from mambanorm.arms import Arm
+from mambanorm.basics.errors import unknown
+from mambanorm.basics.extensions import asked_imports, set_imports
+from mambanorm.basics.settings import KIT_NORMS, study_scale
+from mambanorm.basics.text import spell
+from mambanorm.claims.claim import NONE, Claim, Comparison
+from mambanorm.claims.evidence import Evidence, kind_of
+from mambanorm.claims.needed import VERDICT_TASKS
+from mambanorm.claims.protocol import TRAINED_TASKS
+from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking, tuned_arms
+from mambanorm.claims.summaries import growth_facts, headroom_facts
+from mambanorm.config import RunConfig
+from mambanorm.diagnostics import growth, norm_quantiles, token_norms
+from mambanorm.models.classifier import SequenceClassifier
+from mambanorm.norms import NORMS, norm_name
+from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
+from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, unique
+from mambanorm.training.recorded_results import own_rate, recorded, recorded_path, weight
+from mambanorm.training.store import stored_run
+
+PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
+FEW = 2
+"""Seeds of what is no verdict: the ladder of rates, and eight blocks."""
+LIMIT_S = 3600.0
+"""A longer training is refused unless it is asked for."""
+
+
+@dataclass(frozen=True)
+class NormCard:
+    """What is known of a norm. checks: group, question, found, told. costs: one row a size (card_checks.costs_of).
+    training: one row a place (`training_of`). verdicts: one row a place, task and arm that it stands against, columns
+    of `claims.compare` and place, arm, against, best (whether that is the best recorded one). strips: task → every
+    tuned arm with its mean. notes: what could not be done."""
+
+    name: str
+    scale: str
+    tasks: tuple[str, ...]
+    seeds: dict[str, list[int]]
+    against: str = REFERENCE
+    checks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    same: str = ""  # the norm of the kit that it is
+    starts: str = ""  # that of which it only starts the same
+    training: pd.DataFrame = field(default_factory=pd.DataFrame)
+    verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    strips: dict[str, pd.DataFrame] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    which: str = ""  # the file that registers it
+
+    @property
+    def arms(self) -> dict[str, str]:
+        """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
+        return arms_of(self.same or self.name)
+
+    @property
+    def said(self) -> dict[str, list[str]]:
+        """Topic → sentences (card_page.said)."""
+        return card_page.said(self)
+
+    @property
+    def basis(self) -> str:
+        """On what it stands: scale, tasks, seeds, the rule."""
+        return card_page.basis(self)
+
+    @property
+    def words(self) -> list[str]:
+        """The answer in sentences, the first ones first."""
+        return card_page.words(self)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """NAME.html, which opens offline, NAME.png, its head, and NAME.json."""
+        return card_page.save(self, folder)
+
+    def to_json(self) -> str:
+        return card_page.as_json(self)
+
+    def __str__(self) -> str:
+        return card_page.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return card_page.as_html(self)
+
+    def _repr_png_(self) -> bytes | None:
+        """The strip alone, where HTML is not shown, and for the card of a notebook in the report."""
+        return card_page.head(self)._repr_png_() if self.strips else None
+
+
+def arms_of(name: str) -> dict[str, str]:
+    """Place → arm."""
+    places = {"nowhere": "None>SSM>None"} if name == "None" else PLACES
+    return {place: arm.format(name) for place, arm in places.items()}
+
+
+def find_norm(which: str, norm: str | None = None) -> str:
+    """The name of a registered norm, or of the one that a file registers (`norm`: which of several). ValueError, in one
+    line, for a file that registers none or several, or that fails, and for an unknown name."""
+    if not which.endswith(".py"):
+        if norm not in (None, which):
+            raise ValueError(f"norm={norm!r} says which norm of a file, and {which!r} is no file, which ends in .py")
+        return norm_name(which)
+    path, before = Path(which).resolve(), set(NORMS)
+    set_imports([which])
+    found = [name for name, entry in NORMS.items() if name not in before or _file_of(entry.factory) == path]
+    if not found:
+        raise ValueError(f"{which} registers no norm: it needs a class or function under @mn.register_norm(…)")
+    if norm is None and len(found) > 1:
+        raise ValueError(f"{which} registers {len(found)} norms, {', '.join(found)}: say which, with norm")
+    if norm is not None and norm not in found:
+        raise unknown(f"norm of {which}", norm, found)
+    return norm or found[0]
+
+
+def _file_of(factory: Any) -> Path | None:
+    file = getattr(sys.modules.get(getattr(factory, "__module__", "")), "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def norm_card(
+    which: str,
+    *,
+    norm: str | None = None,
+    tasks: str | Iterable[str] | None = None,
+    seeds: int | Iterable[int] = 8,
+    scale: str | None = None,
+    against: str = REFERENCE,
+    train: bool = True,
+    limit_s: float | None = LIMIT_S,
+    runs_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    **engine: Any,
+) -> NormCard:
+    """The card of a norm: a registered name, or a file that registers it (`norm`: which, where it registers several).
+
+    tasks: None = the recorded sequence and image task of the scale (`card_tasks`); a language task if it is named and
+    the norm is causal. seeds: a number = so many of the recorded ones of `against`, the arm beside which it stands; a
+    list = those. scale: None = the environment's, else evening. train=False reads what is there. A training that would
+    take longer than `limit_s` seconds (None = no limit) is left out, and said so; so is what fails. out: a folder in
+    which the card is written, before and after the training. `engine`: sweep's scheduler, workers, client, progress.
+
+    ValueError for an unknown norm, task or scale, a task of regression, and for a file without a norm.
+    """
+    card = measured_card(which, norm=norm, tasks=tasks, seeds=seeds, scale=scale, against=against)
+    if out is not None:
+        card.save(out)
+    if train and not card.same:
+        factory = NORMS[card.name].factory
+        known = {str(_file_of(factory)), getattr(factory, "__module__", "")} & {*asked_imports()}
+        engine = ({} if card.name in KIT_NORMS or known else dict(workers=0)) | engine  # workers know no others
+        card = replace(card, notes=(*card.notes, *_trained(card, runs_dir, limit_s, engine)))
+    card = _read(card, frame_of(card.scale, runs_dir), runs_dir)
+    if out is not None:
+        card.save(out)
+    return card
+
+
+def measured_card(
+    which: str,
+    *,
+    norm: str | None = None,
+    tasks: str | Iterable[str] | None = None,
+    seeds: int | Iterable[int] = 8,
+    scale: str | None = None,
+    against: str = REFERENCE,
+) -> NormCard:
+    """The card before any run is looked at; arguments and errors as of `norm_card`."""
+    name, scale = find_norm(which, norm), study_scale(scale)
+    tasks = card_tasks(scale) if tasks is None else tuple(map(check_task, check_names("tasks", tasks)))
+    against = str(Arm.parse(against))
+    for task in tasks:  # a regression is refused here, before anything is measured
+        duel(against, next(arm for arm in (NONE, REFERENCE) if arm != against), task)
+    own = {task: card_seeds(task, scale, seeds, against) for task in dict.fromkeys((*tasks, inside_task(scale)))}
+    return _measured(NormCard(name, scale, tasks, own, against, which=which if which.endswith(".py") else ""))
+
+
+def _measured(card: NormCard) -> NormCard:
+    """With checks, costs and the norm of the kit that it is. A norm that fails has no costs."""
+    checks, costs, notes, same, starts = checks_of(card.name), pd.DataFrame(), (), "", ""
+    try:
+        costs = costs_of(card.name)
+        same, starts = ("", "") if len(costs) == 1 else twin(card.name)  # too slow to be tried seventeen times
+    except Exception as error:  # anything that a norm of a user's own may raise
+        notes = (f"Its costs could not be measured: {type(error).__name__}: {' '.join(str(error).split())[:160]}.",)
+    same = "" if card.name in KIT_NORMS else same
+    return replace(card, checks=checks, costs=costs, same=same, starts=starts, notes=notes)
+
+
+def card_tasks(scale: str) -> tuple[str, ...]:
+    """A task of sequences and one of images: the recorded ones of the scale, else those of the verdicts."""
+    known = [task for task in TRAINED_TASKS if own_rate(task, REFERENCE, scale)]
+    of_kind = {kind: [t for t in (*known, *VERDICT_TASKS) if kind_of(t) == kind] for kind in ("sequence", "vision")}
+    return tuple(tasks[0] for tasks in of_kind.values())
+
+
+def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str = REFERENCE) -> list[int]:
+    """The first so many recorded seeds of the arm that it stands against, the partners; a list as it is."""
+    known = own_rate(task, against, scale)
+    asked = check_seeds(seeds, scale)
+    return list(known[1][: len(asked)]) if known and isinstance(seeds, int) else asked
+
+
+# ------------------------------------------------------------------------------------------------------ the training
+
+
+def is_causal(card: NormCard) -> bool:
+    """Whether it is declared causal, and no later position was found to change an earlier output."""
+    return NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
+
+
+def _tasks(card: NormCard) -> list[str]:
+    """Those of its tasks on which it may stand."""
+    return [task for task in card.tasks if kind_of(task) != "language" or is_causal(card)]
+
+
+def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
+    """The runs that a frame lacks for a card: at each place the rates of the verdicts, the ladder of rates and eight
+    blocks. Its results may ask for further rates."""
+    arms, lacking = list(card.arms.values()), []
+    for task in _tasks(card):
+        for arm in arms:
+            if arm != card.against:
+                lacking += duel_runs(arm, card.against, task, card.seeds[task], card.scale, known)
+    few, held = card.seeds[inside_task(card.scale)][:FEW], set(known.run_id) if len(known) else set()
+    more = [*ladder_runs(arms, card.scale, few), *deep_runs(card.scale, few[:1], arms)]
+    return unique([*lacking, *(config for config in more if config.run_id not in held)])
+
+
+def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, Any]) -> float:
+    """About how long these runs take: as long as recorded ones, and what the norm costs beside RMSN."""
+    from mambanorm.training.cluster import count_workers
+
+    slower = 0.0
+    if len(card.costs):
+        cost = card.costs.iloc[min(1, len(card.costs) - 1)]
+        slower = max(cost.ms * (1 - 1 / cost.over_rmsn), 0) / 1e3
+    extra = sum(c.steps * c.n_layers * Arm.parse(c.arm).norms.count(card.name) * slower for c in configs)
+    workers = max(1, count_workers(list(configs), engine.get("workers", "auto"), engine.get("scheduler")))
+    return (sum(map(weight, configs)) + extra) / workers
+
+
+def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[str, Any]) -> tuple[str, ...]:
+    """Trains what lacks, round by round; what could not be done, in sentences."""
+    from mambanorm.training.sweep import sweep  # here: what is recorded is told without Dask
+
+    failed: dict[str, str] = {}
+    anyway, doubt = "`--yes` (limit_s=None) trains it all the same", NORMS[card.name].doubt
+    if limit_s is not None and doubt.startswith("trying it"):
+        return (f"Not trained: {doubt}. {anyway}.",)
+    while more := [c for c in card_runs(card, frame_of(card.scale, runs_dir)) if c.run_id not in failed]:
+        if limit_s is not None and (takes := seconds_of(card, more, engine)) > limit_s:
+            return (f"Not trained: {len(more)} runs would take about {spell(takes)}. {anyway}, `--seeds 3` a sketch.",)
+        frame = sweep(more, runs_dir=runs_dir, **engine)
+        lost = frame[frame.status == "failed"]
+        failed |= dict(zip(lost.run_id, lost.error, strict=True))
+    if not failed:
+        return ()
+    first = " ".join(str(next(iter(failed.values()))).split())
+    return (f"{len(failed)} runs could not be trained; the first: {first[:200]}.",)
+
+
+# ------------------------------------------------------------------------------------------------ what is known of it
+
+
+def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> NormCard:
+    """The card with what recorded and stored runs say."""
+    if known.empty:
+        return replace(card, training=training_of(card, known, runs_dir))
+    verdicts, strips, before = [], {}, recorded(card.scale) if recorded_path(card.scale).is_file() else None
+    for task in _tasks(card):
+        mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
+        evidence, best = Evidence(mine, card.scale), best_arm(card, task, before)
+        verdicts += verdicts_of(card, task, evidence, best)
+        strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()))
+    training = training_of(card, known, runs_dir)
+    return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
+
+
+def verdicts_of(card: NormCard, task: str, evidence: Evidence, best: str | None = None) -> list[dict[str, Any]]:
+    """A row a place and arm that it stands against, from the runs that are there; none of a place without its runs."""
+    rows, best = [], best if best and not evidence.tuned((best,), task).gaps else None
+    for place, arm in card.arms.items():
+        for against in dict.fromkeys(filter(None, (card.against, best))):
+            if against != arm and not evidence.tuned((arm,), task).gaps:
+                row = dict(place=place, arm=arm, against=against, best=against == best)
+                rows.append(row | answer(arm, against, task, evidence, card.scale))
+    return rows
+
+
+def best_arm(card: NormCard, task: str, before: pd.DataFrame | None) -> str | None:
+    """The recorded arm, without this norm, that validation would take; None where nothing is recorded."""
+    name = card.same or card.name
+    with suppress(ValueError):
+        arms = [arm for arm in tuned_arms(kind_of(task)) if name not in Arm.parse(arm).norms]
+        if before is not None:
+            return ranking(before[before.task == task], task, scale=card.scale, arms=arms).arm[0]
+    return None
+
+
+def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:
+    """One row a place: arm; task; rate and rate_reference, the highest rate that trains and that of the arm beside it,
+    means of the seeds that have the whole ladder; diverged, by rate; start, decades in 8 blocks by which the median
+    output grows before training, and trained, the largest token's in the last step; headroom in decades."""
+    task, seeds = inside_task(card.scale), card.seeds[inside_task(card.scale)]
+    rows, mine = [], known[(known.task == task) & known.seed.isin(seeds)] if len(known) else known
+    by_id = mine.drop_duplicates("run_id").set_index("run_id") if len(mine) else mine
+    high = _highest_rates([*card.arms.values(), card.against], Evidence(mine, card.scale), task)
+    for place, arm in card.arms.items():
+        row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
+        row |= dict(diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=growth_at_start(arm))
+        deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
+        deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)
+        rows.append(row | dict(trained=deep.growth.mean(), headroom=deep.headroom.mean()))
+    return pd.DataFrame(rows)
+
+
+def _highest_rates(arms: Sequence[str], evidence: Evidence, task: str) -> dict[str, float]:
+    """Arm → the highest rate of the ladder that trains, as E2 has it; NaN where no seed has the whole ladder."""
+    facts = dict.fromkeys(("words", "quote", "where", "quantity", "direction", "paper"), "")
+    found = {}
+    for arm in dict.fromkeys(arms):
+        climb = Claim(id="cards", comparisons=(Comparison(arm, {arm: 1.0}, column="reach"),), runs="ladder", **facts)
+        reach = evidence.runs(climb, task).columns["reach"]
+        found[arm] = 10 ** float(np.nanmean(reach)) if np.isfinite(reach).any() else np.nan
+    return found
+
+
+def _by_rate(arm: str, task: str, scale: str, seeds: Sequence[int], by_id: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Rate → (diverged, runs)."""
+    found = {}
+    for lr in sorted({*all_rates(task, scale), *ladder(task, scale)}):
+        config = base_config(task, scale, arm=arm, lr=lr)
+        ids = [run_id for seed in seeds if (run_id := config.with_seed(seed).run_id) in by_id.index]
+        if ids:
+            found[f"{lr:g}"] = int((by_id.status[ids] == "diverged").sum()), len(ids)
+    return found
+
+
+def _deep_facts(config: RunConfig, by_id: pd.DataFrame, runs_dir: str | Path | None) -> dict[str, float]:
+    """Growth and head-room of a run of eight blocks, as recorded or from the store."""
+    if config.run_id in by_id.index and "headroom" in by_id and np.isfinite(by_id.headroom[config.run_id]):
+        return dict(growth=by_id.growth[config.run_id], headroom=by_id.headroom[config.run_id])
+    run = stored_run(config.run_id, runs_dir)
+    if run is None:
+        return {}
+    return dict(growth=growth_facts(run).get("growth", np.nan), **headroom_facts(run))
+
+
+def growth_at_start(arm: str) -> float:
+    """Decades in 8 blocks by which the median token's sum grows in a model that is not trained; NaN if it fails."""
+    with torch.random.fork_rng(devices=[]), suppress(Exception):
+        torch.manual_seed(0)
+        model = SequenceClassifier(10, in_features=1, d_model=32, n_layers=8, d_state=8, arm=arm).train()
+        tokens = token_norms(model, torch.randn(8, 32, 1))
+        return float(growth(norm_quantiles(tokens[tokens.site == "residual"])["median"])["decades_per_8"])
+    return np.nan
+
+
+def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> list[NormCard]:
+    """The cards of the kit's norms from recorded runs; nothing is trained."""
+    scale = study_scale(scale)
+    known, tasks = frame_of(scale, None), card_tasks(scale)
+    own = {task: card_seeds(task, scale, 8) for task in dict.fromkeys((*tasks, inside_task(scale)))}
+    found = []
+    for name in names or (name for name in NORMS if name in KIT_NORMS and name != "None"):
+        found.append(_read(_measured(NormCard(name, scale, tasks, own)), known, None))
+    return found

@@ -1,0 +1,400 @@
+"""What a norm does, measured: the checks of a card beyond those of registration (norms/behaviour.py), and its costs.
+
+    checks_of       a registered norm → one row a question: what was found, and whether it is as it should be
+    twin            the norm of the kit that it is, and to how much; and one that only starts like it
+    costs_of        forward and backward, and what is kept for the gradient, beside RMSN and LN
+
+All of it is tried on made-up numbers, in under a second for an ordinary norm. A question that fails says with what;
+those that a slow norm leaves no time for are not asked.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mambanorm.basics.settings import KIT_NORMS
+from mambanorm.block import MambaBlock
+from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm, sample
+from mambanorm.models.mamba2 import Mamba2Block
+from mambanorm.models.transformer import TransformerBlock
+from mambanorm.models.vision import VSSBlock
+from mambanorm.norms import NORMS, create_norm, norm_name
+from mambanorm.norms.behaviour import CHANNELS, Behaviour, measured
+from mambanorm.study.norm_catalog import in_turn
+
+SAME = 1e-6
+"""Two norms whose outputs of order 1 differ by less are one."""
+PATIENCE_S, SLOW_S = 20.0, 0.05
+"""Seconds after which a card asks no further question of a norm one pass of which, of 144 numbers, takes SLOW_S."""
+EDGE = 1e-2
+"""A larger relative error is worth a word: in float16 and at a mean of 3,000, against float64."""
+SIZES = ((8, 64, 32), (16, 128, 64), (2, 1024, 256))
+"""(B, L, D) at which the costs are measured."""
+
+Found = tuple[str, str]
+"""What was found, and "good", "bad", or "" where it is neither."""
+
+
+def checks_of(name: str) -> pd.DataFrame:
+    """One row a question: group, question, found, told (good, bad, or "" where it is neither)."""
+    name, rows, start = norm_name(name), [], time.monotonic()
+    questions = {**_behaviour(name), **EDGES, **MODELS}
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for (group, question), ask in questions.items():
+            torch.manual_seed(0)
+            late = time.monotonic() - start > PATIENCE_S and _pass_s(name) > SLOW_S
+            found, told = ("not asked: the norm is too slow", "") if late else _asked(ask, name)
+            rows.append(dict(group=group, question=question, found=found, told=told))
+    return pd.DataFrame(rows)
+
+
+def _asked(ask: Callable[[str], Found], name: str) -> Found:
+    try:
+        return ask(name)
+    except Exception as error:  # anything that a norm of a user's own may raise
+        said = " ".join(str(error).split())[:160]
+        return f"{type(error).__name__}: {said}", "bad"
+
+
+def _pass_s(name: str) -> float:
+    """Seconds of a pass."""
+    start = time.perf_counter()
+    create_norm(name, CHANNELS)(torch.zeros(3, 6, CHANNELS), None)
+    return time.perf_counter() - start
+
+
+# ------------------------------------------------------------------------------------------- what it looks at
+
+
+def _behaviour(name: str) -> dict[tuple[str, str], Callable[[str], Found]]:
+    """The questions of registration, all answered by one trial; gradient, batch-mates and invariances."""
+    entry, seen = NORMS[name], []
+
+    def found() -> Behaviour:
+        if not seen:
+            seen.append(measured(lambda: create_norm(name, CHANNELS)))
+        return seen[0]
+
+    def ahead(_: str) -> Found:
+        if (pair := found().ahead) is None:
+            return "no", "good"
+        return f"position {pair[1]} sees position {pair[0]}", "bad" if entry.causal else ""
+
+    def axes(_: str) -> Found:
+        said = " · ".join(found().axes) or "no axis"
+        same = set(found().axes) == set(entry.axes)
+        return (f"{said}, as declared", "good") if same else (f"{said}; declared: {' · '.join(entry.axes)}", "bad")
+
+    def padding(_: str) -> Found:
+        if (moved := found().padding) is None:
+            return "no", "good"
+        return f"behind the end of row {moved[0]} it moves position {moved[1]}", "bad"
+
+    def kept(_: str) -> Found:
+        return ("not all of it is in the state dict", "bad") if found().hidden else ("gives the same outputs", "good")
+
+    looks = {
+        "over which axes its statistics are": axes,
+        "does a later position change an earlier output": ahead,
+        "… and its gradient": _gradient_ahead,
+        "does another row of the batch, in training": lambda _: ("yes" if "B" in found().axes else "no", ""),
+        "… in evaluation": _mates,
+        "does padding, when lengths are given": padding,
+        "two passes of one input": lambda _: ("differ: it draws at random" if found().random else "are equal", ""),
+        "state dict there and back": kept,
+        "training and evaluation": _modes,
+    }
+    feels = {change: partial(_felt, change=change) for change in list(CHANGES)[:4]}
+    feels |= {f"{what} in another order": partial(_order, axis=i) for i, what in ((1, "positions"), (2, "channels"))}
+    groups = {"what it looks at": looks, "what it does not feel": feels}
+    return {(group, question): ask for group, asks in groups.items() for question, ask in asks.items()}
+
+
+def _gradient_ahead(name: str) -> Found:
+    x = sample(3, 6, CHANNELS).requires_grad_()
+    y = prepared_norm(name, x.detach())(x, None)
+    for early in range(x.shape[1] - 1):
+        (slope,) = torch.autograd.grad(y[:, early].square().sum(), x, retain_graph=True, allow_unused=True)
+        felt_at = [] if slope is None else torch.nonzero(slope[:, early + 1 :].abs().amax((0, 2)) > 1e-12).flatten()
+        if len(felt_at):
+            late = early + 1 + int(felt_at[0])
+            return f"position {early} passes a gradient to position {late}", "bad" if NORMS[name].causal else ""
+    return "no", "good"
+
+
+def _mates(name: str) -> Found:
+    x = sample()
+    return ("no", "good") if felt(prepared_norm(name, x, training=False), "other rows", x) < 1e-9 else ("yes", "bad")
+
+
+def _modes(name: str) -> Found:
+    x = sample()
+    with torch.no_grad():
+        gap = _gap(prepared_norm(name, x, training=False)(x, None), prepared_norm(name, x)(x, None))
+    return (f"differ by {_percent(gap)}", "") if gap > 1e-9 else ("are equal", "good")
+
+
+def _felt(name: str, change: str) -> Found:
+    x = sample()
+    moved = felt(prepared_norm(name, x), change, x)
+    return ("not felt", "") if moved < FELT else (f"the output changes by {_percent(moved)}", "")
+
+
+def _order(name: str, axis: int) -> Found:
+    x = sample()
+    turned = torch.randperm(x.shape[axis], generator=torch.Generator().manual_seed(1))
+    norm = prepared_norm(name, x)
+    with torch.no_grad():
+        y, other = (_passed(norm, inputs) for inputs in (x, x.index_select(axis, turned)))
+    gap = _gap(other, y.index_select(axis, turned))
+    return ("the outputs move along", "") if gap < FELT else (f"the outputs change by {_percent(gap)}", "")
+
+
+# ----------------------------------------------------------------------------------------------------- the edges
+
+
+def _passed(norm: nn.Module, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """The output of a copy, drawn as any other."""
+    torch.default_generator.manual_seed(0)
+    return copy.deepcopy(norm)(x, lengths)
+
+
+def _gap(other: Tensor, y: Tensor) -> float:
+    return float((other - y).norm() / y.norm().clamp(min=1e-12))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def _on(x: Tensor) -> Callable[[str], Found]:
+    """Whether output and gradient of these float32 numbers are finite, and something of the input is left."""
+
+    def ask(name: str) -> Found:
+        own = x.clone().requires_grad_()
+        try:
+            norm = create_norm(name, x.shape[-1])
+        except ValueError as refused:  # groups that do not divide the channels
+            return f"refused: {str(refused)[:100]}", ""
+        y = norm(own, None)
+        y.square().sum().backward()
+        for what, value in (("output", y), ("gradient", own.grad)):
+            if value is not None and not value.isfinite().all():
+                return f"the {what} is not finite", "bad"
+        left = "" if x.std() < 1e-6 or y.detach().std() > FELT else "; nothing of the input is left"
+        return f"finite, largest {y.detach().abs().max():.3g}{left}", "" if left else "good"
+
+    return ask
+
+
+def _against_float64(x: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Callable[[str], Found]:
+    """How far a narrower type lies from float64 on the same numbers."""
+
+    def ask(name: str) -> Found:
+        given = (factor * x).to(dtype)
+        norm = create_norm(name, x.shape[-1])
+        with torch.no_grad():
+            exact = _passed(copy.deepcopy(norm).double(), given.double())
+            y = _passed(norm.to(dtype), given)
+        if not y.isfinite().all():
+            return "not finite", "bad"
+        error = _gap(y.double(), exact)
+        return f"relative error {error:.1e}", "bad" if error > 5 * EDGE else "good"
+
+    return ask
+
+
+def _large_half(name: str) -> Found:
+    """A square of 300 leaves float16: said, and no fault."""
+    found, _ = _against_float64(_ordinary(), torch.float16, 300.0)(name)
+    return found, ""
+
+
+def _ordinary() -> Tensor:
+    return torch.randn(4, 12, CHANNELS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def _slopes(name: str) -> Found:
+    """Gradients of x and of what is learned against central differences, in float64, along three directions."""
+    norm, x, step, worst = create_norm(name, CHANNELS).double(), sample(2, 5, CHANNELS), 1e-5, 0.0
+    weight, learned = torch.randn_like(x), [p for p in norm.parameters() if p.requires_grad]
+    buffers = {key: value.clone() for key, value in norm.named_buffers()}
+
+    def value(at: Sequence[Tensor]) -> Tensor:
+        """The norm with other parameters; it draws the same each time, and its buffers are those of the start."""
+        torch.manual_seed(0)
+        names = [key for key, p in norm.named_parameters() if p.requires_grad]
+        given = dict(zip(names, at[1:], strict=True)) | {key: kept.clone() for key, kept in buffers.items()}
+        return (functional_call(norm, given, (at[0], None)) * weight).sum()
+
+    inputs = [tensor.detach().requires_grad_() for tensor in (x, *learned)]
+    out = value(inputs)
+    slopes = torch.autograd.grad(out, inputs, allow_unused=True) if out.requires_grad else [None] * len(inputs)
+    for _ in range(3):
+        ways = [torch.randn_like(tensor) for tensor in inputs]
+        told = sum(float((slope * way).sum()) for slope, way in zip(slopes, ways, strict=True) if slope is not None)
+        with torch.no_grad():
+            up, down = (
+                float(value([p + sign * step * way for p, way in zip(inputs, ways, strict=True)])) for sign in (1, -1)
+            )
+        real = (up - down) / (2 * step)
+        worst = max(worst, abs(told - real) / max(abs(real), 1.0))
+    return (f"equal to {max(worst, 1e-12):.0e}", "good") if worst < 1e-5 else (f"off by {_percent(worst)}", "bad")
+
+
+def _device(name: str) -> Found:
+    """Whether all that a norm holds moves with it. Without a GPU it is tried on `meta`, which has shapes and no
+    numbers: a norm that looks at numbers cannot be tried there."""
+    device = "cuda" if torch.cuda.is_available() else "meta"
+    norm = create_norm(name, CHANNELS).to(device)
+    try:
+        norm(torch.ones(2, 5, CHANNELS, device=device), None)
+    except (RuntimeError, NotImplementedError) as error:
+        if device == "meta" and not re.search("(expected|same) device", str(error)):
+            return "not tried: there is no GPU here", ""
+        return "not all of it moves with .to(device): make it a parameter or a buffer", "bad"
+    return "all of it moves", "good"
+
+
+EDGES: dict[tuple[str, str], Callable[[str], Found]] = {
+    ("at the edges", "zeros"): _on(torch.zeros(2, 6, CHANNELS)),
+    ("at the edges", "constants"): _on(torch.full((2, 6, CHANNELS), 2.0)),
+    ("at the edges", "one position"): _on(_ordinary().float()[:, :1]),
+    ("at the edges", "one channel"): _on(_ordinary().float()[..., :1]),
+    ("at the edges", "one row"): _on(_ordinary().float()[:1]),
+    ("at the edges", "a mean of 3,000, in float32"): _against_float64(_ordinary() + 3_000, torch.float32),
+    ("at the edges", "float16"): _against_float64(_ordinary(), torch.float16),
+    ("at the edges", "float16, values of 300"): _large_half,
+    ("at the edges", "bfloat16"): _against_float64(_ordinary(), torch.bfloat16),
+    ("at the edges", "gradients against finite differences"): _slopes,
+    ("at the edges", "another device"): _device,
+}
+
+
+# ----------------------------------------------------------------------------------------------------- in models
+
+
+def _in(block: Callable[[str], nn.Module], *shape: int) -> Callable[[str], Found]:
+    """Whether a block with the norm at both places passes finite numbers, forward and backward."""
+
+    def ask(name: str) -> Found:
+        model, x = block(name), torch.randn(shape)
+        loss = model(x).square().mean()
+        loss.backward()
+        lost = [key for key, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+        fine = loss.isfinite() and not lost
+        return ("runs, finite forward and backward", "good") if fine else ("not finite", "bad")
+
+    return ask
+
+
+def _step_by_step(name: str) -> Found:
+    if not NORMS[name].causal:
+        return "refused: it is not declared causal", ""
+    block, x = MambaBlock(16, name, name, d_state=4).eval(), torch.randn(2, 7, 16)
+    with torch.no_grad():
+        whole, (y, cache) = block(x), block.prefill(x[:, :4])
+        later = [block.step(x[:, i], cache) for i in range(4, 7)]
+    gap = _gap(torch.cat([y, torch.stack(later, 1)], 1), whole)
+    return ("gives what one pass gives", "good") if gap < 1e-4 else (f"differs from one pass by {_percent(gap)}", "bad")
+
+
+MODELS: dict[tuple[str, str], Callable[[str], Found]] = {
+    ("in models", "Mamba-2 block"): _in(lambda n: Mamba2Block(16, n, n, d_state=8, head_dim=8), 2, 8, 16),
+    ("in models", "image block"): _in(lambda n: VSSBlock(16, n, n, d_state=4), 2, 4, 4, 16),
+    ("in models", "Transformer block"): _in(lambda n: TransformerBlock(16, n, n), 2, 8, 16),
+    ("in models", "step by step"): _step_by_step,
+}
+
+
+# --------------------------------------------------------------------------------------- which norm is it really?
+
+
+def twin(name: str) -> tuple[str, str]:
+    """(the norm of the kit that it is, to SAME; that of which it only starts the same), "" for none. The first asks for
+    the same outputs in training and in evaluation, of ragged rows too, wherever the parameters stand."""
+    x, lengths, starts = sample(3, 6, CHANNELS), torch.tensor([6, 4, 3]), ""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for other in KIT_NORMS:
+            if other == name or other not in NORMS:
+                continue
+            norms = [create_norm(one, CHANNELS).double() for one in (name, other)]
+            if not _alike(*norms, x, lengths):
+                continue
+            starts = starts or other
+            mine, theirs = ([p for p in norm.parameters() if p.requires_grad] for norm in norms)
+            if [p.shape for p in mine] != [p.shape for p in theirs]:
+                continue
+            for p, q in zip(mine, theirs, strict=True):
+                q.copy_(p.add_(0.3 * torch.randn_like(p)))
+            if _alike(*norms, x, lengths):
+                return other, ""
+    return "", starts
+
+
+def _alike(norm: nn.Module, other: nn.Module, x: Tensor, lengths: Tensor) -> bool:
+    try:
+        for mode in (True, False):
+            for given in (None, lengths):
+                ends = [_valid(_passed(one.train(mode), x, given), given) for one in (norm, other)]
+                if ends[0].shape != ends[1].shape or not float((ends[0] - ends[1]).abs().max()) < SAME:
+                    return False
+    except Exception:  # a norm that fails is like none
+        return False
+    return True
+
+
+def _valid(y: Tensor, lengths: Tensor | None) -> Tensor:
+    return y if lengths is None else y[torch.arange(y.shape[1]) < lengths[:, None]]
+
+
+# --------------------------------------------------------------------------------------------------- what it costs
+
+
+def costs_of(name: str, repeats: int = 7) -> pd.DataFrame:
+    """One row a size: shape, ms (forward and backward, median), and how many times that of RMSN and of LN; kept, the
+    bytes kept for the gradient over those of x, beside RMSN's. All are timed in turn; a slow norm at one size."""
+    rows = []
+    for shape in SIZES:
+        x = torch.randn(shape, requires_grad=True)
+        norms = {one: create_norm(one, shape[-1]) for one in dict.fromkeys((name, "RMSN", "LN"))}
+        start = time.perf_counter()
+        norms[name](x, None)
+        slow = time.perf_counter() - start > 0.5
+        times = in_turn(norms, x, 1 if slow else repeats).median()
+        kept = {one: _kept(norms[one], x) for one in (name, "RMSN")}
+        rows.append(
+            dict(
+                shape=" × ".join(map(str, shape)), ms=1e3 * times[name], kept=kept[name], kept_rmsn=kept["RMSN"],
+                over_rmsn=times[name] / times["RMSN"], over_ln=times[name] / times["LN"],
+            )
+        )  # fmt: skip
+        if slow:
+            break
+    return pd.DataFrame(rows)
+
+
+def _kept(norm: nn.Module, x: Tensor) -> float:
+    """Bytes that a forward pass keeps for the backward one, each memory counted once, over those of x."""
+    seen: dict[int, int] = {}
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        norm(x, None)
+    return sum(seen.values()) / (x.numel() * x.element_size())

@@ -1,0 +1,381 @@
+"""A card for a norm: what it does is measured, what it is is found out, whether it is better is said by the rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from importlib import import_module
+
+import pytest
+import torch
+
+import mambanorm as mn
+from mambanorm.advice import card_checks, cards_html, norm_card
+from mambanorm.basics.errors import VARIABLE
+from mambanorm.claims.evidence import Evidence
+from mambanorm.cli.main import main
+from mambanorm.training.recorded_results import own_rate
+from tests import planted
+from tests.test_behaviour import Ahead, Blank, Cut, Draws, Padded, Remembers, Spread
+
+card = import_module("mambanorm.advice.card")
+OWN = "RMSN>SSM>None"
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Registers a class under its name, for one test; it leaves no file of norms behind."""
+    known = dict(mn.NORMS)
+    monkeypatch.setenv(VARIABLE, "")  # what a test adds to it goes with the test
+
+    def enter(cls, axes=("D",), causal=True, **options):
+        facts = dict(equation="y = x", source="a test", axes=axes, causal=causal, learnable="γ")
+        return mn.register_norm(cls.__name__, **facts, **options)(cls)
+
+    yield enter
+    mn.NORMS.clear()
+    mn.NORMS.update(known)
+
+
+@pytest.fixture
+def norm_file(register, tmp_path):
+    """Writes a file of norms: their code, or the names under which one honest norm is registered."""
+
+    def write(*names, code=""):
+        made = "from torch import nn\nimport mambanorm as mn\n" + code
+        for name in names:
+            facts = "equation='', source='mine', axes=('D',), causal=True, learnable='nothing'"
+            made += f"@mn.register_norm('{name}', {facts})\nclass {name}(nn.Module):\n"
+            made += "    def __init__(self, d):\n        super().__init__()\n"
+            made += "    def forward(self, x, lengths=None):\n        return x / (1 + x.abs().amax(-1, keepdim=True))\n"
+        path = tmp_path / "my_norms.py"
+        path.write_text(made)
+        return str(path)
+
+    return write
+
+
+def found(table, question):
+    return table.set_index("question").found[question]
+
+
+# ------------------------------------------------------------------------------------------------ five norms told apart
+
+
+class Scaled(mn.create_norm("RMSN", 4).__class__):
+    """RMSN under another name."""
+
+    def __init__(self, d, eps=1e-5):
+        super().__init__(d, eps=eps, affine=True)
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [(Ahead, "position 0 sees position 1"), (Padded, "padding"), (Remembers, "from batch to batch")],
+)
+def test_a_norm_that_is_not_what_it_declares_is_refused_and_its_card_says_so_all_the_same(register, cls, said):
+    declared = dict(axes=("L",), causal=False) if cls is Padded else {}
+    with pytest.raises(ValueError, match=said):
+        register(cls, **declared)
+    register(cls, **declared, check=False)
+    made = norm_card(cls.__name__, train=False, scale="smoke", runs_dir="nowhere")
+    assert any(line.startswith("What is wrong: ") for line in made.words)
+    assert f"Registered with check=False: {mn.NORMS[cls.__name__].doubt}" in made._repr_html_()
+    assert ("In a language model it must not stand: position 0 sees position 1." in made.words) == (
+        cls is not Remembers
+    )
+
+
+def test_rmsn_under_another_name_is_told_before_anything_is_trained(register, tmp_path):
+    register(Scaled)
+    made = norm_card("Scaled", scale="smoke", tasks="digits", runs_dir=tmp_path)
+    assert made.words[0].startswith("Scaled is the same as RMSN to 1e-6: nothing was trained")
+    assert not list(tmp_path.iterdir())
+    assert card_checks.twin("LN") == card_checks.twin("GN") == ("", "")
+    assert card_checks.twin("NormVary") == ("", "NormVary-fixed")  # one learns its mixture
+
+
+@pytest.fixture
+def as_planted(register, monkeypatch):
+    """The card of an honest norm whose arms lead RMSN→None by so many points, in made-up runs."""
+
+    def make(leads, *, name="Spread", lost=(), **how):
+        if name not in mn.NORMS:
+            register(Spread)
+        arms = card.arms_of(name)
+        frame = planted.study(
+            skeleton(tuple(arms.values())), {arms[place]: lead for place, lead in leads.items()}, **how
+        )
+        frame = planted.where(frame, frame.arm.isin(arms.values()) & frame.seed.isin(lost), status="diverged")
+        monkeypatch.setattr(card, "frame_of", lambda *_: frame)
+        return norm_card(name, train=False, tasks="digits", scale="quick", runs_dir="nowhere")
+
+    return make
+
+
+def skeleton(arms, seeds=8):
+    """The runs of these arms and of Mamba's own on digits, without results."""
+    configs = [
+        c for arm in arms for c in card.duel_runs(arm, OWN, "digits", range(seeds), "quick", mn.load_runs("nowhere"))
+    ]
+    return planted.rows_of(dict.fromkeys(configs))
+
+
+def test_an_honest_norm_gets_its_verdicts_place_by_place(as_planted):
+    made = as_planted({"after the scan": 5.0, "on both sides": -5.0}, sd=0.3)
+    words = made.verdicts.set_index("place").word
+    assert words.to_dict() == {"before the block": "alike", "after the scan": "better", "on both sides": "worse"}
+    assert made.words[1].startswith("After the scan Spread is 5.")
+    assert "points better than RMSN→None on digits (" in made.words[1]
+    assert "points worse than RMSN→None on digits (" in made.words[2]
+    assert not made.checks.told.eq("bad").any()
+    assert "What is wrong" not in str(made)
+
+
+def test_runs_that_diverged_and_seeds_that_would_tell_are_said(as_planted):
+    made = as_planted({"after the scan": 5.0}, sd=0.3, lost=(1, 4, 6))
+    assert "not judged on digits, fewer than six seeds on which every compared run finished: 5" in made.words[1]
+    made = as_planted({"after the scan": 2.0}, sd=3.0)
+    assert made.verdicts.word.eq("open").any()
+    assert any(line.startswith("To settle ") and "--seeds 8-" in line for line in made.words)
+
+
+def test_a_norm_as_good_as_rmsn_is_called_better_or_worse_no_more_often_than_the_rule_errs(register, monkeypatch):
+    register(Spread)
+    monkeypatch.setattr(card, "PLACES", {"after the scan": card.PLACES["after the scan"]})
+    arms = card.arms_of("Spread")
+    made, frame = (
+        card.NormCard("Spread", "quick", ("digits",), {"digits": list(range(8))}),
+        skeleton(tuple(arms.values())),
+    )
+    words = []
+    for i in range(400):
+        study = Evidence(planted.study(frame, rng=i, sd=1.3), "quick")
+        words += [row["word"] for row in card.verdicts_of(made, "digits", study)]
+    assert len(words) == 400
+    assert words.count("better") <= 0.025 * len(words)
+    assert words.count("worse") <= 0.025 * len(words)
+    assert words.count("alike") + words.count("open") > 370
+
+
+class Layers(mn.create_norm("LN", 4).__class__):
+    """LN as if it were new."""
+
+    def __init__(self, d):
+        super().__init__(d, eps=1e-5, affine=True)
+
+
+def test_the_card_of_ln_as_if_it_were_new_says_what_is_recorded_against_no_norm(register):
+    register(Layers)
+    frame, seeds = mn.recorded.recorded("evening"), own_rate("mnist1d", "LN>SSM>LN", "evening")[1]
+    options = dict(tasks="mnist1d", scale="evening", seeds=seeds, against="None>SSM>None", runs_dir="nowhere")
+    made = norm_card("Layers", train=True, **options)
+    told = mn.judge("H1s", frame, tasks=["mnist1d"]).rows.set_index("comparison").loc["LN→LN − None→None"]
+    row = made.verdicts[~made.verdicts.best].set_index("place").loc["on both sides"]
+    assert row.word == "better"
+    assert row.verdict.verdict == "reproduced"
+    assert told.state == "holds"
+    assert row.effect == pytest.approx(told.effect, abs=1e-9)
+    assert (row.low, row.high) == pytest.approx(told.plain, abs=1e-9)
+    assert made.verdicts.best.sum() == 3
+    assert not made.verdicts.against[made.verdicts.best].str.contains("LN").any()
+
+
+# ----------------------------------------------------------------------------------------------------- what is measured
+
+
+@pytest.mark.parametrize("name", mn.NORMS)
+def test_nothing_is_wrong_with_the_kits_norms(name):
+    table = card_checks.checks_of(name)
+    assert not table.told.eq("bad").any(), table[table.told == "bad"]
+    assert len(table) == 30
+
+
+def test_what_a_norm_feels_is_what_its_equation_says():
+    ln, rmsn, none, bn = (card_checks.checks_of(name) for name in ("LN", "RMSN", "None", "BN"))
+    assert [found(t, "all + 3") == "not felt" for t in (ln, rmsn, none, bn)] == [True, False, False, True]
+    assert [found(t, "all × 3") == "not felt" for t in (ln, rmsn, none, bn)] == [True, True, False, True]
+    assert [found(t, "training and evaluation") == "are equal" for t in (ln, rmsn, none, bn)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert "nothing of the input is left" in found(ln, "one channel")
+
+
+class Detached(Spread):
+    def statistic(self, x):
+        return super().statistic(x).detach()
+
+
+class Roots(Spread):
+    def statistic(self, x):
+        return x.square().sum(-1, keepdim=True).sqrt() - 1e-5
+
+
+class Stuck(Spread):
+    def __init__(self, d):
+        super().__init__(d)
+        self.shift = torch.zeros(d)
+
+    def statistic(self, x):
+        return super().statistic(x + self.shift)
+
+
+class Squares(Spread):
+    def statistic(self, x):
+        return (x.square().mean(-1, keepdim=True) - x.mean(-1, keepdim=True).square()).clamp(min=0).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("cls", "question", "said"),
+    [
+        (Detached, "gradients against finite differences", "off by"),
+        (Roots, "zeros", "is not finite"),
+        (Stuck, "another device", "make it a parameter or a buffer"),
+        (Squares, "a mean of 3,000, in float32", "relative error"),
+        (Cut, "Mamba-2 block", "Error"),
+    ],
+)
+def test_what_is_wrong_is_found(register, cls, question, said):
+    if cls is Stuck and torch.cuda.is_available():
+        pytest.skip("tried on the GPU there, where the message is torch's own")
+    register(cls, check=cls is not Cut)
+    row = card_checks.checks_of(cls.__name__).set_index("question").loc[question]
+    assert said in row.found
+    assert row.told == "bad"
+
+
+def test_costs_are_ratios_to_rmsn_and_ln():
+    table = card_checks.costs_of("RMSN")
+    assert table.over_rmsn.tolist() == [1.0, 1.0, 1.0]
+    assert (table.ms > 0).all()
+    assert (card_checks.costs_of("DyT").kept > table.kept).all()
+
+
+# ------------------------------------------------------------------------------------------------------- page and files
+
+
+def test_the_page_opens_offline_and_its_numbers_are_in_the_json(as_planted, tmp_path):
+    made = as_planted({"after the scan": 5.0}, sd=0.3)
+    page, data, picture = made.save(tmp_path)
+    text = page.read_text()
+    assert not re.search(r'<script|<link|(src|href)="(http|/)', text)
+    assert "points better than RMSN→None on digits" in text
+    assert "prefers-color-scheme: dark" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    kept = json.loads(data.read_text())
+    assert kept["words"] == made.words
+    assert [row["word"] for row in kept["verdicts"]] == made.verdicts.word.tolist()
+    assert kept["declared"]["axes"] == ["D"]
+    assert cards_html([made]).count("<details>") == 1
+
+
+def test_a_name_that_is_html_stays_text(register):
+    with pytest.raises(ValueError, match="a norm's name"):
+        mn.register_norm("<b>", equation="", source="", axes=("D",), causal=True, learnable="")(Spread)
+    mn.register_norm("Odd", equation="", source="<script>", axes=("D",), causal=True, learnable="<i>")(Spread)
+    assert "<script>" not in norm_card("Odd", train=False, scale="smoke", runs_dir="nowhere")._repr_html_()
+
+
+def test_the_kits_cards_are_read_from_what_is_recorded():
+    ln, dyt = card.kit_cards("evening", ["LN", "DyT"])
+    assert len(ln.verdicts) == 12
+    assert math.isfinite(ln.training.set_index("place").headroom["after the scan"])
+    assert dyt.words[0].startswith("Whether it is better is not known")
+
+
+# --------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tmp_path, capsys):
+    call = [
+        "card",
+        norm_file("Peak"),
+        "--scale",
+        "smoke",
+        "--tasks",
+        "digits",
+        "--seeds",
+        "1",
+        "--against",
+        "None>SSM>None",
+    ]
+    call += ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert main([*call, "--dry-run"]) == 0
+    assert "0 in the store" in capsys.readouterr().out
+    assert main([*call, "--workers", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Peak, scale smoke\n- ")
+    assert "The highest learning rate that trains it is " in out
+    runs = mn.load_runs(tmp_path / "runs")
+    assert set(runs.arm) == {"Peak>SSM>None", "None>SSM>Peak", "Peak>SSM>Peak", "None>SSM>None"}
+    training = json.loads((tmp_path / "out" / "Peak.json").read_text())["training"]
+    assert all(math.isfinite(row["headroom"]) and math.isfinite(row["start"]) for row in training)
+    before = len(runs)
+    assert main(call) == 0
+    assert len(mn.load_runs(tmp_path / "runs")) == before
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "options", "said"),
+    [
+        ((), "", [], "registers no norm"),
+        (("One", "Two"), "", [], "registers 2 norms, One, Two: say which, with norm"),
+        (("One", "Two"), "", ["--norm", "Tow"], "did you mean 'Two'"),
+        ((), "1 / 0\n", [], "line 3: ZeroDivisionError"),
+        (("One",), "", ["--tasks", "diabetes"], "diabetes is a regression"),
+        (("One",), "", ["--tasks", "digit"], "did you mean 'digits'"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_trained(norm_file, tmp_path, capsys, names, code, options, said):
+    call = ["card", norm_file(*names, code=code), "--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert main([*call, *options]) == 2
+    assert said in (err := capsys.readouterr().err)
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_that_is_mended_is_tried_again(norm_file, capsys):
+    path = norm_file(code="1 / 0\n")
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        card.find_norm(path)
+    assert card.find_norm(norm_file("Mended")) == "Mended"
+
+
+class Sleeps(Spread):
+    def forward(self, x, lengths=None):
+        time.sleep(0.02)
+        return super().forward(x, lengths)
+
+
+@pytest.mark.parametrize("cls", [Cut, Blank])
+def test_a_norm_that_fails_at_once_keeps_what_was_measured_and_is_not_trained(register, cls, tmp_path):
+    register(cls, check=False)
+    made = norm_card(cls.__name__, scale="smoke", tasks="digits", runs_dir=tmp_path / "runs", out=tmp_path / "out")
+    assert any(
+        line.startswith("Not trained: trying it ended in ValueError: of (3, 6, 8) finite") for line in made.words
+    )
+    assert len(made.checks) == 30
+    assert (tmp_path / "out" / f"{cls.__name__}.html").is_file()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_slow_norm_is_not_tried_a_hundred_times_and_a_long_training_is_left_out(register, monkeypatch, tmp_path):
+    monkeypatch.setattr("mambanorm.norms.behaviour.SLOWEST_S", 0.01)
+    with pytest.raises(ValueError, match="a pass of 144 numbers takes .* too slow to be tried"):
+        register(Sleeps)
+    register(Draws, ())
+    made = norm_card("Draws", scale="smoke", tasks="digits", seeds=2, runs_dir=tmp_path, limit_s=0)
+    assert any("runs would take about" in line and "`--yes`" in line for line in made.words)
+    assert not list(tmp_path.iterdir())
+    assert found(made.checks, "two passes of one input") == "differ: it draws at random"
+    seconds = card.seconds_of(made, card.card_runs(made, mn.load_runs("nowhere")), {})
+    slow = made.costs.assign(ms=60_000.0, over_rmsn=1e5)
+    assert (
+        card.seconds_of(card.replace(made, costs=slow), card.card_runs(made, mn.load_runs("nowhere")), {})
+        > 1e3 * seconds
+    )
