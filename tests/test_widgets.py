@@ -173,7 +173,8 @@ def test_a_preset_of_the_explorer_is_the_published_arm_and_the_controls_name_it(
         assert drawn[-1]["weights"] == (name != "Falcon-Mamba")
         assert explorer.preset.value == name
     assert len(drawn) == len(NAMED)  # each once
-    explorer.put(n1="RMSN", n2="None", B="RMSN", C="RMSN", delta="RMSN", weights=False)
+    bare = dict.fromkeys(MORE_SITES, "None")
+    explorer.put(**bare | dict(n1="RMSN", n2="None", B="RMSN", C="RMSN", delta="RMSN", weights=False))
     assert explorer.preset.value == "Falcon-Mamba"
     explorer.controls["z"].value = "LN"
     assert explorer.preset.value == OWN
