@@ -281,9 +281,22 @@ def test_a_name_that_is_html_stays_text(register):
     assert "<script>" not in norm_card("Odd", train=False, scale="smoke", runs_dir="nowhere")._repr_html_()
 
 
+def test_the_highest_rate_is_that_of_the_ladder_as_the_claim_on_it_has_it():
+    own = norm_card("RMSN", train=False, scale="evening", tasks="mnist1d", runs_dir="nowhere").training.set_index(
+        "place"
+    )
+    row = mn.judge("E2s", mn.recorded.recorded("evening"), scale="evening")
+    assert math.isfinite(own.rate["before the block"])
+    assert own.rate["before the block"] == own.rate_reference["after the scan"]
+    assert not math.isfinite(own.rate["after the scan"])  # its ladder is not recorded
+    assert row.n_seeds == 8
+
+
 def test_the_kits_cards_are_read_from_what_is_recorded():
     ln, dyt = card.kit_cards("evening", ["LN", "DyT"])
-    assert len(ln.verdicts) == 12
+    assert set(ln.verdicts.place) == set(card.PLACES)
+    assert set(ln.verdicts.task) == set(card.card_tasks("evening"))
+    assert ln.verdicts.best.any()
     assert math.isfinite(ln.training.set_index("place").headroom["after the scan"])
     assert dyt.words[0].startswith("Whether it is better is not known")
 
@@ -310,11 +323,12 @@ def test_the_command_trains_the_norms_own_runs_and_writes_the_card(norm_file, tm
     assert main([*call, "--workers", "0"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Peak, scale smoke\n- ")
-    assert "The highest learning rate that trains it is " in out
+    assert "The highest learning rate" not in out  # in four steps no rate brings anything
     runs = mn.load_runs(tmp_path / "runs")
     assert set(runs.arm) == {"Peak>SSM>None", "None>SSM>Peak", "Peak>SSM>Peak", "None>SSM>None"}
     training = json.loads((tmp_path / "out" / "Peak.json").read_text())["training"]
     assert all(math.isfinite(row["headroom"]) and math.isfinite(row["start"]) for row in training)
+    assert all(len(row["diverged"]) == 6 and row["rate"] is None for row in training)  # three rates, and the ladder's
     before = len(runs)
     assert main(call) == 0
     assert len(mn.load_runs(tmp_path / "runs")) == before

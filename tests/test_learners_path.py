@@ -49,6 +49,18 @@ def test_every_exercise_has_a_folded_solution_below_its_lead(cells):
         assert cell.metadata.jupyter.outputs_hidden
 
 
+GRADED = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem[:2] <= "14"]
+
+
+@pytest.mark.parametrize("path", GRADED, ids=lambda path: path.stem)
+def test_every_exercise_has_its_stars_and_is_no_change_of_a_number(path):
+    (asked,) = [c.source for c in nbformat.read(path, 4).cells if "## Exercises" in c.source]
+    exercises = re.split(r"^(?=\d\. )", asked, flags=re.MULTILINE)[1:]
+    assert len(exercises) >= 3
+    assert all(re.match(r"\d\. ★{1,3} \*\*", exercise) for exercise in exercises)
+    assert "seeds =" not in asked
+
+
 def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells):
     lengths = [len(cell.source.splitlines()) for cell in cells if cell.cell_type == "code"]
     assert statistics.median(lengths) <= 6

@@ -22,7 +22,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", "\n".join(PAGES.values()), re.DOTALL)
 
 
 def test_the_first_page_is_short_and_says_what_was_found():
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 120
     found = findings()
     assert 5 <= len(found) <= 6
     for sentences in (found, what_to_do()):

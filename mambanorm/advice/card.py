@@ -33,7 +33,7 @@ from mambanorm.basics.extensions import asked_imports, set_imports
 from mambanorm.basics.settings import KIT_NORMS, study_scale
 from mambanorm.basics.text import spell
 from mambanorm.claims.claim import NONE, Claim, Comparison
-from mambanorm.claims.evidence import Evidence, kind_of
+from mambanorm.claims.evidence import LEARNS, Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS
 from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking, tuned_arms
@@ -342,12 +342,14 @@ def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None
 
 
 def _highest_rates(arms: Sequence[str], evidence: Evidence, task: str) -> dict[str, float]:
-    """Arm → the highest rate of the ladder that trains, as E2 has it; NaN where no seed has the whole ladder."""
+    """Arm → the highest rate of the ladder that trains, as E2 has it; NaN where no seed that learns has the whole
+    ladder."""
     facts = dict.fromkeys(("words", "quote", "where", "quantity", "direction", "paper"), "")
     found = {}
     for arm in dict.fromkeys(arms):
         climb = Claim(id="cards", comparisons=(Comparison(arm, {arm: 1.0}, column="reach"),), runs="ladder", **facts)
-        reach = evidence.runs(climb, task).columns["reach"]
+        best = evidence.runs(climb, task).columns  # at each seed's best rate
+        reach = np.where(best["score"] > best["chance"] + LEARNS, best["reach"], np.nan)
         found[arm] = 10 ** float(np.nanmean(reach)) if np.isfinite(reach).any() else np.nan
     return found
 

@@ -76,8 +76,8 @@ def _better(card: Any) -> list[str]:
         parts += [f"not judged on {row.task}, {why(row)} ({_amount(row)})" for row in mine if row.word == "not judged"]
         if arm == card.against:
             lines.append(f"{place.capitalize()} it is {label(arm)}, beside which the others stand.")
-        elif parts:
-            lines.append(f"{place.capitalize()} {'; '.join(parts)}.")
+        else:
+            lines.append(f"{place.capitalize()} {'; '.join(parts) or 'it has not been trained'}.")
     return lines
 
 

@@ -36,7 +36,7 @@ PICTURE = ROOT / "data" / "readme.png"
 
 @dataclass(frozen=True)
 class Sentence:
-    """One comparison of a claim on one task, and the words for it: if it holds, if it fails, if it is not told."""
+    """One comparison of a claim on one task, and the words for it: if it holds, if it fails, if we cannot tell."""
 
     claim: str
     task: str
@@ -52,35 +52,35 @@ SENTENCES = (
         *("H1s", "mnist1d", "GN→GN − None→None"),
         holds="Without any norm Mamba learns badly.",
         fails="Mamba learns as well without a norm.",
-        open="Whether Mamba needs a norm is not told.",
+        open="We cannot tell whether Mamba needs a norm.",
         compared="GN before the block and after the scan, against no norm at all",
     ),
     Sentence(
         *("H3s", "mnist1d", "mean over 5 norms: None→N − N→None"),
         holds="After the scan is a better place for a norm than before the block.",
         fails="After the scan is no better a place for a norm than before the block.",
-        open="Which place is better for a norm is not told.",
+        open="We cannot tell which place is better for a norm.",
         compared="The same norm moved from before to after, the mean of five norms",
     ),
     Sentence(
         *("H8s", "mnist1d", "NormVary→GN − RMSN→None"),
         holds="The paper's proposal beats the original Mamba.",
         fails="The paper's proposal does not beat the original Mamba.",
-        open="Whether the paper's proposal beats the original Mamba is not told.",
+        open="We cannot tell whether the paper's proposal beats the original Mamba.",
         compared="NormVary→GN against RMSN→None",
     ),
     Sentence(
         *("H8s", "mnist1d", "NormVary→GN − NormVary-fixed→GN"),
         holds="That NormVary learns its mixture of norms is part of the gain.",
         fails="That NormVary learns its mixture of norms brings nothing that counts.",
-        open="Whether NormVary has to learn its mixture of norms is not told.",
+        open="We cannot tell whether NormVary has to learn its mixture of norms.",
         compared="The proposal against itself with equal weights that stay",
     ),
     Sentence(
         *("H6s", "mnist1d", "mean of ·→GN − mean of ·→IN"),
         holds="GN, the second norm that the paper prefers, is better than IN.",
         fails="GN, the second norm that the paper prefers, is not the best one.",
-        open="Whether GN or IN is the better second norm is not told.",
+        open="We cannot tell whether GN or IN is the better second norm.",
         compared="All pairs that end with GN against all that end with IN",
     ),
     Sentence(
