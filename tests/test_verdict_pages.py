@@ -282,7 +282,7 @@ def test_a_mean_of_two_kinds_of_seeds_says_so():
     assert judge("H4s", even, scale="quick").uneven == ""
     lost = even.assign(test_accuracy=even.test_accuracy.where((even.arm != "GN>SSM>None") | (even.seed > 2), 0.12))
     verdict = judge("H4s", lost, scale="quick")
-    assert verdict.uneven.startswith("the mean hides two kinds of seeds: median +3")
+    assert verdict.uneven.startswith("the seeds differ widely: median +3")
     assert html.escape(verdict.uneven) in claims.verdict_html([verdict])
 
 

@@ -53,14 +53,14 @@ SENTENCES = (
         holds="Without any norm Mamba learns badly.",
         fails="Mamba learns as well without a norm.",
         open="We cannot tell whether Mamba needs a norm.",
-        compared="GN before the block and after the scan, against no norm at all",
+        compared="GN on both sides (GN→GN) against no norm at all (None→None)",
     ),
     Sentence(
         *("H3s", "mnist1d", "mean over 5 norms: None→N − N→None"),
         holds="After the scan is a better place for a norm than before the block.",
         fails="After the scan is no better a place for a norm than before the block.",
         open="We cannot tell which place is better for a norm.",
-        compared="The same norm moved from before to after, the mean of five norms",
+        compared="The same norm moved from before (N→None) to after (None→N), the mean of five norms",
     ),
     Sentence(
         *("H8s", "mnist1d", "NormVary→GN − RMSN→None"),
@@ -74,7 +74,7 @@ SENTENCES = (
         holds="That NormVary learns its mixture of norms is part of the gain.",
         fails="That NormVary learns its mixture of norms brings nothing that counts.",
         open="We cannot tell whether NormVary has to learn its mixture of norms.",
-        compared="The proposal against itself with equal weights that stay",
+        compared="The proposal against itself with fixed equal weights",
     ),
     Sentence(
         *("H6s", "mnist1d", "mean of ·→GN − mean of ·→IN"),
@@ -87,7 +87,7 @@ SENTENCES = (
         *("H8v", "digits_images", "NormVary→LN − LN→LN"),
         holds="The proposal for images beats the original, too.",
         fails="The proposal for images does not beat the original.",
-        open="On images these runs decide nothing: every seed deals out the same 1,797 digits.",
+        open="On images these runs decide nothing: all seeds draw from the same 1,797 digits.",
         compared="NormVary→LN against LN→LN",
     ),
 )
@@ -143,7 +143,7 @@ def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
     tables = rankings(read, first.values(), STUDY_SCALE)
     told = [_take(kind, first[kind], tables[first[kind]]) for kind in READERS if first.get(kind) in tables]
     failed = judge("H9s", read, scale=STUDY_SCALE).failed
-    nan = f"**If it goes NaN**: {failed}. `mambanorm diagnose` names the site at which it begins."
+    nan = f"**If it goes NaN**, let `mambanorm diagnose` name the place where it begins. Norms on both sides: {failed}."
     return [*told, nan] if failed else told
 
 
@@ -151,8 +151,8 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
     chosen, others = table.iloc[0], table.iloc[1:]
     original = others[others.who == "the original"]
     ties = int((others.told == "not told apart").sum())
-    seeds = " of ".join(filter(None, (plural(chosen.n, "seed"), shared_rows(task, STUDY_SCALE))))
-    best = f"{label(chosen.arm)} ({task}, chosen by validation, {seeds})"
+    shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
+    best = f"{label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{shared})"
     if original.empty:
         against = ""
     else:
@@ -165,7 +165,7 @@ def _take(kind: str, task: str, table: pd.DataFrame) -> str:
             if tied
             else (f"; {label(row.arm)}, the original, lies {amount} behind")
         )
-    return f"**If you {READERS[kind]}**, take {best}{against}. {ties} of {len(others)} other arms may be as good."
+    return f"**If you {READERS[kind]}**, take {best}{against}. {ties} of {len(others)} other pairs may be as good."
 
 
 def findings_page() -> str:

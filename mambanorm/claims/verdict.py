@@ -188,7 +188,7 @@ class Verdict:
         if abs(mean - median) <= max(abs(self.threshold), abs(mean) / 4):
             return ""
         low, high = min(self.per_seed), max(self.per_seed)
-        told = f"the mean hides two kinds of seeds: median {median:+.3g} {self.unit}, from {low:+.3g} to {high:+.3g}"
+        told = f"the seeds differ widely: median {median:+.3g} {self.unit}, from {low:+.3g} to {high:+.3g}"
         return told.replace("-", "−")
 
     @property

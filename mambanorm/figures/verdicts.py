@@ -35,7 +35,7 @@ STATES = {
 }
 """The state of a comparison → its colour, and where its interval lies."""
 
-ENDS = "its ends are bounds with levels of their own, where it holds and where it fails"
+ENDS = "95 %, wider where a claim asks several comparisons"
 
 
 @styled
@@ -49,13 +49,13 @@ def fig_verdicts(verdicts: Sequence) -> Figure:
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
     panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
-    heights = [0.75 + 0.52 * len(panel) for panel in panels]
+    heights = [0.75 + 0.62 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
     clipped = [_verdict_panel(ax, panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
     told = [v for v in verdicts if v.n_seeds]
     seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
     where = [", ".join(dict.fromkeys(str(getattr(v, name)) for v in verdicts)) for name in ("protocol", "scale")]
-    dots = f"dot and line: the comparison that decides, with the interval that the verdict rests on; {ENDS}"
+    dots = f"large dot and line: the effect that decides and its interval, {ENDS}; small dots: seeds"
     keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
     arrow = "arrow: it goes on, as its numbers say" if any(clipped) else ""
@@ -106,7 +106,8 @@ def _clip(ax: Axes, verdicts: Sequence) -> bool:
     limit = CLIP * float(np.median(reach)) if len(reach) > 2 else np.inf
     if not (reach > 1.5 * limit).any():
         return False
-    ax.set_xlim(max(-limit, np.nanmin(ends)) - 0.1 * limit, 1.03 * limit)
+    seeds = [seed for v in verdicts for seed in v.per_seed]
+    ax.set_xlim(max(-limit, np.nanmin(ends), min(seeds, default=0)) - 0.15 * limit, 1.03 * limit)
     for y, verdict in enumerate(verdicts):
         for sign, marker in ((1, ">"), (-1, "<")):
             if max(sign * end for end in (verdict.effect, *verdict.ci)) > limit:
@@ -177,7 +178,7 @@ def fig_claim(verdict) -> Figure:
             _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
             _said(ax, y, row.state, note_of(row), colour)
         _name_rows(ax, [row_name(row, several) for row in panel.itertuples()], unit)
-    basis = verdict.fidelity, seeds_text(rows.n), f"line: interval; {ENDS}"
+    basis = verdict.fidelity, seeds_text(rows.n), f"line: interval, {ENDS}"
     keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
     return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *_legend(STATES, rows.state))
 

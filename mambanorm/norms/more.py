@@ -106,7 +106,7 @@ class Scale(Norm):
 @register_norm(
     "Constant",
     equation=r"y = \beta_c",
-    source="ours: S4's Δ, B and C, Gu et al. 2022, which see no input",
+    source="ours, against Gu & Dao 2024: what they call selection is gone",
     axes=(),
     causal=True,
     learnable="β",
