@@ -106,7 +106,7 @@ class Scale(Norm):
 @register_norm(
     "Constant",
     equation=r"y = \beta_c",
-    source="ours, against Gu & Dao 2024: what they call selection is gone",
+    source="ours, against Gu & Dao 2023: what they call selection is gone",
     axes=(),
     causal=True,
     learnable="β",
