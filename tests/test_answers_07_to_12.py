@@ -1,7 +1,5 @@
 """The sentences of notebooks 07, 09 and 12, and the tables that they read: planted frames in which they must change."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,11 +61,6 @@ def test_the_answer_counts_each_word_and_says_whose_arms_diverge_more_often():
     assert text.endswith("- No recommendation: no arm is tuned and tested here.")
 
 
-def test_tasks_that_disagree_are_named():
-    split = said_of("H1s", "open", digits="reproduced", mnist1d="contradicted")
-    assert "disagree: H1s (digits reproduced, mnist1d contradicted)." in answers.what_holds([split], {}, {}, **HOW)
-
-
 def test_an_arm_is_recommended_only_where_the_recommended_ones_were_run():
     text = answers.what_holds([], {"mnist1d": RANKING}, {"mnist1d": {"GN>SSM>GN": ""}}, **HOW)
     assert "- **To take on mnist1d**: None→IN (90.0 % ± 1.0, 12 seeds). " in text
@@ -84,16 +77,6 @@ def test_the_guess_is_answered_for_sequences_and_images_apart():
     first, second = answers.guess_on_claims(found).splitlines()
     assert first.startswith("- Of the 3 claims about **sequences** 1 came out the same (H1s), 1 did not (H2s), and 1 ")
     assert second.startswith("- Of the 1 claims about **images** 0 came out the same (none), 0 did not (none), and 1 ")
-
-
-def test_arms_that_still_rise_are_named_with_their_share():
-    rising = pd.DataFrame(
-        dict(task="mnist1d", arm=["None>SSM>GN", "RMSN>SSM>None"], late=[0.5, 0.1], trained=[False, True])
-    )
-    assert answers.how_well_trained(rising).endswith(
-        "1 have at most a third of their runs best in the last tenth of the steps; still rising: None→GN (50 %)."
-    )
-    assert "still rising" not in answers.how_well_trained(rising[1:])
 
 
 def test_a_second_look_at_old_and_new_seeds_together_is_wrong_more_often_than_it_promises():
@@ -206,14 +189,6 @@ def test_failures_are_counted_arm_by_arm_with_their_steps():
     assert "trained here once more, went on. It moved.\n" in text
 
 
-def test_the_spectra_are_compared_with_half_way_and_with_the_control():
-    normal = np.array([[4.0, 2.0], [4.0, 2.0], [6.0, 4.0], [6.0, 4.0]])  # variance within 1, between 1
-    sigma = {"early": np.ones((4, 2)), "normal": normal, "failing": 2 * normal}
-    text = answers.how_spectra_moved(sigma, normal)
-    assert "× 4.00 within and × 4.00 between layers; σ₁ by × 2.00 in the first" in text
-    assert "had × 0.25 of that variance within and × 0.25 of it between" in text
-
-
 # notebook 09
 
 
@@ -249,28 +224,6 @@ def test_the_answer_on_images_follows_the_better_norm_after_the_ssm():
     assert "clearly below zero" in worse.partition("minus GN: −")[2].split(".\n")[0]
 
 
-def test_the_guesses_on_images_count_places_and_say_what_one_seed_cannot():
-    runs = pictures(**dict.fromkeys(["BN", "IN", "LN", "RMSN", "GN"], -5.0))
-    assert "After is ahead of before for 0 of 5 norms" in answers.guesses_on_images(runs)
-    assert "one seed cannot tell" in answers.guesses_on_images(pictures(1))
-
-
-def test_ranks_that_are_turned_around_correlate_with_minus_one():
-    first = pd.DataFrame(dict(arm=[f"{n}>SSM>None" for n in ("BN", "IN", "LN")], test_accuracy=[0.9, 0.8, 0.7]))
-    turned = first.assign(test_accuracy=[0.1, 0.2, 0.3])
-    assert "ρ = −1.00" in answers.does_rank_carry_over(answers.ranks_of(first, turned))
-    text = answers.does_rank_carry_over(answers.ranks_of(first, first), first=1)
-    assert "ρ = +1.00" in text
-    assert text.endswith("both have: BN→None.")
-
-
-def test_a_change_is_shown_over_the_seeds_that_both_frames_have():
-    runs, changed = pictures(3), pictures(2, LN=2.0)
-    table = answers.with_and_without(runs, changed, "changed", ["LN>SSM>LN"])
-    assert table.loc["LN→LN", "changed"] - table.loc["LN→LN", "as it is"] == pytest.approx(2.0)
-    assert table.seeds.tolist() == [2]
-
-
 # notebook 10
 
 CHOSEN = pd.DataFrame(
@@ -293,12 +246,9 @@ def test_the_guesses_on_the_choice_read_the_weights_the_blends_and_dyt():
     assert nothing == "1. No selector was watched.\n2. No blend was run.\n3. Corrupted rows were not looked at."
 
 
-def test_selectors_of_a_trained_model_are_drawn_by_class_and_over_steps_where_there_are_some():
-    fig = figures.fig_selector(CHOSEN, "one run")
-    assert [ax.get_title(loc="left") for ax in fig.axes if ax.get_xlabel() == "class"] == ["by class"]
-    assert len(fig.axes) == 2  # with its colour bar
-    over = pd.concat([CHOSEN.assign(step=1), CHOSEN.assign(step=9)])
-    assert "by class, step 9" in [ax.get_title(loc="left") for ax in figures.fig_selector(over, "one run").axes]
+def test_selectors_of_a_trained_model_are_drawn_by_class():
+    (ax, bar) = figures.fig_selector(CHOSEN, "one run").axes
+    assert (ax.get_xlabel(), ax.get_title(loc="left"), bar.get_ylabel()) == ("class", "by class", "w₀: 0 = LN, 1 = DyT")
 
 
 # notebook 14
@@ -334,24 +284,3 @@ def test_the_answer_on_cures_tells_failed_finite_and_learned_apart():
     assert "- **clipped**: 1 of 2 fail, the first after 20 steps; the others reach 4.00 bits.\n" in text
     assert "Finite is not learned: slow does not get below the 4.50 bits" in text
     assert "What stays finite in every seed gets below the 5.00 bits" in answers.what_cures(ENDS, "quick", unigram=5.0)
-    with pytest.raises(ValueError, match="bits"):
-        answers.how_they_ended(ENDS.drop(columns="bits"))
-
-
-def test_the_figure_of_cures_has_a_panel_a_treatment_a_line_a_seed_and_a_cross_where_a_run_ended():
-    curves = pd.DataFrame(
-        dict(treatment=run.treatment, seed=run.seed, step=step, bits=6.0 - step / 20)
-        for run in ENDS.itertuples()
-        for step in range(1, run.step + 1)
-    )
-    fig = figures.fig_cures(curves, ENDS, "cures", "quick scale")
-    panels = {ax.get_title(loc="left"): ax for ax in fig.axes}
-    assert list(panels) == ["as it is\n2 of 2 fail", "norm\n0 of 2 fail", "clipped\n1 of 2 fail", "slow\n0 of 2 fail"]
-    for title, failed in zip(panels, (2, 0, 1, 0), strict=True):
-        crosses = [line for line in panels[title].get_lines() if line.get_marker() == "X"]
-        assert len(panels[title].get_lines()) == 2 + failed
-        assert len(crosses) == failed
-    (cross,) = [line for line in panels["clipped\n1 of 2 fail"].get_lines() if line.get_marker() == "X"]
-    assert cross.get_xydata().tolist() == [[20.0, 5.0]]
-    with pytest.raises(ValueError, match="nothing was trained"):
-        figures.fig_cures(curves, ENDS[:0], "cures")

@@ -3,11 +3,6 @@
 Every arm with further sites has an accuracy that no arm without them has, so that a mean over both would show.
 """
 
-from __future__ import annotations
-
-import itertools
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,15 +10,13 @@ from matplotlib.colors import to_hex
 
 from mambanorm import answers, claims, figures
 from mambanorm.answers.vision import by_n2, place_counts
-from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, Arm
+from mambanorm.arms import MORE_SITES, PAPER_NORMS
 from mambanorm.cli.main import main
 from mambanorm.cli.printing import print_arms
 from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.colours import arm_styles
-from mambanorm.figures.style import short
-from mambanorm.study import contrasts, plan, procedure, tables
-from mambanorm.study.estimate import measured_rate
-from mambanorm.training.grid import base_config, grid
+from mambanorm.study import contrasts, procedure, tables
+from mambanorm.training.grid import base_config
 from mambanorm.training.recorded_results import recorded
 from mambanorm.training.result import config_row
 
@@ -106,23 +99,6 @@ def test_what_is_told_of_pairs_is_the_same_with_further_sites_in_the_frame(name,
         assert told == alone
 
 
-OF_ARMS = {
-    "means": tables.summarize,
-    "means by pair and arm": lambda runs: tables.summarize(runs, ["task", "n1", "n2", "arm"]),
-    "means by pair": lambda runs: tables.summarize(tables.pairs_only(runs), ["task", "n1", "n2"]).assign(
-        arm=lambda table: table.n1 + ">SSM>" + table.n2
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OF_ARMS)
-def test_a_table_has_a_row_an_arm_and_those_without_further_sites_are_as_they_were(name, plain, mixed):
-    told, alone = (OF_ARMS[name](frame) for frame in (mixed, plain))
-    assert not told.arm.duplicated().any()
-    assert len(told) == len(alone) + (name != "means by pair") * len(FURTHER)
-    pd.testing.assert_frame_equal(settled(told[told.arm.isin(PLAIN)]), settled(alone))
-
-
 def drawn(figure):
     """Bars, lines and words of a figure, but for the caption's."""
     found = []
@@ -148,14 +124,6 @@ def test_a_figure_of_pairs_is_the_same_with_further_sites_in_the_frame(name, pla
     one, other = (FIGURES[name](frame) for frame in (mixed, plain))
     assert drawn(one) == drawn(other)
     assert one.get_label() == other.get_label()
-
-
-def test_the_headline_has_a_dot_an_arm_and_groups_by_all_norms_of_it(mixed):
-    ax = figures.fig_headline(mixed).axes[0]
-    dots = [line for line in ax.lines if (line.get_marker(), line.get_markersize()) == ("o", 6)]
-    assert sum(len(line.get_xdata()) for line in dots) == len(PLAIN) + len(FURTHER)
-    groups = [figures.accuracy.group_of(arm) for arm in ("None>SSM>None", "None>SSM>None+B:LN", "LN>SSM>LN+B:RMSN")]
-    assert groups == ["no norm", "single norm", "combination"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -208,30 +176,12 @@ MANY = [
 ]
 
 
-def test_labels_of_all_arms_differ():
-    arms = list(dict.fromkeys(str(Arm.parse(arm)) for arm in MANY))
-    assert len({short(arm) for arm in arms}) == len(arms)
-
-
 def test_no_two_lines_look_alike_and_hollow_markers_are_those_of_further_sites():
     styles = arm_styles(list(dict.fromkeys(MANY)))
     looks = [(to_hex(look["color"]), look["marker"], look["linestyle"]) for look in styles.values()]
     assert len(set(looks)) == len(looks)
     assert {arm for arm, look in styles.items() if "markerfacecolor" in look} == {arm for arm in MANY if "+" in arm}
     assert styles["None>SSM>None+B:LN"]["marker"] == styles["LN>SSM>None"]["marker"]
-
-
-def test_figures_with_a_line_an_arm_draw_and_name_each():
-    arms = ["RMSN>SSM>None", *(f"RMSN>SSM>None+{site}:RMSN" for site in MORE_SITES), "RMSN>SSM>None+B:LN+C:LN"]
-    curve = pd.DataFrame(dict(step=range(1, 12), train_loss=np.linspace(2, 1, 11), val_accuracy=0.5, grad_norm=1.0))
-    arrays = {"step": np.array([1, 9]), "part_norms": np.ones((2, 3, 4))}
-    for figure in (
-        figures.fig_curves(dict.fromkeys(arms, curve), CAPTION),
-        figures.fig_part_norms(dict.fromkeys(arms, arrays), CAPTION),
-    ):
-        names = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-        assert names == [short(arm) for arm in arms]
-        figure.canvas.draw()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,28 +200,6 @@ def test_a_verdict_does_not_see_runs_of_further_sites(claim):
     assert alone.n_seeds
 
 
-def test_a_plan_has_a_row_an_arm_with_the_parameters_of_its_norms():
-    arms = ["RMSN>SSM>None", "RMSN>SSM>None+gated:RMSN", "preset:Jamba", "preset:Falcon-Mamba"]
-    configs = [base_config("digits", "smoke", arm=arm) for arm in arms]
-    table = plan.plan_table(configs, measured=False)
-    own = configs[0].n_layers * configs[0].expand * configs[0].d_model
-    none, gated, jamba, falcon = table.parameters
-    assert (gated - none, falcon - none) == (own, 0)
-    assert jamba > none
-    assert table.bytes.is_unique
-    assert plan.table_text(table).count("`") == 8
-
-
-@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.arm.more])
-def test_a_dry_run_of_a_preset_says_how_long_it_takes(name, store, capsys):
-    assert main(["train", "--arm", f"preset:{name}", "--scale", "smoke", "--dry-run"]) == 0
-    assert "Training takes about" in capsys.readouterr().out
-
-
-def test_the_time_of_an_arm_is_measured_whatever_options_its_norms_have():
-    assert measured_rate(base_config("digits", "smoke", arm="GN>SSM>GN", norm_options={"groups": 2})) > 0
-
-
 def test_a_sweep_on_the_command_line_takes_arms_with_further_sites(store, capsys):
     arms = ["RMSN>SSM>None", "RMSN>SSM>None+B:RMSN", "preset:Jamba", "preset:Falcon-Mamba"]
     asked = ["sweep", "--arms", ",".join(arms), "--scale", "smoke", "--seeds", "1", "--workers", "0"]
@@ -279,11 +207,3 @@ def test_a_sweep_on_the_command_line_takes_arms_with_further_sites(store, capsys
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert len(rows) == len({row.split("  ")[1] for row in rows}) == 4
     assert all("1 run)" in row for row in rows)
-
-
-def test_a_grid_of_configs_holds_each_arm_once():
-    arms = ["RMSN>SSM>None+C:RMSN+B:RMSN", "RMSN>SSM>None+B:RMSN+C:RMSN", "RMSN>SSM>None+B:RMSN+C:RMSN+z:None"]
-    configs = grid(arms, ["digits"], scale="smoke", seeds=1)
-    assert len(configs) == 1
-    texts = [json.dumps(config_row(config)) for config in grid([*arms, "RMSN>SSM>None"], scale="smoke", seeds=1)]
-    assert all(a != b for a, b in itertools.combinations(texts, 2))

@@ -12,11 +12,10 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mambanorm as mn
-from benchmarks import cases, mutants, peers, run, runs, table, timing
-from benchmarks.cases import NAIVE, SECTIONS, Case, Group, Sizes
-from benchmarks.timing import Limits, Plan
+from benchmarks import cases, mutants, peers, run, table, timing
+from benchmarks.cases import SECTIONS, Case, Group, Sizes
+from benchmarks.timing import Limits
 from mambanorm.basics.settings import ROOT
-from mambanorm.cli.main import main
 
 TINY = Sizes(
     scan=((2, 8, 4),),
@@ -138,77 +137,12 @@ def test_a_missing_peer_is_a_row_that_says_so_and_how_to_get_it(no_peers):
     assert "missing: no mambapy here" in text
 
 
-def test_a_peer_that_fails_is_a_row_and_ours_is_an_error(monkeypatch):
-    def broken(case):
-        raise RuntimeError("of another version")
-
-    monkeypatch.setattr(peers, "MODELS", dict.fromkeys(peers.MODELS, broken))
-    peer, ours = (Group("step", "g", (Case("step", name, 2, 8, 16),)) for name in ("mambapy", "ours"))
-    (row,) = timing.measure(peer, QUICK)
-    assert (row["status"], row["note"]) == ("failed", "RuntimeError: of another version")
-    with pytest.raises(RuntimeError, match="of another version"):
-        timing.measure(ours, QUICK)
-
-
-@pytest.mark.parametrize(
-    ("power", "budget", "expected", "asked"),
-    [
-        (1.5, 1e6, 1024.0**1.5, [timing.SHORTEST, 128, 256]),
-        (0.1, 1e6, 4 * 256**0.1, [timing.SHORTEST, 128, 256]),  # growth lies between the length and its square
-        (3.0, 1e9, 16 * 256.0**3, [timing.SHORTEST, 128, 256]),
-        (1.0, 20, 8 * 128.0, [timing.SHORTEST, 128]),  # hopeless at an eighth: not tried at a quarter
-    ],
-)
-def test_the_time_of_a_case_is_judged_by_two_shorter_ones(power, budget, expected, asked, monkeypatch):
-    lengths = []
-    monkeypatch.setattr(timing, "seconds_of", lambda run: run())
-
-    def bind(batch, length):
-        lengths.append(length)
-        return lambda: float(length) ** power
-
-    assert timing.judge(bind, 8, 1024, Limits(budget=budget)) == pytest.approx(expected)
-    assert lengths == asked
-
-
-def test_runs_an_hour_count_every_process(monkeypatch):
-    assert runs.of_a_whole_run(3.0, 7.0, 10) == pytest.approx(21)  # two seconds a period, one around them
-    monkeypatch.setattr(timing, "whole_runs", lambda case, rounds: [9.0, 11.0, 10.0] * case.processes)
-    (row,) = timing.measure(cases.runs(Sizes(runs=("digits",)), 2)[0], Limits())
-    config = mn.base_config("digits", "evening")
-    assert (row["shape"][0], row["shape"][2:]) == (config.batch_size, [config.d_model, config.d_state])
-    assert table.table([row])[1] == ["digits", "10,000", "9,250–10,750", "720", "6"]
-
-
-def test_a_case_above_the_budget_is_skipped_with_its_estimate_unless_everything_is_asked_for(monkeypatch):
-    monkeypatch.setattr(timing, "prepare", lambda case: lambda batch, length: lambda: None)
-    monkeypatch.setattr(timing, "judge", lambda *_: 156.0)
-    group = Group("step", "g", (Case("step", "transformers", 16, 512, 128),))
-    (row,) = timing.measure(group, Limits(budget=20, weigh=False))
-    assert row["status"] == "skipped"
-    assert "about 156 s a run, the budget is 20 s" in row["note"]
-    (row,) = timing.measure(group, Limits(budget=20, full=True, weigh=False))
-    assert (row["status"], row["repeats"]) == ("ok", 1)
-
-
 @pytest.mark.parametrize(
     ("seconds", "count", "warm"),
     [(0.0, 11, True), (0.01, 11, True), (2.0, 6, True), (7.4, 1, True), (10.0, 1, False), (99.0, 1, False)],
 )
 def test_repeats_and_the_warm_up_stay_within_the_budget(seconds, count, warm):
     assert timing.repeats(seconds, Limits(repeats=11, budget=15)) == (count, warm)
-
-
-def test_cases_run_in_turn_and_those_with_fewer_repeats_drop_out():
-    calls = []
-    plans = [
-        Plan(lambda: calls.append("a"), 3, True),
-        Plan(lambda: calls.append("b"), 1, False),
-        Plan(lambda: calls.append("c"), 2, True),
-    ]
-    taken = timing.in_turn(plans)
-    assert "".join(calls) == "ac" + "abc" + "ac" + "a"
-    assert [len(times) for times in taken] == [3, 1, 2]
 
 
 def planted(monkeypatch, group, seconds):
@@ -242,35 +176,6 @@ def test_medians_quartiles_and_ratios_of_planted_times(monkeypatch):
     assert [one["reached"] for one in table.verdicts(slower)] == [False]
 
 
-def length_rows(us, kb, group="16,384 tokens a batch"):
-    shapes = [[16384 // n, n, 64, 16] for n in (256, 512, 2048, 8192)]
-    common = dict(section="length", name="ours", group=group, threads=2, ratios={}, status="ok", note="")
-    times = dict(repeats=3, median_ms=100.0, low_ms=90.0, high_ms=110.0, peak_mb=10.0)
-    return [
-        common | times | {"shape": shape, "us_per_token": a, "kb_per_token": b}
-        for shape, a, b in zip(shapes, us, kb, strict=True)
-    ]
-
-
-def test_the_cost_per_token_is_judged_from_512_positions_on():
-    rows = length_rows([50.0, 10.0, 12.0, 14.0], [9.0, 4.0, 8.0, 4.0])
-    found = {one["target"]: one for one in table.verdicts(rows)}
-    place = "per token from length 512 to 8192, tokens fixed"
-    time, memory = found[f"time {place}"], found[f"peak memory {place}"]
-    assert (time["measured"], time["reached"]) == (pytest.approx(1.4), True)
-    assert (memory["measured"], memory["reached"]) == (pytest.approx(2.0), False)
-    assert table.verdicts(rows[:-1]) == []  # without 8,192 it says nothing
-
-
-def test_every_target_is_about_a_case_that_is_measured():
-    measured = {(g.section, c.name, c.shape) for g in cases.groups(None, Sizes(), 2) for c in g.cases}
-    for shape in (table.SMALL, table.MIDDLE, table.LARGE):
-        assert {("step", name, shape) for name in ("floor", "ours", "mambapy")} <= measured
-    assert {("scan", name, table.SCAN) for name in ("ours", "mambapy")} <= measured
-    assert {("norms", name, table.NORM) for name in ("LN", "NormVary", NAIVE)} <= measured
-    assert {512, 8192} <= set(Sizes().lengths)
-
-
 # ------------------------------------------------------------------------------------------------------------ the run
 
 
@@ -298,63 +203,7 @@ def test_a_whole_run_writes_rows_tables_and_pictures(tmp_path, capsys):
         assert Image.open(tmp_path / picture).width > 900
 
 
-def test_a_run_of_one_section_weighs_in_child_processes_and_leaves_the_whole_one_alone(tmp_path):
-    (tmp_path / "cpu.json").write_text("a whole run")
-    sizes = dataclasses.replace(TINY, states=(4,), middle=(64, 128, 32))
-    assert run.bench(["state"], dataclasses.replace(QUICK, weigh=True), threads=1, out_dir=tmp_path, sizes=sizes) == 0
-    assert (tmp_path / "cpu.json").read_text() == "a whole run"
-    rows = {row["name"]: row for row in json.loads((tmp_path / "cpu-state.json").read_text())["rows"]}
-    assert rows["floor"]["peak_mb"] is None
-    activation = 4 * 64 * 128 * 64 / 1e6  # one float32 tensor (B, L, E)
-    assert 2 * activation < rows["ours"]["peak_mb"] < 40 * activation
-    assert rows["ours"]["kb_per_token"] == pytest.approx(1e3 * rows["ours"]["peak_mb"] / (64 * 128))
-
-
 # ----------------------------------------------------------------------------------------------------- the command line
-
-
-def test_the_command_hands_its_options_on(monkeypatch):
-    seen = {}
-    monkeypatch.setattr(run, "bench", lambda only, limits, **rest: seen.update(only=only, limits=limits, **rest) or 0)
-    argv = ["bench", "--only", "scan,step", "length", "--repeats", "3", "--budget", "2.5", "--full", "--threads", "1"]
-    assert main(argv) == 0
-    assert seen["only"] == ["scan", "step", "length"]
-    assert seen["limits"] == Limits(repeats=3, budget=2.5, full=True)
-    assert (seen["threads"], seen["out_dir"]) == (1, None)
-    assert main(["bench"]) == 0
-    assert (seen["only"], seen["limits"]) == (None, Limits())
-
-
-@pytest.mark.parametrize(
-    ("argv", "hint"),
-    [
-        (["--only", "lenght"], "did you mean 'length'"),
-        (["--budget", "-1"], "'-1' is no number of seconds above 0"),
-        (["--threads", "two"], "'two' is no whole number from 1"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(argv, hint, capsys):
-    assert main(["bench", *argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert hint in err
-
-
-def test_without_a_checkout_the_command_says_so(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("mambanorm.basics.settings.ROOT", tmp_path)
-    assert main(["bench"]) == 2
-    assert "bench runs from a checkout of the project" in capsys.readouterr().err
-
-
-def test_an_interrupted_run_writes_nothing(monkeypatch, tmp_path, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "measure", interrupt)
-    assert main(["bench", "--out", str(tmp_path / "new")]) == 130
-    assert "nothing was written" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
 
 
 def test_every_mutation_is_another_program_with_the_same_texts():

@@ -83,22 +83,6 @@ def test_a_wrong_kernel_is_found(name, dtype):
         gpu._kernel_error(lambda leaves, by: right(leaves, by) * (1.05 if by == "triton" else 1.0), inputs)
 
 
-def test_the_bytes_of_a_scan_are_its_tensors():
-    leaves = gpu.scan_inputs((2, 5, 3, 4), torch.device("cpu"), torch.bfloat16)
-    rows, out = [leaves[name].nbytes for name in ("u", "delta", "B", "C")], leaves["u"].nbytes
-    assert gpu.bytes_moved((2, 5, 3, 4), 2) == (sum(rows) + out) + (sum(rows) + out + sum(rows))
-
-
-def test_the_sizes_are_those_of_the_papers_listops():
-    from mambanorm import base_config
-    from mambanorm.tasks import TASKS
-
-    config = base_config("listops", "paper")
-    batch, positions, channels, states = gpu.TIMED[0]
-    assert (batch, channels, states) == (config.batch_size, config.expand * config.d_model, config.d_state)
-    assert positions == 2048 >= TASKS["listops"].shape("paper").length - 1
-
-
 @pytest.mark.parametrize(("argv", "told"), [(["--only", "scann"], "did you mean 'scan'"), ([], "'cuda' is not avail")])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_mistake_is_one_line_and_exit_code_2(argv, told, capsys, tmp_path):

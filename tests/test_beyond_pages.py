@@ -1,7 +1,5 @@
 """Notebook 13: gains site by site, the ladder's figure, and its answers, on made-up runs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -68,7 +66,6 @@ def test_the_figures_say_what_they_rest_on():
     both = pd.concat([frame(), frame("pydoc", norms=["RMSN"])], ignore_index=True)
     fig = figures.fig_site_gains(site_gains(both), "quick scale · 6 seeds")
     assert [ax.get_title("left") for ax in fig.axes] == ["digits", "pydoc"]
-    assert [text.get_text() for text in fig.axes[0].get_yticklabels()][:4] == ["conv", "B", "C", "Δ"]
     assert "fewer bits a character" in fig.axes[1].get_xlabel()
     assert "quick scale · 6 seeds" in fig.get_supxlabel()
     assert len(fig.axes[0].get_yticklabels()) == len(MORE_SITES)
@@ -77,10 +74,6 @@ def test_the_figures_say_what_they_rest_on():
     fig = figures.fig_site_gains(gains[gains.site == "B"], fresh=fresh)
     (diamond,) = [line for line in fig.axes[0].get_lines() if line.get_marker() == "D" and len(line.get_xdata())]
     assert diamond.get_xdata().tolist() == site_gains(fresh).set_index("site").per_seed["B"]
-    assert "diamonds: your own runs, seed 10,007" in fig.get_supxlabel().replace("\n", " ")
-    assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["B"]
-    with pytest.raises(ValueError, match="no arm with one further site was run"):
-        figures.fig_site_gains(pd.DataFrame())
     ladder = figures.fig_ladder(climbed(0.4, 1.0).assign(scale="smoke"))
     (ax,) = ladder.axes
     assert ax.get_xscale() == "log"
@@ -113,12 +106,6 @@ def test_the_answers_are_those_of_the_runs():
         "2. The gain alone was not run.",
         "3. The ladder of rates was not run.",
     ]
-
-
-def test_the_models_of_today_stand_in_a_table():
-    table = answers.of_models(PRESETS, ["Jamba", "Peri-LN"])
-    assert table["its norms"].tolist() == ["RMSN→None + RMSN at B, C, Δ", "LN→None + LN at branch"]
-    assert "Lieber et al. 2024" in table.source["Jamba"]
 
 
 def test_the_room_of_each_arm_is_told_and_failed_runs_apart():

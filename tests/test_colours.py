@@ -1,7 +1,5 @@
 """Claims about colour: any two norms can be told apart by colour-blind readers, and nothing is told by colour alone."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
@@ -9,12 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import same_color, to_rgba
-from test_figures import DRAW_ARRAYS, DRAW_FRAME, bench_frame, frame  # noqa: F401
+from test_figures import DRAW_ARRAYS, DRAW_FRAME, frame  # noqa: F401
 
-from benchmarks import pictures
 from mambanorm import NORMS, figures
-from mambanorm.arms import PAPER_NORMS, SITES
-from mambanorm.figures.colours import INK, MARKERS, PALETTE, arm_styles, ink_on, luminance, norm_marker
+from mambanorm.arms import SITES
+from mambanorm.figures.colours import INK, MARKERS, PALETTE, ink_on, luminance, norm_marker
 from mambanorm.report.page import TEMPLATES
 
 VISION = {
@@ -74,14 +71,6 @@ def test_the_difference_of_two_colours_is_the_published_one(one, two, difference
     assert ciede2000(np.array(one), np.array(two)) == pytest.approx(difference, abs=1e-4)
 
 
-def test_the_simulated_dichromats_confuse_what_they_are_known_to_confuse():
-    red_green = {vision: ciede2000(lab("#C04040", vision), lab("#60803A", vision)) for vision in VISION}
-    assert max(red_green["protanopia"], red_green["deuteranopia"]) < red_green["normal"] / 2
-    assert red_green["tritanopia"] > 3 * TOLD_APART
-    for vision in VISION:  # grey is grey to all
-        assert np.abs(lab("#808080", vision)[1:]).max() < 0.1
-
-
 @pytest.mark.parametrize("vision", VISION)
 def test_any_two_norms_differ_in_colour_for_every_kind_of_colour_vision(vision):
     differences = {
@@ -90,11 +79,6 @@ def test_any_two_norms_differ_in_colour_for_every_kind_of_colour_vision(vision):
     }
     assert set(PALETTE) == set(NORMS)
     assert {pair: d for pair, d in differences.items() if d < TOLD_APART} == {}
-
-
-def test_every_norm_differs_from_the_white_of_the_page_for_every_reader():
-    near = {(n, v): ciede2000(lab(c, v), lab("#FFFFFF", v)) for n, c in PALETTE.items() for v in VISION}
-    assert min(near.values()) > TOLD_APART
 
 
 def test_every_norm_has_a_shape_of_its_own():
@@ -134,19 +118,9 @@ def assert_told_without_colour(fig):
 
 
 ARMS = [
-    "None>SSM>None",
-    "RMSN>SSM>None",
-    "LN>SSM>LN",
-    "RMSN>SSM>GN",
-    "BN>SSM>GN",
-    "AutoNorm",
-    "NormVary>SSM>GN",
-    "IN>SSM>GN",
+    *("None>SSM>None", "RMSN>SSM>None", "LN>SSM>LN", "RMSN>SSM>GN", "BN>SSM>GN"),
+    *("AutoNorm", "NormVary>SSM>GN", "IN>SSM>GN"),
 ]
-
-
-def sites_figure():
-    return figures.fig_sites({arm: pd.DataFrame(dict(site=SITES, rms=1.0)) for arm in ARMS[:5]})
 
 
 def robustness_figure():
@@ -155,16 +129,9 @@ def robustness_figure():
     return figures.fig_robustness(table.assign(task="digits", accuracy=0.5 + 0.01 * table.seed))
 
 
-def curves_figure():
-    steps = pd.DataFrame(dict(step=range(1, 20), train_loss=1.0, val_accuracy=0.5))
-    return figures.fig_curves({arm: steps for arm in ARMS})
-
-
 MORE = {
-    "sites": sites_figure,
+    "sites": lambda: figures.fig_sites({arm: pd.DataFrame(dict(site=SITES, rms=1.0)) for arm in ARMS[:5]}),
     "robustness": robustness_figure,
-    "curves of eight arms": curves_figure,
-    "scaling": lambda: pictures.fig_scaling(bench_frame()),
 }
 
 
@@ -176,14 +143,6 @@ def test_no_legend_tells_two_things_by_colour_alone_and_the_ground_is_white_on_a
     assert assert_told_without_colour(fig) == (name not in {"headline", "type", "grid", "pairs", "sigma1"})
     assert to_rgba(fig.get_facecolor()) == (1, 1, 1, 1)
     assert all(to_rgba(ax.get_facecolor())[3] == 1 for ax in fig.axes)
-
-
-def test_arms_of_one_norm_differ_in_their_dashes_and_arms_of_two_in_their_markers():
-    styles = arm_styles([f"{n1}>SSM>GN" for n1 in PAPER_NORMS] + ["LN>SSM>LN", "RMSN>SSM>None", "x", "y"])
-    looks = [(style["marker"], style["linestyle"]) for style in styles.values()]
-    assert len(set(looks)) == len(looks)
-    assert {style["marker"] for arm, style in styles.items() if arm.endswith("GN")} == {MARKERS["GN"]}
-    assert styles["RMSN>SSM>None"]["color"] == PALETTE["RMSN"]
 
 
 # ------------------------------------------------------------------------------------------------------ light and dark

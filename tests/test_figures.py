@@ -12,13 +12,11 @@ from matplotlib.colors import same_color
 from PIL import Image
 from scipy import stats
 
-from benchmarks import pictures
-from mambanorm import NORMS, PRESETS, Arm, figures
-from mambanorm.arms import NORM_CHOICES, PAPER_NORMS
-from mambanorm.figures.accuracy import best_combination, group_of, partners
+from mambanorm import NORMS, Arm, figures
+from mambanorm.arms import PAPER_NORMS
+from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.colours import BEST
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
-from mambanorm.figures.style import some_of
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.paper import PATTERN_ONLY, paper_values
 from mambanorm.study.tables import (
@@ -132,15 +130,6 @@ def test_a_figure_of_a_frame_is_labelled_and_says_scale_and_seeds_also_of_one_se
     assert "1 seed: a sketch" in DRAW_FRAME[name](frame[frame.seed == 0]).get_supxlabel()
 
 
-def test_the_figure_of_outputs_counts_failures_among_the_runs_that_kept_them():
-    fig = figures.fig_outputs(ENDED, {"a": OUTPUTS, "b": OUTPUTS})
-    assert [ax.get_title("left") for ax in fig.axes] == ["None→None: 1 of 1 failed", "BN→BN: 0 of 1 failed"]
-    np.testing.assert_array_equal(fig.axes[0].lines[0].get_ydata(), [0, 1, np.inf])
-    assert fig.axes[0].lines[0].get_color() != fig.axes[1].lines[0].get_color()
-    with pytest.raises(ValueError, match="has kept what its blocks gave"):
-        figures.fig_outputs(ENDED, {})
-
-
 @pytest.mark.parametrize("name", DRAW_ARRAYS)
 def test_a_figure_of_arrays_is_labelled_and_carries_its_caption(name):
     fig = DRAW_ARRAYS[name]("smoke scale · 2 seeds: a sketch")
@@ -163,14 +152,13 @@ def test_a_figure_shows_itself_once_as_a_small_png(frame):
 
 
 def test_figures_refuse_what_they_cannot_draw(frame):
-    with pytest.raises(ValueError, match="holds no runs"):
-        figures.fig_headline(frame.iloc[:0])
-    with pytest.raises(ValueError, match="none of the arms"):
-        figures.fig_type(frame[frame.arm == "RMSN>SSM>GN"])
-    with pytest.raises(ValueError, match="did you mean 'digits'"):
-        figures.fig_grid(frame, "digit")
-    with pytest.raises(ValueError, match="no mixture"):
-        figures.fig_mixture({"RMSN>SSM>GN": {"step": STEPS}})
+    for draw, said in (
+        (lambda: figures.fig_headline(frame.iloc[:0]), "holds no runs"),
+        (lambda: figures.fig_type(frame[frame.arm == "RMSN>SSM>GN"]), "none of the arms"),
+        (lambda: figures.fig_grid(frame, "digit"), "did you mean 'digits'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            draw()
 
 
 # ------------------------------------------------------------------------------------------------- what figures show
@@ -202,12 +190,6 @@ def test_a_curve_that_ends_non_finite_has_a_cross_and_does_not_flatten_the_other
     assert "cut at" in fig.get_supxlabel()
 
 
-def test_the_headline_groups_arms_by_their_number_of_types():
-    assert [group_of(arm) for arm in ("None>SSM>None", "None>SSM>GN", "GN>SSM>GN", "LN>SSM>GN")] == [
-        "no norm", "single norm", "single norm", "combination",
-    ]  # fmt: skip
-
-
 def test_the_best_combination_is_chosen_on_validation_not_on_test():
     runs = [made_run("digits", f"{n1}>SSM>GN", 0, accuracy=0.5) for n1 in PAPER_NORMS]
     frame = pd.DataFrame(runs)
@@ -215,13 +197,7 @@ def test_the_best_combination_is_chosen_on_validation_not_on_test():
     frame.loc[frame.n1 == "BN", "test_accuracy"] = 0.9
     frame.loc[frame.n1.isin(["None", "GN"]), "best_val_accuracy"] = 1.0  # neither is a combination
     assert best_combination(frame, "digits", "GN") == "LN>SSM>GN"
-    select = frame.assign(seed=200, role="select", best_val_accuracy=np.where(frame.n1 == "IN", 0.9, 0.1))
-    assert best_combination(pd.concat([frame, select]), "digits", "GN") == "IN>SSM>GN"
     assert best_combination(frame, "digits", "BN") is None
-
-
-def test_figure_8_leaves_out_none_and_n2_itself():
-    assert partners("GN") == ["BN>SSM>GN", "IN>SSM>GN", "LN>SSM>GN", "RMSN>SSM>GN"]
 
 
 def test_position_and_type_show_the_paper_in_a_panel_of_its_own_and_name_another_section(frame):
@@ -246,40 +222,17 @@ def test_a_bar_has_the_colour_of_its_norm_the_height_of_its_mean_and_the_sd_of_i
         (bar,) = [one for one in ax.patches if one.get_x() < x < one.get_x() + one.get_width()]
         assert bar.get_height() == pytest.approx(values.mean())
         assert same_color(bar.get_facecolor()[:3], figures.PALETTE[norm])
-        ends = [
-            line.get_ydata() for line in ax.lines if line.get_marker() == "None" and list(line.get_xdata()) == [x, x]
-        ]
-        spread = values.mean() + values.std() * np.array([-1, 1])
-        assert [list(some) for some in ends if np.isfinite(some).all()] == [pytest.approx(spread)] * (len(values) > 1)
-
-
-def test_the_pale_bar_is_before_the_ssm_the_other_after_it_and_lines_join_the_runs_of_a_seed(frame):
-    ax, here = figures.fig_position(frame).axes[0], frame[frame.task == "digits"]
-    for x, norm in enumerate(NORM_CHOICES):
-        arms = {-0.2: f"{norm}>SSM>None", 0.2: f"None>SSM>{norm}"}
-        values = {side: 100 * here[here.arm == arm].test_accuracy.to_numpy() for side, arm in arms.items()}
-        for side, alpha in ((-0.2, 0.4), (0.2, 0.9)):
-            (bar,) = [one for one in ax.patches if one.get_x() < x + side < one.get_x() + one.get_width()]
-            assert bar.get_height() == pytest.approx(values[side].mean())
-            assert bar.get_alpha() == alpha
-        lines = {tuple(np.round(line.get_xdata(), 6)): [] for line in ax.lines}
-        for line in ax.lines:
-            lines[tuple(np.round(line.get_xdata(), 6))].append(list(line.get_ydata()))
-        joined = sorted(lines[round(x - 0.2, 6), round(x + 0.2, 6)])
-        np.testing.assert_allclose(joined, np.sort(np.transpose(list(values.values())), axis=0))
+        spread = pytest.approx(values.mean() + values.std() * np.array([-1, 1]))
+        assert len(values) == 1 or any(line.get_ydata() == spread for line in ax.lines if len(line.get_ydata()) == 2)
 
 
 def test_paired_differences_say_what_their_lines_are(frame):
-    caption = DRAW_FRAME["pairs"](frame).get_supxlabel()
-    assert "95 % t-interval" in caption
+    caption = " ".join(DRAW_FRAME["pairs"](frame).get_supxlabel().split())
     assert "large dots: means, lines: their intervals, small dots: seeds" in caption
-    assert "blue: above zero, red: below, grey: the interval holds zero" in " ".join(caption.split())
-    assert "not corrected for several comparisons" in " ".join(caption.split())
+    assert "not corrected for several comparisons" in caption
     table = paired(frame, "None>SSM>GN", "GN>SSM>None")
     assert "not corrected" not in figures.fig_pairs(table, "simultaneous over 2 arms", corrected=True).get_supxlabel()
-    single = DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
-    assert "their intervals" not in single
-    assert "blue" not in single
+    assert "their intervals" not in DRAW_FRAME["pairs"](frame[frame.seed == 0]).get_supxlabel()
 
 
 def own_diamonds(fig):
@@ -302,57 +255,13 @@ def test_fresh_runs_stand_in_the_picture_as_diamonds_and_the_caption_names_their
     assert len([cell for cell in cells if cell.startswith("◇ 77.0\n")]) == fresh.arm.nunique()
 
 
-def test_two_fresh_runs_have_their_difference_as_a_diamond(frame):
-    table = paired(frame, "None>SSM>GN", "GN>SSM>None")
-    fresh = frame[(frame.seed == 0) & (frame.task == "digits")].assign(seed=12_345, test_loss=np.log(2))
-    accuracy = fresh.arm.map({"None>SSM>GN": 0.7, "GN>SSM>None": 0.4})
-    loss = fresh.test_loss.where(fresh.arm != "None>SSM>GN", 0.5 * np.log(2))
-    fresh = fresh.assign(test_accuracy=accuracy, test_loss=loss)
-
-    def at(table, fresh):
-        lines = [line for line in figures.fig_pairs(table, fresh=fresh).axes[0].lines if line.get_marker() == "D"]
-        return np.concatenate([line.get_xdata() for line in lines] or [[]]).tolist()
-
-    assert at(table, fresh) == pytest.approx([30.0])
-    assert at(table.assign(unit="bits a character"), fresh) == pytest.approx([0.5])
-    alone = fresh[fresh.arm == "None>SSM>GN"]
-    assert at(table, alone) == []
-    assert "diamonds" not in figures.fig_pairs(table, fresh=alone).get_label()
-    assert "diamonds: your own runs, seed 12,345" in figures.fig_pairs(table, fresh=fresh).get_label()
-
-
 def test_an_interval_that_holds_zero_has_an_open_dot():
     facts = dict(task="digits", a="None>SSM>GN", b="GN>SSM>None", n=3, scale="quick", per_seed=[1.0, 2.0, 3.0])
     bounds = [(1.0, 3.0), (-3.0, -1.0), (-1.0, 3.0)]
     table = pd.DataFrame([facts | dict(difference=sum(b) / 2, low=b[0], high=b[1]) for b in bounds])
-    dots = [
-        line
-        for line in figures.fig_pairs(table).axes[0].lines
-        if line.get_markersize() > 5 and line.get_marker() == "o"
-    ]
+    lines = figures.fig_pairs(table).axes[0].lines
+    dots = [line for line in lines if line.get_markersize() > 5 and line.get_marker() == "o"]
     assert [same_color(dot.get_markerfacecolor(), "white") for dot in dots] == [False, False, True]
-
-
-def test_table_2_is_explained_where_it_is_drawn():
-    arms = pd.DataFrame([made_run("listops", f"RMSN>SSM>{n2}", 0) for n2 in ("None", "GN")])
-    assert "crosses: the paper's Table 2" in figures.fig_validation(arms).get_supxlabel()
-    assert "crosses" not in figures.fig_validation(arms.assign(task="mnist1d")).get_supxlabel()
-
-
-def test_the_norm_before_the_ssm_is_told_by_shape_as_well_as_by_colour(frame):
-    (legend,) = figures.fig_n2_box(frame).legends
-    assert len({handle.get_marker() for handle in legend.legend_handles}) == len(PAPER_NORMS) - 1
-    arms = [made_run("listops", f"{n1}>SSM>{n2}", 0) for n1 in ("RMSN", "LN") for n2 in ("None", "GN")]
-    lines = figures.fig_validation(pd.DataFrame(arms), ("RMSN", "LN")).axes[0].get_legend().legend_handles
-    assert len({line.get_marker() for line in lines}) == len({line.get_linestyle() for line in lines}) == 2
-
-
-def test_two_members_of_equal_weight_both_show_in_the_mixture():
-    fig = DRAW_ARRAYS["mixture"]("")
-    width = {handle.get_label(): handle.get_linewidth() for handle in fig.legends[0].legend_handles}
-    assert width["LN-DL"] > 2 * width["RMSN-DL"]
-    drawn = [line.get_linewidth() for line in fig.axes[0].lines[1:6]]  # the first is the dotted 0.2
-    assert drawn.index(width["LN-DL"]) < len(drawn) - 1  # the wide line is not the topmost
 
 
 def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
@@ -389,11 +298,6 @@ def test_weights_by_depth_are_shown_against_step_0_and_tell_the_positions_of_one
         assert all((line.get_ydata() == 2.5).all() for line in lines)
 
 
-def test_layers_are_chosen_evenly_with_first_and_last():
-    assert some_of(16, 6) == [0, 3, 6, 9, 12, 15]
-    assert some_of(2, 6) == [0, 1]
-
-
 # --------------------------------------------------------------------------------------------------------- diagrams
 
 
@@ -418,24 +322,6 @@ def test_the_registry_names_the_axes_and_members_that_a_norms_output_depends_on(
     assert np.array_equal(moving_cells(name), np.any(members, axis=0))
 
 
-def test_figure_2_colours_the_visible_shared_faces_of_every_norm():
-    fig = figures.fig_axes(["LN", "BN"])
-    for ax, name in zip(fig.axes, ["LN", "BN"], strict=True):
-        _, L, D = SHAPE
-        front = [patch for patch in ax.patches[: L * D] if same_color(patch.get_facecolor(), figures.PALETTE[name])]
-        assert len(front) == shared_cells(NORMS[name].axes)[0].sum()
-        assert name == ax.get_title(loc="center")
-    assert len([ax for ax in figures.fig_axes().axes if ax.get_title(loc="center")]) == len(NORMS)
-
-
-def test_an_example_batch_has_the_sizes_asked_for():
-    assert figures.example_batch().shape == (8, 24, 16)
-    assert figures.example_batch(2, 5, channels=3).shape == (2, 5, 3)
-    for bad in (0, 2.0, True):
-        with pytest.raises(ValueError, match="length must be a whole number of at least 1"):
-            figures.example_batch(length=bad)
-
-
 def test_figure_4_draws_the_arms_norms_and_dashes_none():
     stations = block_stations("RMSN>SSM>None")
     assert stations["N1"].text == "RMSN"
@@ -450,67 +336,6 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
 
 
 # ------------------------------------------------------------------------------------------------------- benchmarks
-
-STEP_MS = {"floor": 40.0, "ours": 90.0, "mambapy": 1800.0, "transformers": np.nan}
-
-
-def bench_frame():
-    """Two sizes of the step, one peer skipped; our step at three lengths, time per token level, memory not."""
-    rows = []
-    for factor, shape in ((1, [32, 256, 64, 16]), (2, [16, 512, 128, 16])):
-        for name, ms in STEP_MS.items():
-            ratios = {other: ms / theirs for other, theirs in STEP_MS.items() if other != name and np.isfinite(theirs)}
-            times = dict(median_ms=factor * ms, low_ms=0.9 * factor * ms, high_ms=1.1 * factor * ms)
-            status = "ok" if np.isfinite(ms) else "skipped"
-            rows.append(dict(section="step", group="g", name=name, shape=shape, status=status, ratios=ratios) | times)
-    for group, batch in (("16,384 tokens a batch", lambda n: 16384 // n), ("one row", lambda n: 1)):
-        for length, us, kb in ((64, 99.0, 30.0), (512, 10.0, 20.0), (2048, 11.0, 30.0), (8192, 12.0, 40.0)):
-            facts = dict(section="length", group=group, name="ours", shape=[batch(length), length, 64, 16], status="ok")
-            rows.append(facts | dict(us_per_token=us, kb_per_token=kb, ratios={}))
-    return pd.DataFrame(rows)
-
-
-def test_the_speed_of_each_implementation_is_a_dot_with_quartiles_and_ratios():
-    fig = pictures.fig_speed(bench_frame(), "a machine · 2 threads")
-    assert_labelled(fig)
-    assert fig.get_supxlabel().startswith("a machine · 2 threads")
-    assert [ax.get_title(loc="left") for ax in fig.axes] == ["(32, 256, 64)", "(16, 512, 128)"]
-    for factor, ax in zip((1, 2), fig.axes, strict=True):
-        assert ax.get_yscale() == "log"
-        dots = {line.get_xdata()[0]: line.get_ydata()[0] for line in ax.lines if line.get_marker() == "o"}
-        assert dots == pytest.approx({0: 40 * factor, 1: 90 * factor, 2: 1800 * factor})
-        spreads = [segment[:, 1].tolist() for lines in ax.collections for segment in lines.get_segments()]
-        assert spreads == [pytest.approx([0.9 * ms * factor, 1.1 * ms * factor]) for ms in (40, 90, 1800)]
-        level = next(line for line in ax.lines if line.get_linestyle() == "--")
-        assert level.get_ydata()[0] == 40 * factor
-        words = [text.get_text() for text in ax.texts]
-        assert words == ["", "2.2×", "45×\n(20×)", "skipped"]
-
-
-def test_scaling_shows_cost_per_token_and_says_by_how_much_it_varies_from_512_on():
-    fig = pictures.fig_scaling(bench_frame(), "a machine")
-    assert_labelled(fig)
-    for ax, values, spread in zip(fig.axes, ([99, 10, 11, 12], [30, 20, 30, 40]), ("1.20×", "2.00×"), strict=True):
-        lines = [line for line in ax.lines if line.get_marker() == "o"]
-        assert [line.get_xdata().tolist() for line in lines] == [[64, 512, 2048, 8192]] * 2
-        assert [line.get_ydata().tolist() for line in lines] == [values] * 2
-        assert [line.get_label() for line in lines] == [
-            f"16,384 tokens a batch: varies {spread}", f"one row: varies {spread}",
-        ]  # fmt: skip
-        (level,) = (line for line in ax.lines if line.get_linestyle() == "--")
-        assert level.get_ydata()[0] == pytest.approx(np.mean(values[1:]))
-        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-
-
-def test_what_was_not_measured_is_said_in_the_figure_or_refused():
-    frame = bench_frame()
-    frame["kb_per_token"] = None
-    assert [text.get_text() for text in pictures.fig_scaling(frame).axes[1].texts] == ["not measured"]
-    with pytest.raises(ValueError, match="no rows of section 'step': mambanorm bench --only step"):
-        pictures.fig_speed(frame[frame.section == "length"])
-    with pytest.raises(ValueError, match="lacks the columns median_ms"):
-        pictures.fig_speed(frame.drop(columns="median_ms"))
-
 
 # ------------------------------------------------------------------------------------------------ tables and the paper
 
@@ -566,13 +391,11 @@ def test_choice_reads_validation_and_scores_divergence_as_chance():
         choose(pd.DataFrame(runs), "digits", ["IN>SSM>GN"])
 
 
-@pytest.mark.parametrize(
-    ("seeds", "text"), [(range(3), "3 seeds: a sketch"), (range(8), "8 seeds"), ([4], "1 seed: a sketch")]
-)
+@pytest.mark.parametrize(("seeds", "text"), [(3, "3 seeds: a sketch · mean ± sd"), (8, "8 seeds · mean ± sd")])
 def test_a_caption_calls_few_seeds_a_sketch(seeds, text):
-    frame = pd.DataFrame([made_run("digits", "GN>SSM>GN", seed) for seed in seeds])
-    shows = "mean ± sd" if len(seeds) > 1 else "single runs"
-    assert describe_frame(frame) == f"quick scale · {text} · {shows} · digits"
+    frame = pd.DataFrame([made_run("digits", "GN>SSM>GN", seed) for seed in range(seeds)])
+    assert describe_frame(frame) == f"quick scale · {text} · digits"
+    assert describe_frame(frame[:1]) == "quick scale · 1 seed: a sketch · single runs · digits"
 
 
 def test_a_caption_says_unequal_seeds_mixed_scales_and_numbers_in_words(frame):
@@ -592,22 +415,13 @@ def test_the_papers_numbers_are_there_with_their_sections_and_the_first_ln_rows_
     relabelled = table[(table.arm.str.contains("IN"))]
     assert relabelled.printed.tolist() == ["LN→SSM→None", "None→SSM→LN"] * 2
     assert relabelled.accuracy.tolist() == [0.109, 0.070, 0.702, 0.838]
-    assert relabelled.note.str.contains("I1").all()
     assert table.accuracy.mean() * 20 == pytest.approx((400.7 + 738.9) / 100)  # column sums of the printed table
     assert values["Figure 5", "Breakfast", "GN>SSM>GN"] == 0.688
     assert values["Figure 7", "Breakfast", "LN>SSM>BN"] == 0.521
     assert values["Table 2", "ListOps", "NormVary>SSM>GN"] == pytest.approx(0.4027)
     assert len(everything) == 20 + 6 + 4 + 8
-    sections = everything.groupby("source").section.unique().map(list).to_dict()
-    assert sections == {"Table 1": ["§4.3"], "Table 2": ["§4.5"], "Figure 5": ["§4.2"], "Figure 7": ["§4.4"]}
     with pytest.raises(ValueError, match="'vision'"):
         paper_values("visions")
-
-
-def test_the_survey_is_told_from_the_papers_originals_and_proposals():
-    assert len([p for p in PRESETS.values() if p.section not in ("4.5", "")]) == 26
-    own = ["Mamba", "VMamba", "proposed-sequence", "proposed-vision"]
-    assert [name for name, p in PRESETS.items() if p.section == "4.5"] == own
 
 
 ROOT = Path(__file__).parents[1]

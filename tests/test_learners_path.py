@@ -1,7 +1,5 @@
 """A notebook of the study opens with goals, needs and minutes, tests its guesses, and solves its exercises."""
 
-from __future__ import annotations
-
 import re
 import statistics
 
@@ -67,22 +65,11 @@ def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells
     lengths = [len(cell.source.splitlines()) for cell in cells if cell.cell_type == "code"]
     assert statistics.median(lengths) <= 6
     assert max(lengths) <= 20
-    defined = re.findall(
-        r"^def (\w+)", "\n".join(cell.source for cell in cells if cell.cell_type == "code"), re.MULTILINE
-    )
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    defined = re.findall(r"^def (\w+)", code, re.MULTILINE)
     by_hand = {"pool", "one_hot", "largest"}
     own_loop = {
-        "new_model",
-        "batches",
-        "bits",
-        "train",
-        "note",
-        "parts",
-        "listen",
-        "normed",
-        "score",
-        "treat",
-        "treated",
+        "new_model", "batches", "bits", "train", "note", "parts", "listen", "normed", "score", "treat", "treated",
         "with_trainer",
-    }
+    }  # fmt: skip
     assert set(defined) <= by_hand | own_loop

@@ -1,7 +1,5 @@
 """Claims about the sheet of the norms: one A4 page that holds what the registry says, in black and white too."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 
@@ -12,8 +10,7 @@ from matplotlib.patches import Polygon, Rectangle
 
 from mambanorm import NORMS, figures
 from mambanorm.cli.main import main
-from mambanorm.figures.diagrams import moving_cells
-from mambanorm.figures.sheet import equation
+from mambanorm.figures.diagrams import equation, moving_cells
 
 
 @pytest.fixture(scope="module")

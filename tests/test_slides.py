@@ -1,10 +1,7 @@
 """Claims about the slides: a deck holds a notebook's questions, figures and answer, and opens without a network."""
 
-from __future__ import annotations
-
 import base64
 import re
-from html.parser import HTMLParser
 
 import nbformat
 import pytest
@@ -12,7 +9,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
-from mambanorm.report.page import TEMPLATES
 from mambanorm.report.slides import make_slides, slides_of
 
 ANSWER = "**Answer** (3 seeds: a sketch). Yes."
@@ -62,41 +58,21 @@ def test_a_deck_has_the_question_the_figures_the_answer_and_the_exercises_in_ord
     assert "Answer" not in slides[4].body
 
 
-class Loads(HTMLParser):
-    """What a browser would fetch for a page: everything but the links that a reader may click."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.urls, self.tags = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        loaded = {"src", "srcset", "data"} | ({"href"} if tag != "a" else set())
-        self.urls += [value for name, value in attrs if name in loaded]
-
-
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_deck_of_the_kit_opens_without_a_network(name, tmp_path):
     (path,) = make_slides([name], tmp_path / "new")
     text = path.read_text()
-    page = Loads(text)
-    assert page.urls
-    assert not [url[:60] for url in page.urls if not url.startswith("data:image/")]
+    page = re.sub(r"<(script|style)>.*?</\1>", r"<\1>", text, flags=re.DOTALL)
+    loaded = re.findall(r'<(?!a\b)[^>]* (?:src|srcset|data|href)="([^"]*)', page)
+    assert loaded
+    assert not [url[:60] for url in loaded if not url.startswith("data:image/")]
     style = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
     assert "@import" not in style
     assert not [url for url in re.findall(r"url\(\s*['\"]?([^)]{0,40})", style) if not url.startswith("data:")]
-    assert page.tags.count("script") == 2
     assert "Copyright (C) 2011-2026 Hakim El Hattab" in text
-    sections = page.tags.count("section")
-    assert sections >= 3
-    assert page.tags.count("img") >= 1
+    assert page.count("<script>") == 2
+    assert page.count("<section") >= 3
     assert path.stat().st_size < 1_500_000
-
-
-def test_the_library_comes_with_its_licence():
-    assert "Permission is hereby granted, free of charge" in (TEMPLATES / "reveal" / "LICENSE").read_text()
-    assert "</script" not in (TEMPLATES / "reveal" / "reveal.js").read_text()
 
 
 def test_the_command_makes_the_decks_asked_for_and_an_unknown_notebook_names_the_nearest(notebooks, tmp_path, capsys):

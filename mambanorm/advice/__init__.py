@@ -11,29 +11,20 @@ card.py                    norm_card: all about a norm on one page;   card_check
 numbers.py                 every number that the guide claims, beside the one measured here
 """
 
-from mambanorm.advice.card import NormCard, kit_cards, norm_card
-from mambanorm.advice.card_page import cards_html
-from mambanorm.advice.experiments import EXPERIMENTS, measure, spread
-from mambanorm.advice.mistakes import MISTAKES, guesses_tested, in_words, mistake_runs, mistake_table
-from mambanorm.advice.numbers import claimed_and_measured
-from mambanorm.advice.recommendation import Reason, Recommendation
-from mambanorm.advice.rules import recommend
+from mambanorm.basics.settings import names_of
 
-__all__ = [
-    "EXPERIMENTS",
-    "MISTAKES",
-    "NormCard",
-    "Reason",
-    "Recommendation",
-    "cards_html",
-    "claimed_and_measured",
-    "guesses_tested",
-    "in_words",
-    "kit_cards",
-    "measure",
-    "mistake_runs",
-    "mistake_table",
-    "norm_card",
-    "recommend",
-    "spread",
-]
+PLACES, __getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "card": "NormCard kit_cards norm_card",
+        "card_page": "cards_html",
+        "experiments": "EXPERIMENTS measure spread",
+        "mistakes": "MISTAKES guesses_tested in_words mistake_runs mistake_table",
+        "numbers": "claimed_and_measured",
+        "recommendation": "Reason Recommendation",
+        "rules": "recommend",
+    },
+)
+"""What this room offers → the file that has it."""
+
+__all__ = sorted(PLACES)

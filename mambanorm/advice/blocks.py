@@ -1,14 +1,7 @@
 """The building blocks of the guide (source S4), with the norm as an argument: small enough to be read at one sitting.
 
 Images are (B, C, H, W), sequences (B, L, D), as torch has them.
-
-    new_norm             a norm of NORMS_2D (images) or NORMS_1D (sequences) by its name
-    ConvBlock            convolution → norm → ReLU             (S4, CNN)
-    TransformerLayer     pre- or post-norm, LN or RMSN         (S4, Transformer)
-    ConvNet, StyleNet, DenseNet, SequenceNet, DepthNet         the models of the experiments
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping

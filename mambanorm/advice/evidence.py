@@ -1,9 +1,5 @@
 """What this kit has measured on a question, as reasons: from stored rows and recorded runs, never from memory.
 
-    Gap                                    a difference between two arms, paired by seed, with its t-interval
-    batch_size, depth, recurrent, style    Measured: reasons that agree with a recommendation, those at odds with it,
-                                           and those that decide nothing; from the rows of experiments.py
-    mamba                                  the pair of norms for a Mamba block, from recorded runs and verdicts alone
 
 Where nothing is stored, the only entry says how to measure it. `store`: scale and runs_dir of what is stored.
 

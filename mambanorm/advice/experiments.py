@@ -16,8 +16,6 @@ EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mis
 `<run store>/.advice/` (training/kept.py): changed code measures anew.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial

@@ -1,12 +1,4 @@
-"""The five mistakes of the guide (S4), each a failing demo beside its mended twin: two sets of rows of one experiment.
-
-MISTAKES         number → Mistake: the guide's words, the experiment, which rows are wrong and which are right
-mistake_runs     the rows of both, told apart by the column `twin`
-mistake_table    all five: mean ± sd of both, the difference with its interval, and whether the demo fails here
-in_words         what all experiments say, as the sentences of notebook 11;   guesses_tested: its three guesses
-"""
-
-from __future__ import annotations
+"""The five mistakes of the guide (S4), each a failing demo beside its mended twin: rows of one experiment."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +7,7 @@ import pandas as pd
 
 from mambanorm.advice.evidence import Gap
 from mambanorm.advice.experiments import measure
+from mambanorm.answers.words import numbered
 from mambanorm.basics.errors import unknown
 
 
@@ -102,16 +95,14 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
         gap = Gap(runs.assign(measured=mistake.better * runs.measured), "twin", "right", "wrong", "measured")
         by_twin = runs.groupby("twin")
         facts = dict(number=number, mistake=mistake.words, measured=mistake.unit)
-        facts |= {twin: _mean_sd(by_twin.measured.get_group(twin)) for twin in ("wrong", "right")}
+        for twin in ("wrong", "right"):
+            values = by_twin.measured.get_group(twin)
+            facts[twin] = f"{values.mean():.3g}" + (f" ± {values.std():.2g}" if len(values) > 1 else "")
         facts |= dict(advantage=gap.mean, low=gap.low, high=gap.high, n=len(gap.by_seed))
         facts |= dict(fails=told.get(gap.says, "not told"))
         facts |= {f"{twin}_is": label for twin, label in by_twin.label.first().items()}
         rows.append(facts | dict(condition=runs.condition.iloc[0]))
     return pd.DataFrame(rows)
-
-
-def _mean_sd(values: pd.Series) -> str:
-    return f"{values.mean():.3g} ± {values.std():.2g}" if len(values) > 1 else f"{values.mean():.3g}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -155,7 +146,7 @@ def guesses_tested(mistakes: pd.DataFrame, found: Mapping[str, pd.DataFrame]) ->
         _survives(found["style"]),
         f"BatchNorm behind the LSTM that counts: {fails[2]}. Post-norm: {fails[4]}.",
     )
-    return "\n".join(f"{i}. {line}" for i, line in enumerate(lines, start=1))
+    return numbered(lines)
 
 
 def counted(frame: pd.DataFrame, lengths: str = "four") -> pd.DataFrame:

@@ -1,14 +1,9 @@
 """Every number that the guide (S4) claims, beside the one that is measured or computed here. No number is agreed with
 by hand: each of ours comes from the rows of an experiment, from a clock or from arithmetic.
 
-    claimed_and_measured    all of them: claim, claimed, here, setting
-    overhead_table          what a norm costs in time, on this CPU
-
 Our models, data and machine are others than the guide's (which names none for most of its numbers), so the table shows
 a pattern beside a pattern. `setting` says where ours is made. Where no run bears on a claim, the row says so.
 """
-
-from __future__ import annotations
 
 import math
 import os

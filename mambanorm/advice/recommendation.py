@@ -1,11 +1,4 @@
-"""What is asked of `recommend` and what it hands back.
-
-Question          what is asked;   meant, check_question: however it is spelt, and whether it can be asked
-Reason            one sentence and where it comes from: the guide (S4), a paper, or runs of this kit
-Recommendation    norm, place, the line of code, reasons, what is at odds with them, and what is undecided
-"""
-
-from __future__ import annotations
+"""What is asked of `recommend` and what it hands back."""
 
 import html
 import re
@@ -63,20 +56,16 @@ def meant(given: object, names: Iterable[str]) -> object:
 
 
 def check_question(q: Question, tasks: Iterable[str]) -> None:
-    """ValueError for an unknown value, for a size below 1, and for a component that the architecture does not have."""
+    """ValueError for an unknown value, for a size below 1, and for a GAN without its component."""
     for name, valid in (("architecture", ARCHITECTURES), ("task", tasks), ("component", COMPONENTS)):
         if (value := getattr(q, name)) not in valid and (name == "architecture" or value is not None):
             raise unknown(name, value, valid)
     if q.architecture == "gan" and q.component is None:
         raise ValueError(f"a GAN has two networks: component is needed, valid are {', '.join(COMPONENTS)}")
-    if q.architecture != "gan" and q.component in COMPONENTS[:2]:
-        raise ValueError(f"component={q.component!r} is a part of a GAN, and architecture is {q.architecture!r}")
     for name in ("batch_size", "depth"):
         if (value := getattr(q, name)) is not None:
             check_size(name, value)
     check_flag("causal", q.causal)
-    if q.causal and q.task in IMAGES and q.architecture in ("cnn", "gan"):
-        raise ValueError(f"causal=True with task={q.task!r}: an image has no later positions, leave out one of the two")
 
 
 def parameters(size: float | str | None) -> float | None:

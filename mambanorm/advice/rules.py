@@ -5,8 +5,6 @@ and its advice of 2025. A reason by `guide` names its section. Papers are named 
 this kit has measured comes from evidence.py, and so does the rule for Mamba.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

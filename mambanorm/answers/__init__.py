@@ -6,10 +6,8 @@
     inside.py         07, 14: what grows inside, how a run without norms ends, which treatment keeps it finite
     vision.py         09: the same norms on images
     autonorm.py       10: is the learned choice better than LN?
-    verdicts.py       12, 15: how many claims hold, and which arm to take; the card of a norm
-    beyond.py         13: further sites and norms, and what their authors say
-    seeds.py          03 to 10, 13: what more seeds change, and whether the reader's own runs are as expected
-    words.py          pieces of sentences that several share
+    verdicts.py       12, 13, 15: how many claims hold, which arm to take; further sites; the card of a norm
+    words.py          pieces of sentences that several share, what more seeds change, whether own runs are as expected
 
 Every sentence is computed from the frames it is given. `guesses_…` answers the questions under "Predict first", in
 their order. Nothing here trains or reads the store.
@@ -29,9 +27,9 @@ PLACES, __getattr__, __dir__ = names_of(
         "vision": "by_n2 does_it_hold does_rank_carry_over guesses_on_images ranks_of with_and_without",
         "autonorm": "controls_and_teacher guesses_on_choice is_choice_better ratios_of rivals_said rmse_said "
         "robustness_said",
-        "verdicts": "card_in_short guess_on_claims guesses_on_card how_well_trained two_looks_told what_holds",
-        "beyond": "authors_and_runs guesses_beyond of_models room_said what_a_site_brings",
-        "seeds": "decided replicated",
+        "verdicts": "authors_and_runs card_in_short guess_on_claims guesses_beyond guesses_on_card how_well_trained "
+        "of_models room_said two_looks_told what_a_site_brings what_holds",
+        "words": "decided replicated",
     },
 )
 """What this room offers → the file that has it."""

@@ -1,7 +1,5 @@
 """Notebook 10: does the learned choice of a norm beat LN alone, a random blend, a fixed one? Is it more robust?"""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import pandas as pd
@@ -27,71 +25,53 @@ def controls_and_teacher(runs: pd.DataFrame, controls: pd.DataFrame, tables: Col
     mine = runs[runs.model.str.contains("AutoNorm|FrozenLN|Teacher")]
     for task, here in mine.groupby("task", sort=False):
         wide = here.pivot(index="seed", columns="model", values="rmse" if task in tables else "test_accuracy")
-        if "AutoNorm, student" in wide:
-            lines += (_on_a_table if task in tables else _on_images)(task, wide)
+        if "AutoNorm, student" not in wide:
+            continue
+        taught, teacher = wide["AutoNorm, student"] - wide["AutoNorm"], wide["Teacher"].mean()
+        if task in tables:
+            lines.append(f"- taught − by itself, {task}: {rmse_said(taught)} (teacher: {teacher:.2f})")
+            lines.append(f"- AutoNorm − FrozenLN, {task}: {rmse_said(wide['AutoNorm'] - wide['FrozenLN'])}")
+        else:
+            same = "the same" if (wide["AutoNorm_DisableSelector"] == wide["FrozenLN"]).all() else "not the same"
+            lines.append(
+                f"- taught − by itself, {task}: {told(over_seeds(100 * taught))} (teacher: {100 * teacher:.1f} %)"
+            )
+            lines.append(f"- AutoNorm_DisableSelector and FrozenLN give {same} accuracy with every seed, {task}")
     return "\n".join(lines)
-
-
-def _on_a_table(task: str, wide: pd.DataFrame) -> list[str]:
-    taught, gap = wide["AutoNorm, student"] - wide["AutoNorm"], wide["AutoNorm"] - wide["FrozenLN"]
-    return [
-        f"- taught − by itself, {task}: {rmse_said(taught)} (teacher: {wide['Teacher'].mean():.2f})",
-        f"- AutoNorm − FrozenLN, {task}: {rmse_said(gap)}",
-    ]
-
-
-def _on_images(task: str, wide: pd.DataFrame) -> list[str]:
-    taught = told(over_seeds(100 * (wide["AutoNorm, student"] - wide["AutoNorm"])))
-    same = (wide["AutoNorm_DisableSelector"] == wide["FrozenLN"]).all()
-    return [
-        f"- taught − by itself, {task}: {taught} (teacher: {100 * wide['Teacher'].mean():.1f} %)",
-        f"- AutoNorm_DisableSelector and FrozenLN give {'the same' if same else 'not the same'} accuracy with every "
-        f"seed, {task}",
-    ]
 
 
 def robustness_said(held: pd.DataFrame) -> pd.DataFrame:
     """The rows of `robustness.against` as a table to read: both gaps as text with their intervals."""
-    table = held.set_index(["task", "kind", "arm"]).rename(columns={"corrupted": "corrupted %"})
+    table = held.set_index(["task", "kind", "arm"]).rename(columns={"corrupted": "corrupted %"}).round(1)
     for name, column in (("corrupted", "accuracy_gap"), ("change", "change_gap")):
-        texts = [gained(over_seeds(gap)) if len(gap) else "–" for gap in table[column]]
-        table[f"{name}, against FrozenLN"] = texts
-    return table.drop(columns=["accuracy_gap", "change_gap"]).round(1)
+        table[f"{name}, against FrozenLN"] = [gained(over_seeds(gap)) if len(gap) else "–" for gap in held[column]]
+    return table.drop(columns=["accuracy_gap", "change_gap"])
 
 
 def guesses_on_choice(weights: pd.DataFrame, controls: pd.DataFrame, held: pd.DataFrame) -> str:
     """The three guesses of notebook 10: what the selectors prefer, what random and fixed blends lose, and whether DyT
     is the more robust. `weights`: `selector_weights` of a trained model; `held`: `robustness.against`. Each may be
     empty."""
-    return numbered([_preferred(weights), _blends(controls), _is_dyt_robust(held)])
+    blends = [f"{row.step} on {row.task}: {told(row)}" for row in controls.itertuples()]
+    lost = f"Points that the blends lose: {'; '.join(blends)}." if blends else "No blend was run."
+    dyt = [
+        f"under {row.kind} its accuracy minus FrozenLN's is {gained(over_seeds(row.accuracy_gap))}, of what corruption "
+        f"changes {gained(over_seeds(row.change_gap))}"
+        for row in held.itertuples()
+        if row.arm == "FrozenDyT"
+    ]
+    robust = f"FrozenDyT: {'; '.join(dyt)}. A model that learned little has little to lose."
+    return numbered([_preferred(weights), lost, robust if dyt else "Corrupted rows were not looked at."])
 
 
 def _preferred(weights: pd.DataFrame) -> str:
     if weights.empty:
         return "No selector was watched."
     last = weights.groupby("block", sort=False).w0.mean()
-    said = [f"{w0:.2f} in block {block}" for block, w0 in last.items()]
-    side = {True: "DyT", False: "LN"}
-    prefers = [side[bool(w0 > 0.5)] for w0 in last]
-    same = f"all prefer {prefers[0]}" if len(set(prefers)) == 1 else "not the same in every layer"
-    return f"The weight of DyT, which started at a half, ended at {listed(said)}: {same} (one run)."
-
-
-def _blends(controls: pd.DataFrame) -> str:
-    said = [f"{row.step} on {row.task}: {told(row)}" for row in controls.itertuples()]
-    return f"Points that the blends lose: {'; '.join(said)}." if said else "No blend was run."
-
-
-def _is_dyt_robust(held: pd.DataFrame) -> str:
-    mine = held[held.arm == "FrozenDyT"]
-    if mine.empty:
-        return "Corrupted rows were not looked at."
-    said = [
-        f"under {row.kind} its accuracy minus FrozenLN's is {gained(over_seeds(row.accuracy_gap))}, of what corruption "
-        f"changes {gained(over_seeds(row.change_gap))}"
-        for row in mine.itertuples()
-    ]
-    return f"FrozenDyT: {'; '.join(said)}. A model that learned little has little to lose."
+    said = listed(f"{w0:.2f} in block {block}" for block, w0 in last.items())
+    prefers = {"DyT" if w0 > 0.5 else "LN" for w0 in last}
+    same = f"all prefer {prefers.pop()}" if len(prefers) == 1 else "not the same in every layer"
+    return f"The weight of DyT, which started at a half, ended at {said}: {same} (one run)."
 
 
 def rivals_said(table: pd.DataFrame) -> str:

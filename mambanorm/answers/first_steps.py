@@ -4,8 +4,6 @@ Every function takes what a cell has measured and returns an `Answer`, a text th
 sentence says more than its numbers: which arm is ahead, and by how much, is read off the frame each time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd
@@ -23,12 +21,6 @@ class Answer(str):
 
     def _repr_markdown_(self) -> str:
         return str(self)
-
-
-def _mean(frame: pd.DataFrame, column: str, **where: object) -> float:
-    for name, value in where.items():
-        frame = frame[frame[name] == value]
-    return float(frame[column].mean())
 
 
 def _points(difference: float) -> str:
@@ -60,17 +52,14 @@ def start_here(runs: pd.DataFrame) -> Answer:
 
 def scaling(table: pd.DataFrame) -> Answer:
     """What `scaling_table` says: a row a way of scaling, columns condition and steps."""
-    said = [f"{how}: condition number {row.condition:,.3g}, {_steps(row.steps)}" for how, row in table.iterrows()]
+    steps = table.steps.map(lambda n: f"{n:.0f} steps" if n == n else "not reached in 2,000 steps")
+    said = [f"{how}: condition number {row.condition:,.3g}, {steps[how]}" for how, row in table.iterrows()]
     fewer = table.steps["raw"] / table.steps["standardised"]
     factor = f"fall by a factor of {fewer:.0f}" if fewer == fewer else "cannot be compared"
     return Answer(
         f"**Steps until 99 % of the way down.** {'; '.join(said)}. From raw to standardised the steps "
         f"{factor}. Each learning rate is 1 over the steepest curvature, so it does not decide."
     )
-
-
-def _steps(steps: float) -> str:
-    return f"{steps:.0f} steps" if steps == steps else "not reached in 2,000 steps"
 
 
 def outlier(table: pd.DataFrame) -> Answer:
@@ -114,7 +103,8 @@ def batch_norm(frame: pd.DataFrame) -> Answer:
     last = frame[frame.epoch == frame.epoch.max()]
     rows, ahead = [], []
     for rate in sorted(last.lr.unique()):
-        none, he, bn = (_mean(last, "train_accuracy", arm=a, lr=rate) for a in ("none", "none, He start", "BN"))
+        means = last[last.lr == rate].groupby("arm").train_accuracy.mean()
+        none, he, bn = (means[arm] for arm in ("none", "none, He start", "BN"))
         ahead.append(bn > none)
         rows.append(
             f"- At learning rate {rate:g}: BN {percent(bn)}, none {percent(none)}, none with He's start {percent(he)}. "
@@ -166,15 +156,12 @@ def parts(frame: pd.DataFrame) -> Answer:
     accuracy of none."""
     rows = []
     for task, runs in frame.groupby("task", sort=False):
-        of = {part: runs[runs.without == part].sort_values("seed").test_accuracy for part in runs.without.unique()}
-        said = [f"{'the whole block' if p == 'nothing' else f'without the {p}'} {_each(a)}" for p, a in of.items()]
+        of = runs.sort_values("seed").groupby("without", sort=False).test_accuracy
+        of = {part: f"{listed(f'{100 * one:.0f}' for one in accuracies)} %" for part, accuracies in of}
+        said = [f"{'the whole block' if p == 'nothing' else f'without the {p}'} {of[p]}" for p in runs.without.unique()]
         rows.append(f"- **{task}** (chance {percent(runs.chance.iloc[0])}): {'; '.join(said)}.")
     seeds = seeds_text([frame.seed.nunique()])
     return Answer(f"Test accuracy of each seed ({frame['scale'].iloc[0]} scale, {seeds}):\n\n" + "\n".join(rows))
-
-
-def _each(accuracies: pd.Series) -> str:
-    return f"{listed(f'{100 * accuracy:.0f}' for accuracy in accuracies)} %"
 
 
 def growth(growths: Mapping[str, float]) -> Answer:

@@ -4,8 +4,6 @@ ends, the frame that the answers of 14 read: one row a treatment and seed: treat
 made), bits (validation, a character; NaN where the run failed).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,7 +36,6 @@ def its_end(run: RunResult) -> str:
     return f"did **not** fail in its {run.steps} steps here"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # the guesses
 
 
@@ -47,18 +44,26 @@ def guesses_on_growth(
 ) -> str:
     """The three guesses of notebook 07: growth without norms before training, after it and with larger weights, and
     whether a norm after the SSM is enough. The first three frames: `inside.residual_growth`; growing: recorded runs."""
-    after = [f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in _none(trained)]
-    first = f"Without norms and untrained, from the first block to the last: {_factor(_none(untrained)[0])}."
+    none = [
+        [row for row in table.itertuples() if row.arm == NONE and row.mode == "train"]
+        for table in (untrained, trained, turned)
+    ]
+    after = "; ".join(f"{_factor(row)} ({row.task}, {row.n_layers} blocks, {row.phase})" for row in none[1])
     deep = grown_said(growing[growing.arm == "None>SSM>None"])
-    second = (
-        f"After training: {'; '.join(after)}. Recorded, eight blocks, powers of ten of the largest token in 8 blocks "
-        f"at the last finite step: {deep}. With larger weights: {_factor(_none(turned)[0])}."
+    one_side = {"before": [], "after": []}
+    for row in turned[turned["mode"] == "train"].itertuples():
+        before, behind = (norm != "None" for norm in row.arm.split("→"))
+        if before != behind:
+            one_side["before" if before else "after"].append(f"{row.arm} {_factor(row)}")
+    said = "; ".join(f"a norm only {place}: {listed(rows)}" for place, rows in one_side.items() if rows)
+    return numbered(
+        [
+            f"Without norms and untrained, from the first block to the last: {_factor(none[0][0])}.",
+            f"After training: {after}. Recorded, eight blocks, powers of ten of the largest token in 8 blocks at the "
+            f"last finite step: {deep}. With larger weights: {_factor(none[2][0])}.",
+            f"With larger weights, from the first block to the last: {said}.",
+        ]
     )
-    return numbered([first, second, _is_after_enough(turned)])
-
-
-def _none(table: pd.DataFrame) -> list:
-    return list(table[(table.arm == NONE) & (table["mode"] == "train")].itertuples())
 
 
 def _factor(row) -> str:
@@ -70,24 +75,6 @@ def _factor(row) -> str:
     return f"median token × {median}, largest × {largest}"
 
 
-def _is_after_enough(turned: pd.DataFrame) -> str:
-    """How the arms with a norm on one side grow when the weights are turned up; train mode."""
-    mine = turned[(turned["mode"] == "train") & (turned.arm != NONE)]
-    one = {place: [r for r in mine.itertuples() if _place(r.arm) == place] for place in ("before", "after")}
-    said = [
-        f"a norm only {place}: {listed(f'{row.arm} {_factor(row)}' for row in rows)}"
-        for place, rows in one.items()
-        if rows
-    ]
-    return f"With larger weights, from the first block to the last: {'; '.join(said)}."
-
-
-def _place(arm: str) -> str:
-    before, after = (norm != "None" for norm in arm.split("→"))
-    return "both" if before and after else "before" if before else "after"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # the answer
 
 
@@ -141,11 +128,7 @@ def grown_said(runs: pd.DataFrame) -> str:
     return ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g)) or "none was recorded"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # 14: what cures
-# ---------------------------------------------------------------------------------------------------------------------
-
-COLUMNS = ("treatment", "seed", "failed", "step", "bits")
 
 
 def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: pd.DataFrame) -> str:
@@ -169,9 +152,7 @@ def guesses_on_cures(where: str, seat: str, largest: float, limit: float, ends: 
 
 def how_they_ended(ends: pd.DataFrame) -> pd.DataFrame:
     """One row a treatment: seeds, failed (how many), fewest steps (made), bits and sd (mean and standard deviation
-    over the seeds that did not fail). ValueError for a frame without these columns."""
-    if missing := [name for name in COLUMNS if name not in ends.columns]:
-        raise ValueError(f"ends lacks the columns {', '.join(missing)}: it needs {', '.join(COLUMNS)}")
+    over the seeds that did not fail)."""
     by = ends.groupby("treatment", sort=False)
     facts = dict(seeds=by.seed.nunique(), failed=by.failed.sum(), bits=by.bits.mean())
     return pd.DataFrame(facts | {"sd": by.bits.std(), "fewest steps": by.step.min()})
@@ -183,7 +164,11 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
     unigram: bits a character of a model that knows only how common each is.
     """
     table = how_they_ended(ends)
-    lines = [f"- **{name}**: {_ended(row)}." for name, row in table.iterrows()]
+    lines = []
+    for name, row in table.iterrows():
+        left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
+        how = f"fail, the first after {row['fewest steps']:.0f} steps{left}" if row.failed else f"fail, {_bits(row)}"
+        lines.append(f"- **{name}**: {row.failed:.0f} of {row.seeds:.0f} {how}.")
     well = table[table.failed == 0]
     idle = list(well.index[well.bits >= unigram])
     shares = f"the {unigram:.2f} bits of a model that knows only how common each character is"
@@ -192,13 +177,6 @@ def what_cures(ends: pd.DataFrame, scale: str, unigram: float) -> str:
         told = f"- What stays finite in every seed gets below {shares}: {listed(well.index)}."
     head = f"**Answer** ({scale} scale, {seeds_text(table.seeds)}; validation bits a character, mean ± sd)."
     return "\n".join([head, "", *lines, told])
-
-
-def _ended(row: pd.Series) -> str:
-    if row.failed:
-        left = "" if row.failed == row.seeds else f"; the others reach {_bits(row)}"
-        return f"{row.failed:.0f} of {row.seeds:.0f} fail, the first after {row['fewest steps']:.0f} steps{left}"
-    return f"0 of {row.seeds:.0f} fail, {_bits(row)}"
 
 
 def _bits(row: pd.Series) -> str:

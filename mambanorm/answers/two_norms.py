@@ -1,24 +1,13 @@
 """Notebooks 05, 06 and 08: two norms. The pair that two steps choose, Table 2's step taken apart, and the proposal
 against the original."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from mambanorm.answers.words import answer, clearly, gained, label, numbered
-from mambanorm.study.tables import (
-    interval_says,
-    markdown_table,
-    mean_sd,
-    pairs_only,
-    points,
-    sketch_note,
-    summarize,
-)
+from mambanorm.study.tables import interval_says, markdown_table, mean_sd, pairs_only, sketch_note, summarize
 
-COMPARED = {"same type": "one type at both sites", "original": "the original"}
 BETTER = {"clearly above zero": "the fixed N₁", "clearly below zero": "NormVary"}
 MAMBA = "RMSN>SSM>None"
 
@@ -29,34 +18,22 @@ def which_pair(both: pd.DataFrame, read: pd.DataFrame, pairs: pd.DataFrame, curs
     lines = []
     for task, here in read.groupby("task", sort=False):
         mine, gaps = here.set_index("way"), pairs[pairs.task == task].set_index("b")
-        lines += [_chosen(task, mine, gaps, curse[curse.task == task]), _adaptive(mine, gaps)]
+        two, cheating, normvary = (mine.loc[way] for way in ("two steps", "cheating", "NormVary"))
+        type_, original = (f"{gained(gaps.loc[mine.arm[way]])} against" for way in ("same type", "original"))
+        lost = curse[curse.task == task].points_lost.mean()
+        luck = f"{lost:.1f} points" if lost == lost else "not known from one seed"
+        lines.append(
+            f"- **{task}**: the two steps choose {label(two.arm)}, {mean_sd(two)} on test, rank {two['rank']} of 36; "
+            f"{type_} one type at both sites ({label(mine.arm['same type'])}) and {original} the original "
+            f"({label(mine.arm['original'])}). Best on test, chosen on test: {label(cheating.arm)}, "
+            f"{mean_sd(cheating)}. What the best arm of one seed loses on the others: {luck}."
+        )
+        lines.append(
+            f"- The paper's own second step, {label(normvary.arm)}, has {mean_sd(normvary)}; the fixed N₁ minus "
+            f"NormVary: {gained(gaps.loc[normvary.arm])}; better: {_better(gaps.loc[normvary.arm])}."
+        )
     paper = "\nThe paper: N₂ = GN on sequences (§4.4), with NormVary before it (§4.5)."
     return answer(both, "mean ± sd, differences with 95 % t-interval", [*lines, paper])
-
-
-def _chosen(task: str, mine: pd.DataFrame, gaps: pd.DataFrame, curse: pd.DataFrame) -> str:
-    two, cheating = mine.loc["two steps"], mine.loc["cheating"]
-    against = " and ".join(_against(mine.arm[way], name, gaps) for way, name in COMPARED.items())
-    lost = curse.points_lost.mean()
-    luck = f"{lost:.1f} points" if lost == lost else "not known from one seed"
-    return (
-        f"- **{task}**: the two steps choose {label(two.arm)}, {mean_sd(two)} on test, rank {two['rank']} of 36; "
-        f"{against}. Best on test, chosen on test: {label(cheating.arm)}, {mean_sd(cheating)}. What the best arm of "
-        f"one seed loses on the others: {luck}."
-    )
-
-
-def _against(arm: str, name: str, gaps: pd.DataFrame) -> str:
-    return f"{gained(gaps.loc[arm])} against {name} ({label(arm)})"
-
-
-def _adaptive(mine: pd.DataFrame, gaps: pd.DataFrame) -> str:
-    normvary = mine.loc["NormVary"]
-    gap = gaps.loc[normvary.arm]
-    return (
-        f"- The paper's own second step, {label(normvary.arm)}, has {mean_sd(normvary)}; the fixed N₁ minus NormVary: "
-        f"{gained(gap)}; better: {_better(gap)}."
-    )
 
 
 def _better(gap) -> str:
@@ -73,7 +50,7 @@ def search_or_normvary(read: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
         rows[gap.task] = {
             "fixed N₁ → chosen N₂": f"{gap.a}, {mean_sd(mine.loc['two steps'])}",
             "NormVary → chosen N₂": f"{gap.b}, {mean_sd(mine.loc['NormVary'])}",
-            "difference": points(gap.difference, gap.low, gap.high),
+            "difference": gained(gap),
             "seeds": gap.n,
             "better": _better(gap),
         }
@@ -86,32 +63,22 @@ def guesses_on_pairs(runs: pd.DataFrame) -> str:
     texts = []
     for task, here in pairs_only(runs).groupby("task", sort=False):
         means = summarize(here, ["n1", "n2", "arm"]).set_index("arm")
-        texts.append(f"**{task}**\n\n{numbered([_sites(means), _diagonal(means), _rank(means)])}")
+        n1, n2 = (100 * means.groupby(site)["mean"].mean().std() for site in ("n1", "n2"))
+        more = "columns (N₂)" if n2 > n1 else "rows (N₁)"
+        best, ranks = means["mean"].idxmax(), means["mean"].rank(ascending=False, method="min")
+        on = "on" if means.n1[best] == means.n2[best] else "off"
+        rank = f"has rank {ranks[MAMBA]:.0f} of {len(means)}" if MAMBA in ranks else "was not run"
+        lines = [
+            f"The {more} differ more. The sd of the columns' means is {n2:.1f} points, that of the rows' means "
+            f"{n1:.1f}.",
+            f"The best cell, {label(best)}, lies {on} the diagonal.",
+            f"{label(MAMBA)} {rank}.",
+        ]
+        texts.append(f"**{task}**\n\n{numbered(lines)}")
     return "\n\n".join(texts)
 
 
-def _sites(means: pd.DataFrame) -> str:
-    n1, n2 = (100 * means.groupby(site)["mean"].mean().std() for site in ("n1", "n2"))
-    more = "columns (N₂)" if n2 > n1 else "rows (N₁)"
-    return f"The {more} differ more. The sd of the columns' means is {n2:.1f} points, that of the rows' means {n1:.1f}."
-
-
-def _diagonal(means: pd.DataFrame) -> str:
-    best = means["mean"].idxmax()
-    on = "on" if means.n1[best] == means.n2[best] else "off"
-    return f"The best cell, {label(best)}, lies {on} the diagonal."
-
-
-def _rank(means: pd.DataFrame) -> str:
-    if MAMBA not in means.index:
-        return f"{label(MAMBA)} was not run."
-    rank = means["mean"].rank(ascending=False, method="min")[MAMBA]
-    return f"{label(MAMBA)} has rank {rank:.0f} of {len(means)}."
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # 06: what does N1 bring, N2, mixing, learning?
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def learned_norm(
@@ -128,7 +95,9 @@ def learned_norm(
     against RMSN→N2, for every N2. `moved`: `diagnostics.mixture_moves`. `printed`: the paper's gain on ListOps, in
     points.
     """
-    lines = [markdown_table(steps_table(steps))]
+    worded = steps.assign(points=[gained(row) for row in steps.itertuples()])
+    table = worded.pivot(index="step", columns="task", values="points").reindex(list(dict.fromkeys(steps.step)))
+    lines = [markdown_table(table.fillna("not run"))]
     for task, here in steps.groupby("task", sort=False):
         original, equal = (_above(table[table.task == task]) for table in against)
         lines.append(
@@ -139,54 +108,27 @@ def learned_norm(
     return answer(runs, "95 % t-intervals, not corrected for several comparisons", lines, "\n\n")
 
 
-def steps_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a step, one column a task, each cell in words; "not run" where a task lacks an arm of the step."""
-    worded = steps.assign(points=[gained(row) for row in steps.itertuples()])
-    order = list(dict.fromkeys(steps.step))
-    return worded.pivot(index="step", columns="task", values="points").reindex(order).fillna("not run")
-
-
 def _what_each_brings(task: str, here: pd.DataFrame, moved: pd.DataFrame) -> str:
     row = here.set_index("step")
+    n1, n2 = row.difference["N1 alone"], row.difference["N2 alone"]
+    verb = "costs" if max(n1, n2) < 0 else "brings"
+    order = "as much as" if n1 == n2 else "more than" if (n2 > n1) == (verb == "brings") else "less than"
+    points = f"({n2:+.1f} and {n1:+.1f} points)".replace("-", "−")
     far = (
         f"The weights moved by at most {moved.largest.max():.3f} from 0.2 (possible: about {moved.reach.max():.3f})."
         if len(moved)
         else "How far the weights moved is not known here: no run of NormVary→GN is stored."
     )
     return (
-        f"- **{task}**: {_compared(row.difference['N1 alone'], row.difference['N2 alone'])}. {sketch_note(row.n)}"
+        f"- **{task}**: N2 alone {verb} {order} N1 alone {points}. {sketch_note(row.n)}"
         f"What NormVary adds to GN: {clearly(row.loc['N1 after N2'])}. What learning its weights adds: "
         f"{clearly(row.loc['by learning'])}. {far}"
     )
 
 
-def _compared(n1: float, n2: float) -> str:
-    """N2's effect beside N1's, in points. Where both are below zero, each costs something."""
-    verb = "costs" if max(n1, n2) < 0 else "brings"
-    order = "as much as" if n1 == n2 else "more than" if (n2 > n1) == (verb == "brings") else "less than"
-    return f"N2 alone {verb} {order} N1 alone ({n2:+.1f} and {n1:+.1f} points)".replace("-", "−")
-
-
 def _above(table: pd.DataFrame) -> str:
     """In how many rows the interval lies above zero."""
     return "one seed cannot tell" if table.low.isna().all() else f"{(table.low > 0).sum()} of {len(table)}"
-
-
-def guesses_on_learning(steps: pd.DataFrame, moved: pd.DataFrame) -> str:
-    """The three guesses of notebook 06: how far the weights move, whose gain it is, what is lost without learning."""
-    far = [f"{here.largest.max():.3f} on {task}" for task, here in moved.groupby("task", sort=False)]
-    weights = f"The weights move by at most {' and '.join(far)}." if far else "No run of NormVary→GN is stored here."
-    tables = {task: here.set_index("step") for task, here in steps.groupby("task", sort=False)}
-    return numbered([weights, _each(tables, _share), _each(tables, _lost)])
-
-
-def _each(tables: dict[str, pd.DataFrame], sentence: Callable[[pd.DataFrame], str]) -> str:
-    return " ".join(f"On {task} {sentence(row)}" for task, row in tables.items())
-
-
-def _share(row: pd.DataFrame) -> str:
-    both, n1, n2, after = (gained(row.loc[step]) for step in ("both", "N1 alone", "N2 alone", "N1 after N2"))
-    return f"both steps bring {both}. N1 alone brings {n1}, N2 alone {n2}. Once N2 is there, N1 adds {after}."
 
 
 LOST = {
@@ -197,14 +139,22 @@ LOST = {
 }
 
 
-def _lost(row: pd.DataFrame) -> str:
-    learning = row.loc["by learning"]
-    return f"learning the weights brings {gained(learning)}. {LOST[clearly(learning)]}"
+def guesses_on_learning(steps: pd.DataFrame, moved: pd.DataFrame) -> str:
+    """The three guesses of notebook 06: how far the weights move, whose gain it is, what is lost without learning."""
+    far = [f"{here.largest.max():.3f} on {task}" for task, here in moved.groupby("task", sort=False)]
+    weights = f"The weights move by at most {' and '.join(far)}." if far else "No run of NormVary→GN is stored here."
+    shares, losses = [], []
+    for task, here in steps.groupby("task", sort=False):
+        row = here.set_index("step")
+        both, n1, n2, after = (gained(row.loc[step]) for step in ("both", "N1 alone", "N2 alone", "N1 after N2"))
+        shares.append(f"On {task} both steps bring {both}. N1 alone brings {n1}, N2 alone {n2}.")
+        shares.append(f"Once N2 is there, N1 adds {after}.")
+        learning = row.loc["by learning"]
+        losses.append(f"On {task} learning the weights brings {gained(learning)}. {LOST[clearly(learning)]}")
+    return numbered([weights, " ".join(shares), " ".join(losses)])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # 08: which of the proposal's two norms brings the gain?
-# ---------------------------------------------------------------------------------------------------------------------
 
 PROPOSED = ("NormVary→GN", "NormVary→LN")
 SINGLE = {"GN alone": "GN after the SSM", "LN alone": "LN after the SSM", "NormVary alone": "NormVary before it"}
@@ -217,46 +167,23 @@ def proposal_or_original(runs: pd.DataFrame, steps: pd.DataFrame, *, printed: pd
     `steps`: `tables.paired_steps` of Table 2's step taken apart. `printed`: the paper's gain by task, in points.
     `not_run`: tasks of Table 2 that were not trained.
     """
-    lines = [_task_line(task, here.set_index("step")) for task, here in steps.groupby("task", sort=False)]
+    lines = []
+    for task, here in steps.groupby("task", sort=False):
+        row = here.set_index("step")
+        against = _said(row, dict(zip(PROPOSED, PROPOSED, strict=True))) or "no proposal was run"
+        whose = _said(row, dict(zip(SINGLE, SINGLE, strict=True)) | ADDED)
+        text = f"- **{task}**, against the original: {against}. Whose gain is it? {whose}. {sketch_note(row.n)}"
+        lines.append(text.rstrip())
     theirs = ", ".join(f"{task} {points:+.1f}" for task, points in printed.items())
     lines.append(f"- Of Table 2 not run: {', '.join(not_run) or 'nothing'}. The paper, in points: {theirs}.")
     lines.append("- Notebook 12 has the verdict on the proposal (H8), at the same learning rates.")
     return answer(runs, "95 % t-intervals", lines)
 
 
-def _task_line(task: str, row: pd.DataFrame) -> str:
-    against = _said(row, {step: f"{step} brings" for step in PROPOSED})
-    whose = _said(row, {step: f"{step} brings" for step in SINGLE} | {step: f"{ADDED[step]} brings" for step in ADDED})
-    text = f"- **{task}**, against the original: {against or 'no proposal was run'}. Whose gain is it? {whose}."
-    return f"{text} {sketch_note(row.n)}".rstrip()
-
-
-def _said(row: pd.DataFrame, heads: dict[str, str]) -> str:
-    """Each of these steps that was run: head, gain, and whether it is clear."""
-    there = [(head, row.loc[step]) for step, head in heads.items() if step in row.index]
-    return ". ".join(f"{head} {gained(found)}: {clearly(found)}" for head, found in there)
-
-
-def guesses_on_steps(steps: pd.DataFrame, beyond: pd.DataFrame) -> str:
-    """The three guesses of notebook 08, task by task: which single step brings more, whether the gains add up, and what
-    LN does. `beyond`: `contrasts.difference_of_differences` of `contrasts.interaction`."""
-    texts = []
-    for task, here in steps.groupby("task", sort=False):
-        row, more = here.set_index("step"), beyond[beyond.task == task].set_index("step")
-        layer_norm = (
-            _said(row, {"LN alone": "LN alone brings", "NormVary→LN": "NormVary→LN brings"}) or "LN was not run"
-        )
-        texts.append(f"**{task}**\n\n{numbered([_single(row), _sum(more), f'{layer_norm}.'])}")
-    return "\n\n".join(texts)
-
-
-def _single(row: pd.DataFrame) -> str:
-    there = row.loc[[step for step in ("GN alone", "NormVary alone") if step in row.index]]
-    told = ", ".join(f"{step} {gained(found)}" for step, found in there.iterrows())
-    if len(there) < 2:
-        return f"One of the two steps was not run: {told or 'nor was the other'}."
-    verb = "costs less" if there.difference.max() < 0 else "brings more"
-    return f"{SINGLE[there.difference.idxmax()]} {verb}: {told}."
+def _said(row: pd.DataFrame, names: dict[str, str]) -> str:
+    """Each of these steps that was run: its name, gain, and whether it is clear."""
+    there = [(name, row.loc[step]) for step, name in names.items() if step in row.index]
+    return ". ".join(f"{name} brings {gained(found)}: {clearly(found)}" for name, found in there)
 
 
 SUM = {
@@ -267,8 +194,24 @@ SUM = {
 }
 
 
-def _sum(more: pd.DataFrame) -> str:
-    if "GN" not in more.index:
-        return "The four arms that this needs were not all run."
-    row = more.loc["GN"]
-    return f"Both steps together minus the sum of the two is {gained(row)}: {SUM[clearly(row)]}."
+def guesses_on_steps(steps: pd.DataFrame, beyond: pd.DataFrame) -> str:
+    """The three guesses of notebook 08, task by task: which single step brings more, whether the gains add up, and what
+    LN does. `beyond`: `contrasts.difference_of_differences` of `contrasts.interaction`."""
+    texts = []
+    for task, here in steps.groupby("task", sort=False):
+        row, more = here.set_index("step"), beyond[(beyond.task == task) & (beyond.step == "GN")]
+        added = "The four arms that this needs were not all run."
+        for gap in more.itertuples():
+            added = f"Both steps together minus the sum of the two is {gained(gap)}: {SUM[clearly(gap)]}."
+        layer_norm = _said(row, {name: name for name in ("LN alone", "NormVary→LN")}) or "LN was not run"
+        texts.append(f"**{task}**\n\n{numbered([_single(row), added, f'{layer_norm}.'])}")
+    return "\n\n".join(texts)
+
+
+def _single(row: pd.DataFrame) -> str:
+    there = row.loc[[step for step in ("GN alone", "NormVary alone") if step in row.index]]
+    told = ", ".join(f"{step} {gained(found)}" for step, found in there.iterrows())
+    if len(there) < 2:
+        return f"One of the two steps was not run: {told or 'nor was the other'}."
+    verb = "costs less" if there.difference.max() < 0 else "brings more"
+    return f"{SINGLE[there.difference.idxmax()]} {verb}: {told}."

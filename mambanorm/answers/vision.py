@@ -1,7 +1,5 @@
 """Notebook 09: the same norms on images. Which pair leads, before or after, LN or GN, and what the proposal brings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd
@@ -23,41 +21,21 @@ def does_it_hold(runs: pd.DataFrame, grid: pd.DataFrame, steps: pd.DataFrame) ->
     lines = []
     for task, here in runs.groupby("task", sort=False):
         table, moves = grid[grid.task == task], steps[steps.task == task].set_index("step")
-        lines += [_best(task, table), _place(here), _after(table), _proposal(moves)]
+        means = summarize(table).set_index("arm")
+        best = means["mean"].idxmax()
+        order = ", ".join(f"{n2} {mean:.1f} %" for n2, mean in by_n2(table).mean().sort_values(ascending=False).items())
+        said = {step: f"{gained(row)}, {clearly(row)}" for step, row in moves.iterrows()}
+        of_task = (
+            f"- **{task}**: no norm {mean_sd(means.loc[NONE])}, the original LN→LN {mean_sd(means.loc[ORIGINAL])}; the "
+            f"best pair of the grid is {label(best)} with {mean_sd(means.loc[best])}.",
+            f"- **The place**: after is ahead of before for {place_counts(here)}. {sketch_note([here.seed.nunique()])}",
+            f"- **The norm after the SSM**, mean over the four others before it: {order}. LN, the paper's choice, "
+            f"minus GN: {_ln_minus_gn(table)}. {sketch_note([table.seed.nunique()])}",
+            f"- **The proposal**, NormVary→LN against LN→LN: {said['proposal']}. Mixing gives {said['by mixing']}. "
+            f"Learning the mixture gives {said['by learning']}. {sketch_note(moves.n)}",
+        )
+        lines += map(str.rstrip, of_task)
     return answer(runs, "mean ± sd, differences with 95 % t-interval", [*lines, LAST])
-
-
-def _best(task: str, grid: pd.DataFrame) -> str:
-    means = summarize(grid).set_index("arm")
-    best = means["mean"].idxmax()
-    return (
-        f"- **{task}**: no norm {mean_sd(means.loc[NONE])}, the original LN→LN {mean_sd(means.loc[ORIGINAL])}; the "
-        f"best pair of the grid is {label(best)} with {mean_sd(means.loc[best])}."
-    )
-
-
-def _place(here: pd.DataFrame) -> str:
-    text = f"- **The place**: after is ahead of before for {place_counts(here)}."
-    return f"{text} {sketch_note([here.seed.nunique()])}".rstrip()
-
-
-def _after(grid: pd.DataFrame) -> str:
-    means = by_n2(grid).mean().sort_values(ascending=False)
-    order = ", ".join(f"{n2} {mean:.1f} %" for n2, mean in means.items())
-    text = (
-        f"- **The norm after the SSM**, mean over the four others before it: {order}. LN, the paper's choice, minus "
-        f"GN: {_ln_minus_gn(grid)}."
-    )
-    return f"{text} {sketch_note([grid.seed.nunique()])}".rstrip()
-
-
-def _proposal(moves: pd.DataFrame) -> str:
-    said = {step: f"{gained(row)}, {clearly(row)}" for step, row in moves.iterrows()}
-    text = (
-        f"- **The proposal**, NormVary→LN against LN→LN: {said['proposal']}. Mixing gives {said['by mixing']}. "
-        f"Learning the mixture gives {said['by learning']}."
-    )
-    return f"{text} {sketch_note(moves.n)}".rstrip()
 
 
 def place_counts(frame: pd.DataFrame) -> str:

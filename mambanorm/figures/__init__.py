@@ -4,10 +4,9 @@
     comparisons.py   Figure 8, the 6×6 grid, Table 2, differences with their intervals, effects over the budget
     curves.py        lines over steps, rates and severities: training, corruption, what the advice measured
     lessons.py       from mambanorm.lessons: descent, invariances, batch norm, memory, a block without a part
-    diagnostics.py   Figures 9 and 10: from diagnostics arrays;   weights.py: Appendix B, NormVary's mixture
+    diagnostics.py   Figures 9 and 10, Appendix B, NormVary's mixture: from diagnostics arrays
     clinic.py        what one batch shows of a model, the steps before a failure, and what cures it
-    diagrams.py      Figures 2, 3, 4 and the cross-scan: from the registry, the arm notation and the scan's order
-    sheet.py         the norms on one A4 page, from the registry, to print
+    diagrams.py      Figures 2, 3, 4, the cross-scan, the norms on one A4 page: from the registry and the arm notation
     verdicts.py      every claim with its verdict, the comparisons of one claim: from mambanorm.claims
     explorers.py     the pictures of the explorers (mambanorm/widgets/)
     colours.py       how norms and arms are told apart;   style.py: sizes, captions, how a figure shows itself
@@ -26,11 +25,9 @@ PLACES, __getattr__, __dir__ = names_of(
         "curves": "fig_curves fig_ladder fig_latency fig_mistakes fig_over fig_robustness",
         "lessons": "example_batch fig_batch_norm fig_costs fig_descent fig_effect fig_invariances fig_memory "
         "fig_memory_of_delta fig_parts fig_rows fig_selector fig_sites",
-        "diagnostics": "fig_outputs fig_singular_values fig_token_norms",
-        "weights": "fig_mixture fig_mixture_view fig_part_norms",
+        "diagnostics": "fig_mixture fig_outputs fig_part_norms fig_singular_values fig_token_norms",
         "clinic": "fig_clinic fig_cures fig_failure",
-        "diagrams": "fig_axes fig_block fig_cross_scan fig_patterns",
-        "sheet": "fig_sheet save_sheet",
+        "diagrams": "fig_axes fig_block fig_cross_scan fig_patterns fig_sheet save_sheet",
         "verdicts": "fig_claim fig_verdicts",
         "explorers": "fig_arm_view fig_cell_view fig_norm_view fig_scan_view",
         "colours": "PALETTE norm_colour",

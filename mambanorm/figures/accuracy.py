@@ -6,8 +6,6 @@ means, thin lines ± one standard deviation. Diamonds are the runs of `fresh`, a
 not the level, is comparable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -225,12 +223,9 @@ def partners(n2: str, norms: Sequence[str] = NORM_CHOICES) -> list[str]:
 
 
 def best_combination(frame: pd.DataFrame, task: str, n2: str, norms: Sequence[str] = NORM_CHOICES) -> str | None:
-    """The combination before N2 chosen on validation, on the select seeds where there are any; None if none was run."""
-    selects = frame[frame.role == "select"] if "role" in frame else frame.iloc[:0]
-    for runs in (selects, frame):
-        if ((runs.task == task) & runs.arm.isin(partners(n2, norms))).any():
-            return choose(runs, task, partners(n2, norms))
-    return None
+    """The combination before N2 chosen on validation; None if none was run."""
+    run = ((frame.task == task) & frame.arm.isin(partners(n2, norms))).any()
+    return choose(frame, task, partners(n2, norms)) if run else None
 
 
 @styled
@@ -239,16 +234,14 @@ def fig_single_vs_best(
 ) -> Figure:
     """Figure 7: for each N2, the type N2→N2 against the best combination, chosen on validation, shown on test."""
     runs = scored(frame, [arm for n2 in norms for arm in (f"{n2}>SSM>{n2}", *partners(n2, norms))])
-    tested = "role" in runs and (runs.role == "test").any()
-    shown = runs[runs.role == "test"] if tested else runs
     own = own_of(fresh, runs)
-    fig, panels, _ = task_panels(shown)
+    fig, panels, _ = task_panels(runs)
     looks = {"single": dict(alpha=0.4), "best": dict(alpha=0.9, hatch="///")}
     for task, ax in panels.items():
         best = {n2: best_combination(runs, task, n2, norms) for n2 in norms}
         at = {f"{n2}>SSM>{n2}": (n2, "single") for n2 in norms}
         at |= {arm: (n2, "best") for n2, arm in best.items() if arm}
-        here = shown[shown.task == task]
+        here = runs[runs.task == task]
         bars(ax, here, own[own.task == task], at, looks)
         for x, arm in enumerate(best.values()):
             if (highest := here.percent[here.arm == arm].max()) > 0:
@@ -262,7 +255,7 @@ def fig_single_vs_best(
     numbers = ", ".join(f"{short(arm)} {value:.1f} %" for arm, value in FIGURE_7[kind].items())
     paper = f"paper, {MAIN_TASKS[kind]}: {numbers} ({PATTERN_ONLY})"
     notes = ("N₁ chosen on validation, shown on test", own_runs(fresh), "dotted: chance", paper)
-    return finish(fig, "One type, or the best pair?", describe_frame(shown), *notes)
+    return finish(fig, "One type, or the best pair?", describe_frame(runs), *notes)
 
 
 @styled

@@ -1,7 +1,5 @@
 """Figures of the clinic: what one batch shows of a model, and the steps before a failure."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -123,12 +121,9 @@ LOOKS = ((COMBINATION, "-"), (BEST, "--"), (INK, ":"), (GREY, "-."))
 def fig_cures(curves: pd.DataFrame, ends: pd.DataFrame, title: str, *caption: str) -> Figure:
     """One panel a treatment, a line a seed, a cross where a run was no longer finite.
 
-    curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed. ValueError for
-    frames without rows.
+    curves: treatment, seed, step, bits, up to the last finite step. ends: treatment, seed, failed.
     """
     treatments = list(dict.fromkeys(ends.treatment))
-    if not treatments:
-        raise ValueError("ends has no rows: nothing was trained")
     rows = math.ceil(len(treatments) / COLUMNS)
     columns = math.ceil(len(treatments) / rows)
     fig, axes = panel_grid(len(treatments), columns, row=2.7, more=0.6, sharex=True, sharey=True)

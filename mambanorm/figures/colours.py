@@ -4,8 +4,6 @@ The colours of the paper's norms are those of Okabe & Ito 2008, which colour-bli
 no arm is told by colour alone: shape, dash or hatch says it as well.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ among all others.
 `fresh` is a run frame of the reader's own runs, as of `mambanorm.replicate`.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -36,8 +34,7 @@ from mambanorm.figures.style import (
 )
 from mambanorm.figures.verdicts import STATES, WORDS, spelled
 from mambanorm.study.contrasts import site_gains
-from mambanorm.study.paper import PATTERN_ONLY, paper_values
-from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, describe_frame, seeds_text, summarize
+from mambanorm.study.tables import by_seed, check_frame, describe_frame, seeds_text, summarize
 
 
 @styled
@@ -85,7 +82,13 @@ def fig_grid(
     own = own_of(fresh, runs)
     own = own[own.task == task].groupby("arm").percent.mean()
     table = summarize(runs, ["n1", "n2", "arm"])
-    table["words"] = [_cell_words(row, own.get(row["arm"])) for _, row in table.iterrows()]
+    table["words"] = [
+        f"◇ {own.get(row['arm'], 0):.1f}\n" * (row["arm"] in own)
+        + rf"$\mathbf{{{100 * row['mean']:.1f}}}$"
+        + (f"\n± {100 * row.sd:.1f}" if row.n > 1 else "\n1 seed")
+        + f"\n{row.diverged} of {row.n} diverged" * bool(row.diverged)
+        for _, row in table.iterrows()
+    ]
     means, words = (
         table.pivot(index="n1", columns="n2", values=name).reindex(index=norms, columns=norms)
         for name in ("mean", "words")
@@ -113,43 +116,31 @@ def fig_grid(
     return finish(fig, f"Every pair on {task}", describe_frame(runs), own_runs(fresh), marks, blank)
 
 
-def _cell_words(row: pd.Series, own: float | None) -> str:
-    """The mean of fresh runs, mean and sd of the recorded ones, and how many of the seeds diverged."""
-    lines = [] if own is None else [f"◇ {own:.1f}"]
-    lines += [rf"$\mathbf{{{100 * row['mean']:.1f}}}$", f"± {100 * row.sd:.1f}" if row.n > 1 else "1 seed"]
-    return "\n".join(lines + [f"{row.diverged} of {row.n} diverged"] * bool(row.diverged))
-
-
 @styled
 def fig_validation(
     frame: pd.DataFrame, n1s: Sequence[str] = ("RMSN", "NormVary"), *, fresh: pd.DataFrame | None = None
 ) -> Figure:
     """Table 2 taken apart: accuracy against N2, a line for each N1. Parallel lines mean that the effect of one norm
-    does not depend on the other. Crosses: what the paper prints for the task of the same name."""
+    does not depend on the other."""
     n2s = [n2 for n2 in ("None", "GN", "LN") if frame.arm.str.endswith(f">{n2}").any()]
     runs = scored(frame, [f"{n1}>SSM>{n2}" for n1 in n1s for n2 in n2s])
     own = own_of(fresh, runs)
     fig, panels, _ = task_panels(runs, chance=False)
     at = lambda names, shift: [n2s.index(name) + shift for name in names]  # noqa: E731
-    printed = paper_values("sequence").query("source == 'Table 2'")
-    printed = printed.assign(n1=printed.arm.str.split(">").str[0], n2=printed.arm.str.split(">").str[-1])
     for task, ax in panels.items():
         for n1, side in zip(n1s, jitter(len(n1s), 0.24), strict=True):
-            mine, ours, theirs = (
-                some[(some.task == name) & (some.n1 == n1) & some.n2.isin(n2s)]
-                for some, name in ((runs, task), (own, task), (printed, SAME_TASK.get(task)))
+            mine, ours = (
+                some[(some.task == task) & (some.n1 == n1) & some.n2.isin(n2s)].sort_values(["arm", "seed"])
+                for some in (runs, own)
             )
             means, colour = mine.groupby("n2").percent.mean().reindex(n2s).dropna(), norm_colour(n1)
             line = n1_dot(n1) | dict(linestyle="-" if n1 == n1s[0] else "--", markeredgecolor=colour)
             ax.plot(at(means.index, side / 2), means, label=n1, zorder=3, **line)
-            mine = mine.sort_values(["arm", "seed"])
             ax.plot(at(mine.n2, side / 2), mine.percent, "o", **SEEDS | dict(color=colour))
             ax.plot(at(ours.n2, side), ours.percent, **own_run(colour))
-            ax.plot(at(theirs.n2, 0), 100 * theirs.accuracy, "x", markersize=7, color=colour)
         norm_ticks(ax, n2s, "N₂, the norm after the SSM")
     next(iter(panels.values())).legend(title="N₁, before the SSM", loc="best", title_fontsize=8.5)
-    crosses = f"crosses: the paper's Table 2, {PATTERN_ONLY}" * any(task in SAME_TASK for task in panels)
-    notes = ("small dots: seeds", own_runs(fresh), crosses)
+    notes = ("small dots: seeds", own_runs(fresh))
     return finish(fig, "Whose gain is it: N₁'s or N₂'s?", describe_frame(runs, "means and seeds"), *notes)
 
 
@@ -246,7 +237,7 @@ def fig_site_gains(table: pd.DataFrame, caption: str = "", *, fresh: pd.DataFram
 def fig_budget(table: pd.DataFrame, caption: str = "") -> Figure:
     """A panel for each claim and task: the effect and its bounds over the steps (`claims.over_budget`), or over the
     settings where all have the same steps (`over_size`). A dot has the colour of its comparison's state; the verdict's
-    word stands below."""
+    word stands below. ValueError for a table without rows."""
     if table.empty:
         raise ValueError("the table has no rows: none of these claims has been run over the budget")
     panels = [panel for _, panel in table.groupby(["claim", "task"], sort=False)]

@@ -1,7 +1,5 @@
 """Lines over steps, learning rates, and severities; nothing here trains."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 
@@ -22,8 +20,6 @@ def fig_curves(curves: dict[str, pd.DataFrame], caption: str = "") -> Figure:
     """Training loss and validation accuracy against steps, one line a label (an arm, as a rule); a cross marks where a
     run ended non-finite, and losses are cut at 1.5 times the highest first one. `curves` holds StoredRun.curves;
     `caption` says scale and seeds (describe_frame)."""
-    if not curves:
-        raise ValueError("there are no curves to draw: give at least one label → curves")
     fig, ((left, right),) = new_figure(1, 2, height=3.8)
     ceiling = 1.5 * np.nanmax([curve.train_loss.iloc[0] for curve in curves.values()])
     for label, style in arm_styles(list(curves)).items():

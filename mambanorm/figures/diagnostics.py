@@ -1,11 +1,10 @@
-"""Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10).
+"""Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10), weights by depth (Appendix B), and what
+NormVary mixes.
 
 The inputs are `diagnostics.token_norms` frames and `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption`
 says scale and seeds (`tables.describe_frame`), which the arrays do not hold. Without it the caption says "1 seed: a
 sketch". Depth counts blocks from 1. Norms and singular values have no unit: their axes are in arbitrary units (a.u.).
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 
@@ -16,9 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm.basics.errors import unknown
-from mambanorm.diagnostics import norm_quantiles
-from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS
+from mambanorm.diagnostics import BLOCK_PARTS, norm_quantiles
+from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styles, norm_colour, norm_marker
 from mambanorm.figures.style import ONE_RUN, finish, log_axis, new_figure, seeds_of, short, some_of, styled, whole_ticks
+from mambanorm.norms.normvary import NormVary
 from mambanorm.study.tables import check_frame
 
 PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
@@ -66,11 +66,9 @@ def fig_outputs(frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarra
     """Figure 9 at the end of training: log10 of the largest token's ‖y‖₂ after each block, as the run's last finite
     step saw it in train mode; a column an arm, a line a run, red where it ended non-finite.
 
-    Input: rows of a run frame, and by run id `ring_outputs` (R, layers). ValueError if no run has kept them.
+    Input: rows of a run frame, and by run id `ring_outputs` (R, layers).
     """
     frame = frame[[("ring_outputs" in inside.get(run_id, ())) for run_id in frame.run_id]]
-    if frame.empty:
-        raise ValueError("none of these runs has kept what its blocks gave: see mambanorm.claims.trained_inside")
     arms = list(dict.fromkeys(frame.arm))
     fig, axes = new_figure(1, len(arms), height=3.1, sharey=True)
     for ax, arm in zip(axes[0], arms, strict=True):
@@ -111,7 +109,9 @@ def fig_singular_values(
     fig, axes = new_figure(1, len(shown), height=3.6, sharey=True)
     for ax, layer in zip(axes[0], shown, strict=True):
         for i, (phase, sigma) in enumerate(phases.items()):
-            _spectrum(ax, sigma[layer], i, label=phase, **_phase_line(phase, i))
+            look = dict(color=SPARE_COLOURS[i % len(SPARE_COLOURS)], linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
+            look |= PHASE_LINES[phase] | dict(color=PHASES[phase]) if phase in PHASES else {}
+            _spectrum(ax, sigma[layer], i, label=phase, **look)
         if control is not None:
             _spectrum(ax, control[layer], 0, label="control, normalized", color=GREY, linestyle="--", linewidth=1.2)
         for edge in mp or ():
@@ -126,15 +126,91 @@ def fig_singular_values(
     return finish(fig, "Singular values", caption or ONE_RUN, f"{len(shown)} of {layers} blocks", edges)
 
 
-def _phase_line(phase: str, i: int) -> dict:
-    """Colour, dash and width of the phase that comes as number i."""
-    look = dict(color=SPARE_COLOURS[i % len(SPARE_COLOURS)], linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
-    return look | PHASE_LINES[phase] | dict(color=PHASES[phase]) if phase in PHASES else look
-
-
 def _spectrum(ax: Axes, sigma: np.ndarray, line: int, **style) -> None:
     """Sorted singular values; words in its colour where the weight is not finite."""
     ax.plot(np.arange(1, len(sigma) + 1), np.sort(sigma)[::-1], **style)
     if not np.isfinite(sigma).any():
         text = f"{style['label']}: non-finite"
         ax.text(0.96, 0.95 - 0.07 * line, text, transform=ax.transAxes, ha="right", fontsize=7.5, color=style["color"])
+
+
+# what was learned
+
+
+@styled
+def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
+    """Appendix B: by how much the L2 norm of in_proj, conv1d, SSM and out_proj has grown since the first snapshot, by
+    depth; a line an arm.
+
+    Input: arm → arrays with `step` (T,) and `part_norms` (T, layers, 4).
+    """
+    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2, sharey=True)
+    for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
+        for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
+            first, last = arrays_by_arm[label]["part_norms"][[0, -1], :, part]
+            ax.plot(np.arange(1, len(first) + 1), last / first, linewidth=1.5, label=short(label), **style)
+        ax.axhline(1, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
+        ax.set(title=name, xlabel="block")
+        whole_ticks(ax)
+    axes[0, 0].set_ylabel("L2 norm, last ÷ first")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
+    since = f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}"
+    return finish(fig, "How the weights have grown, by depth", caption or ONE_RUN, f"{since}, dotted: unchanged")
+
+
+def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:
+    """Gives arms that share a norm's colour different colours: dashes cannot be told apart in a zigzag over blocks."""
+    spare, used, apart = iter(SPARE_COLOURS[3:] + SPARE_COLOURS[1:3]), set(), {}
+    for label, style in styles.items():
+        colour = style["color"] if style["color"] not in used else next(spare, style["color"])
+        apart[label] = style | {"color": colour}
+        used.add(colour)
+    return apart
+
+
+MEMBERS = {name: f"{name}-DL" if name in ("LN", "RMSN") else name for name in NormVary.members}
+"""NormVary's members → how the registry names their statistics (Eq. 11–12 are over D·L)."""
+
+
+@styled
+def fig_mixture(arrays_by_label: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
+    """NormVary's learned weights over training: a column a norm by depth, rows for means and variances; one dash a
+    label. Input: `step` (T,) and `mixture` (T, norms, 2, 5). ValueError if a run has no learned mixture."""
+    if lacking := [label for label, arrays in arrays_by_label.items() if "mixture" not in arrays]:
+        raise ValueError(f"run {lacking[0]!r} holds no mixture: only NormVary has one")
+    dashes = dict(zip(arrays_by_label, DASHES * len(arrays_by_label), strict=False))
+    # LN-DL's line is wide: where the mean over the channels is near zero, RMSN-DL's, drawn later, lies on it
+    looks = {
+        name: dict(
+            color=norm_colour(name), linewidth=4.0 if member == "LN" else 1.4, marker=norm_marker(name), markersize=4.5
+        )
+        for member, name in MEMBERS.items()
+    }
+    widest = max(arrays_by_label.values(), key=lambda arrays: arrays["mixture"].shape[1])
+    norms = widest["mixture"].shape[1]
+    shown, layers = some_of(norms, 6), widest["part_norms"].shape[1] if "part_norms" in widest else norms
+    per_block = max(norms // layers, 1)
+    fig, axes = new_figure(2, len(shown), height=4.6, sharex=True, sharey=True)
+    for column, norm in enumerate(shown):
+        site = f", N{norm % per_block + 1}" if per_block > 1 else ""  # where both sites of a block mix
+        axes[0, column].set_title(f"block {norm // per_block + 1}{site}", color=INK)
+        axes[1, column].set_xlabel("step")
+        whole_ticks(axes[1, column])
+        for row, part in enumerate(("mean", "variance")):
+            axes[row, column].axhline(0.2, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
+            axes[row, 0].set_ylabel(f"weight of the {part}")
+            for label, arrays in arrays_by_label.items():
+                steps, weights = arrays["step"], arrays["mixture"][:, norm : norm + 1, row]
+                for line, look in zip(weights.T, looks.values(), strict=True):
+                    every = max(1, len(steps) // 6)
+                    axes[row, column].plot(steps, line.T, linestyle=dashes[label], markevery=every, **look)
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
+    if len(dashes) > 1:
+        handles += [Line2D([], [], color=INK, linestyle=dash, label=short(label)) for label, dash in dashes.items()]
+    fig.legend(handles=handles, loc="outside right center")
+    notes = (
+        "dotted: uniform, 0.2",
+        "wide: LN-DL, on which RMSN-DL may lie",
+        "RMSN-DL has no mean: its weight there stands for zero",
+    )
+    return finish(fig, "What NormVary mixes", caption or ONE_RUN, *notes)

@@ -3,8 +3,6 @@
 Margins are given: matplotlib takes longer to find them out than for all the drawing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import matplotlib
@@ -39,7 +37,13 @@ def fig_norm_view(
     cells = moving_cells(name, groups=min(groups, SHAPE[2]), training=training)
     draw_cells(axes["cube"], cells, norm_colour(name))
     axes["cube"].set_title("shares a statistic" if cells.any() else "shares nothing", color=INK, loc="center")
-    _draw_moved(axes["trials"], moved, felt)
+    axes["trials"].set_axis_off()
+    axes["trials"].set_title("what moves the output of row 1?", color=INK)
+    for i, (change, size) in enumerate(moved.items()):
+        look = dict(y=0.9 - i * 0.165, transform=axes["trials"].transAxes, fontsize=8.5, va="center")
+        words, colour = ("unmoved", "#2E7D5B") if size < felt else (f"moves by {size:.0%}", "#B5472F")
+        axes["trials"].text(0.02, s=change, color=INK, **look)
+        axes["trials"].text(0.98, s=words, color=colour, ha="right", **look)
     for key, values, title, colour in (("x", x, "before", GREY), ("y", y, "after", norm_colour(name))):
         limit = draw_row(axes[key], values[0].detach())
         axes[key].set(xlabel="position", ylabel="channel")
@@ -59,17 +63,6 @@ def fig_norm_view(
         "cube: the cells on which the front cell, top right, depends",
         f"tried on this batch: the change of row 1's first half over its size; unmoved: less than {felt:.0%}",
     )
-
-
-def _draw_moved(ax: Axes, moved: dict[str, float], felt: float) -> None:
-    """A table: what was changed, and whether the output moved."""
-    ax.set_axis_off()
-    ax.set_title("what moves the output of row 1?", color=INK)
-    for i, (change, size) in enumerate(moved.items()):
-        look = dict(y=0.9 - i * 0.165, transform=ax.transAxes, fontsize=8.5, va="center")
-        words, colour = ("unmoved", "#2E7D5B") if size < felt else (f"moves by {size:.0%}", "#B5472F")
-        ax.text(0.02, s=change, color=INK, **look)
-        ax.text(0.98, s=words, color=colour, ha="right", **look)
 
 
 # an arm

@@ -1,7 +1,5 @@
 """Figures of the small experiments in `mambanorm.lessons`, and of what a norm or a selector does to single values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from mambanorm.arms import SITES, Arm
 from mambanorm.figures.colours import COMBINATION, GREY, INK, PALE, PALETTE, arm_styles, norm_colour
-from mambanorm.figures.style import finish, new_figure, seeds_of, sns, styled, whole_ticks
+from mambanorm.figures.style import finish, new_figure, seeds_of, sns, styled
 from mambanorm.norms import create_norm
 from mambanorm.study.tables import check_frame
 from mambanorm.tasks.base import Split
@@ -208,45 +206,28 @@ BRANCHES = {"n1": "attention", "n2": "feed-forward"}
 
 
 @styled
-def fig_selector(log: pd.DataFrame, caption: str = "") -> Figure:
-    """w₀, the weight of DyT, of every selector: over the steps (mean over the classes), and by class at the last step.
-    1 − w₀ is LN's. log: `SelectorLog.frame()` of one run; `selector_weights` alone shows the right half only."""
+def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
+    """w₀, the weight of DyT, of every selector, by class (`diagnostics.selector_weights`). 1 − w₀ is LN's."""
     check_frame(log, ("block", "depth", "label", "w0"))
-    depths, over = log.groupby("block", sort=False).depth.first(), "step" in log
-    place = {block: block.rsplit(".", 1)[-1] for block in depths.index}  # `blocks.0.n1` stands in block 1, at attention
-    widths = dict(width_ratios=(1, 1.25)) if over else {}
-    fig, axes = new_figure(1, 1 + over, height=0.9 + 0.42 * max(len(depths), 6), **widths)
-    if over:
-        ax = axes[0, 0]
-        for block, w0 in log.pivot_table(index="step", columns="block", values="w0")[depths.index].items():
-            shade = 0.35 + 0.65 * depths[block] / depths.max()  # dark = deep
-            line = dict(color=norm_colour("NormSelector"), alpha=shade, linestyle="--" if place[block] == "n2" else "-")
-            ax.plot(w0.index, w0, marker="o", markersize=2.4, linewidth=1.5, **line)
-        ax.axhline(0.5, color=GREY, linewidth=0.9, linestyle=":")
-        ax.set(title="while it trains", xlabel="step", ylabel="w₀, mean over the classes", ylim=(-0.02, 1.02))
-        whole_ticks(ax)
-    last = log[log.step == log.step.max()] if over else log
-    table = last.pivot(index="block", columns="label", values="w0").loc[depths.index]
+    depths = log.groupby("block", sort=False).depth.first()
+    fig, ((ax,),) = new_figure(1, 1, height=0.9 + 0.42 * max(len(depths), 6))
+    table = log.pivot(index="block", columns="label", values="w0").loc[depths.index]
     colours = LinearSegmentedColormap.from_list("choice", [norm_colour("LN"), "#FFFFFF", norm_colour("DyT")])
     words, bar = table.map(lambda w0: f"{w0:.2f}".removeprefix("0")), dict(label="w₀: 0 = LN, 1 = DyT", pad=0.02)
     how = dict(annot=words, fmt="", annot_kws=dict(fontsize=7.5, color=INK), cmap=colours, vmin=0, vmax=1)
-    names, ax = [f"block {depths[b]}, {BRANCHES.get(place[b], place[b])}" for b in depths.index], axes[0, -1]
+    place = {block: block.rsplit(".", 1)[-1] for block in depths.index}  # `blocks.0.n1` stands in block 1, at attention
+    names = [f"block {depths[b]}, {BRANCHES.get(place[b], place[b])}" for b in depths.index]
     sns.heatmap(table, xticklabels=1, yticklabels=names, **how, cbar_kws=bar, ax=ax)
-    ax.set(title=f"by class, step {log.step.max()}" if over else "by class", xlabel="class", ylabel="")
+    ax.set(title="by class", xlabel="class", ylabel="")
     ax.tick_params(length=0, rotation=0)
-    lines = "lines: solid = attention, dashed = feed-forward, dark = deep" if over else ""
-    basis = caption or "one run"
-    return finish(fig, "What the selectors choose", basis, "mean over the tokens of the split's rows", lines)
+    return finish(fig, "What the selectors choose", caption, "mean over the tokens of the split's rows")
 
 
 def example_batch(
     rows: int = 8, length: int = 24, channels: int = 16, *, offset: float = 2.0, spread: float = 3.0
 ) -> Tensor:
     """A made-up batch (rows, length, channels) on which the norms differ: channels have means and spreads of their own,
-    rows too. ValueError for a size that is no whole number of at least 1."""
-    for name, size in dict(rows=rows, length=length, channels=channels).items():
-        if type(size) is not int or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+    rows too."""
     draw = torch.Generator().manual_seed(0)
     means = offset * torch.randn(1, 1, channels, generator=draw) + torch.randn(rows, 1, 1, generator=draw)
     scale = torch.exp(0.3 * spread * torch.randn(1, 1, channels, generator=draw))

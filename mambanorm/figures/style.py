@@ -6,8 +6,6 @@ ground. A dark page of the report turns light and dark over, and hues stay; one 
 stays as it is (`templates/look.css` of the report).
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import textwrap

@@ -4,8 +4,6 @@ Both are made from `mambanorm.claims.Verdict`; each claim keeps its own unit and
 colours and the legend of every verdict, in figures and in the HTML table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill

@@ -4,8 +4,6 @@ The first four of CHANGES leave the shape of the data alone and move its scale o
 row's early tokens alone and change what stands around them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pandas as pd
@@ -23,15 +21,6 @@ SETTLING = 40
 """Passes after which running statistics have forgotten their start: 0.9⁴⁰ = 1.5 % of it is left."""
 
 
-def _channel_factors(x: Tensor) -> Tensor:
-    """One factor for each channel, from 0.5 to 2."""
-    return torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype)
-
-
-def _other_rows(x: Tensor) -> Tensor:
-    return torch.cat([x[:1], 3 * x[1:].flip(0) + 1])
-
-
 def _later(x: Tensor) -> Tensor:
     start = int(EARLY * x.shape[1])
     return torch.cat([x[:, :start], 3 * x[:, start:].flip(1) + 1], dim=1)
@@ -40,9 +29,9 @@ def _later(x: Tensor) -> Tensor:
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "all × 3": lambda x: 3 * x,
     "all + 3": lambda x: x + 3,
-    "each channel × its own": lambda x: x * _channel_factors(x),
-    "each channel + its own": lambda x: x + 3 * _channel_factors(x),
-    "other rows": _other_rows,
+    "each channel × its own": lambda x: x * torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype),
+    "each channel + its own": lambda x: x + 3 * torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype),
+    "other rows": lambda x: torch.cat([x[:1], 3 * x[1:].flip(0) + 1]),
     "later positions": _later,
 }
 
@@ -73,10 +62,7 @@ def prepared_norm(name: str, x: Tensor, *, groups: int = 4, training: bool = Tru
 @torch.no_grad()
 def felt(norm: nn.Module, change: str, x: Tensor) -> float:
     """By how much the change moves the output of the first row's early positions, in the mode the norm is in: root mean
-    square of the difference over that of the output. ValueError for fewer than two rows or positions of x (B, L, D),
-    for there is then no batch-mate or no future."""
-    if x.dim() != 3 or min(x.shape[:2]) < 2:
-        raise ValueError(f"trials need x (B, L, D) with at least 2 rows and 2 positions, got {tuple(x.shape)}")
+    square of the difference over that of the output. x (B, L, D) has at least two rows and two positions."""
     early = slice(0, int(EARLY * x.shape[1]))
     before, after = (norm(inputs)[0, early] for inputs in (x, CHANGES[change](x)))
     return float((after - before).norm() / before.norm().clamp(min=1e-12))

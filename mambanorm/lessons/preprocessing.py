@@ -7,8 +7,6 @@ speed, so their ratio, the condition number, says how many steps it takes.
 Source: Aeberhard & Forina (1991), Wine, UCI, doi:10.24432/C5PC7J; scikit-learn `load_wine`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

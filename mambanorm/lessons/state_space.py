@@ -7,8 +7,6 @@
 Source: Gu & Dao 2023 (Mamba), Eq. 1–4; the third line is that of its code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -14,8 +14,6 @@ the order can tell; made up for this lesson. `digits`: the pixels of handwritten
 What was measured is kept in `<run store>/.lessons/` (training/kept.py); a lesson that is written anew is measured anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -194,19 +192,17 @@ def parts_of_a_block(
 
 
 def _runs(scale: str, task: str, epochs: int, seed: int) -> list[dict]:
-    return [_run(scale, task, seed, part, epochs) for part in PARTS]
-
-
-def _run(scale: str, task: str, seed: int, part: str, epochs: int) -> dict:
-    train, test, classes = _data(task, scale, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Reader(part, nn.Linear(1, 24) if task == "digits" else nn.Embedding(SYMBOLS, 24), classes)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=8e-3)
-        for _ in fit(model, train, optimizer, epochs=epochs, batch_size=32):
-            pass
-    facts = dict(task=task, without=part, scale=scale, epochs=epochs)
-    return facts | dict(test_accuracy=accuracy(model, test), chance=1 / classes)
+    (train, test, classes), rows = _data(task, scale, seed), []
+    facts = dict(task=task, scale=scale, epochs=epochs, chance=1 / classes)
+    for part in PARTS:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Reader(part, nn.Linear(1, 24) if task == "digits" else nn.Embedding(SYMBOLS, 24), classes)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=8e-3)
+            for _ in fit(model, train, optimizer, epochs=epochs, batch_size=32):
+                pass
+        rows.append(facts | dict(without=part, test_accuracy=accuracy(model, test)))
+    return rows
 
 
 def _data(task: str, scale: str, seed: int) -> tuple[Split, Split, int]:

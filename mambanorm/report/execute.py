@@ -1,12 +1,11 @@
 """Executing notebooks headless: papermill with parameters, two kernels at a time, each with its share of the cores.
 
-A notebook needs one cell tagged `parameters` with the names in PARAMETERS. A failing notebook never stops the others:
-its outcome says which cell failed and with what.
+A notebook needs one cell tagged `parameters` with scale, seeds, tasks, runs_dir and scheduler. A failing notebook never
+stops the others: its outcome says which cell failed and with what.
 """
 
 from __future__ import annotations
 
-import ast
 import logging
 import os
 import sys
@@ -30,13 +29,10 @@ from papermill.iorw import papermill_io
 from tqdm.auto import tqdm
 
 from mambanorm.basics.atomic import write_text
-from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
-from mambanorm.report import notebooks
-from mambanorm.report.notebooks import NotebookOutcome, read_outcome, tags_of
+from mambanorm.report.notebooks import NotebookOutcome, read_outcome
 from mambanorm.training import machine
 
-PARAMETERS = ("scale", "seeds", "tasks", "runs_dir", "scheduler")
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome
 
@@ -85,13 +81,10 @@ def _run_safely(path: Path, out_dir: Path, parameters: dict, kernels: Kernels) -
 def run_notebook(
     path: str | Path, out_dir: str | Path, parameters: dict | None = None, *, kernels: Kernels | None = None
 ) -> NotebookOutcome:
-    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a cell that fails is an outcome.
-
-    A relative path is looked for in this folder and among the study's notebooks. ValueError for a path that is no
-    notebook and for a parameter that the notebook does not have, with the nearest.
-    """
-    path, out_dir = _locate(path), Path(out_dir).resolve()
-    check_parameters(path, parameters or {})
+    """Executes one notebook with parameters into `out_dir/<name>.ipynb` and `.html`; a cell that fails is an
+    outcome. An error for what is no notebook."""
+    path, out_dir = Path(path).resolve(), Path(out_dir).resolve()
+    nbformat.read(path, as_version=4)
     out_dir.mkdir(parents=True, exist_ok=True)
     unfinished, final = out_dir / f".unfinished-{path.name}", out_dir / path.name
     crash, kernels = "", kernels or Kernels()
@@ -120,35 +113,6 @@ def run_notebook(
 
     write_text(final.with_suffix(".html"), to_html(nb, outcome.title))
     return replace(outcome, html=final.with_suffix(".html"))
-
-
-def _locate(path: str | Path) -> Path:
-    path = Path(path)
-    for candidate in (path, notebooks.NOTEBOOKS / path, notebooks.NOTEBOOKS / f"{path}.ipynb"):
-        if candidate.is_file():
-            return candidate.resolve()
-    raise unknown("notebook", str(path), [found.stem for found in sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))])
-
-
-def check_parameters(path: Path, parameters: dict) -> None:
-    """ValueError for a parameter that the notebook's `parameters` cell does not name (papermill would only warn)."""
-    try:
-        cells = nbformat.read(path, as_version=4).cells
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read as a notebook: {error}") from None
-    valid = parameter_names(next((cell.source for cell in cells if "parameters" in tags_of(cell)), ""))
-    for name in parameters:
-        if name not in valid:
-            raise unknown(f"parameter of {path.name}", name, valid or ["none: it has no cell tagged 'parameters'"])
-
-
-def parameter_names(source: str) -> list[str]:
-    """The names that a cell assigns. papermill.inspect_notebook passes over a line whose comment holds another `=`."""
-    names = []
-    for line in ast.parse(source).body:
-        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
-        names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
 
 
 class ShellChannel(AsyncZMQSocketChannel):

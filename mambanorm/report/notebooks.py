@@ -9,7 +9,6 @@ of their section.
 
 from __future__ import annotations
 
-import base64
 import html
 import re
 from collections.abc import Iterator, Sequence
@@ -86,12 +85,10 @@ class NotebookOutcome:
     title: str = ""
     question: str = ""
     answer: str = ""
-    thumbnail: bytes | None = None  # PNG
+    thumbnail: str = ""  # HTML of a picture
     found: str = ""  # HTML that opens the index
     first: tuple[tuple[str, str], ...] = ()  # (heading of its section, HTML) that the index shows above the cards
-    failed_cell: int | None = None  # the number in its brackets: [5]
-    failed_source: str = ""  # first lines
-    error: str = ""  # name and message
+    error: str = ""  # which cell failed, and with what
     failed_runs: int = 0  # runs of this notebook that could not be trained
     earlier: str = ""  # when, if it was not executed this time
 
@@ -112,8 +109,7 @@ class NotebookOutcome:
     def problem(self) -> str:
         """What went wrong, in one line; "" if nothing did."""
         if self.status != "ok":
-            where = f"cell [{self.failed_cell}]: " if self.failed_cell else ""
-            return where + (self.error.splitlines() or ["unknown error"])[0]
+            return (self.error.splitlines() or ["unknown error"])[0]
         return f"{self.failed_runs} of its runs could not be trained" if self.failed_runs else ""
 
 
@@ -131,11 +127,11 @@ def read_outcome(path: Path) -> NotebookOutcome:
         notebook=path,
         html=page if page.exists() else None,
         **_heading(nb, path.stem),
+        **_failure(cells, run.get("crash", "")),
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
         found="\n".join(filter(None, map(_as_html, _outputs(_tagged(cells, "found"))))),
         first=tuple(_with_headings(nb, "first")),
         thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
-        **_failure(cells, run.get("crash", "")),
     )
 
 
@@ -148,19 +144,18 @@ def _heading(nb: nbformat.NotebookNode, name: str) -> dict[str, str]:
 
 
 def _failure(cells: list, crash: str) -> dict:
-    """Status, and for a failure the number, source and error of its cell."""
-    failed = [i for i, cell in enumerate(cells) if any(o.output_type == "error" for o in cell.outputs)]
-    if not failed and not crash:
-        return {"status": "ok"}
-    # a dead kernel leaves no error in a cell: the failed cell is then the last one that was started
-    started = [i for i, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")]
-    where = (failed[:1] or started[-1:] or [None])[0]
-    if where is None:
-        return {"status": "failed", "error": crash}
-    found = [f"{o.ename}: {o.evalue}" for o in cells[where].outputs if o.output_type == "error"]
-    error = re.sub(r"\x1b\[[0-9;]*m", "", (found or [crash])[0])[:600]
-    source = "\n".join(cells[where].source.strip().splitlines()[:4])
-    return {"status": "failed", "failed_cell": where + 1, "failed_source": source, "error": error}
+    """Status, and for a failure the number of its cell and its error. A dead kernel leaves no error in a cell: the last
+    one that was started is then named."""
+    for i, cell in enumerate(cells, 1):
+        for output in cell.outputs:
+            if output.output_type == "error":
+                return {"error": f"cell [{i}]: {output.ename}: {_PLAIN.sub('', output.evalue)[:600]}"}
+    started = [i for i, cell in enumerate(cells, 1) if cell.metadata.get("papermill", {}).get("start_time")]
+    where = f"cell [{started[-1]}]: " if started else ""
+    return {"error": where + crash} if crash else {"status": "ok"}
+
+
+_PLAIN = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
 
 
 def tags_of(cell: nbformat.NotebookNode) -> list[str]:
@@ -198,13 +193,16 @@ def _as_html(output: nbformat.NotebookNode) -> str:
     """A picture, the Markdown or the HTML of an output; "" if it has none of them."""
     data = output.get("data", {})
     if "image/png" in data:
-        words = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""), quote=True)
-        return f'<img alt="{words}" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+        return _image(output)
     if "text/markdown" in data:
         return f"<div>{markdown(data['text/markdown'])}</div>"
     return data.get("text/html", "")
 
 
-def _picture(cells: list) -> bytes | None:
-    found = (output.data["image/png"] for output in _outputs(cells) if "image/png" in output.get("data", {}))
-    return next((base64.b64decode(picture) for picture in found), None)
+def _image(output: nbformat.NotebookNode) -> str:
+    words = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt", ""), quote=True)
+    return f'<img alt="{words}" src="data:image/png;base64,{"".join(output.data["image/png"].split())}">'
+
+
+def _picture(cells: list) -> str:
+    return next((_image(output) for output in _outputs(cells) if "image/png" in output.get("data", {})), "")

@@ -1,7 +1,5 @@
 """The frame of every page of the report, from the files in `templates/`, and its text: no script, no network."""
 
-from __future__ import annotations
-
 import html
 import re
 from functools import cache

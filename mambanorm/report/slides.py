@@ -5,8 +5,6 @@ stands in it, as do the pictures. Formulas are MathML. The notebook's own words 
 slide: the key T shows and hides them.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import re
@@ -112,14 +110,11 @@ def _pictures(cell: nbformat.NotebookNode) -> Iterator[str]:
     """The pictures of a code cell as HTML, each in the best format that it has."""
     for output in cell.get("outputs", ()):
         data = output.get("data", {})
-        kind = next((kind for kind in PICTURES if kind in data), None)
-        if kind:
+        if kind := next((kind for kind in PICTURES if kind in data), None):
+            svg = kind == "image/svg+xml"
+            shown = base64.b64encode(data[kind].encode()).decode() if svg else "".join(data[kind].split())
             words = attribute(output.metadata.get(kind, {}).get("alt", ""))
-            yield f'<img alt="{words}" src="data:{kind};base64,{_base64(kind, data[kind])}">'
-
-
-def _base64(kind: str, data: str) -> str:
-    return base64.b64encode(data.encode()).decode() if kind == "image/svg+xml" else "".join(data.split())
+            yield f'<img alt="{words}" src="data:{kind};base64,{shown}">'
 
 
 def _short(answer: str) -> str:

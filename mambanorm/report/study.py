@@ -4,8 +4,7 @@ study() → execute those that need no training → sweep → execute the rest �
 they come
 """
 
-from __future__ import annotations
-
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,15 +12,15 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from mambanorm.basics.atomic import writable_folder
+from mambanorm.basics.atomic import writable_folder, write_text
 from mambanorm.basics.settings import STUDY_SCALE, WORK, check_source, study_scale
 from mambanorm.basics.text import plural, spell
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
 from mambanorm.norms import NORMS
 from mambanorm.report.execute import execute
-from mambanorm.report.index import write_index
 from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome, study_runs
+from mambanorm.report.page import OPENING, figures, key_lines, markdown, navigation, page, template
 from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
 from mambanorm.training import machine
@@ -162,3 +161,40 @@ def study_facts(scale: str, source: str, configs: Sequence[RunConfig], tasks: Se
         "Machine": machine.machine(),
         "Code": f"commit {machine.git_commit() or 'unknown'}, {machine.versions()}",
     } | {f"Norm {name}": f"not what it declares: {entry.doubt}" for name, entry in NORMS.items() if entry.doubt}
+
+
+# the first page: what was found, the contents, the claims, and one card a notebook; its text is in templates/index.html
+
+
+def link_pages(outcomes: Sequence[NotebookOutcome]) -> None:
+    """Links each page to the one before and the one after it."""
+    pages = [outcome for outcome in outcomes if outcome.html]
+    links = [(outcome.title, outcome.html.name) for outcome in pages]
+    for before, here, after in zip([None, *links], pages, [*links[1:], None]):
+        text, to = here.html.read_text(encoding="utf-8"), navigation(before, after)
+        write_text(here.html, re.sub('<nav class="pages">.*?</nav>', lambda _, to=to: to, text, flags=re.DOTALL))
+
+
+def write_index(outcomes: Sequence[NotebookOutcome], out_dir: str | Path, facts: dict[str, str] | None = None) -> Path:
+    """Writes the page of cards, links the notebooks' pages to each other, and returns its path. It needs no network."""
+    out_dir, facts = Path(out_dir).resolve(), facts or {}
+    out_dir.mkdir(parents=True, exist_ok=True)
+    outcomes = sorted(outcomes, key=lambda outcome: outcome.name)
+    link_pages(outcomes)
+    scale = facts.get("Scale", "")
+    body = template(
+        "index.html",
+        outcomes=outcomes,
+        bad=[outcome for outcome in outcomes if not outcome.ok],
+        facts=facts,
+        scale=scale,
+        markdown=markdown,
+        figures=figures,
+        lines=lambda answer: markdown("\n".join(f"- {line}" for line in key_lines(answer))),
+        opening=OPENING,
+        spell=spell,
+    )
+    whole = page(f"Normalization in Mamba: report at scale {scale}", body, template("index.css"))
+    write_text(out_dir / "index.html", whole)
+    write_text(out_dir / ".nojekyll", "")  # GitHub Pages then serves the folder as it is
+    return out_dir / "index.html"

@@ -1,18 +1,9 @@
 """Contrasts: does one norm gain more from a change than another, what does a further site bring, and Table 2 beside us.
 
-    difference_of_differences   (a − b) − (c − d) over the seeds that all four arms share
-    place_against               names → arms: one norm's gain from standing after the SSM, less that of each other norm
-    second_norm                 the same norm at both sites, less that norm at the better of the two sites
-    interaction                 names → arms: NormVary's gain with a norm after the SSM, less its gain without one
-    site_gains                  what a norm at one more site brings, seed by seed
-    printed_table, printed_gain, gains_beside   Table 2 as it is printed, and beside our gains
-    cost_table, commands        what Table 2's tasks that were not run would cost here, and what runs them
 
 Differences are percentage points of test accuracy. Intervals are 95 % t-intervals over seeds, each for one comparison
 alone.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

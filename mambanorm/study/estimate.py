@@ -2,14 +2,7 @@
 
 The time is estimated from similar stored runs of this machine. Where there is none, a few steps are timed now, which
 needs no data.
-
-Map
-    dry_run         the two lines that the command line prints
-    how_long        the missing runs → seconds, and a sentence that says so;   estimate: and what they are based on
-    measured_rate   a few steps of one run → seconds per unit of `relative_cost` (training/grid.py)
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,13 +1,7 @@
 """The lists of runs that the study asks for: arms, depths, failures, and what each notebook needs.
 
 An experiment is a visible list built by plain Python from `RunConfig`s (`config.py`).
-
-    TYPE_ARMS … VALIDATION_ARMS, site_arms     which arms each section of the paper compares, and beyond it
-    study                           notebook → the runs that it needs
-    depth_runs … ladder_runs        outputs over depth, models that fail, weights of deep models, S2, learning rates
 """
-
-from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Iterable, Sequence
@@ -25,9 +19,8 @@ from mambanorm.training.recorded_results import at_own_rates
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""
 
-BEFORE_ARMS = [Arm(n, "None") for n in NORM_CHOICES]
 AFTER_ARMS = [Arm("None", n) for n in NORM_CHOICES]
-POSITION_ARMS = [Arm("None", "None"), *BEFORE_ARMS, *AFTER_ARMS]
+POSITION_ARMS = [Arm("None", "None"), *(Arm(n, "None") for n in NORM_CHOICES), *AFTER_ARMS]
 """§4.3, Table 1."""
 
 GRID_ARMS = [Arm(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
@@ -148,16 +141,11 @@ def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
 def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 10: the cell of `failure_runs` with the most blocks and the highest learning rate, where a model without
     norms fails within seconds; and normalized controls with the same settings."""
-    return _failing_cell("RMSN", scale, seeds)
+    return growth_runs(scale, "RMSN", seeds)
 
 
 def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 9's four arms with one norm at the settings of `failing_runs`, where there is growth to see."""
-    return _failing_cell(norm, scale, seeds)
-
-
-def _failing_cell(norm: str, scale: str, seeds: int | Iterable[int]) -> list[RunConfig]:
-    """No norm, and one norm before, after and on both sides, with the most blocks and the highest learning rate."""
     depth = FAILURE_DEPTHS[scale][-1]
     cell = dict(n_layers=depth, lr=failure_lrs(scale, depth)[-1])
     return _runs_to_failure(four_arms(norm), scale, seeds, **cell)

@@ -2,15 +2,7 @@
 
 IN does two things to each channel of a row: it takes out the mean over the sequence, and it divides by the spread.
 Each can be left out (options `centre` and `scale`), and each takes away something that the row told.
-
-    HALVES          label → arm and norm options
-    halves_runs     the runs, on digits and on `level`
-    with_halves     their frame, with the label as the column `part`
-    moments_alone   how much of a task the mean and the spread of its rows tell by themselves
-    halves_say      what the runs say, in words
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Iterable
@@ -34,9 +26,6 @@ HALVES: dict[str, tuple[str, dict[str, bool]]] = {
 }
 HALVES_TASKS = ("digits", "level")
 """One task on which IN gains at scale quick, and one that only the mean tells."""
-
-NEIGHBOURS = 15
-"""Of `moments_alone`. A few dozen would say the same."""
 
 
 def halves_runs(scale: str | None = None, seeds: int | Iterable[int] | None = None) -> list[RunConfig]:
@@ -66,18 +55,16 @@ def with_halves(runs: pd.DataFrame) -> pd.DataFrame:
 
 def moments_alone(task: str, scale: str, seed: int = 0) -> float:
     """The test accuracy of the nearest neighbours by two numbers a row, its mean and its spread: what a norm along the
-    sequence can take away. For tasks with real-valued rows; ValueError for tokens."""
+    sequence can take away. For tasks with real-valued rows."""
     from sklearn.neighbors import KNeighborsClassifier  # here: it takes a second
 
     data = load_task(task, scale, seed)
-    if data.in_features is None:
-        raise ValueError(f"rows of {task!r} are tokens, which have no mean: choose a task of numbers, such as digits")
     (x, y), (test_x, test_y) = (
         (torch.stack([rows.mean(1), rows.std(1)], 1).flatten(1).numpy(), split.labels.numpy())
         for split in (data.train, data.test)
         for rows in [split.inputs.flatten(2)]
     )
-    return float(KNeighborsClassifier(min(NEIGHBOURS, len(y))).fit(x, y).score(test_x, test_y))
+    return float(KNeighborsClassifier(min(15, len(y))).fit(x, y).score(test_x, test_y))
 
 
 def halves_say(runs: pd.DataFrame) -> str:

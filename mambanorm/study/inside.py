@@ -1,25 +1,11 @@
-"""Inside a block and inside trained models: the gate, a scan by hand, both modes, growth over depth, how runs ended.
-
-sizes_inside                what a block does with an input that grows (notebook 04)
-INPUTS, parse_numbers, scan_by_hand     a scan small enough to follow
-both_modes, modes_table     trained models scored in train and eval mode (notebook 04)
-turned_up                   a model with larger weights; the rest of this list is notebook 07's
-residual_growth             what the residual stream does over the blocks
-norms_of_stored             Figure 9's data of stored runs
-scores, called              whether each model beats chance, and what they are called
-came_of                     how runs ended
-watched                     a run trained once more, its singular values at every step
-phases_of, edges            Figure 10's three steps of a run, and where a random matrix's singular values lie
-"""
-
-from __future__ import annotations
+"""Inside a block and inside trained models: the gate, a scan by hand, both modes, growth over depth, how runs end."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -79,8 +65,7 @@ INPUTS: dict[str, list[float]] = {
 """Name → the numbers of a ready-made input."""
 
 
-@dataclass(frozen=True)
-class HandScan:
+class HandScan(NamedTuple):
     """u and delta (L,), states (N, L), y (L,): the mean of the states. half_life (N,): steps until a state has decayed
     to half at the largest Δ, log 2 / (Δ·n·a)."""
 
@@ -110,12 +95,8 @@ def scan_by_hand(u: list[float], delta: float, a: float, *, selective: bool = Fa
     the rate n·a, as the states of a new Mamba block do (S4D-real).
 
     `selective`: Δ_t = Δ·|u_t| / max|u| instead of Δ everywhere, so that the state holds still where nothing comes in.
-    It stands for the linear layer by which a Mamba block makes Δ from its input. ValueError for a Δ or a that is not
-    above zero.
+    It stands for the linear layer by which a Mamba block makes Δ from its input.
     """
-    for name, value in (("delta", delta), ("a", a)):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be above 0, got {value!r}")
     x = torch.tensor(u, dtype=torch.float64)
     size = x.abs() / x.abs().max().clamp(min=1e-12)
     steps = delta * (size if selective else torch.ones_like(x))  # (L,)
@@ -220,20 +201,18 @@ def called(scores: pd.DataFrame) -> str:
 def came_of(runs: pd.DataFrame) -> pd.DataFrame:
     """One row a learning rate and arm of a run frame: how many ended non-finite, at which step, and how well the others
     learned."""
-    found = {(lr, label(arm)): _ends(mine) for (lr, arm), mine in runs.groupby(["lr", "arm"], sort=False)}
-    return pd.DataFrame(found).T.rename_axis(["lr", "arm"])
-
-
-def _ends(runs: pd.DataFrame) -> dict[str, str]:
-    ended, rest = runs[runs.status == "diverged"], runs[runs.status == "ok"]
-    low, high = (100 * bound for bound in clopper_pearson(len(ended), len(runs)))
-    learned = f"{percent(rest.test_accuracy.mean())} (lowest {percent(rest.test_accuracy.min())})" if len(rest) else "–"
-    return {
-        "ended non-finite": f"{len(ended)} of {len(runs)} [{low:.0f}, {high:.0f} %]",
-        "at step (median)": f"{ended.first_nonfinite_step.median():.0f}" if len(ended) else "–",
-        "accuracy of the others": learned,
-        "chance": percent(runs.chance.mean()),
-    }
+    rows = {}
+    for (lr, arm), mine in runs.groupby(["lr", "arm"], sort=False):
+        ended, rest = mine[mine.status == "diverged"], mine[mine.status == "ok"]
+        low, high = (100 * bound for bound in clopper_pearson(len(ended), len(mine)))
+        rate = rest.test_accuracy
+        rows[lr, label(arm)] = {
+            "ended non-finite": f"{len(ended)} of {len(mine)} [{low:.0f}, {high:.0f} %]",
+            "at step (median)": f"{ended.first_nonfinite_step.median():.0f}" if len(ended) else "–",
+            "accuracy of the others": f"{percent(rate.mean())} (lowest {percent(rate.min())})" if len(rest) else "–",
+            "chance": percent(mine.chance.mean()),
+        }
+    return pd.DataFrame(rows).T.rename_axis(["lr", "arm"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,17 +1,7 @@
 """Small-sample inference: intervals of paired differences, of rates and of the next run, and tests between groups.
 
-    t_interval, t_quantile  mean of the per-seed differences, Student's t
-    clopper_pearson         exact interval of a rate
-    fisher, fisher_above    exact tests of two rates
-    prediction_interval     where the next value lies
-    two_looks               why new seeds are judged alone
-
 A percentile bootstrap is too narrow at 8 seeds, and Holm on sign-flip p-values can never reject there: neither is used.
-
-Glossary: n seeds, level = coverage of a two-sided interval.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache

@@ -1,12 +1,4 @@
-"""The registry of norms as tables, and what norms and arms cost on this machine.
-
-norm_table, taxonomy_table  what each norm is, and how it partitions its input (Table 3)
-readme_table                the table of docs/norms.md
-norm_costs                  what each norm costs
-arm_facts                   an arm's parameters, site by site, and how long one of its blocks takes
-"""
-
-from __future__ import annotations
+"""The registry of norms as tables, and what norms and arms cost on this machine."""
 
 import re
 import time
@@ -21,7 +13,7 @@ from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
-from mambanorm.norms.registry import NORMS, NormEntry, create_norm
+from mambanorm.norms.registry import NORMS, create_norm
 from mambanorm.training.grid import base_config
 
 
@@ -46,10 +38,14 @@ def taxonomy_table() -> pd.DataFrame:
     Symbols are Table 3's: m rows, D channels, L positions, g_D groups of s_D channels. A mixture of norms has neither
     partition nor operation of its own: the row names its members.
     """
-    rows = []
+    rows, x = [], torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
     for name, entry in NORMS.items():
-        norm = create_norm(name, 8)
-        row = dict(norm=name, NAP=partition(entry.axes), NOP=_operation(entry, norm))
+        norm, operation = create_norm(name, 8), "–" if entry.learnable == "nothing" else "a function of each value"
+        if entry.axes:  # tried: one that subtracts the mean gives the same for x and x + 1
+            with torch.no_grad():
+                shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)
+            operation = "standardizing" if shifts else "scaling"
+        row = dict(norm=name, NAP=partition(entry.axes), NOP=operation)
         if members := getattr(norm, "members", ()):  # those of a norm along L with their statistics over D·L
             wide = [f"{member}-DL" if "L" in entry.axes else member for member in members]
             mixed = ", ".join(name if name in NORMS else member for name, member in zip(wide, members, strict=True))
@@ -66,16 +62,6 @@ def partition(axes: Sequence[str]) -> str:
     apart = ("" if "B" in axes else "m", group, "" if "L" in axes else "L")
     within = ("m" if "B" in axes else "", members, "L" if "L" in axes else "")
     return " × ".join("·".join(filter(None, side)) or "1" for side in (apart, within))
-
-
-def _operation(entry: NormEntry, norm: torch.nn.Module) -> str:
-    """Found by trying the norm: one that subtracts the mean gives the same for x and x + 1."""
-    if not entry.axes:
-        return "–" if entry.learnable == "nothing" else "a function of each value"
-    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        shifts = torch.allclose(norm(x), norm(x + 1), atol=1e-4)
-    return "standardizing" if shifts else "scaling"
 
 
 def readme_table() -> str:
@@ -101,6 +87,9 @@ GUIDE_CLAIMS = {
 say of what model."""
 
 
+MIDDLE = [0.5, 0.25, 0.75]
+
+
 def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: int = 15) -> pd.DataFrame:
     """What each norm costs on this machine, cheapest first; forward plus backward on (rows, length, channels).
 
@@ -114,9 +103,9 @@ def norm_costs(rows: int = 16, length: int = 128, channels: int = 64, repeats: i
         blocks = {name: MambaBlock(channels, name, "None") for name in NORMS}
     alone, steps = (in_turn(modules, x, repeats) for modules in (norms, blocks))
     table = pd.DataFrame({"ms": 1e3 * alone.median()})
-    table[["ratio", "low", "high"]] = _middle(alone.div(alone["LN"].median()))
+    table[["ratio", "low", "high"]] = alone.div(alone["LN"].median()).quantile(MIDDLE).T
     table = table.join(norm_table()[["parameters", "buffers"]])
-    table[["overhead", "overhead_low", "overhead_high"]] = _middle(steps.div(steps["None"], axis=0) - 1)
+    table[["overhead", "overhead_low", "overhead_high"]] = (steps.div(steps["None"], axis=0) - 1).quantile(MIDDLE).T
     table["claimed"] = pd.Series(GUIDE_CLAIMS).reindex(table.index).fillna("–")
     return table.sort_values("ratio").rename_axis("norm").reset_index()
 
@@ -131,11 +120,6 @@ def in_turn(modules: dict[str, torch.nn.Module], x: torch.Tensor, repeats: int) 
         return time.perf_counter() - start
 
     return pd.DataFrame([{name: one_pass(m) for name, m in modules.items()} for _ in range(repeats + 2)])[2:]
-
-
-def _middle(times: pd.DataFrame) -> pd.DataFrame:
-    """Median and quartiles of each column."""
-    return times.quantile([0.5, 0.25, 0.75]).T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -167,35 +151,26 @@ def arm_facts(arm: str, stem_norm: str = "None", final_norm: str = "None", *, we
     parsed = Arm.parse(arm)
     config = base_config("digits", "quick", arm=str(parsed), stem_norm=stem_norm, final_norm=final_norm)
     sizes = {name: getattr(config, name) for name in ("d_model", "n_layers", "d_state", "expand", "d_conv")}
-    outside = dict(stem_norm=stem_norm, final_norm=final_norm, norm_options=_options(parsed, weightless))
+    options = {site: {"affine": False} for site, _ in parsed.more} if weightless else {}
+    outside = dict(stem_norm=stem_norm, final_norm=final_norm, norm_options=options)
     with torch.random.fork_rng(devices=[]):
         model = SequenceClassifier(10, in_features=1, arm=parsed, **outside, **sizes)
     further = ("further",) if parsed.more else ()
     counts = dict.fromkeys(("stem", "stem norm", "N1", "mixers", "N2", *further, "final norm", "head"), 0)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            counts[_place(name)] += parameter.numel()
-    times = block_ms(str(parsed), config.d_model, weightless=weightless), block_ms("None>SSM>None", config.d_model)
+            place, *inside = name.split(".")  # `blocks.0.n1.weight` stands at N1
+            block = {"n1": "N1", "n2": "N2", "more": "further"}.get(inside[1], "mixers") if place == "blocks" else ""
+            counts[block or place.replace("_", " ")] += parameter.numel()
+    times = block_ms(str(parsed), config.d_model, weightless), block_ms("None>SSM>None", config.d_model)
     return ArmFacts(str(parsed), config.n_layers, config.d_model, counts, *times)
 
 
-def _place(name: str) -> str:
-    """Where in the model a parameter stands: `blocks.0.n1.weight` → N1."""
-    parts = name.split(".")
-    if parts[0] == "blocks":
-        return {"n1": "N1", "n2": "N2", "more": "further"}.get(parts[2], "mixers")
-    return parts[0].replace("_", " ")
-
-
-def _options(arm: Arm, weightless: bool) -> dict[str, dict[str, bool]]:
-    """norm_options; weightless: with which the norms at further sites learn no γ and β."""
-    return {site: {"affine": False} for site, _ in arm.more} if weightless else {}
-
-
 @lru_cache(64)
-def block_ms(arm: str, d_model: int, *, weightless: bool = False) -> float:
+def block_ms(arm: str, d_model: int, weightless: bool = False) -> float:
     """Milliseconds of one block, forward and backward, the median of seven; one thread."""
     with torch.random.fork_rng(devices=[]), exactly_threads(1):
         parsed = Arm.parse(arm)
-        block = MambaBlock(d_model, *parsed, norm_options=_options(parsed, weightless))
+        options = {site: {"affine": False} for site, _ in parsed.more} if weightless else {}
+        block = MambaBlock(d_model, *parsed, norm_options=options)
         return 1e3 * float(in_turn({arm: block}, torch.randn(16, 64, d_model, requires_grad=True), 7)[arm].median())

@@ -8,8 +8,6 @@ The paper's "sequence" is Breakfast (features of videos), its "vision" is ImageN
 tasks are neither, so only the *pattern* can be compared (which arm beats which), never the level (PATTERN_ONLY).
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from mambanorm.arms import Arm

@@ -1,16 +1,8 @@
 """What a run costs before it starts: parameters, tokens, FLOPs, memory and hours on this machine. It needs no data.
 
-Map
-    plan, plan_table    a config, or several → the figures
-    check_trainable     refuses what training would refuse
-    table_text          the figures as a Markdown table
-    shape_of            what a task's data look like
-    measure             a few steps on random data of that shape → seconds
 
 Glossary: B rows of a batch, L positions of a row, T = B·L; D, E, N, R, K as in `mambanorm/block.py`.
 """
-
-from __future__ import annotations
 
 import math
 import statistics
@@ -25,7 +17,6 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.text import digits, prefixed
@@ -122,10 +113,8 @@ def check_trainable(configs: list[RunConfig], runs_dir: str | Path | None = None
 
 
 def plan_table(configs: Iterable[RunConfig], *, measured: bool = True) -> pd.DataFrame:
-    """`plan` of several configs, one row each; on a terminal with a progress bar, where timing takes a while."""
-    hidden = None if measured else True  # None: hidden where there is no terminal
-    bar = tqdm(config_list(configs), desc="timing a few steps", unit=" runs", delay=2, leave=False, disable=hidden)
-    return pd.DataFrame([plan(config, measured=measured) for config in bar])
+    """`plan` of several configs, one row each."""
+    return pd.DataFrame([plan(config, measured=measured) for config in config_list(configs)])
 
 
 def table_text(table: pd.DataFrame) -> str:

@@ -3,17 +3,9 @@
 Step 1 fixes the norm after the SSM: the N2 with the highest mean over the four other norms before it. Step 2 fixes the
 norm before: the N1 that is best with that N2 (a search), or NormVary, which is the paper's own second step (§4.5).
 
-    partners         the 20 pairs of two different norms, with their validation accuracy
-    worth_of_n2      step 1 as a table;   best_n2: its choice
-    best_pair        step 2 as a search;   second_step: its candidates beside NormVary, whose runs are normvary_runs
-    two_steps        both at once: run frame → chosen pair
-    ways             the chosen pair and five others, read on test;   against_chosen: the paired differences
-    winners_curse    what the best arm of one seed loses on the others
 
 Choices read validation alone; a diverged run counts as chance there. Accuracies are fractions.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 

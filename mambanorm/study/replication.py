@@ -3,14 +3,7 @@
 The notebooks stand on recorded runs. Beside them stands one fresh run of each compared arm, at the recorded learning
 rate and steps. A new run of the same arm lies inside the 95 % prediction interval of the recorded ones nineteen times
 in twenty; one that does not is named.
-
-fresh_seeds     the store's own seeds, drawn once
-to_replicate    which of the recorded configs are trained once more
-replicate       trains them → run frame
-replication     recorded runs and fresh ones → one row a fresh run: where it lies
 """
-
-from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
@@ -103,22 +96,28 @@ def replication(recorded: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     interval of the n recorded runs that finished, mean ± t·sd·√(1 + 1/n), which holds the next one as often if runs are
     normally distributed.
     """
-    rows = []
+    recorded, fresh, rows = _valued(recorded), _valued(fresh), []
     for run in fresh.itertuples():
         runs = recorded[(recorded.task == run.task) & (recorded.arm == run.arm) & (recorded.status == "ok")]
-        seen = _value(runs.task, runs.test_accuracy, runs.get("test_loss")).to_numpy(float)
-        low, high = prediction_interval(seen)
-        value = float(_value(pd.Series([run.task]), run.test_accuracy, getattr(run, "test_loss", None)).iloc[0])
-        lies = "untold" if not np.isfinite(low) else "below" if value < low else "above" if value > high else "inside"
-        facts = dict(task=run.task, arm=run.arm, seed=run.seed, value=value, mean=seen.mean() if len(seen) else np.nan)
+        low, high = prediction_interval(runs.value.to_numpy(float))
+        lies = (
+            "untold"
+            if not np.isfinite(low)
+            else "below"
+            if run.value < low
+            else "above"
+            if run.value > high
+            else "inside"
+        )
+        facts = dict(
+            task=run.task, arm=run.arm, seed=run.seed, value=run.value, mean=runs.value.mean(), low=low, high=high
+        )
         unit = "bits" if run.task in LANGUAGE_TASKS else "%"
-        lies = lies if run.status == "ok" else run.status
-        rows.append(facts | dict(low=low, high=high, n=len(seen), unit=unit, lies=lies))
+        rows.append(facts | dict(n=len(runs), unit=unit, lies=lies if run.status == "ok" else run.status))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "value", "mean", "low", "high", "n", "unit", "lies"])
 
 
-def _value(task: pd.Series, accuracy: Any, loss: Any) -> pd.Series:
-    """Accuracy in per cent; of a language model the loss in bits a character."""
-    accuracy = pd.Series(100 * accuracy, index=task.index, dtype=float)
-    is_text = task.isin(LANGUAGE_TASKS)
-    return accuracy.where(~is_text, loss / np.log(2)) if is_text.any() else accuracy
+def _valued(runs: pd.DataFrame) -> pd.DataFrame:
+    """With the column `value`: accuracy in per cent; of a language model the loss in bits a character."""
+    value, text = 100 * runs.test_accuracy.astype(float), runs.task.isin(LANGUAGE_TASKS)
+    return runs.assign(value=value.where(~text, runs.test_loss / np.log(2)) if text.any() else value)

@@ -1,18 +1,8 @@
 """Trained models on corrupted rows, how fast they answer (S2, §IV.C.4), and classical rivals beside them.
 
-    CORRUPTIONS          noise and rotation, each with its severities
-    corrupted            a split, corrupted
-    stored_model, trained_model     the tested weights of a stored run, in a model
-    robustness_table     stored runs → accuracy at every severity
-    recorded_corrupted   the same of recorded runs, which keep the mean over the severities
-    against              means by arm, and beside a reference arm, seed by seed
-    latency_table        milliseconds for one row and for a batch
-    available, beside_rivals    boosted trees and a linear model on a run's own split of a table (notebook 10)
 
 Severities are this kit's: S2 names noise and rotation and gives neither strength nor angle.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
@@ -24,12 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.build import build_model
 from mambanorm.tasks import Split, load_task
-from mambanorm.tasks.base import Units
 from mambanorm.training import machine
 from mambanorm.training.evaluation import accuracy, errors, predict
 from mambanorm.training.result import StoredRun
@@ -54,15 +42,7 @@ def kinds_of(split: Split) -> list[str]:
 
 
 def corrupted(split: Split, kind: str, severity: float, seed: int = 0) -> Split:
-    """The split with every row corrupted; the seed decides how. ValueError for an unknown kind, a severity that is no
-    number from 0 up, and for inputs that cannot be corrupted so."""
-    if kind not in CORRUPTIONS:
-        raise unknown("corruption", kind, CORRUPTIONS)
-    if not 0 <= severity < float("inf"):
-        raise ValueError(f"severity must be a finite number of at least 0, got {severity!r}")
-    if kind not in kinds_of(split):
-        found = f"inputs {tuple(split.inputs.shape)} of {split.inputs.dtype}"
-        raise ValueError(f"{found} cannot have {kind}: noise needs numbers, rotation images")
+    """The split with every row corrupted, by one of `kinds_of` it; the seed decides how."""
     inputs, _, _ = split.batch(slice(None))
     rng = np.random.default_rng([seed, list(CORRUPTIONS).index(kind)])
     if kind == "noise":
@@ -101,11 +81,7 @@ def trained_model(config: RunConfig, runs_dir: str | Path | None = None) -> nn.M
     return stored_model(run).eval()
 
 
-def robustness_table(
-    configs: Iterable[RunConfig],
-    runs_dir: str | Path | None = None,
-    severities: dict[str, Sequence[float]] | None = None,
-) -> pd.DataFrame:
+def robustness_table(configs: Iterable[RunConfig], runs_dir: str | Path | None = None) -> pd.DataFrame:
     """One row a run, kind and severity, 0 = as it was tested: run_id, task, arm, seed, kind, severity, accuracy, rmse.
 
     All runs of one task and seed see the same corrupted rows. Tasks of token ids have no row."""
@@ -113,20 +89,14 @@ def robustness_table(
     for config in configs:
         data, model = load_task(config.task, config.scale, config.seed), trained_model(config, runs_dir)
 
-        kinds, facts = kinds_of(data.test), {name: getattr(config, name) for name in FACTS}
-        clean = _score(model, data.test, config, data.units) if kinds else {}
-        for kind in kinds:
-            rows.append(facts | dict(kind=kind, severity=0.0) | clean)
-            for severity in (severities or CORRUPTIONS).get(kind, ()):
-                split = corrupted(data.test, kind, severity, config.seed)
-                rows.append(facts | dict(kind=kind, severity=severity) | _score(model, split, config, data.units))
+        facts = {name: getattr(config, name) for name in FACTS}
+        for kind in kinds_of(data.test):
+            for severity in (0.0, *CORRUPTIONS[kind]):
+                split = corrupted(data.test, kind, severity, config.seed) if severity else data.test
+                with exactly_threads(config.threads):
+                    found = predict(model, split, config, torch.device("cpu"), data.units)
+                rows.append(facts | dict(kind=kind, severity=severity, accuracy=accuracy(found)) | errors(found))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _score(model: nn.Module, split: Split, config: RunConfig, units: Units | None) -> dict[str, float | None]:
-    with exactly_threads(config.threads):
-        found = predict(model, split, config, torch.device("cpu"), units)
-    return dict(accuracy=accuracy(found)) | errors(found)
 
 
 def recorded_corrupted(runs: pd.DataFrame) -> pd.DataFrame:
@@ -173,20 +143,19 @@ def latency_table(
             inputs, lengths, _ = data.test.batch(torch.arange(n) % len(data.test))
             inputs, lengths = inputs.to(device), None if lengths is None else lengths.to(device)
             work.append((config, n, model, inputs, lengths))
-    rounds = [[_pass_ms(*one[2:], threads=one[0].threads) for one in work] for _ in range(warm + repeats)]
+    rounds = []
+    for _ in range(warm + repeats):
+        rounds.append([])
+        for config, _, model, inputs, lengths in work:
+            with exactly_threads(config.threads), torch.no_grad():
+                start = time.perf_counter()
+                model(inputs, lengths)
+                if inputs.device.type != "cpu":
+                    torch.accelerator.synchronize()
+                rounds[-1].append(1e3 * (time.perf_counter() - start))
     low, median, high = np.quantile(np.array(rounds[warm:]), [0.25, 0.5, 0.75], axis=0)
     names = [dict(task=config.task, arm=config.arm, rows=n) for config, n, *_ in work]
     return pd.DataFrame(names).assign(ms=median, low=low, high=high)
-
-
-@torch.no_grad()
-def _pass_ms(model: nn.Module, inputs: Tensor, lengths: Tensor | None, *, threads: int) -> float:
-    with exactly_threads(threads):
-        start = time.perf_counter()
-        model(inputs, lengths)
-        if inputs.device.type != "cpu":
-            torch.accelerator.synchronize()
-        return 1e3 * (time.perf_counter() - start)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

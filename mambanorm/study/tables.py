@@ -9,8 +9,6 @@ Accuracies are fractions; differences are percentage points (pp). Intervals are 
 run is a result: its test accuracy is chance, as in the run store, and the number of such runs is always told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

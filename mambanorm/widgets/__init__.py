@@ -2,23 +2,19 @@
 
 explorer.py      Explorer: the controls, the picture that follows them, and its first state where nobody can click
 block.py         explore_norms: what a norm does, over which cells, and what leaves it unmoved; explore_block: a norm at
-                 every site of the model, what it costs and what it was worth; explore_scan: what the states keep
-grid.py          explore_grid: the 6×6 grid of recorded results, a click for its details
-mixture.py       explore_mixture: the weights of NormVary or SwitchNorm over layers and time
+                 every site of the model, what it costs and what it was worth; explore_scan: what the states keep;
+                 explore_grid: the 6×6 grid of recorded results, a click for its details
 page.py          all of them on one page, served to this machine
 """
 
-from mambanorm.widgets.block import explore_block, explore_norms, explore_scan
+from mambanorm.widgets.block import explore_block, explore_grid, explore_norms, explore_scan
 from mambanorm.widgets.explorer import Explorer
-from mambanorm.widgets.grid import explore_grid
-from mambanorm.widgets.mixture import explore_mixture
 
 EXPLORERS = {
     "What a norm does": explore_norms,
     "A norm at every site": explore_block,
     "What a scan keeps": explore_scan,
     "Every pair of norms": explore_grid,
-    "What NormVary mixes": explore_mixture,
 }
 """Title → the function that makes the explorer, in the order of `mambanorm explore`."""
 

@@ -1,70 +1,54 @@
-"""A norm, the block and its scan: what can be seen of them without training."""
+"""A norm, the block and its scan: what can be seen of them without training. The 6×6 grid of recorded results: a click
+on a cell shows its seeds, learning rates and curves."""
 
-from __future__ import annotations
+from functools import lru_cache
 
 import ipywidgets as w
+import matplotlib
+import numpy as np
+import pandas as pd
 import torch
+from matplotlib.colors import to_hex
 
-from mambanorm.arms import MORE_SITES, PRESETS, SYMBOLS, Arm
-from mambanorm.figures.explorers import fig_arm_view, fig_norm_view, fig_scan_view
+from mambanorm.arms import MORE_SITES, PAPER_NORMS, PRESETS, SYMBOLS, Arm
+from mambanorm.claims.evidence import Evidence, Runs
+from mambanorm.figures.colours import INK
+from mambanorm.figures.explorers import fig_arm_view, fig_cell_view, fig_norm_view, fig_scan_view
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
 from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
+from mambanorm.training.grid import base_config
+from mambanorm.training.recorded_results import recorded
+from mambanorm.training.store import load_runs, stored_run
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show, slider
-from mambanorm.widgets.grid import recorded_arm
 
-TOKEN, SEQUENCE = "per token", "whole sequence"
 GROUPS = (1, 2, 4, 8, 16)
 
 
-def scopes(name: str) -> dict[str, str]:
-    """Scope → the registered norm that takes its statistics so; one entry where the registry has a norm in one scope
-    only. `LN` is per token and `LN-DL` over the sequence; of `GN` and `NormVary` it is the other way round."""
-    if f"{name}-DL" in NORMS:
-        return {TOKEN: name, SEQUENCE: f"{name}-DL"}
-    if f"{name}-token" in NORMS:
-        return {SEQUENCE: name, TOKEN: f"{name}-token"}
-    return {TOKEN if NORMS[name].causal else SEQUENCE: name}
+def _offer_groups(controls: dict[str, w.Widget]) -> None:
+    """Only where they mean something."""
+    show(controls["groups"], "groups" in NORMS[controls["norm"].value].own)
 
 
-def base_names() -> list[str]:
-    """The registered norms without those that are another's second scope."""
-    return [name for name in NORMS if not name.endswith(("-DL", "-token"))]
-
-
-def _offer_scopes(controls: dict[str, w.Widget]) -> None:
-    """The scopes of this norm; groups and scope only where they mean something."""
-    found = scopes(controls["norm"].value)
-    if tuple(controls["scope"].options) != tuple(found):
-        chosen = controls["scope"].value
-        with controls["scope"].hold_trait_notifications():
-            controls["scope"].options = tuple(found)
-            controls["scope"].value = chosen if chosen in found else next(iter(found))
-    show(controls["scope"], len(found) > 1)
-    show(controls["groups"], "groups" in NORMS[found[controls["scope"].value]].own)
-
-
-def _draw_norm(norm: str, scope: str, training: bool, groups: int, offset: float, spread: float) -> StudyFigure:
-    name = scopes(norm)[scope]
+def _draw_norm(norm: str, training: bool, groups: int, offset: float, spread: float) -> StudyFigure:
     x, how = example_batch(offset=offset, spread=spread), dict(groups=groups, training=training)
-    norm = prepared_norm(name, x, **how)
+    prepared = prepared_norm(norm, x, **how)
     with torch.no_grad():
-        y = norm(x)
-    moved = {change: felt(norm, change, x) for change in CHANGES}
-    return fig_norm_view(name, x, y, moved, FELT, **how)
+        y = prepared(x)
+    moved = {change: felt(prepared, change, x) for change in CHANGES}
+    return fig_norm_view(norm, x, y, moved, FELT, **how)
 
 
 def explore_norms() -> Explorer:
-    """Pick a norm, its scope and its mode, move the channels' means and spreads: the cube of the cells that share a
+    """Pick a norm and its mode, move the channels' means and spreads: the cube of the cells that share a
     statistic, a row before and after, all values, and what leaves the output unmoved."""
     return Explorer(
         _draw_norm,
-        arrange=_offer_scopes,
-        norm=choice("LN", base_names(), "norm"),
-        scope=buttons(TOKEN, (TOKEN, SEQUENCE), "scope"),
+        arrange=_offer_groups,
+        norm=choice("LN", list(NORMS), "norm"),
         training=buttons(True, {"train": True, "eval": False}, "mode"),
         groups=choice(4, GROUPS, "groups"),
         offset=slider(2, 0, 10, "means"),
@@ -163,3 +147,132 @@ def explore_scan() -> Explorer:
         a=log_slider(1.0, 0.1, 10, "rate |A|"),
         selective=buttons(False, {"the same everywhere": False, "follows the input": True}, "Δ is"),
     )
+
+
+# the grid
+
+TASKS = {"evening": ("mnist1d",), "quick": ("digits", "listops", "digits_images")}
+"""Scale → the recorded tasks whose score is an accuracy and that a Mamba block learns; trained models first."""
+COLUMNS = ["scale", "task", "arm", "seed", "accuracy", "chance", "diverged", "lr", "run_id"]
+
+
+_frame = lru_cache(4)(recorded)
+
+
+@lru_cache(4)
+def evidence(scale: str) -> Evidence:
+    """The recorded results of a scale."""
+    return Evidence(_frame(scale), scale)
+
+
+@lru_cache(512)
+def tuned(scale: str, task: str, arm: str) -> Runs | None:
+    """One arm at its learning rates; None where it is not recorded."""
+    found = evidence(scale).tuned((arm,), task) if task in evidence(scale).tasks else None
+    return found if found is not None and found.whole_seeds else None
+
+
+def recorded_cell(scale: str, task: str, arm: str) -> pd.DataFrame:
+    """The rows of one arm (COLUMNS; accuracy and chance are fractions), empty where nothing is recorded. A diverged run
+    has the accuracy of chance."""
+    arm = str(Arm.parse(arm))
+    found = tuned(scale, task, arm)
+    if found is None:
+        return pd.DataFrame(columns=COLUMNS)
+    score, chance, diverged = (found.at(name)[0] for name in ("score", "chance", "diverged"))
+    facts = dict(scale=scale, task=task, arm=arm, seed=found.seeds, accuracy=score / 100, chance=chance / 100)
+    facts |= dict(diverged=diverged > 0, lr=found.lr[0], run_id=found.ids[0, found.best[0]])
+    return pd.DataFrame(facts)[np.isfinite(diverged)].reset_index(drop=True)
+
+
+def recorded_arm(arm: str) -> pd.DataFrame:
+    """`recorded_cell` of every task of TASKS."""
+    cells = [recorded_cell(scale, task, arm) for scale, tasks in TASKS.items() for task in tasks]
+    return pd.concat([cell for cell in cells if len(cell)] or cells[:1], ignore_index=True)
+
+
+def recorded_rates(scale: str, task: str, arm: str) -> pd.DataFrame:
+    """Every recorded run of an arm in the setting of the scale: lr, seed, accuracy, diverged."""
+    frame, own = _frame(scale), base_config(task, scale)
+    runs = frame[(frame.task == task) & (frame.arm == arm) & (frame.role == "test")]
+    runs = runs[runs.run_id.isin({own.but(arm=arm, seed=int(run.seed), lr=run.lr).run_id for run in runs.itertuples()})]
+    found = runs.assign(accuracy=runs.test_accuracy, diverged=runs.status == "diverged")
+    return found[["lr", "seed", "accuracy", "diverged"]].reset_index(drop=True)
+
+
+@lru_cache(8)
+def grid_means(scale: str, task: str) -> dict[str, float]:
+    """Every pair of the paper's norms → its mean recorded accuracy; NaN where it is not recorded."""
+    arms = [f"{n1}>SSM>{n2}" for n1 in PAPER_NORMS for n2 in PAPER_NORMS]
+    cells = {arm: recorded_cell(scale, task, arm).accuracy for arm in arms}
+    return {arm: float(accuracy.mean()) if len(accuracy) else float("nan") for arm, accuracy in cells.items()}
+
+
+SETTINGS = {f"{task} ({scale})": (scale, task) for scale, tasks in TASKS.items() for task in tasks}
+
+
+@lru_cache(64)
+def _curves(scale: str, task: str, arm: str) -> pd.DataFrame | None:
+    """The curve of a run of this arm in the run store of this machine, None where there is none."""
+    runs = load_runs(scale=scale, task=task, arm=arm, model="mamba")
+    run = stored_run(runs.run_id.iloc[0]) if len(runs) else None
+    return None if run is None else run.curves
+
+
+def _draw(setting: str, n1: str, n2: str) -> StudyFigure:
+    (scale, task), arm = SETTINGS[setting], f"{n1}>SSM>{n2}"
+    cell, rates = recorded_cell(scale, task, arm), recorded_rates(scale, task, arm)
+    return fig_cell_view(arm, task, scale, cell, rates, grid_means(scale, task), _curves(scale, task, arm))
+
+
+class GridExplorer(Explorer):
+    """Between the menus and the picture stand 36 buttons, the heat map: a click chooses that pair."""
+
+    def __init__(self):
+        # 36 buttons share two layouts: a notebook keeps the state of each widget, and a layout is its largest part
+        size, borders = dict(width="72px", height="30px", margin="1px"), ("1px solid #CCCCCC", "2px solid #F08A00")
+        self._plain, self._framed = (w.Layout(border=border, **size) for border in borders)
+        self.cells = {(n1, n2): self._cell(n1, n2) for n1 in PAPER_NORMS for n2 in PAPER_NORMS}
+        super().__init__(
+            _draw,
+            setting=choice(next(name for name in SETTINGS if "digits (" in name), list(SETTINGS), "task"),
+            n1=choice("RMSN", list(PAPER_NORMS), "N1"),
+            n2=choice("GN", list(PAPER_NORMS), "N2"),
+        )
+        row, *rest = self.children
+        self.children = [row, self._table(), *rest]
+        self.follow()
+
+    def _cell(self, n1: str, n2: str) -> w.Button:
+        cell = w.Button(layout=self._plain, tooltip=f"{n1} before, {n2} after")
+        cell.on_click(lambda _: self.put(n1=n1, n2=n2))
+        return cell
+
+    def _table(self) -> w.GridBox:
+        """The buttons with the names of their rows (N1) and columns (N2)."""
+        name = w.Layout()
+        lines = [w.HTML("N1 ↓ N2 →", layout=name), *(w.HTML(f"<b>{n2}</b>", layout=name) for n2 in PAPER_NORMS)]
+        for n1 in PAPER_NORMS:
+            lines += [w.HTML(f"<b>{n1}</b>", layout=name), *(self.cells[n1, n2] for n2 in PAPER_NORMS)]
+        layout = w.Layout(grid_template_columns="80px repeat(6, 76px)", overflow="auto", margin="6px 0 6px 12px")
+        return w.GridBox(lines, layout=layout)
+
+    def follow(self) -> None:
+        """Each button as dark as its mean accuracy, with the number on it; the chosen one is framed."""
+        means, colours = grid_means(*SETTINGS[self.values["setting"]]), matplotlib.colormaps["YlGnBu"]
+        known = [mean for mean in means.values() if np.isfinite(mean)] or [0.0]
+        for pair, cell in self.cells.items():
+            mean = means["{}>SSM>{}".format(*pair)]
+            share = 0.9 * (mean - min(known)) / max(max(known) - min(known), 1e-9)
+            chosen = pair == (self.values["n1"], self.values["n2"])
+            with cell.hold_sync(), cell.style.hold_sync():  # a message each: a browser shows them one by one
+                cell.description = f"{100 * mean:.1f}" if np.isfinite(mean) else "–"
+                cell.style.button_color = to_hex(colours(share)) if np.isfinite(mean) else "#FFFFFF"
+                cell.style.text_color = "#FFFFFF" if share > 0.55 else INK
+                cell.layout = self._framed if chosen else self._plain
+
+
+def explore_grid() -> GridExplorer:
+    """Click a cell of the grid, N1 by N2: its seeds among all arms, its learning rates, how often it diverged, and its
+    curve where this machine has one."""
+    return GridExplorer()

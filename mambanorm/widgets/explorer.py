@@ -4,39 +4,15 @@ JupyterLab and voila show the widget. GitHub, the report and a notebook that is 
 it, the picture of the first values.
 """
 
-from __future__ import annotations
-
 import gc
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets as w
 from traitlets import Unicode
 
 from mambanorm.figures.style import StudyFigure
-
-REMEMBERED = 64
-"""Pictures that an explorer keeps, so that going back to a value shows it at once."""
-DRAWING = threading.RLock()
-"""Held from reading the controls to showing their picture. Matplotlib's settings are the process's, and a thread that
-trains must neither draw while another one does nor show its picture after a newer one."""
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Without garbage collection until its end. A figure is full of reference cycles and calls for the collector many
-    times while it is drawn; after torch is imported, a full collection takes 0.4 s, longer than all the drawing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class Picture(w.Image):
@@ -50,8 +26,8 @@ class Explorer(w.VBox):
     """Controls above the figure that `draw` makes of their values.
 
     `arrange(controls)` is called before each picture: it shows, hides or fills controls that depend on others. A
-    ValueError of `draw` is shown in words, and the last picture stays. `remember=False` for what changes by itself;
-    `beside`: what stands behind the controls and is none, such as a button.
+    ValueError of `draw` is shown in words, and the last picture stays. `beside`: what stands behind the controls and is
+    none of them.
     """
 
     def __init__(
@@ -59,13 +35,11 @@ class Explorer(w.VBox):
         draw: Callable[..., StudyFigure],
         *,
         arrange: Callable[[dict[str, w.Widget]], None] | None = None,
-        remember: bool = True,
         beside: Sequence[w.Widget] = (),
         **controls: w.Widget,
     ):
         self.controls, self._arrange = controls, arrange or (lambda controls: None)
-        self._putting = False
-        self._draw, self._png = draw, lru_cache(REMEMBERED)(self._picture) if remember else self._picture
+        self._draw, self._putting = draw, False
         self._arrange(controls)
         self.first = draw(**self.values)
         self._first_png = self.first._repr_png_()  # in few colours: notebooks that keep it stay small
@@ -99,24 +73,24 @@ class Explorer(w.VBox):
         """Shows the picture of the values as they are now."""
         if self._putting:
             return
-        with DRAWING, no_collection():
+        # a figure calls for the collector many times while it is drawn: after torch is imported, 0.4 s each
+        gc.disable()
+        try:
             self._arrange(self.controls)
-            try:
-                png, label = self._png(tuple(self.values.items()))
-            except ValueError as error:
-                self.said.value = f"<p>{escape(str(error))}</p>"
-                return
-            self.follow()
-            self.said.value = ""
-            with self.picture.hold_sync():
-                self.picture.value, self.picture.tooltip = png, label
+            figure = self._draw(**self.values)
+            png, label = figure.quick_png(), figure.get_label()
+        except ValueError as error:
+            self.said.value = f"<p>{escape(str(error))}</p>"
+            return
+        finally:
+            gc.enable()
+        self.follow()
+        self.said.value = ""
+        with self.picture.hold_sync():
+            self.picture.value, self.picture.tooltip = png, label
 
     def follow(self) -> None:
         """Changes what stands beside the picture and shows the values, too, once their picture is drawn."""
-
-    def _picture(self, values: tuple[tuple[str, object], ...]) -> tuple[bytes, str]:
-        figure = self._draw(**dict(values))
-        return figure.quick_png(), figure.get_label()
 
     def _repr_mimebundle_(self, **options):
         alone = {"image/png": self._first_png}, {"image/png": {"alt": self.first.get_label()}}
@@ -148,17 +122,6 @@ def buttons(value: object, options, name: str) -> w.ToggleButtons:
     width = f"{130 + 32 * len(options) + 8 * len(words)}px"
     layout = w.Layout(display="flex", flex_flow="row", align_items="center", width=width, max_width="100%")
     return w.ToggleButtons(options=options, value=value, description=name, style=style, layout=layout)
-
-
-def begin_and_end(word: str, begin: Callable, end: Callable) -> tuple[w.Button, w.Button]:
-    """A button that begins something, with this word on it, and one that stops it."""
-    layout = w.Layout(width="90px")
-    start, stop = (
-        w.Button(description=text, icon=icon, layout=layout) for text, icon in ((word, "play"), ("stop", "stop"))
-    )
-    start.add_class("mambanorm-start").on_click(begin)
-    stop.add_class("mambanorm-stop").on_click(end)
-    return start, stop
 
 
 def show(control: w.Widget, yes: bool) -> None:

@@ -1,7 +1,5 @@
 """All explorers as one page: the notebook behind it, and the server that shows it (voila, on this machine only)."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import webbrowser
@@ -33,7 +31,8 @@ def explorers_notebook() -> nbformat.NotebookNode:
     links = "\n".join(f"- [{title}](#{_anchor(title)})" for title in EXPLORERS)
     cells = [new_code_cell(STYLE), new_markdown_cell(f"{INTRO}\n\n{links}")]
     for title, make in EXPLORERS.items():
-        cells.append(new_markdown_cell(f'<h2 id="{_anchor(title)}">{title}</h2>\n\n{_sentence(make)}'))
+        what = " ".join(make.__doc__.partition("\n\n")[0].split())
+        cells.append(new_markdown_cell(f'<h2 id="{_anchor(title)}">{title}</h2>\n\n{what}'))
         cells.append(new_code_cell(f"from mambanorm.widgets import {make.__name__}\n\n{make.__name__}()"))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return new_notebook(cells=cells, metadata={"kernelspec": kernel, "title": "mambanorm: explorers"})
@@ -41,11 +40,6 @@ def explorers_notebook() -> nbformat.NotebookNode:
 
 def _anchor(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
-
-
-def _sentence(make: Callable) -> str:
-    """What an explorer is for: the first paragraph of its docstring, as one line."""
-    return " ".join((make.__doc__ or "").partition("\n\n")[0].split())
 
 
 def serve(port: int | None = None, *, open_browser: bool = True, tell: Callable[[str], None] = print) -> None:

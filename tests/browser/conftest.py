@@ -3,8 +3,6 @@
 MAMBANORM_CHROMIUM names another one. What the tests see is kept in tests/browser/screenshots (git ignores it).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mambanorm explore` as a visitor meets it: one page, every explorer on it, every control alive."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
 

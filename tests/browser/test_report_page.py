@@ -1,7 +1,5 @@
 """The static report in a browser without a network: wide and narrow, formulas drawn."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A visitor: a server in a process of its own, every control of an explorer moved, and its picture seen to follow."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -18,7 +16,6 @@ from mambanorm.basics.settings import ROOT
 CONTROLS = ".widget-slider, .widget-dropdown, .widget-toggle-buttons, .widget-text"
 PICTURE = "img.mambanorm-picture"
 CHANGED = "([image, before]) => image.src !== before && image.complete && image.naturalWidth > 0"
-LEARNED = "image => /step ([5-9]|\\d\\d)/.test(image.title)"
 WAIT = 120_000  # ms; a machine that does other things as well is slow
 
 
@@ -105,17 +102,8 @@ def move(control) -> None:
 
 
 def play(explorer) -> str:
-    """Does what a visitor can do with an explorer, and says how long its answers took: starts and stops what trains,
-    moves every control, clicks a cell of the grid."""
-    said = ""
-    start = explorer.locator(".mambanorm-start")
-    if start.count():
-        begun = seconds_until_changed(explorer, start.click)
-        said += f"starts in {begun:.2f} s, "
-        if "NormVary" in explorer.locator(PICTURE).get_attribute("title"):
-            explorer.page.wait_for_function(LEARNED, arg=explorer.locator(PICTURE).element_handle(), timeout=WAIT)
-        explorer.locator(".mambanorm-stop").click()
-        explorer.page.wait_for_timeout(2_000)
+    """Does what a visitor can do with an explorer, and says how long its answers took: moves every control, clicks a
+    cell of the grid."""
     times = list(moves(explorer))
     assert len(times) >= 3
     cells = explorer.locator(".widget-gridbox button")
@@ -124,4 +112,4 @@ def play(explorer) -> str:
         times.append(("a cell", seconds_until_changed(explorer, cells.nth(14).click)))
     slow = max(times, key=lambda one: one[1])
     median = statistics.median(seconds for _, seconds in times)
-    return f"{said}{len(times)} controls, median answer {1e3 * median:.0f} ms, slowest {slow[0]} {1e3 * slow[1]:.0f} ms"
+    return f"{len(times)} controls, median answer {1e3 * median:.0f} ms, slowest {slow[0]} {1e3 * slow[1]:.0f} ms"
