@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from mambanorm.claims.claim import NONE, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS
-from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking, tuned_arms
+from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking
 from mambanorm.claims.summaries import growth_facts, headroom_facts
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import growth, norm_quantiles, token_norms
@@ -280,10 +281,8 @@ def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[
         frame = sweep(more, runs_dir=runs_dir, **engine)
         lost = frame[frame.status == "failed"]
         failed |= dict(zip(lost.run_id, lost.error, strict=True))
-    if not failed:
-        return ()
-    first = " ".join(str(next(iter(failed.values()))).split())
-    return (f"{len(failed)} runs could not be trained; the first: {first[:200]}.",)
+    first = " ".join(str(next(iter(failed.values()), "")).split())
+    return (f"{len(failed)} runs could not be trained; the first: {first[:200]}.",) if failed else ()
 
 
 # ------------------------------------------------------------------------------------------------ what is known of it
@@ -293,11 +292,11 @@ def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> N
     """The card with what recorded and stored runs say."""
     if known.empty:
         return replace(card, training=training_of(card, known, runs_dir))
-    verdicts, strips, before = [], {}, recorded(card.scale) if recorded_path(card.scale).is_file() else None
+    verdicts, strips = [], {}
     for task in _tasks(card):
         mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
-        evidence, best = Evidence(mine, card.scale), best_arm(card, task, before)
-        verdicts += verdicts_of(card, task, evidence, best)
+        evidence = Evidence(mine, card.scale)
+        verdicts += verdicts_of(card, task, evidence, best_arm(card, task))
         strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()))
     training = training_of(card, known, runs_dir)
     return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
@@ -314,14 +313,20 @@ def verdicts_of(card: NormCard, task: str, evidence: Evidence, best: str | None 
     return rows
 
 
-def best_arm(card: NormCard, task: str, before: pd.DataFrame | None) -> str | None:
+def best_arm(card: NormCard, task: str) -> str | None:
     """The recorded arm, without this norm, that validation would take; None where nothing is recorded."""
-    name = card.same or card.name
+    path, name = recorded_path(card.scale), card.same or card.name
+    ranked = _ranked(card.scale, task, path.stat().st_mtime_ns) if path.is_file() else ()
+    return next((arm for arm in ranked if name not in Arm.parse(arm).norms), None)
+
+
+@lru_cache(maxsize=32)
+def _ranked(scale: str, task: str, mtime_ns: int) -> tuple[str, ...]:
+    """The recorded arms of a task, the best on validation first."""
+    frame = recorded(scale)
     with suppress(ValueError):
-        arms = [arm for arm in tuned_arms(kind_of(task)) if name not in Arm.parse(arm).norms]
-        if before is not None:
-            return ranking(before[before.task == task], task, scale=card.scale, arms=arms).arm[0]
-    return None
+        return tuple(ranking(frame[frame.task == task], task, scale=scale).arm)
+    return ()
 
 
 def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:
@@ -370,9 +375,7 @@ def _deep_facts(config: RunConfig, by_id: pd.DataFrame, runs_dir: str | Path | N
     if config.run_id in by_id.index and "headroom" in by_id and np.isfinite(by_id.headroom[config.run_id]):
         return dict(growth=by_id.growth[config.run_id], headroom=by_id.headroom[config.run_id])
     run = stored_run(config.run_id, runs_dir)
-    if run is None:
-        return {}
-    return dict(growth=growth_facts(run).get("growth", np.nan), **headroom_facts(run))
+    return {} if run is None else dict(growth=growth_facts(run).get("growth", np.nan), **headroom_facts(run))
 
 
 def growth_at_start(arm: str) -> float:
@@ -390,7 +393,5 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
     scale = study_scale(scale)
     known, tasks = frame_of(scale, None), card_tasks(scale)
     own = {task: card_seeds(task, scale, 8) for task in dict.fromkeys((*tasks, inside_task(scale)))}
-    found = []
-    for name in names or (name for name in NORMS if name in KIT_NORMS and name != "None"):
-        found.append(_read(_measured(NormCard(name, scale, tasks, own)), known, None))
-    return found
+    names = names or [name for name in NORMS if name in KIT_NORMS and name != "None"]
+    return [_read(_measured(NormCard(name, scale, tasks, own)), known, None) for name in names]
