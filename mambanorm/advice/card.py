@@ -83,6 +83,11 @@ class NormCard:
         return arms_of(self.same or self.name)
 
     @property
+    def slow(self) -> bool:
+        """Whether its costs were measured at one size alone, because a pass takes half a second or more."""
+        return len(self.costs) == 1
+
+    @property
     def said(self) -> dict[str, list[str]]:
         """Topic → sentences (card_page.said)."""
         return card_page.said(self)
@@ -207,7 +212,7 @@ def _measured(card: NormCard) -> NormCard:
     checks, costs, notes, same, starts = checks_of(card.name), pd.DataFrame(), (), "", ""
     try:
         costs = costs_of(card.name)
-        same, starts = ("", "") if len(costs) == 1 else twin(card.name)  # too slow to be tried seventeen times
+        same, starts = ("", "") if replace(card, costs=costs).slow else twin(card.name)  # which tries it 140 times
     except Exception as error:  # anything that a norm of a user's own may raise
         notes = (f"Its costs could not be measured: {type(error).__name__}: {' '.join(str(error).split())[:160]}.",)
     same = "" if card.name in KIT_NORMS else same
@@ -231,14 +236,10 @@ def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str =
 # ------------------------------------------------------------------------------------------------------ the training
 
 
-def is_causal(card: NormCard) -> bool:
-    """Whether it is declared causal, and no later position was found to change an earlier output."""
-    return NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
-
-
 def _tasks(card: NormCard) -> list[str]:
-    """Those of its tasks on which it may stand."""
-    return [task for task in card.tasks if kind_of(task) != "language" or is_causal(card)]
+    """Those of its tasks on which it may stand: in a language model only what is causal, declared and measured."""
+    causal = NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
+    return [task for task in card.tasks if causal or kind_of(task) != "language"]
 
 
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
@@ -339,7 +340,9 @@ def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None
     high = _highest_rates([*card.arms.values(), card.against], Evidence(mine, card.scale), task)
     for place, arm in card.arms.items():
         row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
-        row |= dict(diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=growth_at_start(arm))
+        row |= dict(
+            diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=np.nan if card.slow else growth_at_start(arm)
+        )
         deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
         deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)
         rows.append(row | dict(trained=deep.growth.mean(), headroom=deep.headroom.mean()))
