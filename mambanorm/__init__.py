@@ -47,7 +47,7 @@ PLACES = {
         "tasks": "TASKS load_task register_task",
         "config": "RunConfig",
         "training.grid": "base_config grid",
-        "training.run": "train train_language_model",
+        "training.run": "train",
         "training.presets": "PAPER_SEED",
         "basics.settings": "check_source",
         "training.result": "RunResult",

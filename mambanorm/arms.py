@@ -75,7 +75,7 @@ class Arm(NamedTuple("Arm", [("n1", str), ("n2", str), ("more", tuple[tuple[str,
             raise ValueError(f"an arm is text such as 'RMSN>SSM>GN', got {text!r}")
         if text.startswith("preset:"):
             return preset(text.removeprefix("preset:").strip())
-        if text in AUTONORM:
+        if text in ATTENTION:
             return AttentionArm.named(text)
         main, *further = text.split("+")
         parts = [part.strip() for part in main.replace("→", ">").split(">")]
@@ -164,14 +164,14 @@ class AttentionArm(Arm):
 
     @classmethod
     def named(cls, name: str) -> AttentionArm:
-        arm = cls(AUTONORM[name].norm, AUTONORM[name].norm)
+        arm = cls(ATTENTION[name].norm, ATTENTION[name].norm)
         arm.name = name
         return arm
 
     @property
     def options(self) -> dict[str, object]:
         """The norm options that the name stands for."""
-        return AUTONORM[self.name].options if self.name else {}
+        return ATTENTION[self.name].options if self.name else {}
 
     def __str__(self) -> str:
         return self.name or f"{self.n1}>MHA>{self.n2}"
@@ -208,6 +208,14 @@ AUTONORM: dict[str, Variant] = {
     "Teacher": Variant("LN", {}, "LN alone, in a smaller model, to distil from"),
 }
 """S2, §IV.B and §IV.C.2: the models that it compares. What makes a Teacher smaller is the business of its config."""
+
+ATTENTION: dict[str, Variant] = AUTONORM | {
+    "AutoNorm_Linear": Variant("NormSelector", {"linear": True}, "AutoNorm with DyT as x ⊙ α"),
+    "AutoNorm_Linear_RandomSelector": Variant(
+        "NormSelector", {"linear": True, "mode": "random"}, "the same, random weights"
+    ),
+}
+"""Every arm of a Transformer that has a name of its own; x ⊙ α is how S2 writes DyT."""
 
 
 def arms(*texts: str) -> list[Arm]:

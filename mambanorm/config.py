@@ -139,14 +139,7 @@ class RunConfig:
     @cached_property
     def run_id(self) -> str:
         """Hash of the canonical form and SCHEMA: the name of the run's folder."""
-        before, after = self._around_seed
-        return _hash(f'{before}"seed": {self.seed}{after}')
-
-    @cached_property
-    def _around_seed(self) -> tuple[str, str]:
-        """The canonical form before and after the seed, which is all that configs of a grid differ in."""
-        before, after = _canonical(self._values() | {"seed": "here"}).split('"seed": "here"')
-        return before, after
+        return run_id_of(self._values())
 
     @property
     def role(self) -> str:
@@ -180,7 +173,6 @@ class RunConfig:
     def with_seed(self, seed: int) -> RunConfig:
         """`but(seed=seed)`, many times as fast, because only the seed is checked."""
         other = object.__new__(RunConfig)
-        _ = self._around_seed  # the copy has it too
         vars(other).update(vars(self), seed=check_seed(seed))
         vars(other).pop("run_id", None)
         return other
@@ -204,19 +196,14 @@ def _earlier_betas(values: dict[str, Any]) -> tuple[float, float]:
 
 
 def run_id_of(values: dict[str, Any]) -> str:
-    """The run_id of a config's values, also as read from JSON. The norms that they name need not be registered here."""
-    return _hash(_canonical(values))
+    """The run_id of a config's values, also as read from JSON. The norms that they name need not be registered here.
 
-
-def _hash(canonical: str) -> str:
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def _canonical(values: dict[str, Any]) -> str:
-    """The values in JSON, without later fields that have their default, and with the SCHEMA."""
+    It is the hash of the values in JSON, without later fields that have their default, and with the SCHEMA.
+    """
     defaults = ADDED | {"betas": _earlier_betas(values)}
     kept = {name: value for name, value in values.items() if name not in defaults or _differs(value, defaults[name])}
-    return json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
+    canonical = json.dumps({"schema": SCHEMA, **kept}, sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def _differs(value: object, default: object) -> bool:

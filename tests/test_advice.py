@@ -343,7 +343,9 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
     assert "a net of linear layers: 4 of" in guesses
 
 
-@pytest.mark.parametrize(("other", "told"), [(1.2, "above zero"), (3.0, "below zero"), (1.7, "not told from zero")])
+@pytest.mark.parametrize(
+    ("other", "told"), [(1.2, "clearly above zero"), (3.0, "clearly below zero"), (1.7, "we cannot tell")]
+)
 def test_a_gap_is_paired_by_seed(other, told):
     noise = [0.0, 0.3, -0.3] if other == 1.7 else [0.0, 0.0, 0.0]
     rows = [dict(norm=norm, seed=seed, lengths="four", mode="eval", error=error + seed)
@@ -352,7 +354,7 @@ def test_a_gap_is_paired_by_seed(other, told):
     gap = evidence.Gap(counted(frame), "norm", "LN", "None", "error")
     assert gap.says == told
     assert str(gap).startswith(f"{1.7 - other:+.2f} [".replace("-", "−"))
-    mandatory = {"above zero": "no norm is better", "below zero": "LN is better"}.get(told, "not told")
+    mandatory = {"clearly above zero": "no norm is better", "clearly below zero": "LN is better"}.get(told, "not told")
     assert mandatory in numbers._without(frame[frame.lengths == "four"])
 
 

@@ -43,7 +43,8 @@ def test_the_answer_on_type_names_the_leader_its_gain_and_the_baseline():
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · mean ± sd, differences with 95 % t-interval · digits).\n\n"
         "- **digits**: IN→IN is ahead with 80.0 ± 1.0 % (no norm 30.0 ± 1.0 %, chance 10.0 %). The gain is "
-        "+50.0 points [50.0, 50.0]: above zero. Over the next, BN→BN, it is +30.0 points [30.0, 30.0]: above zero.\n\n"
+        "+50.0 points [50.0, 50.0]: clearly above zero. Over the next, BN→BN, it is +30.0 points [30.0, 30.0]: clearly "
+        "above zero.\n\n"
         "The paper, on Breakfast (§4.2): GN→GN 68.8 % against 7.0 %."
     )
     assert "GN→GN is ahead" in answers.type_of_norm(of_type("GN>SSM>GN"))
@@ -75,23 +76,31 @@ def test_a_lead_is_told_from_zero_only_where_the_interval_tells_it():
     clear = answers.guesses_on_type(of_type("IN>SSM>IN"))
     noisy = answers.guesses_on_type(of_type("IN>SSM>IN", 0.51, each={"IN>SSM>IN": (0.2, -0.2, 0.0)}))
     single = answers.guesses_on_type(of_type("IN>SSM>IN", seeds=1))
-    assert "by +30.0 points [30.0, 30.0]: above zero." in clear
-    assert ": not told from zero." in noisy
+    assert "by +30.0 points [30.0, 30.0]: clearly above zero." in clear
+    assert ": we cannot tell." in noisy
     assert ": one seed cannot tell." in single
 
 
 def test_differences_are_sorted_by_what_their_intervals_say():
     runs = of_type("IN>SSM>IN", each={"BN>SSM>BN": (0.4, -0.4, 0.0)})
     gains = pd.concat([tables.paired(runs, f"{n}>SSM>{n}", "None>SSM>None") for n in ("BN", "IN", "LN")])
-    assert answers.told_from_none(gains) == "- **digits**: not told from zero: BN→BN; above zero: IN→IN and LN→LN."
+    assert answers.told_from_none(gains) == "- **digits**: we cannot tell: BN→BN; clearly above zero: IN→IN and LN→LN."
     assert (
-        answers.difference(gains.iloc[1:2]) == "- IN→IN − None→None on digits: +50.0 points [50.0, 50.0]: above zero."
+        answers.difference(gains.iloc[1:2])
+        == "- IN→IN − None→None on digits: +50.0 points [50.0, 50.0]: clearly above zero."
     )
 
 
 def test_the_order_of_the_arms_stands_below_the_papers():
     said = answers.order_beside_paper(tables.beside_paper(of_type("IN>SSM>IN", each={"LN>SSM>LN": (0.1, 0.1, 0.1)})))
     assert said == "- **The paper**: GN→GN > LN→LN > BN→BN > no norm\n- **digits**: LN→LN > BN→BN > GN→GN > no norm"
+
+
+def test_the_settings_of_the_runs_stand_in_a_row_with_the_arms_that_have_them():
+    runs = pd.concat([planted({"GN>SSM>GN": 0.5, "IN>SSM>IN": 0.5}, lr=0.015), planted({"BN>SSM>BN": 0.5}, lr=0.006)])
+    rows = tables.how_trained(runs.assign(n_layers=4, d_model=32, steps=400)).splitlines()
+    assert rows[0] == "| task | blocks | width | steps | learning rate | arms |"
+    assert rows[2:] == ["| digits | 4 | 32 | 400 | 0.015 | GN→GN, IN→IN |", "| digits | 4 | 32 | 400 | 0.006 | BN→BN |"]
 
 
 HALF_ARMS = {  # as in `halves.HALVES`: part → arm, its options as stored, accuracy on digits and on level
@@ -114,8 +123,10 @@ def test_the_halves_say_what_they_bring_together_and_who_is_lost_on_level():
     said = answers.guesses_on_halves(halves_frame())
     assert "taking out the mean alone brings +30.0 points [30.0, 30.0] and dividing by the spread alone" in said
     assert "added +40.0. Both at once bring +50.0 points [50.0, 50.0]." in said
-    assert "What goes beyond the sum is +10.0 points [10.0, 10.0], above zero." in said
-    assert "Dividing by the spread leads taking out the mean by −20.0 points [−20.0, −20.0], below zero." in said
+    assert "What goes beyond the sum is +10.0 points [10.0, 10.0], clearly above zero." in said
+    assert (
+        "Dividing by the spread leads taking out the mean by −20.0 points [−20.0, −20.0], clearly below zero." in said
+    )
     assert "**level**: nearer to chance (10.0 %) than to the best part: mean taken out (40.0" in said
     assert "both: IN (20.0" in said
     assert "no norm (90.0" not in said
@@ -156,18 +167,19 @@ def test_the_answer_on_position_counts_signs_intervals_and_rivals():
     said = place_answer(places({"GN": 0.8}))
     assert said == (
         "**Answer** (quick scale · 3 seeds: a sketch · after − before, 95 % t-intervals · digits).\n\n"
-        "- **digits**: after is ahead for 5 of 5 norms; the interval is above zero for 5, below it for 0. After gains "
-        "most with GN: +30.0 points [30.0, 30.0]. GN's gain is larger than that of 4 of the other 4 (interval above "
-        "zero: 4).\n- The paper's own Table 1: after is ahead for 3 of 5 on Breakfast."
-    )  # word for word what the cell of notebook 04 printed when the code stood in it
+        "- **digits**: after is ahead for 5 of 5 norms, clearly for 5, clearly behind for 0. After gains most with "
+        "GN: +30.0 points [30.0, 30.0]. The mean of the 5 norms is +22.0 points; without GN it is +20.0. GN's gain is "
+        "larger than that of 4 of the other 4 (clearly: 4).\n"
+        "- The paper's own Table 1: after is ahead for 3 of 5 on Breakfast."
+    )
 
 
 def test_the_answer_on_position_turns_where_before_is_better_and_where_there_is_one_seed():
     worse = place_answer(places({"GN": 0.4, "IN": 0.45, "BN": 0.3, "LN": 0.3, "RMSN": 0.3}))
-    assert "after is ahead for 0 of 5 norms; the interval is above zero for 0, below it for 5" in worse
+    assert "after is ahead for 0 of 5 norms, clearly for 0, clearly behind for 5" in worse
     assert "After loses least with IN" in worse
     single = place_answer(places(seeds=1))
-    assert "the interval is above" not in single
+    assert "clearly" not in single
     assert "(one seed: no interval)" in single
 
 
@@ -218,7 +230,7 @@ def test_the_answer_on_pairs_names_the_choice_its_rank_and_what_it_beats():
 def test_the_answer_on_pairs_turns_with_normvary_and_with_one_seed():
     assert "better: NormVary." in answers.which_pair(*pair_frames(grid(normvary=0.9)))
     tie = grid(normvary=0.79, each={"NormVary>SSM>IN": (0.1, -0.1, 0.0)})
-    assert "better: not told from zero." in answers.which_pair(*pair_frames(tie))
+    assert "better: we cannot tell." in answers.which_pair(*pair_frames(tie))
     single = answers.which_pair(*pair_frames(grid(seeds=1)))
     assert "better: one seed cannot tell." in single
     assert "not known from one seed" in single
@@ -393,8 +405,8 @@ def test_more_seeds_decide_the_differences_that_contained_zero():
         pd.concat([tables.paired(runs, arm, "None>SSM>None") for arm in list(means)[:2]]) for runs in (few, more)
     ]
     said = answers.decided(*tables_of)
-    assert "IN→IN − None→None is above zero; LN→LN − None→None is below zero." in said
-    assert "none is told from zero that was not before" in answers.decided(tables_of[1], tables_of[1])
+    assert "IN→IN − None→None is clearly above zero; LN→LN − None→None is clearly below zero." in said
+    assert "none is clear that was not before" in answers.decided(tables_of[1], tables_of[1])
 
 
 def test_a_list_of_words_reads_as_a_list():

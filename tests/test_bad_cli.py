@@ -61,10 +61,9 @@ COMMANDS = [  # one or two a rule
     (["runs", "--check", "--runs-dir", "/nonexistent"], "there is no run store /nonexistent"),
     (["runs", "--check", "--tasks", "digits", "--seeds", "1"], "leave --tasks, --seeds out"),
     (["--import", "", "runs"], "names neither a file nor a module"),
-    (["--import", DIGITS, "runs"], "it names neither a file, which ends in .py, nor a module"),
-    (["--import", "/dev/null", "runs"], "--import /dev/null: it is no file of Python, which ends in .py"),
+    (["--import", "/dev/null", "runs"], "--import /dev/null: ImportError: a file of Python ends in .py"),
     (["--import", "nowhere.py", "runs"], "nowhere.py: No such file"),
-    (["runs", "--import", "no_such_module"], "there is no module 'no_such_module' here"),
+    (["runs", "--import", "no_such_module"], "ModuleNotFoundError: No module named 'no_such_module'"),
     # fields of a config
     (setting(""), "unknown field of RunConfig ''"),
     (setting(DIGITS), "unknown field of RunConfig '111"),

@@ -83,7 +83,6 @@ def norm_cases():
 # ------------------------------------------------------------------------------------------- norms, options and entry
 OPTIONS = [
     ("LN", {"eps": math.inf}, "eps must be finite, got inf"),
-    ("LN", {"eps": math.nan}, "eps must be above 0, got nan"),
     ("LN", {"eps": "x"}, "eps must be a number, got 'x'"),
     ("LN", {"eps": 0}, "eps must be above 0, got 0"),
     (["LN"], {}, "unknown norm"),
@@ -92,18 +91,13 @@ OPTIONS = [
     ("GN", {"groups": True}, "groups must be a positive whole number, got True"),
     ("GN", {"groups": 3}, "8 channels do not divide into 3 groups: groups may be one of [1, 2, 4, 8]"),
     ("BN", {"momentum": math.nan}, "momentum is the weight of the new statistic, 0..1, got nan"),
-    ("BN", {"momentum": 2}, "momentum is the weight of the new statistic, 0..1, got 2"),
     ("Scale", {"init": math.inf}, "init must be finite, got inf"),
     ("Scale", {"scalar": 1}, "scalar must be True or False, got 1"),
     ("Scale", {"init": 0.1, "affine": False}, "init=0.1 is where the gain of Scale starts: with affine=False there is"),
     ("Lp", {"p": 0.5}, "p of the Lp norm must be a number from 1 to infinity"),
-    ("Lp", {"p": True}, "p of the Lp norm must be a number from 1 to infinity"),
-    ("RMSN", {"bias": "no"}, "bias must be True or False"),
     ("NormSelector", {"mode": "disabled"}, "did you mean 'disable'"),
     ("NormSelector", {"hidden": 0}, "hidden must be a positive whole number, got 0"),
     ("DyT", {"alpha": math.inf}, "alpha must be finite"),
-    ("DyT", {"linear": "no"}, "linear must be True or False"),
-    ("Derf", {"shift": "0"}, "shift must be a number"),
     ("NormVary", {"statistics": "totl"}, "did you mean 'total'"),
     ("NormVary", {"learn_weights": "no"}, "learn_weights must be True or False, got 'no'"),
     ("NormVary", {"learn_weigths": False}, "did you mean 'learn_weights'"),
@@ -127,7 +121,6 @@ def option_cases():
     yield "NormVary itself, d", lambda: mn.NormVary("8"), "d must be a positive whole number, got '8'"
     for d in (True, 8.0, 0):
         yield f"{d!r} channels", lambda d=d: mn.create_norm("LN", d), f"d must be a positive whole number, got {d!r}"
-    yield "a norm without a name", lambda: entered(""), "a norm's name must be a word"
     for name in ("A>B", "A\n", "A B", "A" * 65):
         yield f"a norm called {name!r}", lambda name=name: entered(name), "letters, digits and _ . -, got "
     yield "a norm that is causal by text", lambda: entered(causal="no"), "causal of norm 'Bad' must be True or False"
@@ -151,21 +144,16 @@ def convolved(**changes):
 
 def scan_cases():
     yield "conv_silu, too few weights", lambda: convolved(weight=torch.ones(3, 1, 4)), "conv_silu: weight has shape"
-    yield "conv_silu, no tap", lambda: convolved(weight=torch.ones(D, 1, 0)), "conv_silu: weight has shape (8, 1, 0)"
-    yield "conv_silu, too few biases", lambda: convolved(bias=torch.ones(1)), "conv_silu: bias has shape (1,)"
     yield "conv_silu, bias False", lambda: convolved(bias=False), "bias is False; a tensor is needed"
     flat = "u has shape (5, 8); (B, L, E) or (B, H, W, E) is needed"
     yield "conv_silu, flat u", lambda: convolved(u=torch.ones(L, D)), flat
-    yield "conv_silu, empty u", lambda: convolved(u=torch.ones(B, 0, D)), "each at least 1"
     yield "conv_silu, on meta", lambda: convolved(bias=torch.ones(D, device="meta")), "bias is on meta and u on cpu"
     yield "scan, a list", lambda: scanned(u=[[[1.0]]]), "u is a list; a tensor (B, D, L) is needed"
-    yield "scan, sparse B", lambda: scanned(B=torch.ones(B, 3, L).to_sparse()), "B has layout torch.sparse_coo"
     yield "scan_backend of a text", lambda: scan_backend("cpu"), "tensor is 'cpu'; a tensor is needed"
     for n in (0, 1.5, True):
         yield f"set_threads({n!r})", lambda n=n: set_threads(n), f"threads: {n!r} given, a whole number of at least 1"
     yield "cross_scan of a sequence", lambda: mn.cross_scan(torch.ones(2, 3, 4)), "cross_scan expects images"
     yield "cross_merge of a list", lambda: mn.cross_merge([1], 2, 3), "y is a list; a tensor (B, 4, D, H·W)"
-    yield "cross_merge to no size", lambda: mn.cross_merge(torch.ones(1, 4, 2, 6), "2", 3), "height must be a positive"
     yield "cross_merge to another", lambda: mn.cross_merge(torch.ones(2, 4, 3, 11), 3, 4), "H·W = 12"
 
 
@@ -200,14 +188,11 @@ IDS = torch.ones(B, L, dtype=torch.int64)
 def block_cases():
     x, image = numbers(B, L, D), numbers(B, 3, 4, D)
     yield "MambaBlock, a list", lambda: mn.MambaBlock(D)([1]), "x is a list; a tensor (B, L, 8) is needed"
-    yield "MambaBlock, prefill of a list", lambda: mn.MambaBlock(D).prefill([1]), "x is a list"
-    yield "MambaBlock, lengths", lambda: mn.MambaBlock(D)(x, [1, 2]), "lengths must be a tensor"
     for kind, parameter, shape, said in (
         (mn.MambaBlock, "D", 3, "low_rank_scan: D has shape (3,), needed is (16,)"),
         (mn.MambaBlock, "A_log", (16, 3), "low_rank_scan: B has shape (2, 5, 16), needed is (2, 5, 3)"),
         (mn.MambaBlock, "conv1d.weight", (3, 1, 4), "conv_silu: weight has shape (3, 1, 4), needed is (16, 1, 4)"),
         (mn.VSSBlock, "Ds", 3, "low_rank_scan: D has shape (3,), needed is (64,)"),
-        (mn.VSSBlock, "conv2d.bias", 3, "conv_silu: bias has shape (3,), needed is (16,)"),
     ):
         given, what = image if kind is mn.VSSBlock else x, f"{kind.__name__}, {parameter} of {shape}"
         yield what, lambda k=kind, p=parameter, s=shape, g=given: block_with(p, torch.ones(s), k)(g), said
@@ -220,9 +205,7 @@ def block_cases():
         lambda: mn.MambaBlock(D).step(x[:, 0], mn.MambaBlock(D, d_state=3).new_cache(B)),
         "this cache is of another block: state has shape (2, 16, 3), needed is (2, 16, 16)",
     )
-    yield "step of a list", lambda: mn.MambaBlock(D).step([1], mn.MambaBlock(D).new_cache(1)), "x is a list"
     yield "VSSBlock, a sequence", lambda: mn.VSSBlock(D)(x), "VSSBlock expects (B, H, W, D) with D = 8"
-    yield "VSSBlock, empty", lambda: mn.VSSBlock(D)(image[:, :0]), "VSSBlock expects (B, H, W, D) with D = 8"
     yield "VSSBlock, two taps", lambda: mn.VSSBlock(D, d_conv=4), "d_conv must be odd on images"
     yield "merging odd pixels", lambda: PatchMerging(4)(torch.zeros(1, 3, 4, 4)), "3×4 positions cannot be halved"
 
@@ -230,14 +213,11 @@ def block_cases():
 def model_cases():
     x, image, cache = numbers(B, L, 2), numbers(B, 4, 4, 1), language().new_cache(B)
     yield "two kinds of input", lambda: classifier(vocab_size=9), "give either vocab_size (token ids) or in_features"
-    yield "a classifier, a list", lambda: classifier()([[1.0]]), "x is a list; a tensor of real values (B, L, 2)"
     yield "a classifier, float64", lambda: classifier()(x.double()), "x is torch.float64 and this model torch.float32"
     yield "a classifier, no row", lambda: classifier()(x[:0]), "expected real values (B, L, 2), at least one"
-    yield "a classifier, lengths", lambda: classifier()(x, torch.tensor([9, 9])), "lengths must lie in 1..5"
     yield "words, a list", lambda: words()([[1, 2]]), "expected a tensor of token ids (B, L), got a list"
     yield "words, bytes", lambda: words()(IDS.to(torch.uint8)), "as int64 or int32, got torch.uint8"
     yield "words, unknown", lambda: words()(IDS * 9), "token ids must lie in 0..8, got 9..9"
-    yield "a model's norm options", lambda: classifier(norm_options=["eps"]), "norm_options must be a dict"
     yield "an unknown model", lambda: classifier(model="mamba3"), "unknown model 'mamba3': valid are mamba, mamba2"
     yield "heads of a Mamba-1", lambda: classifier(head_dim=8), "head_dim=8 belongs to model='mamba2'"
     yield "images of four axes", lambda: images()(image[..., 0]), "expected real values (B, H, W, 1), at least one, got"
@@ -245,7 +225,6 @@ def model_cases():
     yield "images cut in three", lambda: images(patch=3)(image), "4×4 pixels do not divide into patches of 3×3"
     yield "images halved twice", lambda: images(n_layers=4, down_sample=(1, 2, 3))(image), "must be multiples of 8"
     yield "images, halved at the end", lambda: images(n_layers=2, down_sample=(2,)), "blocks among 1..1, each once, got"
-    yield "images, halved at True", lambda: images(n_layers=3, down_sample=(True,)), "down_sample names blocks among"
     yield "language, text", lambda: language()("The"), "got 'The': text must be encoded first"
     yield "language, on meta", lambda: language()(IDS.to("meta")), "ids is on meta and this model on cpu"
     yield "language, tie", lambda: language(tie="no"), "tie must be True or False, got 'no'"
@@ -256,11 +235,6 @@ def model_cases():
     yield "no text to write", lambda: language().generate(IDS, 0), "n must be a positive whole number"
     yield "a temperature below 0", lambda: language().generate(IDS, 2, temperature=-1), "temperature must be 0"
     yield "a seed of text", lambda: language().generate(IDS, 2, temperature=1, seed="1"), "seed must be a whole number"
-    yield "training on text", lambda: mn.train_language_model(language(), "The", IDS[0]), "text must be encoded first"
-    yield "training on rows", lambda: mn.train_language_model(language(), IDS, IDS[0]), "expected token ids (n,)"
-    ids = IDS[0]
-    yield "training at NaN", lambda: mn.train_language_model(language(), ids, ids, lr=math.nan), "lr must be a finite"
-    yield "no steps", lambda: mn.train_language_model(language(), ids, ids, steps=0), "steps must be a positive"
     with tempfile.TemporaryDirectory() as folder:
         yield "an empty folder as a checkpoint", lambda: mn.read_checkpoint(folder), "is a folder: give the path of a"
         for half in ("model-1.safetensors", "model-2.safetensors"):
@@ -318,11 +292,14 @@ def task_cases():
     yield "a label below 0", lambda: loaded(lambda: data(val=split(labels=torch.tensor([0, 1, -1, 1])))), labels
     yield "real labels", lambda: loaded(lambda: data(split(labels=torch.ones(4)))), where + "labels are torch.float32"
     yield "inputs as an array", lambda: split(np.ones((4, L, 1))), "inputs are a ndarray: a tensor is needed"
-    yield "inputs in float64", lambda: split(numbers(4, L, 1).double()), "inputs are torch.float64: allowed are float32"
-    yield "real lengths", lambda: split(lengths=torch.ones(4)), "lengths are torch.float32: whole numbers are needed"
+    yield (
+        "real lengths",
+        lambda: split(lengths=torch.ones(4)),
+        "lengths are torch.float32 of shape (4,): 4 rows of inputs need whole numbers (4,)",
+    )
     known = "token ids of the train split run from 7 to 7: allowed are 0 to 6"
     yield "unknown words", lambda: TaskData(*[split(words * 7)] * 3, n_classes=2, vocab_size=7), known
-    real = "inputs of the train split are torch.float32, which is not vocab_size=7"
+    real = "inputs of the train split are torch.float32 of shape (4, 5), which is not vocab_size=7"
     yield "real words", lambda: TaskData(*[split(words.float())] * 3, n_classes=2, vocab_size=7), real
     yield "too few features", lambda: data(in_features=2), "which is not in_features=2"
     yield "no images", lambda: TaskData(*[split(words)] * 3, n_classes=2, in_channels=1), "which is not in_channels=1"

@@ -20,7 +20,6 @@ from mambanorm.advice import blocks
 from mambanorm.clinic.checks_of_behaviour import most_groups, swap_norms
 from mambanorm.clinic.exam import norms_of, takes_batch_statistics, twin_of
 from mambanorm.clinic.findings import SEVERITIES
-from mambanorm.clinic.model_check import CHECKS
 from mambanorm.diagnostics.recording import as_it_was
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -70,48 +69,6 @@ def resnet(block=BasicBlock, depth=4) -> nn.Module:
     return nn.Sequential(*stem, *(block(8) for _ in range(depth)), *head)
 
 
-def torchs(kind: str, layers: int, reused: bool = False, **options):
-    make = nn.TransformerEncoderLayer if kind == "encoder" else nn.TransformerDecoderLayer
-    made = [make(8, 2, 16, batch_first=True, **options) for _ in range(1 if reused else layers)]
-
-    def call(parts, x):
-        memory = (x,) if kind == "decoder" else ()
-        for i in range(layers):
-            x = parts[0 if reused else i](x, *memory)
-        return parts[-1](x.mean(1))
-
-    return By(call, *made, nn.Linear(8, 10))
-
-
-def residual(layers: int, place: str):
-    """x + norm(f(norm(x))), or norm(x + f(x)) with dropout behind it, by a module or by a function."""
-
-    def call(parts, x):
-        drops = {"dropout": parts[-1], "function": F.dropout}
-        for i in range(0, len(parts) - 1, 3):
-            if place == "sandwich":
-                x = x + parts[i + 2](parts[i](parts[i + 1](x)))
-            else:
-                x = drops[place](parts[i + 1](x + parts[i](x)))
-        return x.sum(1, keepdim=True) * x
-
-    made = [part for _ in range(layers) for part in (nn.Linear(8, 8), nn.LayerNorm(8), nn.LayerNorm(8))]
-    return By(call, *made, nn.Dropout(0.1))
-
-
-def crnn() -> nn.Module:
-    """Convolutions with BatchNorm before an LSTM, as text is read from images: sound."""
-
-    def call(parts, x):
-        return parts[2](parts[1](parts[0](x).flatten(1, 2).transpose(1, 2))[0][:, -1])
-
-    return By(call, blocks.ConvBlock(1, 4), nn.LSTM(32, 16, batch_first=True), nn.Linear(16, 10))
-
-
-class Discriminator(nn.Sequential):
-    pass
-
-
 def mlp(*norms: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), *norms, nn.ReLU(), nn.Linear(8, 3))
 
@@ -119,11 +76,6 @@ def mlp(*norms: nn.Module) -> nn.Module:
 SOUND = {
     "a ResNet": (resnet, IMAGES),
     "a ResNet, norm first": (lambda: resnet(PreActivationBlock), IMAGES),
-    "torch's encoder, pre-norm, 16 layers": (lambda: torchs("encoder", 16, norm_first=True), STEPS),
-    "torch's encoder, post-norm, 12 layers": (lambda: torchs("encoder", 12), STEPS),
-    "nine decoders of torch": (lambda: torchs("decoder", 9), STEPS),
-    "norms on both sides of each function": (lambda: residual(28, "sandwich"), ROWS),
-    "convolutions before an LSTM": (crnn, IMAGES),
     "the guide's ConvNet with GN": (lambda: blocks.ConvNet(norm="GN"), IMAGES),
     "the guide's LSTM": (lambda: blocks.SequenceNet(8, 10), STEPS),
     "the guide's Transformer, 24 layers": (lambda: blocks.DepthNet(8, 8, depth=24), STEPS),
@@ -168,24 +120,9 @@ def frozen_but_fresh():
     return model
 
 
-def stale():
-    model = blocks.ConvNet()
-    with torch.no_grad():
-        for _ in range(50):
-            model(IMAGES * 20 + 100)
-    return model.eval()
-
-
 class StillNorm(nn.BatchNorm1d):
     def forward(self, x):
         return F.batch_norm(x, None, None, self.weight, self.bias, training=True)
-
-
-def rnn(between: nn.Module) -> nn.Module:
-    def call(parts, x):
-        return parts[2](parts[1](parts[0](x)[0]).transpose(1, 2)).sum(2)
-
-    return By(call, nn.LSTM(8, 4, batch_first=True), between, nn.BatchNorm1d(4))
 
 
 def unreached(parts, x):
@@ -210,18 +147,12 @@ def one_value(norm: nn.Module, width: int = 1) -> nn.Module:
     return nn.Sequential(nn.Linear(8, width), norm, nn.Linear(width, 3))
 
 
-OUTPUT, GAN, EVAL = "when not to, 1", "GAN; modern advice", dict(evaluating=True)
+OUTPUT, EVAL = "when not to, 1", dict(evaluating=True)
 SICK = {  # name → make, input, options, check, severity, words
     "BatchNorm at batch 4": (blocks.ConvNet, IMAGES[:4], {}, "check 1, mistake 1", "warning", "batches of 4"),
     "BatchNorm at batch 2": (blocks.ConvNet, IMAGES[:2], {}, "check 1, mistake 1", "serious", "128 values a channel"),
     "batch 2 in eval mode": (lambda: trained(nn.BatchNorm1d(8)), ROWS[:2], {}, "check 1, mistake 1", "warning",
                              "would learn, when trained, from batches of 2"),
-    "BatchNorm behind an LSTM": (lambda: blocks.SequenceNet(8, 10, n_layers=1, norm="BN"), STEPS, {},
-                                 "check 2, mistake 2", "warning", "16 rows × 8 steps"),
-    "with dropout between": (lambda: rnn(nn.Dropout()), STEPS, {}, "check 2, mistake 2", "warning", "16 rows × 8"),
-    "style transfer with BatchNorm": (
-        lambda: blocks.StyleNet(norm="BN"), IMAGES, dict(task="style_transfer"), "check 3, mistake 5", "warning",
-        "2 BatchNorms in style transfer: each image's style stays in"),
     "norm behind the activation": (
         lambda: flat(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.BatchNorm2d(8), width=288), IMAGES, {}, "check 4", "note",
         "Relu"),
@@ -229,7 +160,6 @@ SICK = {  # name → make, input, options, check, severity, words
         lambda: blocks.ConvNet().eval(), IMAGES, EVAL, "check 6", "serious", "3 of 3 norms have seen no batch"),
     "momentum 0": (lambda: mlp(nn.BatchNorm1d(8, momentum=0.0)), ROWS, {}, "check 6", "serious", "does not move the"),
     "a frozen norm that saw no batch": (frozen_but_fresh, IMAGES, {}, "check 6", "serious", "1 of 3"),
-    "stale statistics": (stale, IMAGES, EVAL, "check 6", "warning", "standard deviations"),
     "statistics that stand still": (lambda: mlp(StillNorm(8)), ROWS, {}, "check 6", "serious", "does not move the"),
     "eval() forgotten": (blocks.ConvNet, IMAGES, EVAL, "check 7, mistake 3", "serious",
                          "other rows in its batch (its second half replaced by copies of its first row)"),
@@ -244,30 +174,19 @@ SICK = {  # name → make, input, options, check, severity, words
     "layers that the loss does not reach": (
         lambda: By(unreached, deep()[:9], deep()[:27]), ROWS, {}, "check 8", "serious",
         "the last layers have no gradient"),
-    "post-norm, 13 layers of torch": (
-        lambda: torchs("encoder", 13), STEPS, {}, "check 10, mistake 4", "warning", "about 13 layers"),
-    "one layer run 24 times": (lambda: torchs("encoder", 24, reused=True), STEPS, {}, "check 10, mistake 4", "warning",
-                               "48 norms behind residual sums, in about 24 layers"),
-    "post-norm decoders": (lambda: torchs("decoder", 14), STEPS, {}, "check 10, mistake 4", "warning",
-                           "42 norms behind residual sums, in about 14 layers"),
-    "post-norm and dropout": (lambda: residual(30, "dropout"), ROWS, {}, "check 10, mistake 4", "warning",
-                              "30 norms behind residual sums, in about 15 layers"),
     "features that end in a norm": (
         lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), ROWS, {}, OUTPUT, "warning", "(16, 3)"),
     "logits that end in a norm": (
         lambda: nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3), nn.LogSoftmax(1)), ROWS, {}, OUTPUT, "serious",
         "a softmax that comes straight from a norm"),
-    "BatchNorm in a discriminator": (
-        lambda: Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)), ROWS, {}, GAN,
-        "warning", "1 BatchNorm in"),
     "one channel a group": (lambda: flat(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU(), width=288), IMAGES, {},
                             "GroupNorm", "note", "this is InstanceNorm"),
     "one value a group": (lambda: one_value(nn.GroupNorm(8, 8), 8), ROWS, {}, "GroupNorm", "serious", "1 value: noth"),
     "two values a group": (lambda: one_value(nn.GroupNorm(4, 8), 8), ROWS, {}, "GroupNorm", "serious",
                            "2 values: only which of the two is larger"),
 }  # fmt: skip
-ALSO = {"check 7, mistake 3": {"check 6"}, "check 1, mistake 1": {"check 6"}}
-"""Of a fresh model that is evaluated both are found, and two rows lie far from any running statistics."""
+ALSO = {"check 7, mistake 3": {"check 6"}}
+"""Of a fresh model that is evaluated both are found."""
 
 
 @pytest.mark.parametrize("name", SICK)
@@ -282,11 +201,10 @@ def test_what_is_wrong_is_found_with_its_number_and_nothing_else_is(name):
 
 
 def test_what_needs_no_batch_is_found_without_one():
-    for name in ("one channel a group", "style transfer with BatchNorm", "BatchNorm in a discriminator"):
-        make, _, options, check, *_ = SICK[name]
-        found = mn.check_model(make(), **options)
-        assert found_by(found, check)
-        assert any("no loader" in why for why in found.skipped)
+    make, _, options, check, *_ = SICK["one channel a group"]
+    found = mn.check_model(make(), **options)
+    assert found_by(found, check)
+    assert any("no loader" in why for why in found.skipped)
 
 
 def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
@@ -296,17 +214,6 @@ def test_a_trained_model_in_eval_mode_and_a_frozen_norm_have_no_findings():
     model[1].eval()
     assert not found_by(mn.check_model(model, [ROWS], evaluating=True), "check 7")
     assert not found_by(mn.check_model(model, [ROWS[:2]]), "check 1")
-
-
-def test_every_discriminator_is_looked_at_and_a_critic_only_where_the_caller_says_so():
-    class Critic(nn.Sequential):
-        """Of an actor-critic: no part of a GAN."""
-
-    critic = nn.Sequential(Critic(nn.Linear(8, 8), nn.BatchNorm1d(8)))
-    assert not found_by(mn.check_model(critic), "GAN")
-    assert found_by(mn.check_model(critic, component="discriminator"), "GAN")
-    two = nn.Sequential(*(Discriminator(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)))
-    assert [finding.where for finding in found_by(mn.check_model(two), "GAN")] == ["0.1", "1.1"]
 
 
 def test_groups_divide_the_channels():
@@ -433,13 +340,6 @@ def test_what_one_row_a_missing_graph_or_an_odd_output_hides_is_said():
     assert any("no parameter learns" in why for why in found.skipped)
 
 
-def test_stale_statistics_are_seen_where_one_row_allows_no_training_pass():
-    model = nn.Sequential(nn.Linear(8, 8), nn.Unflatten(1, (8, 1)), nn.BatchNorm1d(8), nn.Flatten(), nn.Linear(8, 3))
-    model(ROWS * 20 + 500)
-    found = mn.check_model(model.eval(), [ROWS[:1], ROWS[1:2]])
-    assert any("standard deviations" in finding.found for finding in found)
-
-
 def test_frozen_weights_hide_nothing():
     ends = [nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).requires_grad_(learns) for learns in (True, False)]
     seen = [{finding.check for finding in mn.check_model(model, [ROWS])} for model in ends]
@@ -506,11 +406,6 @@ def test_findings_come_the_worst_first_and_show_themselves():
     assert found[0].where in ("2", "5")
 
 
-def test_each_of_the_eleven_lines_of_the_checklist_has_its_check():
-    lines = {int(n) for name in CHECKS for n in name.split(":")[0].replace(",", "").split() if n.isdigit()}
-    assert lines == set(range(1, 12))
-
-
 def test_a_learned_gain_is_no_norm_and_a_switchable_norm_is_one_of_the_batch():
     blocks = nn.Sequential(mn.MambaBlock(8, "Scale", "SwitchNorm"))
     assert [(path, kind) for path, _, kind in norms_of(blocks)] == [("0.n2", "SwitchNorm")]
@@ -528,8 +423,6 @@ def kept_graph():
     [
         ("model", {}, TypeError, r"must be a torch\.nn\.Module"),
         (kept_graph(), {}, ValueError, "cannot be copied, and only a copy is looked at.*remove what it keeps"),
-        (mlp(), dict(task="styletransfer"), ValueError, "did you mean 'style_transfer'"),
-        (mlp(), dict(component="critic"), ValueError, "valid are generator, discriminator, output"),
         (mlp(), dict(batch_size=0), ValueError, "batch_size must be a positive whole number"),
         (mlp(), dict(evaluating="yes"), ValueError, "evaluating must be True or False"),
         (mlp(), dict(loss=F.mse_loss), ValueError, "loss and lr go together"),

@@ -121,14 +121,6 @@ def test_without_a_config_what_no_tensor_shows_is_asked_for_or_warned_of():
             mn.load_mamba_checkpoint(mamba2)
 
 
-def test_a_falcon_mamba_never_gives_the_logits_of_a_mamba_1():
-    theirs = model_of("falcon_mamba", **CONFIGS["falcon_mamba"][0])
-    with pytest.warns(UserWarning, match="hf_config="):
-        wrong = mn.load_mamba_checkpoint(theirs.state_dict())
-    with torch.no_grad():
-        assert error(wrong(tokens(B, L)), theirs(tokens(B, L)).logits) > 1e-2  # so the warning matters
-
-
 def changed(family="mamba2", config=None, state=None, **arguments):
     """Loads a sound checkpoint whose config or tensors are changed; None takes one out, `__` in a name is a dot."""
     theirs = model_of(family, **CONFIGS[family][0])
@@ -149,16 +141,12 @@ def changed(family="mamba2", config=None, state=None, **arguments):
         (dict(time_step_limit=[0.01, {"__float__": "Infinity"}]), "time_step_limit="),
         (dict(model_type="jamba"), "model_type 'jamba', which is not carried: carried are .*Mamba-2"),
         (dict(model_type="mamba"), "hf_config is of Mamba-1, but the tensors are of Mamba-2"),
-        (dict(state_size=6), "hf_config has state_size=6, the tensors 5"),
-        (dict(head_dim=16), "hf_config has head_dim=16, the tensors 8"),
-        (dict(n_groups=5), "hf_config has state_size=5, the tensors 1"),
-        (dict(n_groups=2), "6 heads in E = 48 channels and n_groups=2 in B and C of 5 channels do not fit"),
+        (dict(n_groups=2), r"size mismatch for .*in_proj\.weight"),
         (dict(n_groups=0), "n_groups must be a positive whole number, got 0"),
-        (dict(num_hidden_layers=3), "hf_config has num_hidden_layers=3, the tensors 2"),
     ],
 )
 def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
         changed(config=config)
 
 
@@ -169,11 +157,11 @@ def test_a_config_that_is_not_carried_or_another_checkpoints_is_refused(config, 
         ({"norm.weight": None}, r"Unexpected key.*backbone\.layers\.1\.more\.gated\.weight"),
         ({"A_log": torch.ones(48, 16)}, r"A_log has shape \(48, 16\), expected \(H,\)"),
         ({"D": torch.ones(48)}, r"size mismatch for .*\.D: .*\[48\].*\[6\]"),  # mamba-ssm's D_has_hdim
-        ({"Wqkv.weight": torch.ones(9, 24)}, "hybrid of Mamba and attention.*layers.0.mixer.Wqkv.weight tells"),
+        ({"Wqkv.weight": torch.ones(9, 24)}, r"Unexpected key.*Wqkv\.weight.*language model of Mamba-1"),
     ],
 )
 def test_a_mamba_2_that_does_not_fit_says_what_was_expected(state, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
         changed(state=state)
 
 
@@ -189,22 +177,10 @@ def test_what_is_no_config_is_refused(tmp_path):
         mn.load_mamba_checkpoint(model_of("mamba", hidden_size=8).state_dict(), hf_config=tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("model.layers.0.temporal_block.rg_lru.recurrent_param", "RecurrentGemma"),
-        ("model.layers.0.mamba.dt_layernorm.weight", "Jamba"),
-        ("model.layers.0.mamba.x_proj_weight", "Zamba"),
-        ("model.layers.6.shared_transformer.feed_forward.gate_up_proj.weight", "Zamba"),
-        ("model.layers.0.mamba.A_log", "a hybrid of Mamba and attention, such as Bamba or Falcon-H1"),
-        ("backbone.layers.1.mixer.up_proj.weight", "Nemotron-H"),
-        ("rwkv.blocks.0.attention.time_decay", "RWKV"),
-        ("transformer.h.0.attn.c_attn.weight", "a Transformer, such as GPT"),
-    ],
-)
-def test_another_architecture_is_refused_by_name_from_its_tensors_alone(name, told):
-    with pytest.raises(ValueError, match=rf"this is a checkpoint of .*{told}.*carried are language models of Mamba-1"):
-        mn.load_mamba_checkpoint({name: torch.ones(1)})
+@pytest.mark.parametrize("name", ["model.layers.0.mamba.A_log", "transformer.h.0.attn.c_attn.weight"])
+def test_another_architecture_is_refused_by_the_names_of_its_tensors(name):
+    with pytest.raises(ValueError, match=rf"missing: .*given: {name}.*whole language model of Mamba-1"):
+        mn.load_mamba_checkpoint({name: torch.ones(1)}, arm="RMSN>SSM>None")
 
 
 def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_are_refused():
@@ -218,13 +194,8 @@ def test_a_lost_head_a_head_that_contradicts_its_config_and_quantized_weights_ar
     headless = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
     assert not mn.load_mamba_checkpoint(state, hf_config=untied).tie
     assert mn.load_mamba_checkpoint(headless, hf_config=tied).tie
-    assert not mn.load_mamba_checkpoint(state, hf_config=tied, tie=False).tie  # whoever says so means it
     with pytest.raises(ValueError, match="missing: lm_head.weight, which hf_config says is not tied"):
         mn.load_mamba_checkpoint(headless, hf_config=untied)
-    with pytest.raises(ValueError, match=r"lm_head.weight is tied to .*, but the two differ"):
-        mn.load_mamba_checkpoint(state, hf_config=tied)
-    with pytest.raises(ValueError, match="hf_config has hidden_size=16, the tensors 8"):
-        mn.load_mamba_checkpoint(state, hf_config={"d_model": 16, "ssm_cfg": None})
     with pytest.raises(ValueError, match="missing: lm_head.weight"):
         mn.load_mamba_checkpoint(headless, hf_config={"tie_embeddings": False, "ssm_cfg": {}})
     narrow = state | {"lm_head.weight": (100 * state["lm_head.weight"]).to(torch.int8)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import mambanorm as mn
 from benchmarks import controls
@@ -13,7 +14,11 @@ from mambanorm.arms import NORM_CHOICES, Arm
 from mambanorm.claims import CLAIMS, VERDICTS, calibration, judge, verdict_table
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.rows import spread
+from mambanorm.claims.version_11 import NEXT
+from mambanorm.diagnostics import record_sites
+from mambanorm.models.build import build_model
 from mambanorm.study import intervals
+from mambanorm.tasks import load_task
 from mambanorm.training.result import config_row
 from tests.planted import made_up, skeleton, study, where
 
@@ -435,3 +440,46 @@ def test_near_a_ceiling_errors_stand_beside_the_points():
     assert row["errors"] == pytest.approx((2.0, 4.0), abs=0.2)
     assert "0.5" in claims.verdict_html([judge("H8s", frame)]).split("Errors.</strong>")[1][:60]
     assert np.isnan(judge("H7s", made_up("H7s")).records[0]["errors"]).all()
+
+
+# ------------------------------------------------------------------------------- what version 11 asks, before its runs
+
+
+def test_the_questions_of_version_11_compare_what_they_say():
+    assert set(NEXT) == {"H3s", "H3v", "H3l", "H6s", "H6v", "H8s", "H8v", "H8l", "A1v", "A2v", "A3v"} | {
+        "H13s",
+        "H14s",
+        "H15v",
+    }
+    for claim in NEXT.values():
+        for one in claim.comparisons:
+            assert sum(one.weights.values()) == pytest.approx(0), one.name  # a difference, and no level
+            assert claim.kind != "language" or one.column == "bits"
+    for one in NEXT["H6s"].comparisons:  # each second norm over the same first ones
+        firsts = [sorted(Arm.parse(arm).n1 for arm, w in one.weights.items() if sign * w > 0) for sign in (1, -1)]
+        assert firsts == [sorted(NORM_CHOICES)] * 2
+    (without,) = [one for one in NEXT["H3s"].comparisons if "without BN" in one.name]
+    assert not without.decides
+    assert not any("BN" in arm for arm in without.weights)
+    assert [one.name for one in NEXT["A1v"].comparisons if one.decides] == ["AutoNorm_Linear − FrozenLN"]
+
+
+@pytest.mark.parametrize(("task", "claim"), [("curves", "H14s"), ("glyphs_images", "A2v"), ("glyphs_images", "H15v")])
+def test_what_version_11_asks_can_be_trained(task, claim):
+    configs = mn.needed(NEXT[claim], [40], [task], "evening")
+    assert {config.arm for config in configs} == set(NEXT[claim].arms)
+    assert len(configs) == 3 * len(NEXT[claim].arms)
+    model = build_model(configs[0], load_task(task, "smoke", 0))
+    assert sum(p.numel() for p in model.parameters())
+
+
+def test_constant_delta_b_and_c_take_the_selection_out_of_a_block():
+    blind = mn.MambaBlock(8, "None", "None", {"B": "Constant", "C": "Constant", "delta": "Constant"})
+    seen = {}
+    with torch.no_grad():
+        for factor in (1.0, 2.0):
+            with record_sites(blind, ("B", "C", "step_size")) as found:
+                blind(factor * torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)))
+            seen[factor] = [value for *_, value in found.seen]
+    for one, other in zip(*seen.values(), strict=True):
+        assert torch.equal(one, other)

@@ -19,7 +19,7 @@ from mambanorm.clinic import NonFinite, diagnosis, sites
 from mambanorm.clinic.findings import First, findings_of
 from mambanorm.clinic.sites import layers_of, places_of
 from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics import record_sites, recording, singular_values
+from mambanorm.diagnostics import record_sites, recording
 from mambanorm.diagnostics.recording import describe, tensors_in
 
 V, B, L = 50, 4, 24
@@ -218,12 +218,6 @@ def test_a_tensor_is_described_by_its_finite_values(monkeypatch):
     assert fast["p999"] < 200  # of a sample alone, which the one large value is not in
 
 
-def test_sigma_1_is_that_of_the_full_decomposition():
-    for shape in ((7, 3), (3, 7), (1, 4)):
-        w = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-        assert diagnosis.sigma_1(w) == pytest.approx(singular_values(w)[0], rel=1e-12)
-
-
 def test_histograms_count_every_finite_value_by_its_power_of_two():
     x = torch.tensor([0.0, 1.0, -3.0, 3.99, 4.0, 1e-30, 1e30, math.inf, math.nan])
     counts = dict(zip(sites.EDGES, sites.histogram(x)))
@@ -248,10 +242,6 @@ def test_gradients_are_those_of_backward_and_weights_are_described():
         (row,) = found.weights[found.weights.weight == name].itertuples()
         if weight.norm() > 0:
             assert row.grad_to_weight == pytest.approx(float(weight.grad.norm() / weight.norm()), rel=1e-5)
-        if weight.dim() > 1:
-            sigma = singular_values(weight.flatten(1))
-            assert row.sigma_1 == pytest.approx(sigma[0], rel=1e-6)
-            assert row.stable_rank == pytest.approx((sigma**2).sum() / sigma[0] ** 2, rel=1e-6)
 
 
 def test_the_sites_of_this_kits_blocks_are_those_of_the_recorder():
@@ -400,7 +390,7 @@ def found_in(frame: dict, weights=()) -> list:
     columns = dict(depth=1, site="residual", layer="l", where="l", rms=1.0, max_abs=4.0, p999=3.0, kurtosis=3.0,
                    nonfinite=0.0, grad_rms=1.0)  # fmt: skip
     table = pd.DataFrame(columns | frame)
-    weights = pd.DataFrame(weights, columns=["weight", "nonfinite", "sigma_1", "stable_rank"]).assign(highest=1.0)
+    weights = pd.DataFrame(weights, columns=["weight", "nonfinite"])
     return list(findings_of(table, weights, None, None, 1.0))
 
 
@@ -442,15 +432,11 @@ def test_a_step_size_that_leaves_no_state_is_named_with_its_layer_and_nothing_be
     assert f"from layer {depth} on" in found.skipped[-1]
 
 
-def test_outliers_vanishing_gradients_and_a_lonely_sigma_1_are_told():
+def test_outliers_and_vanishing_gradients_are_told():
     (finding,) = found_in(dict(max_abs=[4.0, 400.0]))
     assert "400 times its RMS" in finding.found
     (finding,) = found_in(dict(depth=EIGHT, grad_rms=10.0 ** (EIGHT - 8)))
     assert "gradients vanish" in finding.found
-    names = [f"layers.{i}.out_proj.weight" for i in range(4)]
-    (finding,) = found_in(dict(depth=[1]), [(name, 0.0, s, 1.0) for name, s in zip(names, (1, 1, 1, 30))])
-    assert finding.where == names[3]
-    assert found_in(dict(depth=[1]), [(name, 0.0, s, 1.0) for name, s in zip(names, (1, 2, 3, 4))]) == []
 
 
 def test_what_a_fused_kernel_hides_is_said():

@@ -219,17 +219,6 @@ def slurm_options(*words):
 
 
 @needs_jobqueue
-@pytest.mark.parametrize(
-    "words", ["--minutes 5", "--minutes -1", "--jobs 0", "--workers 0", "--threads 0", "--memory much", "--memory 0GB"]
-)
-def test_options_that_no_job_can_run_with_are_refused(words, capsys):
-    with pytest.raises(SystemExit) as refused:
-        slurm_options(*words.split())
-    assert refused.value.code == 2
-    assert f"error: {words}: a" in capsys.readouterr().err
-
-
-@needs_jobqueue
 def test_a_job_asks_for_the_memory_of_all_its_runs():
     (said,) = re.findall(r"`--memory (\d+GB)`: of one run, so `--workers (\d+)` asks for (\d+) GB", PAGE)
     assert slurm_options("--workers", said[1]).memory == said[0]
@@ -300,43 +289,6 @@ def test_parts_of_the_manifest_name_each_other():
     assert {SETTINGS[f"MAMBANORM_{name}_DIR"].split("/")[1] for name in ("RUNS", "DATA")} == {"shared"}
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert container("worker")["resources"]["limits"]["nvidia.com/gpu"] == "1"
-
-
-def test_the_image_has_what_it_needs_and_nothing_else(tmp_path):
-    """.dockerignore leaves out everything, then takes in again what it names."""
-    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
-    assert lines[0] == "*"
-    taken = {line[1:] for line in lines if line.startswith("!")}
-    assert taken == {
-        "mambanorm",
-        "notebooks",
-        "data/results",
-        "pyproject.toml",
-        "setup.py",
-        "constraints.txt",
-        "README.md",
-        "LICENSE",
-    }
-    shutil.copytree(ROOT / "mambanorm", tmp_path / "mambanorm", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "mambanorm", "tasks", "--prepare", "digits", "--scale", "smoke"]
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
-    assert "digits at scale smoke is ready" in done.stdout, done.stderr
-
-
-def test_no_pasted_block_of_the_page_deletes_runs():
-    """What starts a sweep never ends it, and what ends it leaves the volume."""
-    assert "PersistentVolumeClaim" not in {part["kind"] for part in MANIFEST}
-    deleting = [code for _, code in BLOCKS if re.search(r"\b(delete|uninstall)\b", code)]
-    assert deleting == ["kubectl -n mambanorm delete -f docs/kubernetes.yaml\n"]
-
-
-def test_the_log_is_followed_only_once_its_pod_is_ready():
-    (follow,) = [code.splitlines() for _, code in BLOCKS if "logs -f" in code]
-    ((label, value),) = one("Job")["spec"]["template"]["metadata"]["labels"].items()
-    assert follow[0].endswith(f"pod -l {label}={value}")
-    assert "--for=condition=Ready" in follow[0]
-    assert follow[1].endswith(f"job/{one('Job')['metadata']['name']}")
 
 
 def test_only_the_pods_of_the_manifest_reach_dasks_port():

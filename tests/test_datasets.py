@@ -8,9 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import os
-import tarfile
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -55,9 +53,7 @@ def forget():
 def data(monkeypatch, tmp_path):
     """An empty data folder of the test's own, and nothing remembered."""
     monkeypatch.setenv("MAMBANORM_DATA_DIR", str(tmp_path))
-    for name in ("mnist", "fashion_mnist"):  # idx files of the test's own, under the published names
-        one = images.SETS[name]
-        monkeypatch.setitem(images.SETS, name, replace(one, files=dict.fromkeys(one.files, "")))
+    monkeypatch.setattr(images, "verify", lambda *_: None)  # idx files of the test's own, under the published names
     forget()
     yield tmp_path
     forget()
@@ -96,8 +92,7 @@ def png(rng, edge, mode="RGB"):
 # ---------------------------------------------------------------------------------------------- registry
 
 
-MNIST_FILES = list(images.SETS["mnist"].files)
-TO_BRING = ["imdb", "mnist", "svhn", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
+TO_BRING = ["imdb", "mnist", "cifar100_images", "breakfast", "imagenet100", "imagenet1k"]
 
 
 @pytest.mark.parametrize("name", TO_BRING)
@@ -156,9 +151,8 @@ class Server(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server():
     """An address, and the handler whose behaviour a test may change."""
-    monkeypatch.setattr(files.time, "sleep", lambda _: None)
     handler = type("Handler", (Server,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
@@ -179,19 +173,12 @@ def test_a_download_arrives_whole_and_is_not_asked_for_twice(data, server):
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(data, server, ranges):
     address, handler = server
     handler.breaks, handler.ranges = 1, ranges
-    assert fetch(Remote(f"{address}/a", "a", GOOD), data).read_bytes() == CONTENT
-    assert handler.asked == (None, f"bytes={len(CONTENT) // 2}-")
-
-
-def test_a_download_that_keeps_breaking_off_keeps_what_has_arrived(data, server):
-    address, handler = server
-    handler.breaks = 3
-    with pytest.raises(OSError, match=r"could not be downloaded \(.*goes on from there.*as a"):
+    with pytest.raises(OSError, match=r"could not be downloaded \(broke off.*goes on from there.*as a"):
         fetch(Remote(f"{address}/a", "a", GOOD), data)
     assert not (data / "a").exists()
     assert CONTENT.startswith((data / "a.part").read_bytes())
     assert fetch(Remote(f"{address}/a", "a", GOOD), data).read_bytes() == CONTENT
-    assert handler.asked[-1] != "bytes=0-"
+    assert handler.asked == (None, f"bytes={len(CONTENT) // 2}-")
 
 
 def test_an_altered_download_is_refused_with_both_checksums_and_not_kept(data, server):
@@ -225,21 +212,6 @@ def test_prepare_downloads_what_a_task_then_reads(data, server, monkeypatch):
     assert sorted(path.name for path in (data / "cifar100").iterdir()) == [images.TEST, images.TRAIN]
     assert len(tasks.prepare_task("cifar100_images", "smoke").test) == 32
     assert len(handler.asked) == 2
-
-
-def test_a_checksum_that_is_not_written_down_is_the_commits_own(data, server, monkeypatch):
-    address, handler = server
-    monkeypatch.setattr(images, "HUB", address)
-    listing = [{"path": "config/a.parquet", "lfs": {"oid": "abc"}}, {"path": "config/b.parquet", "lfs": {"oid": "def"}}]
-    handler.content = json.dumps(listing).encode()
-    url = images._hub("who/what", "123", "config") + "/b.parquet"
-    assert images._stated_digest(url) == "sha256:def"
-    with pytest.raises(ValueError, match="states no checksum of config/c.parquet"):
-        images._stated_digest(url.replace("b.parquet", "c.parquet"))
-    for answer in (b"<html>sign in</html>", b'{"error": "gone"}', b'[{"lfs": {}}]', b"[1]", b"null"):
-        handler.content = answer
-        with pytest.raises(ValueError, match="tree/123/config states no checksum"):
-            images._stated_digest(url)
 
 
 # ---------------------------------------------------------------------------------------------- pathfinder
@@ -346,115 +318,6 @@ def test_pathfinder_at_smoke_is_drawn_once_then_read_and_trains(data, window, mo
         assert torch.equal(again.test.batch([0, 1])[0], made.test.batch([0, 1])[0])
 
 
-def put_lra(root, n=20, batches=(0, 2, 10), binary=False, level=pathfinder.LRA, window=32):
-    """LRA's folder as it is released; labels alternate, picture i has the grey value i."""
-    labels = []
-    (root / level / "metadata").mkdir(parents=True)
-    for batch in batches:
-        (root / level / "imgs" / str(batch)).mkdir(parents=True)
-        rows = []
-        for i in range(n):
-            number = len(labels)
-            name = f"sample_{i}.png"
-            picture = np.full((window, window), number % 256, np.uint8)
-            (root / level / "imgs" / str(batch) / name).write_bytes(encoded(picture))
-            row = [f"imgs/{batch}", name, i, number % 2, 1.0, 14, 4, 2, 0.5, 1, 1]
-            rows.append([str(value) for value in row])
-            labels.append(number % 2)
-        path = root / level / "metadata" / f"{batch}.npy"
-        if binary:
-            np.save(path, np.array(rows).astype(binary))
-        else:
-            path.write_text("\n".join(" ".join(row) for row in rows) + "\n")
-    return labels
-
-
-@pytest.mark.parametrize("binary", [False, "U", "S"])
-def test_lras_pictures_are_read_in_the_order_of_their_numbers(data, binary):
-    labels = put_lra(data / "pathfinder32", binary=binary)
-    samples = pathfinder.read_lra(data / "pathfinder32")
-    assert list(samples.values()) == labels
-    assert [path.parent.name for path in samples][::20] == ["0", "2", "10"]
-
-
-def test_lras_pictures_are_used_at_paper_with_s4s_split(data, monkeypatch):
-    put_lra(data / "pathfinder64", window=64)
-    with pytest.raises(ValueError, match="holds 60 pictures, LRA's release 200,000: bring all"):
-        load_task("pathfinder64", "paper", 0)
-    monkeypatch.setattr(pathfinder, "LEAST", 60)
-    with pytest.warns(UserWarning, match="199,940 of the 200,000 pictures of LRA's release are not there"):
-        loaded = load_task("pathfinder64", "paper", 0)
-    assert [len(split) for split in (loaded.train, loaded.val, loaded.test)] == [48, 6, 6]
-    order = torch.randperm(60, generator=torch.Generator().manual_seed(42))
-    assert torch.equal((loaded.test.batch(slice(None))[0][:, 7, 0] * 255).round().long(), order[54:])
-    assert torch.equal(loaded.train.labels, order[:48] % 2)
-    assert loaded.train.inputs.shape == (48, 4096, 1)
-
-
-def test_the_one_picture_known_to_be_empty_is_left_out(data):
-    root = data / "pathfinder32"
-    put_lra(root, n=174, batches=(0,), level="curv_baseline")
-    (root / "curv_baseline/imgs/0/sample_172.png").write_bytes(b"")
-    names = [path.name for path in pathfinder.read_lra(root, "curv_baseline")]
-    assert len(names) == 173
-    assert "sample_172.png" not in names
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ("imgs/0 sample_1.png 1 0 1.0 14 4 2 0.5 1", "row 2 .*needed are 11 columns, of which number 4 is 0 or 1"),
-        ("imgs/0 sample_1.png 1 2 1.0 14 4 2 0.5 1 1", "row 2 .*needed are 11 columns, of which number 4 is 0 or 1"),
-        ("imgs/0 sample_99.png 1 1 1.0 14 4 2 0.5 1 1", "row 2 .*sample_99.png is missing"),
-        (
-            "imgs/0 sample_0.png 1 1 1.0 14 4 2 0.5 1 1",
-            "row 2 .*sample_0.png is missing, or stands in an earlier row, too",
-        ),
-    ],
-)
-def test_a_malformed_row_of_lras_metadata_is_refused(data, row, said):
-    root = data / "pathfinder32"
-    put_lra(root, batches=(0,))
-    path = root / pathfinder.LRA / "metadata" / "0.npy"
-    rows = path.read_text().splitlines()
-    path.write_text("\n".join([rows[0], row, *rows[2:]]) + "\n")
-    with pytest.raises(ValueError, match=rf"0\.npy, {said}"):
-        load_task("pathfinder32", "paper", 0)
-
-
-def test_lras_damaged_and_wrong_pictures_are_refused_by_name(data):
-    root = data / "pathfinder32"
-    put_lra(root, batches=(0,))
-    picture = root / pathfinder.LRA / "imgs/0/sample_3.png"
-    picture.write_bytes(encoded(np.zeros((16, 32), np.uint8)))
-    with pytest.raises(ValueError, match=r"sample_3\.png: a picture of 32×16 pixels, needed are 32×32"):
-        load_task("pathfinder32", "paper", 0)
-    picture.write_bytes(picture.read_bytes()[:30])
-    with pytest.raises(ValueError, match=r"sample_3\.png is no picture"):
-        load_task("pathfinder32", "paper", 0)
-
-
-def test_metadata_that_are_neither_form_or_not_there_are_refused(data):
-    root = data / "pathfinder32"
-    put_lra(root, batches=(0,))
-    path = root / pathfinder.LRA / "metadata" / "0.npy"
-    np.save(path, np.array([["a", 1]], object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"0\.npy: neither text nor a numpy array of strings"):
-        load_task("pathfinder32", "paper", 0)
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"0\.npy: neither text"):
-        load_task("pathfinder32", "paper", 0)
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"0\.npy has no rows"):
-        load_task("pathfinder32", "paper", 0)
-    path.rename(path.with_stem("first"))
-    with pytest.raises(ValueError, match=r"first\.npy: metadata files are named by their batch's number"):
-        load_task("pathfinder32", "paper", 0)
-    path.with_stem("first").unlink()
-    with pytest.raises(ValueError, match="holds no <number>.npy"):
-        load_task("pathfinder32", "paper", 0)
-
-
 # ---------------------------------------------------------------------------------------------- pictures
 
 
@@ -499,10 +362,8 @@ def test_idx_files_give_back_their_array(data):
     [
         (lambda whole: whole[:-30], "ended before"),
         (lambda whole: whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :], "idx file"),
-        (lambda whole: b"<html>", "[Nn]ot a gzip"),
         (lambda whole: gzip.compress(b"\x00\x00\x0d\x03" + bytes(12)), "it starts with"),
         (lambda whole: gzip.compress(b"\x00\x00\x08"), "idx file"),
-        (lambda whole: gzip.compress(b"\x00\x00\x08\x03" + b"\xff" * 12), "and holds 0"),
         (lambda whole: gzip.compress(gzip.decompress(whole)[:-1]), r"says shape \[7, 28, 28\] and holds 5,487"),
     ],
 )
@@ -516,11 +377,9 @@ def test_a_damaged_idx_file_is_refused_by_name(data, damage, said):
 
 
 def test_an_altered_idx_file_is_refused_by_its_checksum(data, monkeypatch):
+    monkeypatch.setattr(images, "verify", files.verify)
     put_idx(data / "mnist", "train", np.zeros((200, 28, 28), np.uint8), np.zeros(200, np.uint8))
-    put_idx(data / "mnist", "test", np.zeros((99, 28, 28), np.uint8), np.zeros(99, np.uint8))
-    digest = "md5:" + "0" * 32
-    monkeypatch.setitem(images.SETS, "mnist", replace(images.SETS["mnist"], files=dict.fromkeys(MNIST_FILES, digest)))
-    with pytest.raises(ValueError, match=f"train-images-idx3-ubyte.gz .* truncated or altered: its md5 .*{'0' * 32}"):
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz .* truncated or altered: its md5 should be f68b"):
         load_task("mnist", "smoke", 0)
 
 
@@ -575,14 +434,8 @@ def test_parquet_files_of_a_repository_are_read_without_a_network(data, name, mo
     assert (loaded.n_classes, loaded.in_features) == (one.n_classes, 1)
     assert torch.equal(load_task(name, "smoke", 0).train.labels, loaded.train.labels)
     assert not torch.equal(load_task(name, "smoke", 1).train.labels, loaded.train.labels)
-    if name in ("fashion_mnist", "svhn"):  # one of each edge
+    if name in ("fashion_mnist", "cifar10"):  # one of each edge
         trains(name)
-
-
-def test_cifar_trains_as_images(data):
-    put_parquet(data, "cifar10", "train", 100)
-    put_parquet(data, "cifar10", "test", 40)
-    trains("cifar10_images")
 
 
 def whole_set(monkeypatch, data, name, n):
@@ -626,32 +479,23 @@ def test_a_published_file_that_was_altered_is_refused_with_both_checksums(data):
 
 
 def test_what_is_no_whole_split_is_refused_by_its_name(data):
-    def refused(said, name="svhn", scale="smoke"):
+    def refused(said, scale="smoke"):
         with pytest.raises(ValueError, match=said):
-            load_task(name, scale, 0)
+            load_task("cifar10", scale, 0)
         forget()
 
-    put_parquet(data, "svhn", "test", 3)
-    path = put_parquet(data, "svhn", "train", 3)
-    path.write_bytes(path.read_bytes()[:-9])
-    refused(r"svhn's train in .*train\.parquet.*bring this file again")
-    pq.write_table(pa.table({"picture": [1]}), path)
-    refused(r"(?s)svhn's train in .*image.*whole, with image, label")
-    path.unlink()
-    put_parquet(data, "svhn", "train", 3, file="train-00000-of-00002.parquet")
-    refused("svhn holds 1 of the 2 files of train: bring all")
-    table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": [1]})
-    pq.write_table(table, data / "svhn" / "train-00001-of-00002.parquet")
-    refused("svhn's train in .*struct")  # the columns of the two files differ in type
-    put_parquet(data, "cifar10", "train", 90)
     put_parquet(data, "cifar10", "test", 40)
-    refused(r"train has 90 rows, needed are 64 \+ 32: .*smaller scale", "cifar10")
-    refused(r"90 \+ 40 rows, paper needs 50,000 \+ 10,000", "cifar10", "paper")
-    put_parquet(data, "cifar10", "train", 100)
-    put_parquet(data, "cifar10", "test", 0)
-    refused("cifar10's test has 0 rows, needed are 32", "cifar10")
-    put_parquet(data, "cifar10", "train", 100, file="train-00000-of-00002.parquet")
-    refused("holds train more than once, as .* and train.parquet: leave one", "cifar10")
+    path = put_parquet(data, "cifar10", "train", 90)
+    refused(r"train has 90 rows, needed are 64 \+ 32: .*smaller scale")
+    refused(r"90 \+ 40 rows, paper needs 50,000 \+ 10,000", "paper")
+    path.write_bytes(path.read_bytes()[:-9])
+    refused(r"cifar10's train in .*train\.parquet.*bring this file again")
+    pq.write_table(pa.table({"picture": [1]}), path)
+    refused(r"(?s)cifar10's train in .*img.*whole, with img, label")
+    table = pa.table({"img": pa.array([b"x"], pa.binary()), "label": [1]})
+    pq.write_table(table, path.with_name("train-00001-of-00002.parquet"))
+    put_parquet(data, "cifar10", "train", 3)
+    refused("cifar10's train in .*struct")  # the columns of the two files differ in type
 
 
 @pytest.mark.parametrize(
@@ -666,8 +510,8 @@ def test_what_is_no_whole_split_is_refused_by_its_name(data):
 def test_a_picture_that_is_wrong_is_refused_with_its_row(content, said):
     rng = np.random.default_rng(0)
     rows = pa.chunked_array([pa.array([png(rng, 32), png(rng, 32), content(rng)], pa.binary())])
-    with pytest.raises(ValueError, match=f"svhn's train, row 3:? ?.*{said}"):
-        decode(rows, [1, 0, 2], 32, "L", "svhn's train")
+    with pytest.raises(ValueError, match=f"cifar10's train, row 3:? ?.*{said}"):
+        decode(rows, [1, 0, 2], 32, "L", "cifar10's train")
 
 
 @pytest.mark.parametrize(
@@ -675,17 +519,14 @@ def test_a_picture_that_is_wrong_is_refused_with_its_row(content, said):
     [
         (pa.array([9, 10]), ", row 2: label 10, allowed are 0 to 9"),
         (pa.array([9, None]), ", row 2: label -1, allowed"),
-        (pa.array([3, 2**63 + 1], pa.uint64()), ", row 2: label 9223372036854775809, allowed"),
         (pa.array([0.7, 1.0]), ": labels are of type double, needed are whole numbers 0 to 9"),
-        (pa.array([True, False]), ": labels are of type bool"),
-        (pa.array([None, None]), ": labels are of type null"),
     ],
 )
 def test_a_label_that_is_no_class_is_refused_with_its_row(data, labels, said):
-    put_parquet(data, "svhn", "test", 3)
-    pq.write_table(pa.table({"image": [b"", b""], "label": labels}), data / "svhn" / "train.parquet")
-    with pytest.raises(ValueError, match=f"svhn's train{said}"):
-        load_task("svhn", "smoke", 0)
+    put_parquet(data, "cifar10", "test", 3)
+    pq.write_table(pa.table({"img": [b"", b""], "label": labels}), data / "cifar10" / "train.parquet")
+    with pytest.raises(ValueError, match=f"cifar10's train{said}"):
+        load_task("cifar10", "smoke", 0)
 
 
 # ---------------------------------------------------------------------------------------------- imdb
@@ -741,11 +582,6 @@ def test_imdb_at_paper_follows_s4(data, monkeypatch):
     [
         (["fine", ""], [1, 0], "row 2: .* is no review"),
         (["fine", None], [1, 0], "row 2: .* is no review"),
-        (
-            pa.array([b"fine", b"caf\xe9"], pa.binary()).view(pa.string()),
-            [1, 0],
-            "row 2: no text .*bring its file again",
-        ),
         (["fine", "odd"], [1, -1], "row 2: label -1, allowed are 0 to 1"),  # as the unlabelled reviews have it
     ],
 )
@@ -759,18 +595,16 @@ def test_a_review_without_text_or_label_is_refused_with_its_row(data, texts, lab
 # ---------------------------------------------------------------------------------------------- breakfast
 
 
-def put_breakfast(data, truths, train, test, mapping):
-    """MS-TCN's layout: random features as long as the labels; `truths` maps a video to its frames' actions."""
+def put_breakfast(data, lengths, train, test):
+    """MS-TCN's layout: random features; `lengths` maps a video to the number of its frames."""
     folder, rng = data / "breakfast", np.random.default_rng(0)
-    for name in ("features", "groundTruth", "splits"):
+    for name in ("features", "splits"):
         (folder / name).mkdir(parents=True)
-    for video, labels in truths.items():
-        (folder / "groundTruth" / f"{video}.txt").write_text("\n".join(labels) + "\n")
-        np.save(folder / "features" / f"{video}.npy", rng.standard_normal((2048, len(labels)), np.float32))
+    for video, length in lengths.items():
+        np.save(folder / "features" / f"{video}.npy", rng.standard_normal((2048, length), np.float32))
     for split in (1, 2, 3, 4):
         for part, videos in (("train", train), ("test", test)):
             (folder / "splits" / f"{part}.split{split}.bundle").write_text("".join(f"{v}.txt\n" for v in videos))
-    (folder / "mapping.txt").write_text(mapping)
     return folder
 
 
@@ -782,24 +616,8 @@ def made_videos(people, kinds=("cereals", "coffee", "tea", "salat")):
 def few(data):
     """Two dozen made videos of a few frames."""
     train_videos, test_videos = made_videos(["P16", "P17", "P18", "P19"]), made_videos(["P03", "P04"])
-    truths = {video: ["SIL"] * (5 + i) for i, video in enumerate(train_videos + test_videos)}
-    return put_breakfast(data, truths, train_videos, test_videos, "0 SIL\n1 pour_milk\n")
-
-
-def test_real_labels_and_bundles_are_read_and_train(data):
-    mapping = real("breakfast/mapping.txt")
-    with tarfile.open(real("breakfast/groundTruth_59.tar.gz")) as tar:
-        members = [member for member in tar.getmembers() if member.isfile()]
-        truths = {Path(m.name).stem: tar.extractfile(m).read().decode().splitlines() for m in members}
-    assert (len(truths), sum(map(len, truths.values()))) == (59, 145_087)
-    short = {video: labels[::40] for video, labels in truths.items()}  # features of full length would be a gigabyte
-    bundles = {p: breakfast.read_bundle(real(f"breakfast/splits/{p}.split4.bundle")) for p in ("train", "test")}
-    train_videos, test_videos = ([v for v in bundles[p] if v in truths] for p in ("train", "test"))
-    assert len(train_videos) + len(test_videos) == 59
-    put_breakfast(data, short, train_videos, test_videos, mapping.read_text())
-    loaded = load_task("breakfast", "smoke", 0)
-    assert loaded.train.inputs.shape[1:] == (16, 2048)
-    trains("breakfast")
+    lengths = {video: 5 + i for i, video in enumerate(train_videos + test_videos)}
+    return put_breakfast(data, lengths, train_videos, test_videos)
 
 
 def test_real_bundles_are_the_four_published_splits():
@@ -813,7 +631,6 @@ def test_real_bundles_are_the_four_published_splits():
         everyone |= {*train_videos, *test_videos}
     assert sizes == [(1460, 252), (1261, 451), (1279, 433), (1136, 576)]
     assert len(everyone) == 1712
-    assert len(breakfast.read_mapping(real("breakfast/mapping.txt"))) == 48
 
 
 def test_activities_are_numbered_as_vis4mer_numbers_them():
@@ -830,10 +647,9 @@ def test_breakfast_trains(few, task):
 
 def test_frames_are_taken_from_the_first_to_the_last_equally_far_apart(few):
     video = "P19_cam01_P19_salat"
-    features = np.load(few / "features" / f"{video}.npy")  # 20 frames
-    kept = breakfast.frames(few, video, 7, {"SIL"})
-    assert np.array_equal(kept, features[:, [0, 3, 6, 10, 13, 16, 19]].T)
-    assert breakfast.frames(few, video, 40, {"SIL"}).shape == (40, 2048)
+    features = np.load(path := few / "features" / f"{video}.npy")  # 20 frames
+    assert np.array_equal(breakfast.frames(path, 7), features[:, [0, 3, 6, 10, 13, 16, 19]].T)
+    assert breakfast.frames(path, 40).shape == (40, 2048)
 
 
 def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_own(few):
@@ -842,24 +658,19 @@ def test_nobody_is_both_in_train_and_in_validation_and_the_rows_are_the_videos_o
     assert sizes == [12, 4, 8]
     out = breakfast.held_out_people(made_videos(["P16", "P17", "P18", "P19"]), 1)
     video = made_videos(sorted(out))[2]
-    assert torch.equal(loaded.val.batch([2])[0][0], torch.from_numpy(breakfast.frames(few, video, 64, {"SIL"})))
+    assert torch.equal(
+        loaded.val.batch([2])[0][0], torch.from_numpy(breakfast.frames(few / "features" / f"{video}.npy", 64))
+    )
     assert loaded.val.labels.tolist() == [0, 1, 2, 9]
-
-
-def test_a_feature_file_whose_length_disagrees_with_its_labels_is_refused(few):
-    video = "P03_cam01_P03_tea"
-    (few / "groundTruth" / f"{video}.txt").write_text("SIL\n" * 9)
-    with pytest.raises(ValueError, match=rf"{video}\.npy holds float32 of shape \(2048, 23\), .*{video}\.txt labels 9"):
-        load_task("breakfast", "quick", 0)
-    assert not list(few.glob("frames*"))
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\), .*needed are real numbers \(2048, frames\)"),
+        (np.zeros((23, 2048), np.float32), r"shape \(23, 2048\): needed are numbers \(2048, frames\)"),
+        (np.zeros((2048, 0), np.float32), r"shape \(2048, 0\): needed are numbers"),
         (np.full((2048, 23), np.nan, np.float32), "not finite"),
-        (np.zeros((2048, 23), np.complex64), "holds complex64 .*needed are real numbers"),
+        (np.zeros((2048, 23), np.complex64), "holds complex64 .*needed are numbers"),
     ],
 )
 def test_features_of_another_shape_are_refused(few, content, said):
@@ -868,15 +679,12 @@ def test_features_of_another_shape_are_refused(few, content, said):
         load_task("breakfast", "quick", 0)
 
 
-@pytest.mark.parametrize("damage", ["cut", 12, 45, "an archive"])  # at 45 numpy lets its tokenizer's own error through
+@pytest.mark.parametrize("damage", ["cut", 45])  # at 45 numpy lets its tokenizer's own error through
 def test_damaged_features_are_refused_by_name(few, damage):
     path = few / "features" / "P03_cam01_P03_tea.npy"
     content = bytearray(path.read_bytes())
     if damage == "cut":
         path.write_bytes(content[:5_000])
-    elif damage == "an archive":
-        np.savez(path.with_suffix(".npz"), np.zeros((2048, 23)))
-        path.with_suffix(".npz").rename(path)
     else:
         content[damage] = ord("(")
         path.write_bytes(content)
@@ -884,17 +692,9 @@ def test_damaged_features_are_refused_by_name(few, damage):
         load_task("breakfast", "quick", 0)
 
 
-def test_labels_that_change_after_the_frames_were_taken_are_looked_at_again(few):
-    load_task("breakfast", "quick", 0)
-    (few / "groundTruth" / "P03_cam01_P03_tea.txt").write_text("SIL\n" * 9)
-    forget()
-    with pytest.raises(ValueError, match="labels 9: needed are real numbers"):
-        load_task("breakfast", "quick", 0)
-
-
 def test_missing_features_are_counted(few):
     (few / "features" / "P03_cam01_P03_tea.npy").unlink()
-    with pytest.raises(ValueError, match=r"no .*P03_tea\.npy \(1 of 49 files are not there\)"):
+    with pytest.raises(ValueError, match=r"no .*P03_tea\.npy \(1 of 24 files are not there\)"):
         load_task("breakfast", "quick", 0)
 
 
@@ -905,14 +705,6 @@ def test_missing_features_are_counted(few):
         ("splits/train.split1.bundle", "P16_cam01_P16_tea\nP16_cam01_P16_tea.txt\n", "row 2 .*same video as in row 1"),
         ("splits/test.split1.bundle", "", "is empty"),
         ("splits/test.split1.bundle", "P16_cam01_P16_tea.txt\n", "P16_cam01_P16_tea stands in test.split1.bundle, too"),
-        (
-            "groundTruth/P03_cam01_P03_tea.txt",
-            "SIL\nSLI\n" * 11 + "SIL\n",
-            "row 2: unknown action 'SLI'.*did you mean 'SIL'",
-        ),
-        ("mapping.txt", "0 SIL\npour_milk\n", "row 2 'pour_milk': needed are a number"),
-        ("mapping.txt", "0 SIL\n1 SIL\n", "row 2 .*same action as in row 1"),
-        ("mapping.txt", "", "mapping.txt is empty"),
     ],
 )
 def test_malformed_lists_are_refused_with_row_and_text(few, file, text, said):
@@ -1000,23 +792,6 @@ def test_imagenet_100_is_the_published_hundred_from_lab_on(data):
     put_imagenet(data, "imagenet100", n=1, classes=imagenet.read_classes(published))
     with pytest.raises(ValueError, match="imagenet100/val holds 100 rows, lab needs 5,000"):
         load_task("imagenet100", "lab", 0)
-
-
-def test_files_that_are_no_pictures_and_classes_of_one_split_only_are_told(data):
-    folder = put_imagenet(data)
-    (folder / "train" / WNIDS[0] / "n01440764_0.webp").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"1 files that do not end in .*left out: .*n01440764_0\.webp"):
-        load_task("imagenet1k", "smoke", 0)
-    forget()
-    (folder / "val" / "n09999999").mkdir()
-    with pytest.raises(ValueError, match="val has the class n09999999, train has not"):
-        load_task("imagenet1k", "smoke", 0)
-
-
-def test_the_real_class_list_is_the_one_that_prepare_downloads():
-    path = real("imagenet100/imagenet100_CMC.txt")
-    files.verify(path, imagenet.CLASS_LIST.digest)
-    assert len(imagenet.read_classes(path)) == 100
 
 
 def test_a_class_list_with_a_wrong_row_is_refused(data):

@@ -259,13 +259,12 @@ def with_unevenness(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def test_of_two_rows_of_a_run_the_one_with_its_summaries_counts_and_those_of_version_1_are_not_read():
+def test_of_two_rows_of_a_run_the_one_with_its_summaries_counts():
     facts = dict(status="ok", test_accuracy=0.5, best_val_accuracy=0.5, chance=0.1)
     frame = skeleton("H12s", 8, SCALE).assign(**facts)
     told = with_unevenness(frame)
     both = [judge("H12s", pd.concat(pair)).verdict for pair in ([frame, told], [told, frame])]
     assert both == [judge("H12s", told).verdict] * 2 == ["reproduced"] * 2
-    assert judge("H12s", told.assign(growth_train=0.0)).verdict == "not judged"
 
 
 def test_what_the_test_rows_of_a_tasks_seeds_share_is_said():

@@ -17,11 +17,10 @@ from mambanorm import NORMS, PRESETS, Arm, figures
 from mambanorm.arms import NORM_CHOICES, PAPER_NORMS
 from mambanorm.figures.accuracy import best_combination, group_of, partners
 from mambanorm.figures.colours import BEST
-from mambanorm.figures.diagnostics import QUANTILE_LINES
 from mambanorm.figures.diagrams import SHAPE, block_stations, moving_cells
 from mambanorm.figures.style import some_of
 from mambanorm.study.experiments import GRID_ARMS
-from mambanorm.study.paper import INCONSISTENCIES, PATTERN_ONLY, inconsistency_table, paper_values
+from mambanorm.study.paper import PATTERN_ONLY, paper_values
 from mambanorm.study.tables import (
     beside_paper,
     choose,
@@ -108,7 +107,6 @@ DRAW_ARRAYS = {
     "singular_values": lambda text: figures.fig_singular_values(
         {"early": SIGMA, "failing": FAILING}, SIGMA, (0.1, 0.9), text
     ),
-    "sigma1": lambda text: figures.fig_sigma1(STEPS, SIGMA[:3, :4], failure=25, control=SIGMA[3:6, :4], caption=text),
     "part_norms": lambda text: figures.fig_part_norms({"BN>SSM>BN": LOG}, text),
     "outputs": lambda text: figures.fig_outputs(ENDED, {"a": OUTPUTS, "b": OUTPUTS}, text),
 }
@@ -173,8 +171,6 @@ def test_figures_refuse_what_they_cannot_draw(frame):
         figures.fig_grid(frame, "digit")
     with pytest.raises(ValueError, match="no mixture"):
         figures.fig_mixture({"RMSN>SSM>GN": {"step": STEPS}})
-    with pytest.raises(ValueError, match="T = 3 steps"):
-        figures.fig_sigma1(STEPS, SIGMA)
 
 
 # ------------------------------------------------------------------------------------------------- what figures show
@@ -359,50 +355,38 @@ def test_two_members_of_equal_weight_both_show_in_the_mixture():
     assert drawn.index(width["LN-DL"]) < len(drawn) - 1  # the wide line is not the topmost
 
 
-def test_figure_9_shows_the_largest_token_and_every_other_within_its_band():
+def test_figure_9_shows_the_largest_token_beside_the_median_in_train_mode():
     """256 tokens of 1 and one that grows: the median is flat, and the figure must not be."""
     frame = token_frame().query("depth < 5 and mode == 'train'")
     frame = pd.concat([frame.assign(l2=1.0)] * 32 + [frame.groupby(["arm", "site", "depth"]).head(1)])
-    for ax in figures.fig_token_norms(frame.assign(task="listops")).axes:
-        lines = {tuple(np.round(line.get_ydata(), 6)) for line in ax.lines}
-        assert {(0, 0, 0, 0), (1, 2, 3, 4)} <= lines
-        assert ax.collections[0].get_datalim(ax.transData).y1 == pytest.approx(4)
-    fig = figures.fig_token_norms(frame.assign(task="listops"))
+    frame = frame.assign(task="listops")
+    fig = figures.fig_token_norms(pd.concat([frame, frame.assign(mode="eval", l2=1e9)]))
+    for ax in fig.axes:
+        lines = {line.get_label(): np.round(line.get_ydata(), 6).tolist() for line in ax.lines}
+        assert lines["median"] == [0, 0, 0, 0]
+        assert lines["largest"] == [1, 2, 3, 4]
     assert "listops" in fig.get_suptitle()
-    assert [text.get_text() for text in fig.legends[0].texts] == ["train mode", *QUANTILE_LINES]
-    with pytest.raises(ValueError, match="tasks listops, digits: draw one at a time"):
-        figures.fig_token_norms(pd.concat([frame.assign(task="listops"), frame.assign(task="digits")]))
+    with pytest.raises(ValueError, match="holds task listops, digits: draw one"):
+        figures.fig_token_norms(pd.concat([frame, frame.assign(task="digits")]))
+    with pytest.raises(ValueError, match="unknown phase"):
+        figures.fig_token_norms(frame, phase="initial")
 
 
 def test_lost_tokens_leave_a_gap_and_a_cross():
     ax = figures.fig_token_norms(token_frame()).axes[0]
     crosses = [line.get_xdata().round().tolist() for line in ax.lines if line.get_marker() == "X"]
-    assert crosses == [[5], [5]]
+    assert crosses == [[5]]
     assert all(np.isnan(line.get_ydata()[-1]) for line in ax.lines if line.get_marker() != "X")
 
 
-def test_one_arm_that_runs_away_does_not_squash_the_others_and_its_end_is_written():
-    frame = token_frame().query("depth < 5 and arm == 'None>SSM>None'").assign(l2=lambda f: 10.0 ** (f.depth / 10))
-    wild = frame.assign(arm="BN>SSM>BN", l2=lambda f: 10.0 ** (4 * f.depth))
-    fig = figures.fig_token_norms(pd.concat([frame, frame.assign(arm="GN>SSM>GN"), wild]))
-    assert fig.axes[0].get_ylim()[1] < 1
-    assert [[text.get_text() for text in ax.texts] for ax in fig.axes[:3]] == [[], [], ["up to 16.0"]]
-    assert not [text for ax in figures.fig_token_norms(pd.concat([frame, wild])).axes for text in ax.texts]
-
-
-def test_weights_by_depth_tell_the_positions_of_one_norm_by_colour():
+def test_weights_by_depth_are_shown_against_step_0_and_tell_the_positions_of_one_norm_by_colour():
     arms = ["None>SSM>None", "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"]
-    for ax in figures.fig_part_norms(dict.fromkeys(arms, LOG)).axes:
-        assert len({line.get_color() for line in ax.lines}) == len(arms)
-
-
-def test_a_step_whose_weights_were_seen_has_a_dot():
-    control = dict(control=SIGMA[:2, :4], control_steps=np.array([0, 20]))
-    ax = figures.fig_sigma1(STEPS, SIGMA[:3, :4], **control).axes[0]
-    assert all(line.get_marker() == "o" for line in ax.lines)
-    assert sorted(tuple(line.get_xdata()) for line in ax.lines) == [(0, 10, 20)] * 4 + [(0, 20)] * 2
-    with pytest.raises(ValueError, match="control must be .* T = 2 steps"):
-        figures.fig_sigma1(STEPS, SIGMA[:3, :4], control=SIGMA[:3, :4], control_steps=STEPS[:2])
+    for ax in figures.fig_part_norms(
+        dict.fromkeys(arms, LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]})
+    ).axes:
+        lines = [line for line in ax.lines if len(line.get_xdata()) == 8]
+        assert len({line.get_color() for line in lines}) == len(arms)
+        assert all((line.get_ydata() == 2.5).all() for line in lines)
 
 
 def test_layers_are_chosen_evenly_with_first_and_last():
@@ -640,14 +624,9 @@ def notebook_cells(kind):
 def test_every_code_of_an_inconsistency_that_is_cited_is_in_the_list():
     texts = [(path, path.read_text()) for path in (ROOT / "mambanorm").rglob("*.py")] + [*notebook_cells("markdown")]
     cited = {code for _, text in texts for code in re.findall(r"\((I\d+[a-z]?)\)", text)}
-    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(INCONSISTENCIES)
-
-
-def test_the_list_of_inconsistencies_names_table_5_and_the_swapped_m_and_n():
-    table = inconsistency_table()
-    assert "Table 5" in table["what is at odds"]["I4d"]
-    assert "swaps M and N" in table["what is at odds"]["I4b"]
-    assert [code for code, text in table["what is at odds"].items() if "five methods" in text] == ["I4a"]
+    listed = re.findall(r"^\| (I\d+[a-z]?) \|", (ROOT / "docs" / "paper.md").read_text(), re.MULTILINE)
+    assert {"I1", "I3", "I4f", "I14"} <= cited <= set(listed)
+    assert len(listed) == len(set(listed))
 
 
 def test_every_forest_plot_of_the_notebooks_names_its_interval():

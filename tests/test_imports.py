@@ -213,7 +213,7 @@ def test_runs_of_a_norm_that_is_not_registered_here_are_named_once_a_command(sto
     [
         ("import torch\n\ntorch.zeros(2) + nothing\n", "line 3: NameError: name 'nothing' is not defined"),
         ("x = 1\ndef f(:\n", "line 2: SyntaxError: invalid syntax"),
-        ("import mambanorm\nimport no_such_module\n", "line 2: No module named 'no_such_module'"),
+        ("import mambanorm\nimport no_such_module\n", "line 2: ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit('enough')\n", "line 1: SystemExit: enough"),
     ],
 )

@@ -28,10 +28,10 @@ from mambanorm.norms import NORMS, register_norm
 from mambanorm.tasks import TASKS
 from mambanorm.training import index as indexing
 from mambanorm.training.grid import base_config, grid
-from mambanorm.training.index import INDEX, Index, signature
-from mambanorm.training.result import MANIFEST, config_row, read_run
+from mambanorm.training.index import INDEX, Index
+from mambanorm.training.result import MANIFEST, read_run
 from mambanorm.training.run import train
-from mambanorm.training.store import COLUMNS, OF_CONFIG, load_runs, missing_runs, save_run
+from mambanorm.training.store import COLUMNS, load_runs, missing_runs, save_run
 
 store_module = import_module("mambanorm.training.store")
 
@@ -126,12 +126,10 @@ def test_the_frame_is_the_same_with_an_index_and_without(runs, reads):
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_rows_of_the_index_and_rows_just_read_have_the_types_of_one_frame(few, runs, reads, monkeypatch):
+def test_rows_of_the_index_and_rows_just_read_have_the_types_of_one_frame(few, runs, reads):
     """Also where one half has no value in a column: numbers, texts and None stay what they are."""
     expected = unindexed(runs)
-    diverged = expected.run_id[expected.status == "diverged"].tolist()
-    regressions = expected.run_id[expected.task == "diabetes"].tolist()
-    for changed in (diverged, regressions, [name for name in expected.run_id if name not in diverged]):
+    for changed in (expected.run_id[expected.status == "diverged"].tolist(), expected.run_id[::3].tolist()):
         load_runs()
         for name in changed:
             os.utime(runs / name / "result.json")
@@ -146,36 +144,17 @@ def configs_of(store, names):
     return [read_run(store / name).config for name in names]
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        {"task": "digits"},
-        {"status": "diverged"},
-        {"task": "digits", "status": ["ok"]},
-        {"arm": "no such"},
-        {"seed": {1, 2}},
-    ],
-    ids=str,
-)
-def test_a_filter_gives_the_rows_that_it_gave(where, runs):
+SEEDS = [range(1, 3), np.array([1, 2]), frozenset({1, 2}), pd.Series([1, 2]), {1: "", 2: ""}]
+
+
+@pytest.mark.parametrize("where", [{"status": "diverged"}, {"task": "digits", "status": ["ok"]}, {"arm": "no such"},
+                                   *({"seed": seeds} for seeds in SEEDS)], ids=str)  # fmt: skip
+def test_a_filter_gives_the_rows_that_have_one_of_the_values(where, runs):
     expected = unindexed(runs)
     for name, value in where.items():
-        expected = expected[expected[name].isin(value if isinstance(value, list | set) else [value])]
+        expected = expected[expected[name].isin([value] if isinstance(value, str) else list(value))]
     for _ in range(2):
         pd.testing.assert_frame_equal(load_runs(**where), expected.reset_index(drop=True))
-
-
-@pytest.mark.parametrize(
-    "seeds",
-    [range(1, 3), np.array([1, 2]), frozenset({1, 2}), pd.Series([1, 2]), "an iterator", {1: "", 2: ""}],
-    ids=str,
-)
-def test_a_filter_takes_any_values_that_can_be_gone_through(seeds, runs):
-    expected = load_runs(seed=[1, 2])
-    assert set(expected.seed) == {1, 2}
-    for _ in range(2):
-        frame = load_runs(seed=iter((1, 2)) if isinstance(seeds, str) else seeds)
-        pd.testing.assert_frame_equal(frame, expected)
 
 
 @pytest.mark.parametrize("none", [None, float("nan"), [None]], ids=str)
@@ -187,17 +166,6 @@ def test_a_filter_by_none_finds_what_has_no_value(none, runs):
         assert load_runs(**{name: none}).run_id.tolist() == expected != []
     assert len(load_runs(rmse=[None, *frame.rmse.dropna()])) == len(frame)
     assert len(load_runs(task=none)) == 0
-
-
-def test_a_filter_by_config_looks_only_at_its_runs(runs, monkeypatch):
-    n = (load_runs().task == "diabetes").sum()
-    looked_at = []
-    monkeypatch.setattr(indexing, "signature", lambda folder: looked_at.append(folder) or signature(folder))
-    assert len(load_runs(task="diabetes")) == n == len(looked_at)
-
-
-def test_the_columns_of_a_filter_before_reading_are_those_of_the_config():
-    assert set(OF_CONFIG) == set(config_row(RunConfig()))
 
 
 def test_configs_are_answered_in_their_order_without_reading(runs, reads):
@@ -266,9 +234,9 @@ def test_a_run_that_is_trained_again_replaces_its_row(runs, reads):
 @pytest.mark.parametrize(
     ("how", "name"),
     [
-        *(("same size and time", name) for name in indexing.FILES),
+        ("same size and time", "result.json"),
+        ("same size and time", MANIFEST),
         ("longer", "curves.parquet"),
-        ("same size", "result.json"),
         ("gone", "predictions.npz"),
         ("gone", "checkpoint.safetensors"),
     ],
@@ -295,7 +263,7 @@ def test_a_damaged_run_warns_every_time_and_enters_no_index(runs):
     for _ in range(3):
         with pytest.warns(UserWarning, match=f"{any_run(runs).name} is damaged: result.json was altered"):
             assert any_run(runs).name not in set(load_runs().run_id)
-    assert any_run(runs).name not in Index(runs, "many of them").place
+    assert any_run(runs).name not in Index(runs, "many of them").kept
 
 
 def test_a_norm_that_is_not_registered_here_is_told_as_without_an_index(runs, template, result):
@@ -344,8 +312,7 @@ def test_a_run_of_an_own_optimizer_or_schedule_is_not_damaged_where_it_is_not_re
 TAMPERED = {
     "lost": lambda path: path.unlink(),
     "torn": lambda path: path.write_bytes(path.read_bytes()[:-100]),
-    "a plain table": lambda path: pd.DataFrame({"run_id": ["0" * 16]}).to_parquet(path),
-    "a table of ours": lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
+    "without its checksum": lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
 }
 
 
@@ -413,7 +380,7 @@ def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, rea
     assert Index(runs, "many of them").sound(names) == set(names)
     os.utime(runs / configs[1].run_id / "result.json")
     load_runs()
-    assert configs[0].run_id not in Index(runs, "many of them").place
+    assert configs[0].run_id not in Index(runs, "many of them").kept
 
 
 LOOK = """

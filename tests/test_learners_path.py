@@ -10,7 +10,10 @@ import pytest
 
 from mambanorm.basics.settings import ROOT
 
-NAMES = ("03_type", "04_position", "05_combination", "06_normvary", "08_validation", "14_clinic", "15_your_norm")
+NAMES = (
+    *("03_type", "04_position", "05_combination", "06_normvary", "07_diagnostics", "08_validation"),
+    *("14_clinic", "15_your_norm"),
+)
 OPENING = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")
 
 
@@ -45,6 +48,19 @@ def test_every_exercise_has_a_folded_solution_below_its_lead(cells):
     for cell in codes:
         assert cell.metadata.tags == ["solution"]
         assert cell.metadata.jupyter.source_hidden
+        assert cell.metadata.jupyter.outputs_hidden
+
+
+GRADED = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem[:2] <= "14"]
+
+
+@pytest.mark.parametrize("path", GRADED, ids=lambda path: path.stem)
+def test_every_exercise_has_its_stars_and_is_no_change_of_a_number(path):
+    (asked,) = [c.source for c in nbformat.read(path, 4).cells if "## Exercises" in c.source]
+    exercises = re.split(r"^(?=\d\. )", asked, flags=re.MULTILINE)[1:]
+    assert len(exercises) >= 3
+    assert all(re.match(r"\d\. ★{1,3} \*\*", exercise) for exercise in exercises)
+    assert "seeds =" not in asked
 
 
 def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells):
@@ -54,7 +70,7 @@ def test_cells_are_short_and_define_no_functions_but_what_is_built_by_hand(cells
     defined = re.findall(
         r"^def (\w+)", "\n".join(cell.source for cell in cells if cell.cell_type == "code"), re.MULTILINE
     )
-    by_hand = {"pool", "one_hot"}
+    by_hand = {"pool", "one_hot", "largest"}
     own_loop = {
         "new_model",
         "batches",

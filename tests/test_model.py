@@ -22,17 +22,6 @@ from mambanorm.training.grid import base_config
 
 D, L, B = 16, 11, 3
 ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")
-MAMBA_SSM_NAMES = {
-    "in_proj.weight": lambda d, e, n, r: (2 * e, d),
-    "conv1d.weight": lambda d, e, n, r: (e, 1, 4),
-    "conv1d.bias": lambda d, e, n, r: (e,),
-    "x_proj.weight": lambda d, e, n, r: (r + 2 * n, e),
-    "dt_proj.weight": lambda d, e, n, r: (e, r),
-    "dt_proj.bias": lambda d, e, n, r: (e,),
-    "A_log": lambda d, e, n, r: (e, n),
-    "D": lambda d, e, n, r: (e,),
-    "out_proj.weight": lambda d, e, n, r: (d, e),
-}
 
 
 def sample(*shape, seed=0):
@@ -89,17 +78,6 @@ def test_block_equals_the_equations_written_by_hand(arm):
     for a, b in zip(*grads, strict=True):
         assert a is not None
         assert (a - b).abs().max() <= 2e-5 * max(b.abs().max(), 1.0)
-
-
-def test_a_whole_mamba_ssm_layer_loads_strictly_norm_and_mixer_included():
-    block, e = mn.MambaBlock(D, "RMSN", "None", d_state=8), 2 * D
-    layer = {f"mixer.{name}": sample(*shape(D, e, 8, 1)) for name, shape in MAMBA_SSM_NAMES.items()}
-    layer["norm.weight"] = sample(D)
-    block.load_state_dict(layer)
-    assert torch.equal(block.n1.weight, layer["norm.weight"])
-    stack = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([mn.MambaBlock(D, d_state=8)])})
-    stack.load_state_dict({f"layers.0.{name}": value for name, value in layer.items()})
-    assert torch.equal(stack["layers"][0].in_proj.weight, layer["mixer.in_proj.weight"])
 
 
 def test_initial_values_are_mamba_ssm_s():
@@ -347,7 +325,7 @@ def test_a_block_whose_tokens_are_lost_explodes_and_is_not_left_out(blocks, law,
 def test_the_quantiles_of_a_block_are_of_all_its_tokens():
     norms = [*range(1, 1000), NAN]
     (row,) = norm_quantiles(tokens(norms)).to_dict("records")
-    assert row == {"median": 500.5, "90 %": 901, "99.9 %": INF, "largest": INF, "nonfinite": 0.001}
+    assert row == {"median": 500.5, "largest": INF, "nonfinite": 0.001}
     values = np.random.default_rng(0).lognormal(size=(5, 4097))
     assert norm_quantiles(tokens(*values))["median"].tolist() == np.median(values, axis=1).tolist()
 

@@ -318,12 +318,6 @@ def test_the_regimen_leaves_the_callers_random_state_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_fields_of_the_regimen_enter_no_run_id_at_their_default():
-    assert RunConfig().run_id == RunConfig(mixup=0, ema=0.0, teacher="", patience=0).run_id
-    for change in (dict(mixup=0.1), dict(ema=0.9), dict(patience=1), dict(n_heads=8), dict(teacher="0" * 16)):
-        assert RunConfig(**change).run_id != RunConfig().run_id
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -1,8 +1,5 @@
 """A run that was killed goes on from its checkpoint, to the very same result."""
 
-import signal
-import subprocess
-import sys
 from importlib import import_module
 
 import numpy as np
@@ -181,24 +178,3 @@ def test_storing_one_run_leaves_the_checkpoints_of_others_alone(store):
     kill(smoke(seed=1), 3, resume_dir(smoke(seed=1)))
     save_run(train(smoke()))
     assert resume_dir(smoke(seed=1)).exists()
-
-
-def test_a_run_killed_by_the_system_goes_on(tmp_path):
-    """SIGKILL from within, between a step and its checkpoint: nothing of Python's gets to tidy up."""
-    config, folder = smoke("listops", "NormVary>SSM>BN"), tmp_path / "run"
-    script = """
-import os, signal, sys
-from mambanorm import RunConfig, train
-
-def die(step, *_):
-    if step == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-train(RunConfig.from_json(sys.argv[1]), on_step=die, checkpoint_dir=sys.argv[2], checkpoint_every_s=0)
-"""
-    arguments = [sys.executable, "-c", script, config.to_json(), str(folder)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    result, steps = go_on(config, folder)
-    assert steps == [4, 5, 6]
-    assert_same(result, train(config))

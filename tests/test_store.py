@@ -20,7 +20,6 @@ from benchmarks import store as store_benchmark
 from mambanorm.basics import atomic as whole
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
-from mambanorm.study.experiments import deep_runs
 from mambanorm.training.grid import base_config
 from mambanorm.training.observers import CHECKPOINT
 from mambanorm.training.result import MANIFEST, WRITTEN, DamagedRun
@@ -194,14 +193,6 @@ def test_the_command_line_checks_a_store_and_names_what_is_damaged(folder, capsy
     assert f"{folder.name}  damaged: checkpoint.safetensors was altered" in said
     assert "1 run in" in said
     assert "1 damaged" in said
-
-
-def test_a_verdict_on_damaged_diagnostics_names_the_run(store):
-    config, *_ = deep_runs("smoke")
-    folder = save_run(train(config))
-    (folder / "diagnostics.npz").write_bytes((folder / "diagnostics.npz").read_bytes()[::-1])
-    with pytest.raises(DamagedRun, match=f"{folder.name} is damaged: diagnostics.npz was altered"):
-        mn.with_summaries(load_runs())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -445,62 +436,25 @@ def test_a_disk_that_fails_to_sync_leaves_what_was_there(folder, result, monkeyp
 # the benchmark of a store
 
 
-@pytest.fixture
-def few(monkeypatch, tmp_path):
-    """A benchmark of three runs that takes no time. Its results are written below tmp_path."""
+def test_generated_runs_are_kept_apart_from_results_and_go_on_later(store, folder, tmp_path, capsys, monkeypatch):
     configs = [base_config("digits", "smoke", seed=seed) for seed in range(3)]
     monkeypatch.setattr(store_benchmark, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(store_benchmark, "configs_for", lambda n: (configs, 1))
+    monkeypatch.setattr(store_benchmark, "measure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    before = sorted(store.rglob("*"))
+    assert store_benchmark.main(["--store", str(store)]) == 2
+    assert "holds what was not generated here" in capsys.readouterr().err
+    assert sorted(store.rglob("*")) == before
+    other = tmp_path / "generated"
+    assert store_benchmark.main(["--store", str(other)]) == 130
+    assert capsys.readouterr().err.strip() == "stopped: no result was written"
     monkeypatch.setattr(store_benchmark, "measure", lambda *_: [])
-    return configs
-
-
-def test_generated_runs_say_so_and_are_kept_apart_from_results(few, store, tmp_path, capsys):
-    for n, expected in ((3, "generating 3 runs"), (1, "generating 0 runs")):
-        assert store_benchmark.main(["--store", str(store), "--runs", str(n)]) == 0
+    (other / configs[0].run_id / MANIFEST).unlink()  # as if it had been stopped within a run
+    for n, expected in ((3, "generating 1 runs"), (1, "generating 0 runs")):
+        assert store_benchmark.main(["--store", str(other), "--runs", str(n)]) == 0
         said = capsys.readouterr().out
         assert expected in said
         assert ("--runs 1 is too few" in said) == (n == 1)
-    assert load_runs().backend.tolist() == ["generated"] * 3
-    assert check_runs(progress=False).state.tolist() == ["whole"] * 3
+    assert load_runs(other).backend.tolist() == ["generated"] * 3
+    assert check_runs(other, progress=False).state.tolist() == ["whole"] * 3
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["store-3.json", "store-3.md"]
-
-
-def test_no_run_is_generated_in_a_store_of_results(few, folder, capsys):
-    before = sorted(folder.parent.rglob("*"))
-    assert store_benchmark.main(["--store", str(folder.parent)]) == 2
-    assert "holds what was not generated here" in capsys.readouterr().err
-    assert sorted(folder.parent.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--store", "FILE"], "it is a file"),
-        (["--before", "FILE"], "is not a store.json of this benchmark"),
-        (["--repeats", "0"], "--repeats must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_a_wrong_option_of_the_benchmark_is_told_before_a_run_is_generated(options, said, few, tmp_path, capsys):
-    (tmp_path / "FILE").write_text("[]")
-    options = [str(tmp_path / word) if word.isupper() else word for word in options]
-    assert store_benchmark.main(options) == 2
-    out, err = capsys.readouterr()
-    assert said in err
-    assert len(err.splitlines()) == 1
-    assert out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
-
-
-def test_a_benchmark_that_is_stopped_says_so_in_a_line_and_goes_on_later(few, store, capsys, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_benchmark, "measure", stop)
-        assert store_benchmark.main(["--store", str(store)]) == 130
-    assert capsys.readouterr().err.strip() == "stopped: no result was written"
-    (store / few[0].run_id / MANIFEST).unlink()  # as if it had been stopped within a run
-    assert store_benchmark.main(["--store", str(store)]) == 0
-    assert "generating 1 runs" in capsys.readouterr().out
-    assert load_runs().checked.tolist() == [True] * 3

@@ -282,7 +282,7 @@ HOLD = """
 import fcntl, sys, time
 with open(sys.argv[1], "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
-    file.write('{"host": "here", "pid": 77}')
+    file.write("process 77 on here")
     file.flush()
     print("held", flush=True)
     time.sleep(600)
@@ -342,84 +342,10 @@ def test_what_another_process_stores_meanwhile_is_not_trained_again(store, monke
         assert both[1].result(60) is None
 
 
-TWO = """
-import sys, time
-from pathlib import Path
-import mambanorm as mn
-from mambanorm.training import worker
-
-train, folder = worker.train, Path(sys.argv[1])
-
-def counted(config, **options):
-    (folder / f"there-{config.run_id}").touch()
-    return train(config, **options)
-
-worker.train = counted
-(folder / "ready").touch()
-configs = mn.grid(["RMSN>SSM>None", "None>SSM>GN"], ["digits"], scale="smoke", seeds=2)
-print(list(mn.sweep(configs, workers=0).status))
-"""
-
-
-def test_two_sweeps_share_a_store_and_train_each_run_once(store, tmp_path, monkeypatch):
-    configs = mn.grid(["RMSN>SSM>None", "None>SSM>GN"], ["digits"], scale="smoke", seeds=2)
-    here = []
-    monkeypatch.setattr(worker_module, "train", lambda c, **k: here.append(c.run_id) or mn.train(c, **k))
-    with process("-c", TWO, tmp_path) as other:
-        until((tmp_path / "ready").exists, "the other sweep")
-        assert list(sweep(configs, workers=0, progress=False).status) == ["ok"] * 4
-        out, err = other.communicate(timeout=300)
-        assert out == f"{['ok'] * 4}\n", err
-    there = [path.name.removeprefix("there-") for path in tmp_path.glob("there-*")]
-    assert sorted([*here, *there]) == sorted(config.run_id for config in configs)
-    assert not list(store.glob(".*"))
-
-
-def test_a_killed_sweep_resumes_where_it_was(store):
-    """SIGKILL in the middle: what was finished is whole, what was not is trained by the next sweep."""
-    configs = mn.grid(["RMSN>SSM>None", "None>SSM>GN"], ["digits"], scale="smoke", seeds=4)
-    code = "import mambanorm as mn; mn.sweep(mn.grid(['RMSN>SSM>None', 'None>SSM>GN'], ['digits'], scale='smoke',"
-    with process("-c", f"{code} seeds=4), workers=0, progress=False)", start_new_session=True) as started:
-        until(lambda: len(load_runs()) > 0, "the first run")
-        os.killpg(started.pid, signal.SIGKILL)
-    finished = load_runs()
-    assert 1 <= len(finished) < len(configs)
-    stamps = {run_id: (store / run_id / "result.json").stat().st_mtime_ns for run_id in finished.run_id}
-    frame = sweep(configs, workers=0, progress=False)
-    assert list(frame.status) == ["ok"] * len(configs)
-    assert all((store / run_id / "result.json").stat().st_mtime_ns == t for run_id, t in stamps.items())
-    assert not list(store.glob(".*"))
-
-
 @pytest.fixture
 def path(store):
     store.mkdir(parents=True)
     return store / f"{LEASE}a"
-
-
-def test_of_a_lease_that_was_removed_by_hand_the_new_holders_file_stays(path):
-    with lease("a", path.parent):
-        path.unlink()
-        path.write_text("another's")
-    assert path.read_text() == "another's"
-
-
-def test_a_lease_that_is_released_while_another_process_opens_it_is_made_anew(path, monkeypatch):
-    lock, opened = worker_module._lock, []
-
-    def late(file):
-        opened.append(file)
-        if len(opened) == 1:
-            path.unlink()  # by its holder, which has just stored the run
-        return lock(file)
-
-    monkeypatch.setattr(worker_module, "_lock", late)
-    with lease("a", path.parent):
-        assert len(opened) == 2
-        assert json.loads(path.read_text())["pid"] == os.getpid()
-        with pytest.raises(Held, match=f"process {os.getpid()} on {socket.gethostname()}"), lease("a", path.parent):
-            pass
-    assert list(path.parent.iterdir()) == []
 
 
 def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_without(path, monkeypatch):
@@ -431,14 +357,10 @@ def test_every_user_of_a_store_may_lock_a_lease_and_a_disk_without_locks_goes_wi
         os.umask(before)
 
     def refuse(*_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    number = errno.ENOLCK
     with lease("a", path.parent), lease("a", path.parent):
-        pass
-    number = errno.EIO
-    with pytest.raises(OSError, match="Input/output error"), lease("a", path.parent):
         pass
 
 
@@ -519,24 +441,6 @@ def test_a_sweep_waits_for_workers_and_names_one_that_has_too_few_threads(store,
         with worker(address, NUMBA_NUM_THREADS="1"), pytest.warns(UserWarning, match=named):
             assert list(waiting.result(240).status) == ["failed", "ok"]
     assert set(said) == {f"no workers at {address} yet: start some with `dask worker {address} --nthreads 1`"}
-
-
-def test_a_scheduler_that_dies_is_one_line_that_says_how_to_go_on(store, tmp_path):
-    command = ["-m", "mambanorm", "sweep", "--arms", "RMSN>SSM>None,None>SSM>GN", "--scale", "smoke", "--seeds", "40"]
-    with (
-        scheduler(tmp_path) as (dying, address),
-        worker(address),
-        process(*command, "--scheduler", address) as started,
-    ):
-        until(lambda: len(load_runs()) > 1, "the first runs")
-        dying.kill()
-        _, err = started.communicate(timeout=240)
-        assert started.returncode == 1
-    ours = [line for line in err.splitlines() if "training" not in line and line.strip()]
-    assert len(ours) == 1, err
-    assert ours[0].startswith(f"mambanorm: the Dask scheduler at {address} is gone. ")
-    assert "of 80 runs are in the store" in ours[0]
-    assert "the same sweep goes on from there" in ours[0]
 
 
 def test_a_scheduler_that_freezes_ends_the_sweep(store, tmp_path, monkeypatch):

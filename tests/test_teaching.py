@@ -21,6 +21,11 @@ def test_the_page_has_a_row_with_minutes_for_every_notebook():
     assert all(5 <= int(minutes) <= 60 for _, minutes in TABLE)
 
 
+def test_the_first_notebook_has_a_map_of_all_of_them():
+    text = (FOLDER / "00_start_here.ipynb").read_text()
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} - {"00_start_here"} <= set(re.findall(r"\b\d\d_\w+\b", text))
+
+
 def test_the_short_way_takes_as_long_as_the_page_says():
     minutes = {name[:2]: int(value) for name, value in TABLE}
     (way,) = re.findall(r"A short way is ([\d →]+),", PAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import nbformat
@@ -15,7 +16,7 @@ import mambanorm as mn
 from mambanorm import answers, claims, figures
 from mambanorm.basics.settings import ROOT, study_scale
 from mambanorm.claims import CLAIMS, VERDICTS, judge
-from mambanorm.claims.findings import findings
+from mambanorm.claims.findings import findings, what_to_do
 from mambanorm.claims.protocol import DATE, VERSION
 from mambanorm.claims.rule import STATES
 from mambanorm.cli.arguments import seeds as read_seeds
@@ -85,7 +86,8 @@ def test_a_claim_that_was_not_decided_says_beside_its_word_what_it_lacks(verdict
         assert opened.startswith(f"<p>{html.escape(texts[word])}</p>")  # the first that is read of the fold
         assert f"({texts[word]})" in claims.one_line(verdicts[word])
         drawn = [text.get_text() for text in figures.fig_verdicts([verdicts[word]]).axes[0].texts]
-        assert drawn == [word, texts[word].partition(":")[0]]
+        assert drawn[0] == word
+        assert drawn[1].splitlines()[-1] == texts[word].partition(":")[0]
 
 
 def test_a_comparison_that_cannot_tell_says_why_in_the_figure_and_in_the_table(verdicts):
@@ -103,6 +105,18 @@ def test_figures_draw_the_interval_that_is_judged(verdicts):
     assert (start, end) == pytest.approx(verdict.ci)
     low, high = verdict.ci
     assert verdict.effect - low != pytest.approx(high - verdict.effect)  # its ends have levels of their own
+
+
+def test_a_row_that_reaches_far_beyond_the_others_is_cut_and_its_numbers_stand_beside_it(verdicts):
+    near = [verdicts["contradicted"]] * 3
+    far = replace(near[0], turns_on=near[0].turns_on | dict(effect=900.0, low=800.0, high=990.0))
+    figure = figures.fig_verdicts([*near, far])
+    (ax,) = figure.axes
+    assert ax.get_xlim()[1] < 800
+    assert [line.get_marker() for line in ax.lines].count(">") == 1
+    assert "+900.0 points [800.0, 990.0]" in "".join(text.get_text() for text in ax.texts)
+    assert "arrow: it goes on" in figure.get_label()
+    assert "arrow" not in figures.fig_verdicts(near).get_label()
 
 
 def test_every_figure_says_protocol_scale_and_seeds(verdicts):
@@ -127,11 +141,11 @@ def test_every_verdict_has_its_row_in_the_figure_and_nothing_to_draw_is_refused(
     shown = [verdicts["reproduced"], verdicts["contradicted"], not_run()]
     figure = figures.fig_verdicts(shown)
     assert [len(ax.get_yticks()) for ax in figure.axes] == [2, 1]
-    assert [text.get_text() for ax in figure.axes for text in ax.texts][:4] == [
-        "reproduced",
-        "contradicted",
-        "not judged",
-        "the frame has no runs of this claim",
+    drawn = [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert drawn[::2] == ["reproduced", "contradicted", "not judged"]
+    assert drawn[-1] == "the frame has no runs of this claim"
+    assert [text.get_text().replace("\n", " ") for text in figure.axes[0].get_yticklabels()] == [
+        f"{verdict.claim.id}  {verdict.claim.words}" for verdict in shown[:2]
     ]
     with pytest.raises(ValueError, match="claim H12s was not run"):
         figures.fig_claim(not_run())
@@ -268,7 +282,7 @@ def test_a_mean_of_two_kinds_of_seeds_says_so():
     assert judge("H4s", even, scale="quick").uneven == ""
     lost = even.assign(test_accuracy=even.test_accuracy.where((even.arm != "GN>SSM>None") | (even.seed > 2), 0.12))
     verdict = judge("H4s", lost, scale="quick")
-    assert verdict.uneven.startswith("the mean hides two kinds of seeds: median +3")
+    assert verdict.uneven.startswith("the seeds differ widely: median +3")
     assert html.escape(verdict.uneven) in claims.verdict_html([verdict])
 
 
@@ -375,4 +389,22 @@ def test_a_finding_follows_its_runs():
     ended = frame.assign(status=frame.status.where(~(worse & frame.seed.isin((20, 21))), "diverged"))
     beside = "(diverged: 2 of 12 [2, 48 %] against 0 of 12 [0, 26 %]"
     assert sum(beside in sentence for sentence in findings(ended)) == 2
-    assert findings(frame.iloc[:0]) == []
+    assert findings(frame.iloc[:0]) == what_to_do(frame.iloc[:0]) == []
+
+
+def test_what_to_do_follows_its_runs():
+    """Where the chosen arm falls back, another one is named; where the original does, it is told to lie behind."""
+    frame = recorded.recorded("evening")
+    frame = frame[frame.task == "pydoc"]
+
+    def said_if_worse(arm: str) -> str:
+        """Its losses one nat larger."""
+        worse = frame.arm == arm
+        columns = {name: frame[name].mask(worse, frame[name] + 1) for name in ("test_loss", "best_val_loss")}
+        return what_to_do(frame.assign(**columns))[0]
+
+    (said,) = what_to_do(frame)
+    assert "take LN→LN" in said
+    assert "whether RMSN→None, the original, is worse we cannot tell" in said
+    assert "take LN→LN" not in said_if_worse("LN>SSM>LN")
+    assert "RMSN→None, the original, lies 1.4" in said_if_worse("RMSN>SSM>None")

@@ -253,7 +253,7 @@ def test_digits_images_are_the_digits_in_the_very_same_splits():
 
 def test_images_have_no_lengths_and_a_task_one_kind_of_input():
     images = Split(torch.zeros(2, 4, 4, 1), torch.zeros(2, dtype=torch.long))
-    with pytest.raises(ValueError, match="images have none"):
+    with pytest.raises(ValueError, match="whose rows have no padding"):
         replace(images, lengths=torch.tensor([4, 4]))
     with pytest.raises(ValueError, match="allowed are .*H, W, C"):
         replace(images, inputs=torch.zeros(2, 4, 4, 1, 1))

@@ -20,7 +20,7 @@ import pandas as pd
 
 from mambanorm.advice.experiments import stored
 from mambanorm.advice.recommendation import Question, Reason, Recommendation
-from mambanorm.arms import AUTONORM, Arm
+from mambanorm.arms import ATTENTION, Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE
 from mambanorm.claims import judge, ranking
@@ -85,11 +85,11 @@ def _unmeasured(name: str, store: dict) -> Measured:
 
 
 def _compared(words: str, frame: pd.DataFrame, gap: Gap, good: str, but: str = "") -> Measured:
-    """The sentence on a gap, in its list; good: what the interval says ("above zero" or "below zero") if it agrees, ""
-    where it decides nothing; but: what is to be said of that."""
+    """The sentence on a gap, in its list; good: what the interval says if it agrees ("clearly above zero" or "clearly
+    below zero"), "" where it decides nothing; but: what is to be said of that."""
     source = f"this kit, {frame.scale.iloc[0]} scale, {seeds_text([frame.seed.nunique()])}, mean and 95 % t-interval"
     reason = (Reason(f"{words}: {gap}, {gap.says}.{but}", source),)
-    if good and gap.says in ("above zero", "below zero"):
+    if good and gap.says in ("clearly above zero", "clearly below zero"):
         return Measured(agree=reason) if gap.says == good else Measured(odd=reason)
     return Measured(undecided=reason)
 
@@ -102,7 +102,7 @@ def batch_size(batch: int | None, norm: str, store: dict, name: str = "batch_siz
     near = min(frame.batch.unique(), key=lambda b: abs(b - (batch or (32 if norm == "BN" else 4))))
     here = frame[frame.batch == near]
     words = f"BN − GN at batch {near}, {'linear layers' if name == 'dense' else 'a small CNN'} on digits"
-    good = {"BN": "above zero", "GN": "below zero"}.get(norm, "")
+    good = {"BN": "clearly above zero", "GN": "clearly below zero"}.get(norm, "")
     but = "" if good else f" {norm} is not in these runs."
     return _compared(words, here, Gap(here, "norm", "BN", "GN"), good, but)
 
@@ -114,7 +114,7 @@ def depth(layers: int | None, store: dict) -> Measured:
     near = min(frame.depth.unique(), key=lambda n: abs(n - (layers or 10**6)))
     here = frame[(frame.depth == near) & (frame.norm == "LN")]
     words = f"Pre- − post-norm at {near} layers, no warm-up, digits"
-    return _compared(words, here, Gap(here, "place", "pre", "post"), "above zero")
+    return _compared(words, here, Gap(here, "place", "pre", "post"), "clearly above zero")
 
 
 def recurrent(store: dict) -> Measured:
@@ -122,7 +122,9 @@ def recurrent(store: dict) -> Measured:
     if (frame := stored("recurrent", **store)).empty:
         return _unmeasured("recurrent", store)
     bn, none = (
-        _compared(f"LN − {what} in a stacked LSTM on digits", frame, Gap(frame, "norm", "LN", other), "above zero")
+        _compared(
+            f"LN − {what} in a stacked LSTM on digits", frame, Gap(frame, "norm", "LN", other), "clearly above zero"
+        )
         for other, what in (("BN", "BN"), ("None", "no norm"))
     )
     return bn + none
@@ -133,7 +135,7 @@ def style(store: dict) -> Measured:
     if (frame := stored("style", **store)).empty:
         return _unmeasured("style", store)
     words = "IN − BN, painting digits of unseen contrasts in one style, RMSE"
-    found = _compared(words, frame, Gap(frame, "norm", "IN", "BN", "error_beyond"), "below zero")
+    found = _compared(words, frame, Gap(frame, "norm", "IN", "BN", "error_beyond"), "clearly below zero")
     left = 100 * frame.groupby("norm").survives.mean()
     if left.IN < left.BN:
         text = f"Of each image's own style {left.IN:.0f} % of the variance can be read behind IN, {left.BN:.0f} % "
@@ -200,7 +202,7 @@ def _fits(arm: str, causal: bool) -> bool:
 def _frame(scale: str) -> pd.DataFrame:
     """The recorded runs of Mambas; those of the Transformers among them have rates of their own."""
     frame = recorded(scale)
-    return frame[~frame.arm.isin(AUTONORM)]
+    return frame[~frame.arm.isin(ATTENTION)]
 
 
 @lru_cache(maxsize=16)

@@ -96,7 +96,7 @@ def mistake_table(scale: str | None = None, seeds=None, runs_dir=None) -> pd.Dat
     """One row a mistake: number, mistake, what is measured, wrong, right (mean ± sd), better by (right's advantage,
     low, high: 95 % t-interval of the paired seeds), n, fails, wrong_is, right_is, condition. fails: what the interval
     says of the demo; the last three: what is compared, and under which condition."""
-    rows, told = [], {"above zero": "yes", "below zero": "no, the twin is worse"}
+    rows, told = [], {"clearly above zero": "yes", "clearly below zero": "no, the twin is worse"}
     for number, mistake in MISTAKES.items():
         runs = mistake_runs(number, scale, seeds, runs_dir)
         gap = Gap(runs.assign(measured=mistake.better * runs.measured), "twin", "right", "wrong", "measured")
@@ -164,13 +164,13 @@ def counted(frame: pd.DataFrame, lengths: str = "four") -> pd.DataFrame:
 
 
 def _better(gap: Gap, below: str, above: str) -> str:
-    return {"below zero": below, "above zero": above}.get(gap.says, "not told apart")
+    return {"clearly below zero": below, "clearly above zero": above}.get(gap.says, "not told apart")
 
 
 def _behind(frame: pd.DataFrame) -> str:
     """The batch sizes at which BN is behind GN beyond the spread of the seeds."""
     sizes = sorted(frame.batch.unique())
-    behind = [n for n in sizes if Gap(frame[frame.batch == n], "norm", "BN", "GN").says == "below zero"]
+    behind = [n for n in sizes if Gap(frame[frame.batch == n], "norm", "BN", "GN").says == "clearly below zero"]
     return f"{', '.join(map(str, behind)) or 'none'} of {', '.join(map(str, sizes))} rows"
 
 

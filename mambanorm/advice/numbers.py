@@ -68,7 +68,7 @@ def _batch_rows(batch: pd.DataFrame, dense: pd.DataFrame, where: str) -> list[tu
         rows.append((f"BN / GN at batch {n}", claimed, ours, f"small CNN, digits, {where}"))
     for what, frame in (("small CNN", batch), ("net of linear layers", dense)):
         gaps = {n: Gap(frame[frame.batch == n], "norm", "BN", "GN") for n in sorted(frame.batch.unique())}
-        told = ", ".join(f"{n} ({gap})" for n, gap in gaps.items() if gap.says == "below zero")
+        told = ", ".join(f"{n} ({gap})" for n, gap in gaps.items() if gap.says == "clearly below zero")
         ours = f"BN is told to be behind GN at batch {told}" if told else "BN is nowhere told to be behind GN"
         rows.append((f"BatchNorm fails below batch ({what})", "8", ours, f"{what}, {where}"))
     return rows
@@ -145,7 +145,9 @@ def _without(frame: pd.DataFrame) -> str:
     told = []
     for lengths in sorted(frame.lengths.unique()):
         gap = Gap(counted(frame, lengths), "norm", "LN", "None", "error")
-        says = {"above zero": "no norm is better", "below zero": "LN is better"}.get(gap.says, "not told")
+        says = {"clearly above zero": "no norm is better", "clearly below zero": "LN is better"}.get(
+            gap.says, "not told"
+        )
         told.append(f"{lengths} length{'s' * (lengths == 'four')}: LN − none {gap}, {says}")
     return "; ".join(told)
 

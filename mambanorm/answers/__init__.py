@@ -24,8 +24,8 @@ PLACES, __getattr__, __dir__ = names_of(
         "told_from_none type_of_norm",
         "two_norms": "guesses_on_learning guesses_on_pairs guesses_on_steps learned_norm proposal_or_original "
         "search_or_normvary which_pair",
-        "inside": "growth_in_short guesses_on_cures guesses_on_growth have_learned hidden_growth how_spectra_moved "
-        "how_the_gains_differ how_they_ended in_models_that_train its_end what_cures why_it_works",
+        "inside": "growth_in_short guesses_on_cures guesses_on_growth have_learned how_spectra_moved how_they_ended "
+        "its_end what_cures why_it_works",
         "vision": "by_n2 does_it_hold does_rank_carry_over guesses_on_images ranks_of with_and_without",
         "autonorm": "controls_and_teacher guesses_on_choice is_choice_better ratios_of rivals_said rmse_said "
         "robustness_said",

@@ -125,7 +125,7 @@ def batch_norm(frame: pd.DataFrame) -> Answer:
     return Answer(f"**The claim {here} here** ({seeds}, after {last.epoch.max()} epochs).\n\n" + "\n".join(rows))
 
 
-CONTROLS = ("None", "Scale")
+CONTROLS = ("None", "Scale", "Constant")
 """Entries of the registry that normalize nothing: none is the cheapest norm."""
 
 
@@ -151,7 +151,7 @@ def normalization(table: pd.DataFrame) -> Answer:
     return Answer(
         "**Answer.** Most norms compute y = γ·(x − μ)/√(σ² + ε) + β and differ in the axes of μ and σ². RMSN and Lp "
         "take out no mean and learn no β. DyT and Derf use no statistic: they squeeze each value by itself. NormVary, "
-        "SwitchNorm and NormSelector mix others. Scale is a control: it multiplies and normalizes nothing. "
+        "SwitchNorm and NormSelector mix others. Scale and Constant are controls: a gain, a shift, and no norm. "
         f"Causal: {causal}. All others look along the sequence, BN in training only. "
         f"On this machine {cheapest} was the cheapest and "
         f"{slowest} the most expensive, {table.ratio.iloc[-1]:.1f} times LN."

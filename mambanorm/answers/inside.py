@@ -6,35 +6,18 @@ made), bits (validation, a character; NaN where the run failed).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from mambanorm.answers.words import label, listed, numbered
-from mambanorm.diagnostics import FLAT
-from mambanorm.study.inside import first_to_last
-from mambanorm.study.tables import describe_frame, markdown_table, percent, seeds_text
+from mambanorm.diagnostics import spectrum_spread
+from mambanorm.study.tables import describe_frame, percent, seeds_text
 from mambanorm.training.result import RunResult
 
 NONE = "None→None"
 PAPER = "The paper: exponential growth without norms, none with a norm after; the variance rises, most in deep layers."
-
-
-def hidden_growth(table: pd.DataFrame, at_most: int = 5) -> str:
-    """Where the largest token rises while the median is flat. `table`: `inside.residual_growth`, both modes."""
-    rise = 8 * (table.largest_last - table.largest_first) / (table.n_layers - 1)
-    risen = (table.law == "flat") & (rise > FLAT)
-    hidden = table[risen].assign(rise=rise[risen])
-    steepest = hidden.sort_values("rise", ascending=False).head(at_most)
-    ends = zip(first_to_last(steepest, "largest"), first_to_last(steepest, "median"), strict=True)
-    said = [
-        f"- {row.arm}, {row.mode} mode ({row.task}, {row.n_layers} blocks, {row.phase}): {largest}, the median {median}"
-        for row, (largest, median) in zip(steepest.itertuples(), ends, strict=True)
-    ]
-    told = " The steepest, as log₁₀ of the norm in the first → last block:" if said else ""
-    head = f"In {len(hidden)} of {len(table)} cases the median is flat and the **largest token rises**.{told}"
-    return "\n".join([head, "", *said])
 
 
 def have_learned(scores: pd.DataFrame, word: str) -> str:
@@ -68,8 +51,8 @@ def guesses_on_growth(
     first = f"Without norms and untrained, from the first block to the last: {_factor(_none(untrained)[0])}."
     deep = grown_said(growing[growing.arm == "None>SSM>None"])
     second = (
-        f"After training: {'; '.join(after)}. Recorded, eight blocks, decades of the largest token in 8 blocks at the "
-        f"last finite step: {deep}. With larger weights: {_factor(_none(turned)[0])}."
+        f"After training: {'; '.join(after)}. Recorded, eight blocks, powers of ten of the largest token in 8 blocks "
+        f"at the last finite step: {deep}. With larger weights: {_factor(_none(turned)[0])}."
     )
     return numbered([first, second, _is_after_enough(turned)])
 
@@ -79,23 +62,24 @@ def _none(table: pd.DataFrame) -> list:
 
 
 def _factor(row) -> str:
-    """ "the median token × 1.1, the largest × 2.3" """
+    """ "median token × 1.1, largest × 2.3" """
     if not np.isfinite([row.median_last, row.largest_last]).all():
-        return f"the model {row.law}" if row.law.startswith("explodes") else "the largest token is not finite"
-    median, largest = (10 ** (row[1] - row[0]) for row in _ends(row))
-    return f"the median token × {median:.3g}, the largest × {largest:.3g}"
-
-
-def _ends(row) -> Iterable[tuple[float, float]]:
-    return (row.median_first, row.median_last), (row.largest_first, row.largest_last)
+        return row.law if row.law.startswith("explodes") else "the largest token is not finite"
+    rises = (row.median_last - row.median_first, row.largest_last - row.largest_first)
+    median, largest = (f"{float(f'{10**rise:.3g}'):,g}" for rise in rises)
+    return f"median token × {median}, largest × {largest}"
 
 
 def _is_after_enough(turned: pd.DataFrame) -> str:
-    """Which arms with a norm on one side stay flat when the weights are turned up; train mode."""
+    """How the arms with a norm on one side grow when the weights are turned up; train mode."""
     mine = turned[(turned["mode"] == "train") & (turned.arm != NONE)]
     one = {place: [r for r in mine.itertuples() if _place(r.arm) == place] for place in ("before", "after")}
-    said = [f"a norm only {place}: {listed(_grows(row) for row in rows)}" for place, rows in one.items() if rows]
-    return f"With the larger weights, {'; '.join(said)}."
+    said = [
+        f"a norm only {place}: {listed(f'{row.arm} {_factor(row)}' for row in rows)}"
+        for place, rows in one.items()
+        if rows
+    ]
+    return f"With larger weights, from the first block to the last: {'; '.join(said)}."
 
 
 def _place(arm: str) -> str:
@@ -103,91 +87,56 @@ def _place(arm: str) -> str:
     return "both" if before and after else "before" if before else "after"
 
 
-def _grows(row) -> str:
-    if row.law.startswith("explodes"):
-        return f"{row.arm} {row.law}"
-    return f"{row.arm} {row.decades_per_8:+.2f} decades in 8 blocks ({_factor(row)})".replace("-", "−")
-
-
-def how_the_gains_differ(grown: Mapping[float, pd.DataFrame]) -> str:
-    """At which gain each arm stays flat, grows or explodes. `grown`: gain → `inside.residual_growth`; train mode."""
-    gains = sorted(grown)
-    laws = {gain: grown[gain][grown[gain]["mode"] == "train"].set_index("arm").law for gain in gains}
-    rows = {arm: [laws[gain].get(arm, "–") for gain in gains] for arm in dict.fromkeys(laws[gains[0]].index)}
-    table = pd.DataFrame(rows, index=[f"weights × {gain:g}" for gain in gains]).T
-    explodes = [gain for gain in gains if str(laws[gain].get(NONE, "")).startswith("explodes")]
-    first = f"at × {explodes[0]:g}" if explodes else "at none of these gains"
-    flat = {arm: max((g for g in gains if laws[g].get(arm) == "flat"), default=0.0) for arm in rows}
-    most = max(flat.values())
-    last = listed(arm for arm, gain in flat.items() if gain == most) if most else "none of them"
-    return f"{markdown_table(table)}\n\nWithout norms the model explodes {first}. Flat for longest: {last}."
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # the answer
 
 
 def growth_in_short(columns: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> pd.DataFrame:
-    """By arm and model: decades of the median token in 8 blocks, or that it explodes; then the largest token, first →
-    last block. `columns`: name → `inside.residual_growth`; train mode."""
-    return pd.DataFrame({name: _short(table) for name, table in columns.items()}).reindex(arms).fillna("not run")
+    """By arm and model: the factor by which the median and the largest token grow from the first block to the last, or
+    that the model explodes. `columns`: name → `inside.residual_growth`; train mode."""
+    tables = {name: table[table["mode"] == "train"] for name, table in columns.items()}
+    short = {name: pd.Series([*map(_factor, t.itertuples())], t.arm) for name, t in tables.items()}
+    return pd.DataFrame(short).reindex(arms).fillna("not run")
 
 
-def _short(table: pd.DataFrame) -> pd.Series:
-    table = table[table["mode"] == "train"]
-    slopes = table.decades_per_8.round(2).add(0.0).map("{:+.2f}".format)  # no −0.00
-    median = slopes.where(~table.law.str.startswith("explodes"), table.law)
-    ends = first_to_last(table, "largest")
-    return pd.Series([f"{m}; {e}" for m, e in zip(median, ends, strict=True)], table.arm)
-
-
-def why_it_works(table: pd.DataFrame, later: str, end: str, spectra: str) -> str:
-    """The answer of notebook 07: growth by arm (`growth_in_short`), recorded models (`in_models_that_train`), how one
-    of them ended here (`its_end`) and its singular values (`how_spectra_moved`)."""
+def why_it_works(hot: pd.DataFrame, growing: pd.DataFrame, end: str, spectra: str) -> str:
+    """The answer of notebook 07: how the largest token grew in recorded models of Figure 9's arms (`growing`), how
+    often runs ended non-finite without norms and with RMSN on both sides (`hot`), how one of them ended here
+    (`its_end`) and its singular values (`how_spectra_moved`)."""
+    failed = {arm: hot[hot.arm == arm] for arm in ("None>SSM>None", "RMSN>SSM>RMSN")}
+    failures = ", ".join(
+        f"{label(arm)} {(runs.status == 'diverged').sum()} of {len(runs)}" for arm, runs in failed.items() if len(runs)
+    )
     lines = [
-        "**Answer**. Growth of the residual stream in train mode, one seed: decades per 8 blocks of the median token; "
-        "log₁₀ of the largest token's norm, first → last block.",
-        markdown_table(table),
-        later,
-        f"One of those without norms, trained here once more, {end}. {spectra}",
+        f"**Answer** ({describe_frame(hot, 'all runs')}). A norm keeps a block from multiplying what comes in. Before "
+        "the SSM it bounds both branches, after it the scan's alone. Powers of ten by which the largest token grows in "
+        f"8 blocks, at the last finite step: {grown_said(growing)}.",
+        f"At lr {hot.lr.iloc[0]:g} ended non-finite: {failures}. One of those without norms, trained here once more, "
+        f"{end}. {spectra}",
         PAPER,
     ]
     return "\n\n".join(lines)
 
 
-def how_spectra_moved(sigma: Mapping[str, np.ndarray], spread: pd.DataFrame) -> str:
+def how_spectra_moved(sigma: Mapping[str, np.ndarray], control: np.ndarray) -> str:
     """How the variance of the singular values within and between layers changed from half way to the end, how σ₁ did,
-    and where the control RMSN→None stands at that step. `sigma`: phase → (layers, k), the last phase last; `spread`:
-    its variances and the control's, one row each."""
-    phases = list(sigma)
-    rise = sigma[phases[-1]][:, 0] / sigma["normal"][:, 0]
-    before, last, control = spread.loc["normal"], spread.loc[phases[-1]], spread.loc["RMSN→None"]
-    quarter, changed = max(len(rise) // 4, 1), last / before
+    and where the control RMSN→None stands at that step. `sigma`: phase → (layers, k), the last phase last; `control`:
+    (layers, k)."""
+    end = sigma[list(sigma)[-1]]
+    rise = end[:, 0] / sigma["normal"][:, 0]
+    before, last, calm = (pd.Series(spectrum_spread(s)) for s in (sigma["normal"], end, control))
+    quarter, changed, beside = max(len(rise) // 4, 1), last / before, calm / last
     return (
         f"From half way to its end the variance of its singular values changed by × {changed['within']:.2f} within and "
         f"× {changed['between']:.2f} between layers; σ₁ by × {rise[:quarter].mean():.2f} in the "
         f"first quarter of the blocks and × {rise[-quarter:].mean():.2f} in the deepest. At about the same step the "
-        f"control RMSN→None had × {control['within'] / last['within']:.2f} of that variance within and "
-        f"× {control['between'] / last['between']:.2f} of it between layers."
-    )
-
-
-def in_models_that_train(hot: pd.DataFrame, growing: pd.DataFrame) -> str:
-    """Of recorded runs: how often they ended non-finite without norms and with RMSN on both sides, and how the largest
-    token grew in Figure 9's arms."""
-    failed = {arm: hot[hot.arm == arm] for arm in ("None>SSM>None", "RMSN>SSM>RMSN")}
-    failures = ", ".join(
-        f"{label(arm)} {(runs.status == 'diverged').sum()} of {len(runs)}" for arm, runs in failed.items() if len(runs)
-    )
-    return (
-        f"Recorded models of eight blocks ({describe_frame(hot, 'all runs')}), at lr {hot.lr.iloc[0]:g}: ended "
-        f"non-finite: {failures}. Growth of the largest token over the blocks at the last finite step, decades in 8 "
-        f"blocks: {grown_said(growing)}."
+        f"control RMSN→None, which trains on, had × {beside['within']:.2f} of that variance within and "
+        f"× {beside['between']:.2f} of it between layers."
     )
 
 
 def grown_said(runs: pd.DataFrame) -> str:
-    """Decades that the largest token grows in 8 blocks, arm by arm: "None→None 6.7 ± 2.1"."""
+    """Powers of ten that the largest token grows by in 8 blocks, arm by arm: "None→None 6.7 ± 2.1"."""
     of = [(label(arm), mine.growth.dropna()) for arm, mine in runs.groupby("arm", sort=False)]
     return ", ".join(f"{arm} {g.mean():.1f} ± {g.std():.1f}" for arm, g in of if len(g)) or "none was recorded"
 

@@ -71,7 +71,7 @@ def order_beside_paper(beside: pd.DataFrame) -> str:
 
 
 def told_from_none(gains: pd.DataFrame) -> str:
-    """Which differences are told from zero, task by task. `gains`: a frame of `tables.paired`."""
+    """Which differences are clearly above or below zero, task by task. `gains`: a frame of `tables.paired`."""
     lines = []
     for task, here in gains.groupby("task", sort=False):
         says = [interval_says(row.low, row.high) for row in here.itertuples()]
@@ -81,7 +81,7 @@ def told_from_none(gains: pd.DataFrame) -> str:
 
 
 def difference(frame: pd.DataFrame) -> str:
-    """Each difference of a frame of `tables.paired`, and whether it is told from zero."""
+    """Each difference of a frame of `tables.paired`, and what its interval says."""
     return "\n".join(
         f"- {label(row.a)} − {label(row.b)} on {row.task}: {told(row, ': ')}." for row in frame.itertuples()
     )
@@ -148,10 +148,13 @@ def _line(task: str, here: pd.DataFrame, rivals: pd.DataFrame) -> str:
     best = here.loc[here.difference.idxmax()]
     most = "gains most" if best.difference > 0 else "loses least"
     several = best.n > 1
-    sure = f" (interval above zero: {(rivals.low > 0).sum()})" if several else ""
+    sure = f" (clearly: {(rivals.low > 0).sum()})" if several else ""
+    others = here.difference.drop(best.name)
+    means = [f"{mean:+.1f}".replace("-", "−") for mean in (here.difference.mean(), others.mean())]
     return (
-        f"- **{task}**: {_count(here)}{f'; {_clear(here)}' if several else ''}. After {most} with "
-        f"{Arm.parse(best.a).n2}: {gained(best)}. GN's gain is larger than that of {(rivals.difference > 0).sum()} of "
+        f"- **{task}**: {_count(here)}{f', {_clear(here)}' if several else ''}. After {most} with "
+        f"{Arm.parse(best.a).n2}: {gained(best)}. The mean of the {len(here)} norms is {means[0]} points; without "
+        f"{Arm.parse(best.a).n2} it is {means[1]}. GN's gain is larger than that of {(rivals.difference > 0).sum()} of "
         f"the other {len(rivals)}{sure}."
     )
 
@@ -161,7 +164,7 @@ def _count(here: pd.DataFrame) -> str:
 
 
 def _clear(here: pd.DataFrame) -> str:
-    return f"the interval is above zero for {(here.low > 0).sum()}, below it for {(here.high < 0).sum()}"
+    return f"clearly for {(here.low > 0).sum()}, clearly behind for {(here.high < 0).sum()}"
 
 
 def guesses_on_place(pairs: pd.DataFrame, sizes: pd.DataFrame) -> str:

@@ -19,7 +19,7 @@ from mambanorm.study.tables import (
 )
 
 COMPARED = {"same type": "one type at both sites", "original": "the original"}
-BETTER = {"above zero": "the fixed N₁", "below zero": "NormVary"}
+BETTER = {"clearly above zero": "the fixed N₁", "clearly below zero": "NormVary"}
 MAMBA = "RMSN>SSM>None"
 
 

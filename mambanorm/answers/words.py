@@ -36,15 +36,14 @@ def gained(row) -> str:
 
 
 def told(row, between: str = ", ") -> str:
-    """The same, and what the interval says: "+2.3 points [−0.4, 5.0], not told from zero"."""
-    return f"{gained(row)}{between}{interval_says(row.low, row.high)}"
+    """The same, and what the interval says: "+2.3 points [−0.4, 5.0], we cannot tell"."""
+    return f"{gained(row)}{between}{clearly(row)}"
 
 
 def clearly(row) -> str:
     """What the interval of such a row says: "clearly above zero", "clearly below zero", "we cannot tell", or "one seed
     cannot tell"."""
-    says = interval_says(row.low, row.high)
-    return {"not told from zero": "we cannot tell", "one seed cannot tell": says}.get(says, f"clearly {says}")
+    return interval_says(row.low, row.high)
 
 
 def listed(words: Iterable[str], nothing: str = "none") -> str:

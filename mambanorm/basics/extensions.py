@@ -25,7 +25,7 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from mambanorm.basics.errors import VARIABLE, ImportFailed, brief
+from mambanorm.basics.errors import VARIABLE, ImportFailed
 
 BETWEEN = f"[,{os.pathsep}]"
 _LOCK = threading.RLock()  # a worker may have several threads: one imports, the others wait
@@ -44,8 +44,6 @@ def set_imports(texts: Iterable[str]) -> None:
     """
     before = os.environ.get(VARIABLE)
     places = dict.fromkeys([*asked_imports(), *(place for text in texts for place in _places(text))])
-    if odd := [place for place in places if len(re.split(BETWEEN, place)) > 1]:
-        raise ValueError(f"--import {odd[0]}: a path with a comma or {os.pathsep!r} cannot be told from several")
     if places:
         os.environ[VARIABLE] = os.pathsep.join(places)
     try:
@@ -90,41 +88,26 @@ def _is_file(place: str) -> bool:
 def _digest(place: str) -> str:
     """Of a file; "" for a module. ValueError for a file that is not there."""
     if not _is_file(place):
-        if not all(part.isidentifier() for part in place.split(".")):
-            raise ImportFailed(f"--import {brief(place)}: it names neither a file, which ends in .py, nor a module")
         return ""
-    if not place.endswith(".py") or (Path(place).exists() and not Path(place).is_file()):
-        raise ImportFailed(f"--import {place}: it is no file of Python, which ends in .py")
     try:
         return hashlib.sha256(Path(place).read_bytes()).hexdigest()
     except OSError as error:
-        raise ImportFailed(
-            f"--import {place}: {error.strerror} (on {platform.node()}; every worker must see it)"
-        ) from None
+        said = f"{error.strerror} (on {platform.node()}; every worker must see it)"
+        raise ImportFailed(f"--import {place}: {said}") from None
 
 
 def _error_of(place: str) -> str:
-    """Imports a place; what went wrong, with file and line, or ""."""
+    """Imports a place; what went wrong, with the line of that file, or ""."""
     try:
         _import(place)
-    except ModuleNotFoundError as error:
-        if error.name and place.startswith(error.name) and not _is_file(place):
-            return f"--import {place}: there is no module {error.name!r} here; a file is named with its .py"
-        return f"--import {place}{_line(error, place)}: {error}"
     except (Exception, SystemExit) as error:
-        said = error.msg if isinstance(error, SyntaxError) else error
-        return f"--import {place}{_line(error, place)}: {type(error).__name__}: {said}"
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+        if isinstance(error, SyntaxError) and error.filename == place:
+            lines, error = [error.lineno], f"{type(error).__name__}: {error.msg}"
+        else:
+            error = f"{type(error).__name__}: {error}"
+        return f"--import {place}{f', line {lines[-1]}' if lines else ''}: {error}"
     return ""
-
-
-def _line(error: BaseException, place: str) -> str:
-    """`, line 7`: the last line of that file on the way to the error; of another file with its name."""
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f", line {error.lineno}" if error.filename == place else f", {error.filename}, line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    if own := [frame for frame in frames if frame.filename == place]:
-        return f", line {own[-1].lineno}"
-    return f", {frames[-1].filename}, line {frames[-1].lineno}" if frames[2:] else ""
 
 
 def _import(place: str) -> None:
@@ -143,6 +126,8 @@ def _import(place: str) -> None:
         import_module(path.stem)
         return
     spec = spec_from_file_location(f"{path.stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}", path)
+    if spec is None:
+        raise ImportError("a file of Python ends in .py")
     module = sys.modules[spec.name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

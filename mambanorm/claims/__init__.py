@@ -18,7 +18,7 @@ findings.py        what was found, in a few plain sentences, and docs/index.html
 """
 
 from mambanorm.claims.budget import over_budget, over_size, still_rising
-from mambanorm.claims.findings import findings
+from mambanorm.claims.findings import findings, what_to_do
 from mambanorm.claims.frames import recorded_under
 from mambanorm.claims.hypotheses import CLAIMS, Claim, find_claim
 from mambanorm.claims.needed import VERDICT_TASKS, chosen_lr, missing, needed, runs_behind, train_verdicts, verdict_runs
@@ -86,6 +86,7 @@ __all__ = [
     "verdict_html",
     "verdict_runs",
     "verdict_table",
+    "what_to_do",
     "with_summaries",
     "words_of",
 ]

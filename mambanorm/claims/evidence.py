@@ -27,7 +27,6 @@ from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import (
-    FEW_ROWS,
     all_rates,
     deep_runs,
     failing_runs,
@@ -72,25 +71,18 @@ def check_changes(claim: Claim, changes: Mapping[str, Any] | None) -> None:
         raise ValueError(f"{claim.id} is about runs of its own, whose settings are part of the question: no changes")
 
 
-def variants(claim: Claim, scale: str) -> tuple[str, ...]:
-    """The settings at which a claim of §4.6 is judged. The first decides; the other is reported beside it."""
-    if claim.runs in ("tuned", "deep", "ladder") or not FEW_ROWS[scale]:
-        return ("",)
-    return "with all rows", f"with {FEW_ROWS[scale]} training rows"
-
-
-def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int], variant: int = 0) -> list[RunConfig]:
+def fixed_runs(claim: Claim, scale: str, seeds: Iterable[int]) -> list[RunConfig]:
     """The configs of a claim of §4.6: their learning rate is part of the question."""
-    seeds, few = list(seeds), FEW_ROWS[scale] if variant else 0
+    seeds = list(seeds)
     if claim.runs == "deep":
         return deep_runs(scale, seeds)
     if claim.runs == "ladder":
         return ladder_runs(claim.arms, scale, seeds)
     if claim.runs == "growth":
-        return growth_runs(scale, seeds=seeds, train_rows=few)
+        return growth_runs(scale, seeds=seeds)
     if claim.runs == "failing":
-        return [config for config in failing_runs(scale, seeds, few) if config.arm in claim.arms]
-    return failure_runs(scale, seeds, few)
+        return [config for config in failing_runs(scale, seeds) if config.arm in claim.arms]
+    return failure_runs(scale, seeds)
 
 
 @lru_cache(maxsize=64)
@@ -123,10 +115,10 @@ def _ids(task: str, scale: str, arm: str, lr: float, seeds: tuple[int, ...], set
 
 
 @lru_cache(maxsize=1_000)
-def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...], variant: int) -> list[list[str]]:
+def _fixed_ids(claim_id: str, scale: str, seeds: tuple[int, ...]) -> list[list[str]]:
     """(arms, seeds) run ids of a claim with one run an arm and seed."""
     claim = find_claim(claim_id)
-    ids = {(config.arm, config.seed): config.run_id for config in fixed_runs(claim, scale, seeds, variant)}
+    ids = {(config.arm, config.seed): config.run_id for config in fixed_runs(claim, scale, seeds)}
     return [[ids[arm, seed] for seed in seeds] for arm in claim.arms]
 
 
@@ -184,7 +176,7 @@ class Runs:
 
 
 class Evidence:
-    """A run frame as `judge` reads it. `variant` is one of `variants`; `changes` are fields in which the runs differ
+    """A run frame as `judge` reads it. `changes` are fields in which the runs differ
     from those of the scale, such as dict(d_model=16). In place of the frame an Evidence of it can be given, whose rows
     are not read again.
 
@@ -196,14 +188,12 @@ class Evidence:
         self,
         frame: pd.DataFrame | Evidence | None,
         scale: str | None = None,
-        variant: int = 0,
         changes: Mapping[str, Any] | None = None,
     ):
         if isinstance(frame, Evidence) and scale in (None, frame.scale):
             self.__dict__ |= frame.__dict__
         else:
             self._read(frame, scale)
-        self.variant = variant
         self.setting: Setting = tuple(sorted((changes or {}).items()))
 
     def _read(self, frame: pd.DataFrame | None, scale: str | None) -> None:
@@ -316,7 +306,7 @@ class Evidence:
     def _fixed(self, claim: Claim) -> Runs:
         """One run an arm and seed; where the question is what happens before a failure, of the seeds that failed."""
         seeds = np.array(self.seeds.get(inside_task(self.scale), ()), int)
-        ids = np.array(_fixed_ids(claim.id, self.scale, tuple(seeds.tolist()), self.variant), dtype=object)
+        ids = np.array(_fixed_ids(claim.id, self.scale, tuple(seeds.tolist())), dtype=object)
         at = self._places(ids.ravel()).reshape(len(claim.arms), len(seeds))
         some = (at < len(self.index)).any(axis=0)  # the seeds of this claim, among those of others
         calm = self.columns["diverged"][at[claim.arms.index(NONE)]] == 0

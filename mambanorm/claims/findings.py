@@ -1,10 +1,12 @@
 """What was found, in plain sentences: the first thing that README, report and docs/index.html say.
 
 Each finding is one comparison of one claim on the recorded trained models. Its first words follow the row's state
-(rule.py), so a finding that other runs turn over turns its sentence over too.
+(rule.py), so a finding that other runs turn over turns its sentence over too. What follows for somebody who classifies,
+models language or sees NaN is told of the same runs (`what_to_do`).
 
-`python -m mambanorm.claims.findings` writes docs/index.html from the recorded results: what was found, its picture, and
-every claim in one line, as one page to be published as it is. GitHub Pages shows it when told to serve docs/.
+`python -m mambanorm.claims.findings` writes docs/index.html from the recorded results: both and the picture, which
+print on one sheet, and every claim in one line, as one page to be published as it is. GitHub Pages shows it when told
+to serve docs/.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import pandas as pd
 
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import ROOT, STUDY_SCALE
-from mambanorm.claims.evidence import Evidence
+from mambanorm.basics.text import plural
+from mambanorm.claims.evidence import Evidence, kind_of, label, shared_rows
 from mambanorm.claims.pages import basis, headline
-from mambanorm.claims.protocol import ONE_POOL
+from mambanorm.claims.protocol import ONE_POOL, TRAINED_TASKS
+from mambanorm.claims.ranking import rankings
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.claims.verdict_html import verdict_html
 from mambanorm.study.tables import points
@@ -32,7 +36,7 @@ PICTURE = ROOT / "data" / "readme.png"
 
 @dataclass(frozen=True)
 class Sentence:
-    """One comparison of a claim on one task, and the words for it: if it holds, if it fails, if it is not told."""
+    """One comparison of a claim on one task, and the words for it: if it holds, if it fails, if we cannot tell."""
 
     claim: str
     task: str
@@ -48,42 +52,42 @@ SENTENCES = (
         *("H1s", "mnist1d", "GN→GN − None→None"),
         holds="Without any norm Mamba learns badly.",
         fails="Mamba learns as well without a norm.",
-        open="Whether Mamba needs a norm is not told.",
-        compared="GN before the block and after the scan, against no norm at all",
+        open="We cannot tell whether Mamba needs a norm.",
+        compared="GN on both sides (GN→GN) against no norm at all (None→None)",
     ),
     Sentence(
         *("H3s", "mnist1d", "mean over 5 norms: None→N − N→None"),
         holds="After the scan is a better place for a norm than before the block.",
         fails="After the scan is no better a place for a norm than before the block.",
-        open="Which place is better for a norm is not told.",
-        compared="The same norm moved from before to after, the mean of five norms",
+        open="We cannot tell which place is better for a norm.",
+        compared="The same norm moved from before (N→None) to after (None→N), the mean of five norms",
     ),
     Sentence(
         *("H8s", "mnist1d", "NormVary→GN − RMSN→None"),
         holds="The paper's proposal beats the original Mamba.",
         fails="The paper's proposal does not beat the original Mamba.",
-        open="Whether the paper's proposal beats the original Mamba is not told.",
+        open="We cannot tell whether the paper's proposal beats the original Mamba.",
         compared="NormVary→GN against RMSN→None",
     ),
     Sentence(
         *("H8s", "mnist1d", "NormVary→GN − NormVary-fixed→GN"),
         holds="That NormVary learns its mixture of norms is part of the gain.",
         fails="That NormVary learns its mixture of norms brings nothing that counts.",
-        open="Whether NormVary has to learn its mixture of norms is not told.",
-        compared="The proposal against itself with equal weights that stay",
+        open="We cannot tell whether NormVary has to learn its mixture of norms.",
+        compared="The proposal against itself with fixed equal weights",
     ),
     Sentence(
         *("H6s", "mnist1d", "mean of ·→GN − mean of ·→IN"),
         holds="GN, the second norm that the paper prefers, is better than IN.",
         fails="GN, the second norm that the paper prefers, is not the best one.",
-        open="Whether GN or IN is the better second norm is not told.",
+        open="We cannot tell whether GN or IN is the better second norm.",
         compared="All pairs that end with GN against all that end with IN",
     ),
     Sentence(
         *("H8v", "digits_images", "NormVary→LN − LN→LN"),
         holds="The proposal for images beats the original, too.",
         fails="The proposal for images does not beat the original.",
-        open="On images these runs decide nothing: every seed deals out the same 1,797 digits.",
+        open="On images these runs decide nothing: all seeds draw from the same 1,797 digits.",
         compared="NormVary→LN against LN→LN",
     ),
 )
@@ -118,6 +122,52 @@ def _said(one: Sentence, read: Evidence) -> str:
     return f"**{words.get(row['state'], one.open)}** {one.compared}: {amount}."
 
 
+READERS = {
+    "sequence": "classify sequences",
+    "vision": "classify images",
+    "language": "model language",
+}
+"""The kind of a task → what its reader does."""
+
+
+def what_to_do(frame: pd.DataFrame | None = None) -> list[str]:
+    """What somebody with a model of each kind would do, a sentence each in Markdown: the arm that validation chooses on
+    the first recorded task of its kind, how far the original lies behind it, and how many arms are not told apart from
+    it (`ranking`); last, what to do about NaN. `frame` as in `findings`."""
+    if frame is None:
+        if not recorded_path(STUDY_SCALE).is_file():
+            return []
+        frame = recorded(STUDY_SCALE)
+    read = Evidence(frame, STUDY_SCALE)
+    first = {kind_of(task): task for task in reversed(TRAINED_TASKS)}
+    tables = rankings(read, first.values(), STUDY_SCALE)
+    told = [_take(kind, first[kind], tables[first[kind]]) for kind in READERS if first.get(kind) in tables]
+    failed = judge("H9s", read, scale=STUDY_SCALE).failed
+    nan = f"**If it goes NaN**, let `mambanorm diagnose` name the place where it begins. Norms on both sides: {failed}."
+    return [*told, nan] if failed else told
+
+
+def _take(kind: str, task: str, table: pd.DataFrame) -> str:
+    chosen, others = table.iloc[0], table.iloc[1:]
+    original = others[others.who == "the original"]
+    ties = int((others.told == "not told apart").sum())
+    shared = f", which share {shared}" if (shared := shared_rows(task, STUDY_SCALE)) else ""
+    best = f"{label(chosen.arm)} ({task}, chosen by validation, {plural(chosen.n, 'seed')}{shared})"
+    if original.empty:
+        against = ""
+    else:
+        row, unit = original.iloc[0], "points" if chosen.unit == "pp" else chosen.unit
+        digits = 1 if chosen.unit == "pp" else 3
+        amount = f"{row.behind:.{digits}f} {unit} [{row.low:.{digits}f}, {row.high:.{digits}f}]".replace("-", "−")
+        tied = row.told != "behind"
+        against = (
+            f"; whether {label(row.arm)}, the original, is worse we cannot tell, {amount}"
+            if tied
+            else (f"; {label(row.arm)}, the original, lies {amount} behind")
+        )
+    return f"**If you {READERS[kind]}**, take {best}{against}. {ties} of {len(others)} other pairs may be as good."
+
+
 def findings_page() -> str:
     """The page, from the recorded results. ValueError where none are recorded."""
     from mambanorm.report.page import figures, markdown, page, template  # here: the sentences are told without it
@@ -127,6 +177,7 @@ def findings_page() -> str:
     body = template(
         "findings.html",
         found=markdown("\n".join(f"- {sentence}" for sentence in findings())),
+        advice=markdown("\n".join(f"- {sentence}" for sentence in what_to_do())),
         picture=f'<img alt="Every claim with its verdict and interval" src="data:image/png;base64,{picture}">',
         claims=verdict_html(verdicts, caption=basis(verdicts, "recorded"), pictures=False),
     )

@@ -120,9 +120,7 @@ def columns_of(runs: pd.DataFrame) -> dict[str, np.ndarray]:
     )
     late = np.where(text, gain >= 0, late > 0) / np.where(np.isfinite(np.where(text, gain, late)), 1.0, np.nan)
     facts["late"] = np.where(diverged, np.nan, late)
-    older = "growth_train" in runs  # summaries of version 1, which has other quantities by the same names
-    for name in STORED:
-        facts[name] = np.full(len(runs), np.nan) if older else _numbers(runs, name)
+    facts |= {name: _numbers(runs, name) for name in STORED}
     facts["steepness"] = np.abs(facts["growth"])
     return {name: np.append(values, np.nan) for name, values in facts.items()}
 

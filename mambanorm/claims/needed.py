@@ -20,7 +20,7 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.basics.settings import check_scale, default_scale
 from mambanorm.claims.claim import Claim
-from mambanorm.claims.evidence import Evidence, check_changes, fixed_runs, tasks_of, variants
+from mambanorm.claims.evidence import Evidence, check_changes, fixed_runs, tasks_of
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.rows import run_ids
@@ -56,8 +56,7 @@ def needed(
         raise ValueError(f"test seeds are 0 to 99, got {taken}: those from 100 on are no test seeds")
     check_changes(claim, changes)
     if claim.runs != "tuned":
-        asked = range(len(variants(claim, scale)) if tasks else 0)
-        return unique(config for variant in asked for config in fixed_runs(claim, scale, seeds, variant))
+        return unique(fixed_runs(claim, scale, seeds)) if tasks else []
     changes = dict(changes or {})
     evidence, configs = Evidence(frame, scale, changes=changes), []
     for task in tasks:

@@ -23,6 +23,7 @@ from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.settings import CHECKOUT, KIT, default_scale
 from mambanorm.basics.text import plural
 from mambanorm.claims import hypotheses
+from mambanorm.claims.claim import Claim
 from mambanorm.claims.evidence import kind_of, tasks_of
 from mambanorm.claims.hypotheses import CLAIMS
 from mambanorm.claims.needed import needed, until_grown
@@ -38,6 +39,7 @@ from mambanorm.claims.protocol import (
     commit_in_force,
 )
 from mambanorm.claims.summaries import with_summaries
+from mambanorm.claims.version_11 import NEXT
 from mambanorm.config import RunConfig
 from mambanorm.study.experiments import (
     BUDGETS,
@@ -57,12 +59,12 @@ from mambanorm.training.store import load_runs, missing_runs, stored_run
 
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
 
-STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4"))
+STEPWISE = (("H1", "H2"), ("H8",), ("H3", "H4", "H15"))
 GRID = ("H5", "H6", "H7")
 """Claims, without the letter of their kind: those over the budget, and those that need more of the grid. At all steps
 the first are recorded in the parts of STEPWISE, so that a night that ends early has some of them whole."""
-BEYOND = (("E1",), ("E2",), ("E3", "E4"))
-"""Claims about later models, without the letter of their kind, in the order in which they are recorded."""
+FURTHER, LATER = (("H14",), ("H13",), ("A1", "A2", "A3")), (("E1",), ("E2",), ("E3", "E4"))
+"""What is asked besides, and about later models, in the order in which it is recorded."""
 INSIDE, SIZED, CEILING = ("H9s", "H10s", "H11s", "H12s"), ("H1s", "H3s", "H8s"), ("H1s", "H8s")
 """Claims of §4.6; those that are judged at other sizes of the model; and those that digits are asked, near their
 ceiling."""
@@ -87,7 +89,8 @@ class Part:
         """Its runs; the results in the frame may ask for further learning rates."""
         mine = frame[frame.seed.isin(self.seeds)] if len(frame) else frame
         asked = (self.seeds, [self.task], scale, mine, self.changes)
-        return unique([*(config for claim in self.claims for config in needed(claim, *asked)), *self.also])
+        known = _known(self.seeds)
+        return unique([*(config for claim in self.claims for config in needed(known[claim], *asked)), *self.also])
 
 
 def parts(
@@ -123,16 +126,17 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     def of_each(claims: Iterable[tuple[str, ...]], seeds: tuple[int, ...]) -> Iterator[Part]:
         """Some claims on each task, then the next claims."""
         for numbers, task in product(claims, over):
-            if some := _of_kind(numbers, task):
+            if some := _of_kind(numbers, task, seeds):
                 yield Part(f"{task}: {', '.join(name[:-1] for name in some)}", some, task, seeds)
 
     found += of_each(STEPWISE, most)
     found += of_each([GRID], few)
     inside = inside_task("evening")
     found += [Part(f"{inside}: H9–H12", INSIDE, inside, few)] if inside in over else []
-    found += of_each(BEYOND, few)
+    found += of_each(FURTHER if _next(most) else (), most)
+    found += of_each(LATER, few)
     for task, share in product(over, reversed(BUDGETS[:-1])):
-        first = _of_kind(FIRST_CLAIMS, task)
+        first = _of_kind(FIRST_CLAIMS, task, most)
         found.append(Part(f"{task}, steps × {share:g}", first, task, most, at_budget(task, "evening", share)))
     if "mnist1d" in tasks:
         quarter = at_budget("mnist1d", "evening", 1 / 4)
@@ -144,9 +148,19 @@ def _evening(seeds: tuple[int, ...] | None, tasks: str | Iterable[str] | None) -
     return found
 
 
-def _of_kind(numbers: tuple[str, ...], task: str) -> tuple[str, ...]:
+def _next(seeds: tuple[int, ...]) -> bool:
+    """Whether these are seeds of the next version of the protocol, behind those of this one."""
+    return bool(seeds) and min(seeds) > EVENING_SEEDS[-1]
+
+
+def _known(seeds: tuple[int, ...]) -> dict[str, Claim]:
+    """The claims by id, as they are asked on these seeds."""
+    return CLAIMS | hypotheses.BEYOND | (NEXT if _next(seeds) else {})
+
+
+def _of_kind(numbers: tuple[str, ...], task: str, seeds: tuple[int, ...]) -> tuple[str, ...]:
     """The claims of these numbers that are about the task; of language models there are few."""
-    known, asked = CLAIMS | hypotheses.BEYOND, (number + kind_of(task)[0] for number in numbers)
+    known, asked = _known(seeds), (number + kind_of(task)[0] for number in numbers)
     return tuple(name for name in asked if name in known and tasks_of(known[name], [task], "evening"))
 
 

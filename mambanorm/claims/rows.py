@@ -21,7 +21,7 @@ from mambanorm.claims import rule
 from mambanorm.claims.claim import ACCURACIES, NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, Runs, kind_of, label
 from mambanorm.claims.hypotheses import CONTROL, UNEVEN
-from mambanorm.study.experiments import FEW_ROWS, failing_runs, failure_runs
+from mambanorm.study.experiments import failing_runs, failure_runs
 from mambanorm.study.intervals import clopper_pearson, fisher_above
 from mambanorm.study.paper import paper_values
 
@@ -259,9 +259,9 @@ def divergence(claim: Claim, evidence: Evidence, task: str) -> list[Row]:
 
 
 @lru_cache(maxsize=64)
-def _cells_of(scale: str, seeds: tuple[int, ...], few: int) -> dict[str, dict[str, tuple[str, ...]]]:
+def _cells_of(scale: str, seeds: tuple[int, ...]) -> dict[str, dict[str, tuple[str, ...]]]:
     cells: dict[str, dict[str, tuple[str, ...]]] = {}
-    for config in failure_runs(scale, seeds, few):
+    for config in failure_runs(scale, seeds):
         by_arm = cells.setdefault(f"None→None fails, {config.n_layers} blocks, lr {config.lr:g}", {})
         by_arm[config.arm] = (*by_arm.get(config.arm, ()), config.run_id)
     return cells
@@ -269,8 +269,7 @@ def _cells_of(scale: str, seeds: tuple[int, ...], few: int) -> dict[str, dict[st
 
 def _cells(evidence: Evidence) -> dict[str, dict[str, tuple[str, ...]]]:
     """The run ids of each cell, one a test seed, by the name of its comparison and by arm."""
-    few = FEW_ROWS[evidence.scale] if evidence.variant else 0
-    return _cells_of(evidence.scale, evidence.test_seeds or (0,), few)
+    return _cells_of(evidence.scale, evidence.test_seeds or (0,))
 
 
 def failure_rows(claim: Claim, evidence: Evidence, task: str) -> list[Row]:

@@ -32,9 +32,9 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.claim import CORRUPTED, NONE
-from mambanorm.claims.hypotheses import CLAIMS
+from mambanorm.claims.version_11 import NEXT
 from mambanorm.config import RunConfig
-from mambanorm.study.experiments import FEW_ROWS, deep_runs, failing_runs, growth_runs
+from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
 from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
 from mambanorm.training.result import DamagedRun, StoredRun
 from mambanorm.training.store import find_run, stored_run
@@ -54,7 +54,8 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> p
     for scale, runs in frame[frame.role == "test"].groupby("scale"):
         for config, read in _readers(str(scale), sorted({int(seed) for seed in runs.seed}), runs_dir):
             _add(facts, config.run_id, runs_dir, read)
-    asked = (frame.role == "test") & frame.arm.isin(CLAIMS["A3v"].arms) & frame.task.isin(VISION_TASKS)
+    arms = (*NEXT["A3v"].arms, *NEXT["H15v"].arms)
+    asked = (frame.role == "test") & frame.arm.isin(arms) & frame.task.isin(VISION_TASKS)
     for run_id in frame.run_id[asked & (frame.status == "ok")]:
         _add(facts, run_id, runs_dir, corrupted_facts)
     asked = (frame.role == "test") & frame.task.isin(LANGUAGE_TASKS)
@@ -66,11 +67,10 @@ def with_summaries(frame: pd.DataFrame, runs_dir: str | Path | None = None) -> p
 
 def _readers(scale: str, seeds: list[int], runs_dir: str | Path | None) -> Iterable[tuple[RunConfig, Reader]]:
     """Every run that a claim looks at, and what is read of it."""
-    for rows in {0, FEW_ROWS[scale]}:
-        for config in growth_runs(scale, seeds=seeds, train_rows=rows):
-            yield config, growth_facts
-        for config in failing_runs(scale, seeds, rows):
-            yield config, lambda run: sigma_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
+    for config in growth_runs(scale, seeds=seeds):
+        yield config, growth_facts
+    for config in failing_runs(scale, seeds):
+        yield config, lambda run: sigma_facts(run, find_run(run.config.but(arm=NONE), runs_dir))
     for config in deep_runs(scale, seeds):
         yield config, weight_facts
         yield config, headroom_facts

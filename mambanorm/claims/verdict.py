@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.claims.claim import NONE, Claim
-from mambanorm.claims.evidence import Evidence, check_changes, label, shared_rows, tasks_of, variants
+from mambanorm.claims.evidence import Evidence, check_changes, label, shared_rows, tasks_of
 from mambanorm.claims.hypotheses import CONTROL, find_claim
 from mambanorm.claims.protocol import ONE_POOL, VERSION
 from mambanorm.claims.rows import Row, divergence, rows_of
@@ -46,7 +46,7 @@ class Verdict:
 
     rows: one a task and comparison, columns COLUMNS (state as in rule.py; paper = the same comparison in the paper's
     numbers, NaN if not printed; per_seed = list). divergence: one row a task and arm with diverged, n, rate, low, high
-    (exact). beside: what the same runs say at other settings and on other tasks, none of which decides. seeds_to_tell:
+    (exact). beside: what the same runs say on tasks that decide nothing. seeds_to_tell:
     how many seeds would tell, had they the same effect and spread; None unless open. protocol: the version of the rule.
     """
 
@@ -188,7 +188,7 @@ class Verdict:
         if abs(mean - median) <= max(abs(self.threshold), abs(mean) / 4):
             return ""
         low, high = min(self.per_seed), max(self.per_seed)
-        told = f"the mean hides two kinds of seeds: median {median:+.3g} {self.unit}, from {low:+.3g} to {high:+.3g}"
+        told = f"the seeds differ widely: median {median:+.3g} {self.unit}, from {low:+.3g} to {high:+.3g}"
         return told.replace("-", "−")
 
     @property
@@ -264,8 +264,6 @@ def judge(
     asked = [task for task in asked if task not in pools]
     verdict = _judge_all(claim, evidence, asked)
     beside = {f"{task}, one pool of rows that decides no claim": _judge_all(claim, evidence, [task]) for task in pools}
-    for i, name in list(enumerate(variants(claim, evidence.scale)))[1:]:
-        beside[name] = _judge_all(claim, Evidence(frame, evidence.scale, i), asked)
     beside = {name: other for name, other in beside.items() if other.n_seeds}
     texts = tuple(f"{name}: {other.brief}" for name, other in beside.items())
     if pools and not asked and beside:  # it has been run, where nothing is decided

@@ -95,7 +95,7 @@ def _key() -> str:
     words = " ".join(f"<span>{_pill(word)} {meaning}</span>" for word, (_, meaning) in WORDS.items())
     states = "; ".join(f"<b>{state}</b>: {meaning}" for state, (_, meaning) in STATES.items())
     marks = "Grey tick: the threshold. Small dots: seeds. Hollow diamond: the paper's number."
-    figures = f"In the figures, a comparison {states}. Line: the interval; {ENDS}. {marks}"
+    figures = f"In the figures, a comparison {states}. Line: the interval, {ENDS}. {marks}"
     said = f'<p class="key">{words}</p>\n<p class="key">{figures}</p>'
     return f"<details><summary>What the words and the marks of the figures mean</summary>\n{said}\n</details>"
 

@@ -15,16 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mambanorm.basics.text import plural
-from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, channels_of, norm_kind, norms_of, takes_batch_statistics
+from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, norm_kind, norms_of, takes_batch_statistics
 from mambanorm.clinic.findings import FLOW, LAYERS, Symptom, non_finite
 from mambanorm.clinic.sites import Pass
-from mambanorm.diagnostics.recording import first_tensor, inspected, split
-from mambanorm.norms.base import Norm
+from mambanorm.diagnostics.recording import first_tensor, split
 
-FAR = 1.0
-"""How far running means may lie from a batch's, in standard deviations of the channel, before they count as stale."""
-WIDE = 4.0
-"""By what factor running variances may differ."""
 STEPS = 12
 STILL = 0.01
 """Change of the loss, as a share of it, below which the rate may be too low."""
@@ -34,7 +29,7 @@ MOST_GROUPS = 32
 
 
 def running_statistics(exam: Exam) -> Iterator[Symptom]:
-    """Check 6: running statistics that no batch has updated, that a training pass does not move, or that are stale."""
+    """Check 6: running statistics that no batch has updated, or that a training pass does not move."""
     tracked = {path: m for path, m, _ in norms_of(exam.model) if getattr(m, "running_mean", None) is not None}
     frozen = {path for path, norm in tracked.items() if exam.training and not norm.training}
     moved = {path for path, norm in tracked.items() if _has_seen_batches(norm)}
@@ -42,8 +37,6 @@ def running_statistics(exam: Exam) -> Iterator[Symptom]:
         found = f"{len(fresh)} of {len(tracked)} norms have seen no batch: they evaluate with mean 0 and variance 1"
         mend = "train first, load the buffers with the weights, or run some batches in train mode"
         yield Symptom("serious", fresh[0], found, mend, "check 6")
-    if exam.batches:
-        yield from _stale(exam, {path: norm for path, norm in tracked.items() if path in moved})
     learn = {path: norm for path, norm in tracked.items() if path not in frozen}
     if exam.evaluating or not learn or not exam.batches:
         return
@@ -64,36 +57,6 @@ def _has_seen_batches(norm: nn.Module) -> bool:
     counter = getattr(norm, "num_batches_tracked", None)
     moved = bool((norm.running_mean != 0).any() or (norm.running_var != 1).any())
     return moved or (counter is not None and int(counter) > 0 and getattr(norm, "momentum", None) != 0)
-
-
-def _stale(exam: Exam, norms: dict[str, nn.Module]) -> Iterator[Symptom]:
-    """Compares the running statistics with those that the norms have in eval mode on these batches; of the first that
-    differ, for what follows it sees shifted inputs as well."""
-    inputs: dict[str, list[Tensor]] = {path: [] for path in norms}
-
-    def entered(path: str, _module: nn.Module, given: list) -> None:
-        if path in inputs:
-            inputs[path].append(given[0])
-
-    model = exam.twin().eval()
-    with torch.no_grad(), inspected(model, entered=entered):
-        for batch in exam.batches:
-            exam.forward(model, batch)
-    for path, norm in norms.items():
-        channels = len(norm.running_mean)
-        if sum(x.numel() for x in inputs[path]) <= channels:  # none, or one value, without a variance
-            continue
-        shape, own = inputs[path][0].shape, isinstance(norm, Norm)  # torch has (B, C, …), this kit (B, …, C)
-        axis = 1 if not own and len(shape) > 1 and channels_of(norm) in (shape[1], None) else -1
-        x = torch.cat([each.movedim(axis, -1).reshape(-1, channels) for each in inputs[path]]).double()
-        mean, var = x.mean(0), x.var(0) + norm.eps
-        far = float(((norm.running_mean - mean).abs() / var.sqrt()).median())
-        wide = float(((norm.running_var + norm.eps) / var).log().median().exp())
-        if far > FAR or not 1 / WIDE < wide < WIDE:
-            found = f"running means lie {far:.1f} standard deviations from these batches', variances differ "
-            mend = "evaluate on data prepared as in training; run some batches in train mode without learning"
-            yield Symptom("warning", path, f"{found}{wide:.2g}-fold", mend, "check 6")
-            return
 
 
 def forgotten_eval(exam: Exam) -> Iterator[Symptom]:

@@ -25,7 +25,7 @@ from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics import blocks_of
 from mambanorm.diagnostics.recording import as_it_was, check_targets, first_tensor, left_as_found, run, split
 
-WEIGHTS = ("weight", "shape", "rms", "nonfinite", "highest", "grad_to_weight", "sigma_1", "stable_rank")
+WEIGHTS = ("weight", "shape", "rms", "nonfinite", "grad_to_weight")
 BEFORE = 4
 """Steps that the text of a report tells of; the frames have them all."""
 NO_LOSS = "the mean square of the output: no loss was given, and the model returns none"
@@ -38,9 +38,8 @@ class Diagnosis:
     table: one row a site, layer and call, in the order of execution: depth (from 1), site, layer, where; rms, max_abs,
     p999, kurtosis (normal = 3) of the finite values, nonfinite (fraction), room_float16 and room_bfloat16 (doublings
     until the largest magnitude leaves the type, below 0 it has), grad_rms, grad_max_abs, grad_nonfinite.
-    weights: one row a parameter: rms, nonfinite, highest (its largest value), grad_to_weight (‖gradient‖/‖W‖), and for
-    matrices sigma_1 and stable_rank (‖W‖_F²/σ₁²). histograms: rows as in the table: site, depth, and the counts of
-    values and of gradients by size (EDGES).
+    weights: one row a parameter: rms, nonfinite, grad_to_weight (‖gradient‖/‖W‖).
+    histograms: rows as in the table: site, depth, and the counts of values and of gradients by size (EDGES).
     first, first_gradient: the first non-finite value forward and backward, None if there is none. findings: sentences.
     modules: how many were run, and looked at for magnitudes and non-finite values, sites or not.
     """
@@ -186,21 +185,10 @@ def describe_weight(name: str, weight: Tensor, grad: Tensor | None) -> dict:
     flat = weight.detach()
     size = float(torch.linalg.vector_norm(flat, dtype=torch.float64))
     row = dict(weight=name, shape=tuple(flat.shape), rms=size / math.sqrt(max(flat.numel(), 1)))
-    row |= dict(nonfinite=float((~flat.isfinite()).double().mean()), highest=float(flat.max()) if flat.numel() else 0.0)
+    row["nonfinite"] = float((~flat.isfinite()).double().mean())
     if grad is not None and size > 0:
         row["grad_to_weight"] = float(torch.linalg.vector_norm(grad, dtype=torch.float64)) / size
-    if flat.dim() > 1 and size > 0 and math.isfinite(size):
-        row["sigma_1"] = sigma_1(flat.flatten(1))
-        row["stable_rank"] = (size / row["sigma_1"]) ** 2
     return row
-
-
-def sigma_1(matrix: Tensor) -> float:
-    """The largest singular value, from the smaller Gram matrix in float64: a tenth of the time of all of them.
-    `diagnostics.singular_values` is its slow twin."""
-    wide = matrix.double()
-    gram = wide @ wide.T if wide.shape[0] <= wide.shape[1] else wide.T @ wide
-    return math.sqrt(float(torch.linalg.eigvalsh(gram)[-1]))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -211,14 +199,12 @@ def sigma_1(matrix: Tensor) -> float:
 class Report:
     """What was seen when a step was not finite.
 
-    step: the optimizer's step, from 1, that was about to be made. last_finite_step: the step after which the weights in
-    `checkpoint` stand. first: the first non-finite value when the batch is run again, None if it was not met again;
-    backward: it is a gradient. steps: step, loss, grad_norm; layers: step, depth, layer, rms, grad_rms. what: "is not
-    finite", or that it is never made.
+    step: the optimizer's step, from 1, that was about to be made. first: the first non-finite value when the batch is
+    run again, None if it was not met again; backward: it is a gradient. steps: step, loss, grad_norm; layers: step,
+    depth, layer, rms, grad_rms. checkpoint: the weights of the last finite step, None where these are lost.
     """
 
     step: int
-    last_finite_step: int | None
     first: First | None
     backward: bool
     steps: pd.DataFrame
@@ -226,7 +212,6 @@ class Report:
     findings: Symptoms
     checkpoint: Path | None
     picture: Path
-    what: str
 
     @property
     def site(self) -> str:
@@ -235,14 +220,14 @@ class Report:
 
     def __str__(self) -> str:
         now = self.steps.iloc[-1]
-        lines = [f"step {self.step} {self.what}: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
+        lines = [f"step {self.step} is not finite: loss {now.loss:.4g}, norm of the gradients {now.grad_norm:.4g}"]
         if self.first is not None:
             what = "the gradient of " if self.backward else ""
             lines.append(f"first: {what}{named(self.first.site, self.first.depth, self.first.where)}")
         norms = " → ".join(f"{norm:.3g}" for norm in self.steps.grad_norm.iloc[-BEFORE - 1 :])
         lines.append(f"norm of the gradients in the last steps: {norms}")
         if self.checkpoint is not None:
-            lines.append(f"weights after step {self.last_finite_step}, finite: {self.checkpoint}")
+            lines.append(f"weights after step {self.step - 1}, finite: {self.checkpoint}")
         return "\n".join([*lines, f"picture: {self.picture}", repr(self.findings)])
 
 

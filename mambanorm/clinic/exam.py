@@ -6,7 +6,6 @@ module or a function. Reshapes and dropout are looked through.
 
     norms_of        path, module and kind of each norm, torch's, this kit's or by its name
     Ran, Trace      a norm as it ran; all of them, and what stands at the output;   trace(model, batch, forward)
-    behind_sums     those that the residual stream passes through
     Exam, twin_of   the copy, and all that a check may ask
 """
 
@@ -30,7 +29,6 @@ RESHAPES = re.compile(
 SCALES = re.compile(r"^(Mul|Div|NativeDropout)B")  # by a constant, where one of two factors has no node
 SOFTMAX = re.compile(r"^(Log)?SoftmaxB|^SigmoidB")
 DROPOUTS = nn.modules.dropout._DropoutNd
-TRANSPARENT = (nn.Identity, nn.Flatten, nn.Unflatten, DROPOUTS)
 ACTIVATIONS = re.compile(r"^(Relu|LeakyRelu|Gelu|Silu|Tanh|Sigmoid|Elu|Hardswish|Hardtanh|Softplus|Mish|PRelu|Thresh)")
 WEIGHTED = re.compile(r"^(Convolution|MkldnnConvolution|SlowConv|ThnnConv|Addmm|Mm|Bmm|Linear)")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -59,9 +57,7 @@ def takes_batch_statistics(module: nn.Module, kind: str) -> bool:
 
 @dataclass
 class Ran:
-    """A norm as it ran. made_by: the operation behind its input ("" = the model's input); before: the one behind that;
-    behind: the module that made it, looked through activations; sum_of: autograd's nodes of the parts, if its input is
-    a sum; node: that of its output."""
+    """A norm as it ran. made_by: the operation behind its input ("" = the model's input); before: that behind it."""
 
     path: str
     module: nn.Module
@@ -69,9 +65,6 @@ class Ran:
     shape: tuple[int, ...]
     made_by: str
     before: str
-    behind: str
-    sum_of: list
-    node: object = None
 
 
 @dataclass
@@ -89,25 +82,18 @@ def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object]
     The model is a copy to be thrown away: its weights all ask for gradients, frozen ones too, and dropout is off, so
     that the graph shows what stands where.
     """
-    result, made, kinds = Trace(), {}, {path: kind for path, _, kind in norms_of(model)}
+    result, norms, kinds = Trace(), {}, {path: kind for path, _, kind in norms_of(model)}
 
     def entered(path: str, module: nn.Module, given: list) -> None:
         x = first_tensor(given)
         if path in kinds and x is not None:
-            node = _through(x.grad_fn, made)
-            parts = [_through(part, made) for part in _inputs(node)]
-            behind = made.get(_through(node, made, ACTIVATIONS), "")
-            sum_of = parts if _name(node).startswith("AddBackward") else []
-            before = _name(parts[0]) if parts else ""
-            ran = Ran(path, module, kinds[path], tuple(x.shape), _name(node), before, behind, sum_of)
-            result.seen.append(ran)
+            node = _through(x.grad_fn, norms)
+            before = next((_through(part, norms) for part in _inputs(node)), None)
+            result.seen.append(Ran(path, module, kinds[path], tuple(x.shape), _name(node), _name(before)))
 
-    def left(path: str, module: nn.Module, output: object) -> None:
-        node = getattr(first_tensor(output), "grad_fn", None)
-        if node is not None and path and not isinstance(module, TRANSPARENT):
-            made.setdefault(node, path)
-        if path in kinds and node is not None:
-            next(ran for ran in reversed(result.seen) if ran.path == path).node = node
+    def left(path: str, _module: nn.Module, output: object) -> None:
+        if path in kinds and (node := getattr(first_tensor(output), "grad_fn", None)) is not None:
+            norms[node] = path
 
     for weight in model.parameters():
         weight.requires_grad_(weight.is_floating_point())
@@ -116,16 +102,16 @@ def trace(model: nn.Module, batch: object, forward: Callable[[nn.Module, object]
             module.eval()
     with inspected(model, entered=entered, left=left), torch.enable_grad():
         result.output = first_tensor(forward(model, batch))
-    path = None if result.output is None else made.get(_through(result.output.grad_fn, made, SOFTMAX))
-    result.ends_in = path if path in kinds else ""
+    if result.output is not None:
+        result.ends_in = norms.get(_through(result.output.grad_fn, norms, SOFTMAX), "")
     return result
 
 
-def _through(node, made: dict, also: re.Pattern | None = None):
-    """The node behind reshapes and scalings that no module made, and behind what `also` matches, whoever made it."""
-    while node is not None and (inputs := _inputs(node)):
+def _through(node, norms: dict, also: re.Pattern | None = None):
+    """The node behind reshapes and scalings that no norm made, and behind what `also` matches."""
+    while node is not None and node not in norms and (inputs := _inputs(node)):
         scales = len(inputs) == 1 and SCALES.match(node.name())
-        if not ((also and also.match(node.name())) or (node not in made and (scales or RESHAPES.match(node.name())))):
+        if not (scales or RESHAPES.match(node.name()) or (also and also.match(node.name()))):
             break
         node = inputs[0]
     return node
@@ -137,14 +123,6 @@ def _inputs(node) -> list:
 
 def _name(node) -> str:
     return "" if node is None else node.name()
-
-
-def behind_sums(trace: Trace) -> list[Ran]:
-    """The norms, call by call, that the residual stream passes through: each stands behind a sum, and is itself a part
-    of the next sum, or the last of such a chain."""
-    summed = [ran for ran in trace.seen if ran.sum_of]
-    parts = {part for ran in summed for part in ran.sum_of} & {ran.node for ran in summed}
-    return [ran for ran in summed if ran.node in parts or parts & {*ran.sum_of}]
 
 
 def channels_of(norm: nn.Module) -> int | None:
@@ -175,8 +153,6 @@ class Exam:
     loss: Callable[[object, object], Tensor] | None = None
     lr: float | None = None
     batch_size: int | None = None
-    task: str | None = None
-    component: str | None = None
     evaluating: bool = False
     training: bool = True
     batches: list = field(default_factory=list)

@@ -31,8 +31,6 @@ GROWS = 1.0
 """Decades in 8 layers above which growth is told: √l, a sum of independent branches, has at most 0.7."""
 OUTLIER = 300.0
 """Largest magnitude by RMS above which a site is told to hold outliers; of normal values it is 5 or 6."""
-STRETCHED = 10.0
-"""By what factor a σ₁ may exceed the median of the same weight in all layers."""
 NOTHING = 1.2e-7
 """Share of a state that float32 no longer sees beside 1."""
 SMALL = 80.0
@@ -43,7 +41,7 @@ LOST = "it holds non-finite weights already: go back to an earlier checkpoint; m
 SPOILT = "an earlier checkpoint, or make it anew: reset_running_stats() of a norm, then batches in train mode"
 BACKWARD = "a lower rate, clip_grad_norm_, or a larger eps in the norm whose backward pass comes just before"
 """What to try where only gradients are not finite."""
-GROWTH, SPECTRA = "notebook 07, Figure 9 (H10)", "notebook 07, Figure 10 (H11)"
+GROWTH = "notebook 07, Figure 9 (H10)"
 FAILURES = "notebook 07, failures (H9)"
 
 
@@ -171,7 +169,7 @@ def findings_of(
         table, skipped = table[table.depth < depth], [*skipped, f"sizes from layer {depth} on: they follow from its Δ"]
         largest = None
     found += [*_room(table, largest, seats), *_growth(table, seats), *_outliers(table), *_flow(table)]
-    return Symptoms([*found, *_stretched(weights)], skipped, "measured in")
+    return Symptoms(found, skipped, "measured in")
 
 
 def _lost(weights: pd.DataFrame, spoilt: Sequence[str]) -> Iterator[Symptom]:
@@ -299,15 +297,3 @@ def _flow(table: pd.DataFrame) -> Iterator[Symptom]:
         found += f"{ratio:.1e} times that of layer {rms.index[-1]}"
         mend = "a norm before each layer and a residual path around it"
         yield Symptom("serious", table[table.site == site].iloc[0]["where"], found, mend, "notebook 11, check 8")
-
-
-def _stretched(weights: pd.DataFrame) -> Iterator[Symptom]:
-    """A weight whose σ₁ is far above that of the same weight in the other layers."""
-    kind = weights.weight.str.replace(r"\.\d+\.", ".*.", regex=True)
-    median = weights.groupby(kind).sigma_1.transform("median")
-    far = weights.sigma_1 / median.where(weights.groupby(kind).sigma_1.transform("size") >= 3)
-    if (far > STRETCHED).any():
-        row = weights.loc[far.idxmax()]
-        found = f"σ₁ of {row.weight} is {row.sigma_1:.3g}, {far.max():.0f} times the median of its kind "
-        found += f"(stable rank {row.stable_rank:.1f}); a large σ₁ is no diagnosis, one that stands alone is a sign"
-        yield Symptom("warning", row.weight, found, "look at this layer's gradients first; weight decay on it", SPECTRA)

@@ -1,7 +1,8 @@
 """`check_model`: the guide's checklist (S4) as checks of a real model; findings in plain words, the model untouched.
 
 A copy of the model is looked at: what it is made of, one forward pass, its running statistics, one backward pass and,
-if a loss and a learning rate are given, some steps of training. CHECKS lists every check with the guide's line.
+if a loss and a learning rate are given, some steps of training. CHECKS lists every check with the guide's line. Lines
+2, 3 and 10 (architecture, task, depth) ask what one means to build: `recommend` answers them.
 
 A check takes an Exam and yields symptoms. `check` names the line of the guide's checklist, or the section. What is
 before and behind a norm is known from a pass alone: without a batch these checks are silent. Those of what a model is
@@ -16,10 +17,8 @@ from itertools import islice
 
 from torch import Tensor, nn
 
-from mambanorm.advice.recommendation import COMPONENTS, TASKS
-from mambanorm.advice.rules import DEEP, SMALL_BATCH
+from mambanorm.advice.rules import SMALL_BATCH
 from mambanorm.basics.checks import check_flag, check_size, shown
-from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.clinic import checks_of_behaviour as behaviour
 from mambanorm.clinic.checks_of_behaviour import most_groups
@@ -29,7 +28,6 @@ from mambanorm.clinic.exam import (
     WEIGHTED,
     Exam,
     NotSeen,
-    behind_sums,
     channels_of,
     norms_of,
     trace,
@@ -37,8 +35,6 @@ from mambanorm.clinic.exam import (
 )
 from mambanorm.clinic.findings import Symptom, Symptoms
 from mambanorm.diagnostics.recording import as_it_was, call, check_targets, first_tensor
-
-RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
 def small_batches(exam: Exam) -> Iterator[Symptom]:
@@ -66,28 +62,6 @@ def small_batches(exam: Exam) -> Iterator[Symptom]:
     yield Symptom(severity, path, found, mend, "check 1, mistake 1")
 
 
-def recurrent(exam: Exam) -> Iterator[Symptom]:
-    """Check 2: BatchNorm on the outputs of an RNN, an LSTM or a GRU, step after step; dropout or an activation may
-    stand between."""
-    nets = {path: module for path, module in exam.model.named_modules() if isinstance(module, RECURRENT)}
-    for path, module in exam.batch_norms if nets else ():
-        ran = exam.ran(path)
-        if ran and ran.behind in nets and len(ran.shape) == 3:
-            steps = math.prod(ran.shape[1:]) // channels_of(module)
-            found = f"one BatchNorm statistic over {ran.shape[0]} rows × {steps} steps of the outputs of {ran.behind}"
-            mend = "nn.LayerNorm on (B, L, hidden), or statistics of its own for each step"
-            net = type(nets[ran.behind]).__name__
-            yield Symptom("warning", path, f"{found} ({net})", mend, "check 2, mistake 2")
-
-
-def wrong_for_the_task(exam: Exam) -> Iterator[Symptom]:
-    """Check 3: style transfer and image translation with BatchNorm."""
-    if exam.task in ("style_transfer", "image_translation") and (norms := exam.batch_norms):
-        what = "each image's style stays in, and the output then depends on the batch"
-        found = f"{plural(len(norms), 'BatchNorm')} in {exam.task.replace('_', ' ')}: {what}"
-        yield Symptom("warning", norms[0][0], found, "nn.InstanceNorm2d(channels, affine=True)", "check 3, mistake 5")
-
-
 def placed_behind_activation(exam: Exam) -> Iterator[Symptom]:
     """Check 4: convolution → activation → norm, where norm → activation is meant."""
     for ran in exam.trace.seen:
@@ -98,45 +72,20 @@ def placed_behind_activation(exam: Exam) -> Iterator[Symptom]:
             yield Symptom("note", ran.path, found, mend, "check 4")
 
 
-def deep_post_norm(exam: Exam) -> Iterator[Symptom]:
-    """Check 10: norms on the residual stream of more than 12 layers, counted by their calls; torch's decoder layers
-    have three, others two."""
-    chain = behind_sums(exam.trace)
-    parents = [exam.model.get_submodule(ran.path.rpartition(".")[0]) for ran in chain]
-    of_decoders = sum(isinstance(parent, nn.TransformerDecoderLayer) for parent in parents)
-    layers = math.ceil(of_decoders / 3) + math.ceil((len(chain) - of_decoders) / 2)
-    if layers > DEEP:
-        found = f"post-norm: {len(chain)} norms behind residual sums, in about {layers} layers"
-        mend = "pre-norm, x + f(norm(x)), with a last norm before the head; or warm-up and scaled residuals"
-        yield Symptom("warning", chain[0].path, found, mend, "check 10, mistake 4")
-
-
 def norm_on_the_output(exam: Exam) -> Iterator[Symptom]:
     """When not to normalize, case 1: a norm makes the (B, classes) that the model puts out, or its softmax.
 
-    Features may well end in a norm. That the output is no such thing is told by a loss, a softmax or `component`.
+    Features may well end in a norm. That the output is no such thing is told by a loss or a softmax.
     """
     if not exam.trace.ends_in or exam.trace.output.dim() != 2:
         return
     softmax = SOFTMAX.match(exam.trace.output.grad_fn.name())
-    sure = softmax or exam.loss or exam.component == "output"
+    sure = softmax or exam.loss
     comes = "is a softmax that comes" if softmax else "comes"
     found = f"the output {tuple(exam.trace.output.shape)} {comes} straight from a norm, so its scale is fixed"
     found += "" if sure else ": fine for features, not for logits or what is regressed"
     mend = "no norm behind the last linear layer"
     yield Symptom("serious" if sure else "warning", exam.trace.ends_in, found, mend, "when not to, 1")
-
-
-def discriminator(exam: Exam) -> Iterator[Symptom]:
-    """BatchNorm in each discriminator of a GAN, told by `component` or by the name of a class."""
-    named = [path for path, m in exam.model.named_modules() if "discriminator" in type(m).__name__.lower()]
-    told: set[str] = set()
-    for path in [""] if exam.component == "discriminator" else named:
-        norms = [name for name, _ in exam.batch_norms if not path or name.startswith(f"{path}.")]
-        if norms and not told & {*norms}:
-            told |= {*norms}
-            found = f"{plural(len(norms), 'BatchNorm')} in a discriminator: a row's score depends on its batch-mates"
-            yield Symptom("warning", norms[0], found, "no norm, LN, or spectral norm", "GAN; modern advice")
 
 
 def groups(exam: Exam) -> Iterator[Symptom]:
@@ -159,16 +108,12 @@ def groups(exam: Exam) -> Iterator[Symptom]:
 
 CHECKS = {
     "check 1: batch size": small_batches,
-    "check 2: architecture": recurrent,
-    "check 3: task": wrong_for_the_task,
     "check 4: placement": placed_behind_activation,
     "checks 5, 9, 11: the loss, another norm, a lower rate": behaviour.falling_loss,
     "check 6: running statistics": behaviour.running_statistics,
     "check 7: inference mode": behaviour.forgotten_eval,
     "check 8: gradient flow": behaviour.gradient_flow,
-    "check 10: pre-norm": deep_post_norm,
     "when not to: the output layer": norm_on_the_output,
-    "GAN: the discriminator": discriminator,
     "GroupNorm: the groups": groups,
 }
 """Line of the guide → check."""
@@ -182,8 +127,6 @@ def check_model(
     loss: Callable[[object, object], Tensor] | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
-    task: str | None = None,
-    component: str | None = None,
     evaluating: bool = False,
     batches: int = 3,
     forward: Callable[[nn.Module, object], object] | None = None,
@@ -193,35 +136,28 @@ def check_model(
     loader: batches, or one tensor. A batch is an input, a tuple (input, targets), or a dict of keyword arguments with
     its targets under "labels" or "targets". The first `batches` are looked at; an iterator loses them, a list or a
     DataLoader does not. Without it only what the model is made of. loss(output, targets) and lr: also whether the
-    loss falls. batch_size: rows of a training batch, None = those that a norm sees. task, component: as in `recommend`.
-    evaluating: the model is about to predict, as it is. forward(model, batch) calls the model, None = model(input).
-    The copy has no hooks of yours. What could not be looked at stands in `skipped`. ValueError for an unknown value, a
-    model that cannot be copied, or a loss without targets; TypeError for what is no model or no loader.
+    loss falls. batch_size: rows of a training batch, None = those that a norm sees. evaluating: the model is about to
+    predict, as it is. forward(model, batch) calls the model, None = model(input). The copy has no hooks of yours. What
+    could not be looked at stands in `skipped`. ValueError for an impossible value, a model that cannot be copied, or a
+    loss without targets; TypeError for what is no model or no loader.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    _check(batch_size, task, component, evaluating, batches, lr)
+    check_size("batches", batches)
+    if batch_size is not None:
+        check_size("batch_size", batch_size)
+    check_flag("evaluating", evaluating)
+    if lr is not None and not (isinstance(lr, float | int) and lr > 0):
+        raise ValueError(f"lr must be a number above 0, got {shown(lr)}")
     if (loss is None) != (lr is None):
         raise ValueError("loss and lr go together: both, or neither")
     with as_it_was():
         given = [] if loader is None else batches_of(loader, batches)
         if loss is not None and given:
             check_targets(given[0])
-        facts = dict(loss=loss, lr=lr, batch_size=batch_size, task=task, component=component, evaluating=evaluating)
+        facts = dict(loss=loss, lr=lr, batch_size=batch_size, evaluating=evaluating)
         exam, skipped = _examined(Exam(twin_of(model), forward or call, training=model.training, **facts), given)
         return Symptoms([found for name in CHECKS for found in _findings(name, exam, skipped)], skipped)
-
-
-def _check(batch_size, task, component, evaluating, batches, lr) -> None:
-    for name, value, valid in (("task", task, TASKS), ("component", component, COMPONENTS)):
-        if value is not None and value not in valid:
-            raise unknown(name, value, valid)
-    for name, value in (("batch_size", batch_size), ("batches", batches)):
-        if value is not None:
-            check_size(name, value)
-    check_flag("evaluating", evaluating)
-    if lr is not None and not (isinstance(lr, float | int) and lr > 0):
-        raise ValueError(f"lr must be a number above 0, got {shown(lr)}")
 
 
 def _examined(exam: Exam, batches: list) -> tuple[Exam, list[str]]:

@@ -7,13 +7,12 @@ with mn.watch(model, optimizer) as watched:
 
 It looks just before the optimizer's step. So when a gradient is not finite the weights still are. The batch has left
 its traces in the buffers (a BN's running statistics), and these are put back; then both are written as they stand: the
-last finite step, at no cost. Only where the step before made the weights themselves infinite is the last copy written
-instead. A loop may catch NonFinite and go on: the step was not made, and the next is watched.
+last finite step, at no cost. Only where the step before made the weights themselves infinite is nothing left to write.
+A loop may catch NonFinite and go on: the step was not made, and the next is watched.
 
 What it costs a step: one norm of each layer's output and of its gradient, one norm of all gradients, a copy of the
-buffers, one wait for the device, and one more for each batch before the last. What it keeps: those numbers of the last
-`ring` steps, the last batch, the gradient of the model's output, the buffers from before the step, and a copy of the
-weights in main memory, made every `every` steps.
+buffers, and one wait for the device. What it keeps: those numbers of the last `ring` steps, the last batch, the
+gradient of the model's output, and the buffers from before the step.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ from mambanorm.clinic.sites import COLUMNS, Pass, layers_of, places_of
 from mambanorm.clinic.surgery import sites_for_norms
 from mambanorm.diagnostics.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
 
-PATIENCE = 5
-"""Batches in a row that are not finite and that no step follows, after which a GradScaler is not waited for longer."""
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
 
@@ -46,7 +43,6 @@ def watch(
     optimizer: torch.optim.Optimizer,
     *,
     ring: int = 64,
-    every: int = 100,
     folder: str | Path = "clinic",
 ) -> Watched:
     """A context manager that watches every step of `optimizer` while it is open.
@@ -54,13 +50,11 @@ def watch(
     When the loss or a gradient is not finite it writes the weights of the last finite step (`step-<n>.safetensors`) and
     a picture of the steps before (`step-<n>.png`) into `folder`, and raises NonFinite in place of the optimizer's step:
     the model keeps its finite weights and buffers, `error.report` has the first non-finite site and the frames. With a
-    GradScaler it sees the scaled gradients of the steps that the scaler makes; where it makes none, five batches in a
-    row that are not finite raise NonFinite from the model's next call. Of accumulated gradients all are looked at, and
-    the last batch alone is run again to find where it began.
+    GradScaler it sees the scaled gradients of the steps that the scaler makes, and nothing of those that it skips. Of
+    accumulated gradients all are looked at, and the last batch alone is run again to find where it began.
 
-    ring: steps that are remembered. every: steps between two copies of the weights; a copy takes the weights' size of
-    main memory, once. TypeError for what is no module or optimizer; ValueError for a size or folder that cannot be, and
-    for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
+    ring: steps that are remembered. TypeError for what is no module or optimizer; ValueError for a size that cannot be,
+    and for an optimizer that holds none of the model's weights that learn; where it lacks some, a warning.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {shown(model)}")
@@ -75,10 +69,10 @@ def watch(
         raise ValueError(f"{given}: give watch this model's own optimizer, made of its parameters()")
     if lacks:
         warnings.warn(f"{given}, not {lacks[0]}: only its steps are watched", stacklevel=2)
-    return Watched(model, optimizer, ring, every, folder)
+    return Watched(model, optimizer, ring, folder)
 
 
-def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "clinic"):
+def trainer_callback(*, ring: int = 64, folder: str | Path = "clinic"):
     """`watch` for Hugging Face: Trainer(…, callbacks=[mn.trainer_callback()]).
 
     At the first step that is not finite it prints the report, drops that step's gradients, so that the model keeps its
@@ -94,7 +88,7 @@ def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "
             return None if self.watch is None else self.watch.report
 
         def on_train_begin(self, args, state, control, model=None, **_):
-            self.watch = Watched(model, None, ring, every, folder).__enter__()
+            self.watch = Watched(model, None, ring, folder).__enter__()
 
         def on_pre_optimizer_step(self, args, state, control, model=None, **_):
             if (report := self.watch.check()) is not None:
@@ -112,18 +106,15 @@ def trainer_callback(*, ring: int = 64, every: int = 100, folder: str | Path = "
 class Watched:
     """See `watch`. report: the last one, None while all is finite. Without an optimizer `check` is called by hand."""
 
-    def __init__(self, model: nn.Module, optimizer, ring: int, every: int, folder: str | Path):
+    def __init__(self, model: nn.Module, optimizer, ring: int, folder: str | Path):
         check_size("ring", ring)
-        check_size("every", every)
-        self.model, self.optimizer, self.every = model, optimizer, every
+        self.model, self.optimizer = model, optimizer
         self.folder = writable_folder(folder, "the report")
         self.layers = layers_of(model)
         self.ring: deque[dict] = deque(maxlen=ring)
         self.report: Report | None = None
         self.step = 0
         self._hooks: list = []
-        self._unmade = 0  # batches in a row that are not finite and that no step has followed
-        self._kept: tuple[int | None, dict[str, Tensor]] = (None, {})
         self._buffers: dict[str, Tensor] = {}
         self._between, self._again = True, False  # before the first batch of a step; while a batch is run again
         self._forget()
@@ -145,12 +136,12 @@ class Watched:
         return self
 
     def __exit__(self, *_) -> None:
-        """Takes the hooks off and lets go of batch and copy."""
+        """Takes the hooks off and lets go of the batch."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._forget()
-        self._kept, self._buffers = (None, {}), {}
+        self._buffers = {}
 
     def loss(self, value: Tensor) -> Tensor:
         """Takes note of the loss and gives it back. Needed only if the model does not return it as `.loss`. ValueError
@@ -162,8 +153,6 @@ class Watched:
     def _begin(self, _model, args, kwargs) -> None:
         if not torch.is_grad_enabled() or self._again:
             return
-        if self._call is not None and not self._between and self.optimizer is not None:
-            self._note_unmade()
         self._forget()
         kind = next((weight.device.type for weight in self.model.parameters()), "cpu")
         casts = dict(device_type=kind, enabled=torch.is_autocast_enabled(kind), dtype=torch.get_autocast_dtype(kind))
@@ -171,30 +160,6 @@ class Watched:
         if self._between:  # all buffers, since torch's BN writes without a trace
             self._buffers = {name: value.detach().clone() for name, value in self.model.named_buffers()}
             self._between = False
-
-    def _note_unmade(self) -> None:
-        """A batch that no step has followed: gradients are accumulated, or a GradScaler skips its steps, for ever if
-        the loss stays NaN. Where nobody told the loss, the layers' outputs are looked at."""
-        sizes = [norm for norm, _ in self._outputs.values()] if self._loss is None else [self._loss]
-        here = [size.float().reshape(()).to(sizes[0].device) for size in sizes]
-        finite = not here or bool(torch.stack(here).isfinite().all())
-        self._unmade = 0 if finite else self._unmade + 1
-        if self._unmade < PATIENCE:
-            return
-        self._unmade = 0
-        if self._loss is None:
-            self._run_again()
-            if self._first is None:  # as behind a mask
-                return
-        self.step += 1
-        self._remember(math.nan if self._loss is None else self._told, math.nan)
-        self.report = self._write_report(f"is not made, {PATIENCE} batches in a row are not finite")
-        self.step -= 1
-        raise NonFinite(self.report)
-
-    def _remember(self, loss: float, grad_norm: float) -> None:
-        seen = dict(outputs=self._outputs, gradients=self._gradients)
-        self.ring.append(dict(step=self.step, loss=loss, grad_norm=grad_norm) | seen)
 
     def _layer_hook(self, i: int):
         def see(_layer, _args, output) -> None:
@@ -226,7 +191,6 @@ class Watched:
         """To be called between backward and the optimizer's step, which does so by itself where it was given one.
         The report of this step, None if it is finite."""
         self.step, self._between = self.step + 1, True
-        self._unmade = 0
         grads = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         grads = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
         sizes = [norm_of(grad, torch.float64) for grad in grads]  # in float64, where no square of float32 overflows
@@ -235,32 +199,13 @@ class Watched:
         numbers = torch.stack([number.reshape(()).to(where, torch.float64) for number in [*sizes, told]])
         *norms, loss = numbers.tolist()  # one wait for all
         grad_norm = math.hypot(*norms)
-        self._remember(loss, grad_norm)
-        if not math.isfinite(grad_norm) or (self._loss is not None and not math.isfinite(loss)):
-            self.report = self._write_report("is not finite")
-            self.step -= 1  # it is not made
-            return self.report
-        if (self.step - 1) % self.every == 0:
-            self._keep()
-        return None
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """The state dict without what modules keep in it besides tensors."""
-        return {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
-
-    def _lost(self) -> list[str]:
-        return [name for name, weight in self.model.named_parameters() if not weight.isfinite().all()]
-
-    def _keep(self) -> None:
-        """Copies weights, and buffers from before this batch, to main memory, into that of the copy before; a state
-        that is not finite, as of a row of an embedding that no batch reads, never replaces a finite copy."""
-        if not self._lost():
-            state = self._tensors()
-            state |= {name: kept for name, kept in self._buffers.items() if name in state}
-            _, copies = self._kept
-            for name, tensor in state.items():
-                copies.setdefault(name, torch.empty_like(tensor, device="cpu")).copy_(tensor)
-            self._kept = (self.step - 1, copies)
+        seen = dict(outputs=self._outputs, gradients=self._gradients)
+        self.ring.append(dict(step=self.step, loss=loss, grad_norm=grad_norm) | seen)
+        if math.isfinite(grad_norm) and (self._loss is None or math.isfinite(loss)):
+            return None
+        self.report = self._write_report()
+        self.step -= 1  # it is not made
+        return self.report
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -279,26 +224,24 @@ class Watched:
         return pd.DataFrame(rows, columns=["step", "depth", "layer", "rms", "grad_rms"])
 
     @torch.no_grad()
-    def _write_report(self, what: str) -> Report:
+    def _write_report(self) -> Report:
         from mambanorm.figures.clinic import fig_failure
 
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
-        lost, why, self._seen = self._lost(), "", Pass()
-        if lost:
-            (after, state), first = self._kept, First(lost[0])
-        else:
-            (after, state), why = (self.step - 1, self._tensors()), self._run_again()
-            first = self._first
-        checkpoint, picture = (self.folder / f"step-{self.step:06d}{end}" for end in (".safetensors", ".png"))
-        if state:  # tied weights under each of their names, so that it loads as it is
-            whole = dict(memory_format=torch.contiguous_format)
+        lost = [name for name, weight in self.model.named_parameters() if not weight.isfinite().all()]
+        self._seen, checkpoint = Pass(), None
+        why, first = ("", First(lost[0])) if lost else (self._run_again(), self._first)
+        if not lost:  # tied weights under each of their names, so that it loads as it is
+            state, whole = self.model.state_dict(), dict(memory_format=torch.contiguous_format)
+            state = {name: value for name, value in state.items() if isinstance(value, Tensor)}  # modules may keep more
+            checkpoint = self.folder / f"step-{self.step:06d}.safetensors"
             with replacing(checkpoint) as temporary:
                 save_tensors(temporary, {name: value.detach().cpu().clone(**whole) for name, value in state.items()})
-        steps, layers = self.steps, self.by_layer
+        steps, layers, picture = self.steps, self.by_layer, self.folder / f"step-{self.step:06d}.png"
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
-        title = f"{type(self.model).__name__}: step {self.step} {what}"
+        title = f"{type(self.model).__name__}: step {self.step} is not finite"
         write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
         seen, weights = self._seen, [dict(weight=name, nonfinite=1.0) for name in lost]
         frames = (pd.DataFrame(seen.rows if first else [], columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS))
@@ -307,8 +250,7 @@ class Watched:
             0.0 if lost or why else self._told, [why] * bool(why), sites_for_norms(self.model), seen.largest,
         )  # fmt: skip
         backward = first is not None and first is seen.first_gradient
-        checkpoint = checkpoint if state else None
-        return Report(self.step, after, first, backward, steps, layers, findings, checkpoint, picture, what)
+        return Report(self.step, first, backward, steps, layers, findings, checkpoint, picture)
 
     @property
     def _told(self) -> float:

@@ -26,7 +26,7 @@ PLACES, __getattr__, __dir__ = names_of(
         "curves": "fig_curves fig_ladder fig_latency fig_mistakes fig_over fig_robustness",
         "lessons": "example_batch fig_batch_norm fig_costs fig_descent fig_effect fig_invariances fig_memory "
         "fig_memory_of_delta fig_parts fig_rows fig_selector fig_sites",
-        "diagnostics": "fig_outputs fig_sigma1 fig_singular_values fig_token_norms",
+        "diagnostics": "fig_outputs fig_singular_values fig_token_norms",
         "weights": "fig_mixture fig_mixture_view fig_part_norms",
         "clinic": "fig_clinic fig_cures fig_failure",
         "diagrams": "fig_axes fig_block fig_cross_scan fig_patterns",

@@ -26,6 +26,7 @@ LOOKS = {
     "GN-token": ("#7A2B00", "p"),
     "Lp": ("#486078", "H"),
     "Scale": ("#B4A8A0", "X"),
+    "Constant": ("#767FF7", "|"),
     "NormVary-fixed": ("#E6BFD0", "D"),
     "NormVary-token": ("#4B0F4C", "d"),
     "SwitchNorm": ("#440000", (6, 1, 0)),

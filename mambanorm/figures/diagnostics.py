@@ -7,16 +7,13 @@ sketch". Depth counts blocks from 1. Norms and singular values have no unit: the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from mambanorm.basics.errors import unknown
 from mambanorm.diagnostics import norm_quantiles
@@ -28,99 +25,40 @@ PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
 PHASE_LINES = {"early": dict(linestyle="-."), "normal": dict(linewidth=1.2), "failing": dict(linewidth=2.4)}
 FEW = 6  # panels of layers in one row
 
-MODES = {"train": "#2F6DB5", "eval": "#D55E00"}
-MODE_WIDTHS = {"train": 1.8, "eval": 0.9}  # where the modes coincide, the thin line lies in the thick one
-QUANTILE_LINES = {"median": "-", "90 %": "--", "99.9 %": "-.", "largest": ":"}
-"""The columns of `diagnostics.norm_quantiles` that Figure 9 shows."""
-FAR = 5.0  # decades
+TOKENS = {"median": dict(color=INK, linewidth=1.6), "largest": dict(color="#D55E00", linewidth=1.6, linestyle="--")}
 
 
 @styled
-def fig_token_norms(
-    frame: pd.DataFrame,
-    *,
-    phase: str = "trained",
-    n_layers: int | None = None,
-    sites: Sequence[str] | None = None,
-    caption: str = "",
-) -> Figure:
-    """Figure 9: log10 ‖y‖₂ per token by depth, a column an arm, a row a site, colours train and eval mode.
+def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained", caption: str = "") -> Figure:
+    """Figure 9: log₁₀ ‖y‖₂ of the median and of the largest token after each block, in train mode; a panel an arm, a
+    cross where a block holds tokens that are not finite.
 
-    Lines: median, 90 %, 99.9 % and the largest token (`diagnostics.norm_quantiles`), band: all finite tokens. Input:
-    the frame of `diagnostics.norms_by_depth`, phase initial or trained. n_layers None = the deepest, sites None = those
-    of the frame. ValueError for an unknown phase or depth, and for a frame of several tasks.
+    Input: the frame of `diagnostics.norms_by_depth`, of one task and one depth of model. ValueError for another, and
+    for an unknown phase.
     """
-    frame = _one_depth(frame, phase, n_layers)
-    sites = list(frame.site.unique()) if sites is None else sites
-    depth, arms = int(frame.n_layers.iloc[0]), list(frame.arm.unique())
-    fig, axes = new_figure(len(sites), len(arms), height=1.6 + 1.5 * len(sites), sharex=True, sharey="row")
-    for column, arm in enumerate(arms):
-        axes[0, column].set_title(short(arm), color=INK)
-        axes[-1, column].set_xlabel("block")
-        for row, site in enumerate(sites):
-            tokens = frame[(frame.arm == arm) & (frame.site == site)]
-            _depth_lines(axes[row, column], tokens)
-            axes[row, 0].set_ylabel(f"{site}: log₁₀ ‖y‖₂ (a.u.)")
-        whole_ticks(axes[-1, column])
-        axes[-1, column].set_xlim(0.5, depth + 0.5)
-    for row in axes:
-        _keep_readable(row)
-    modes = [mode for mode in MODES if mode in frame["mode"].unique()]
-    handles = [Line2D([], [], color=MODES[m], linewidth=MODE_WIDTHS[m], label=f"{m} mode") for m in modes]
-    handles += [Line2D([], [], color=INK, label=name, linestyle=dash) for name, dash in QUANTILE_LINES.items()]
-    fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-    notes = (f"{phase}, {depth} blocks", "lines over tokens, band: every finite token, cross: non-finite tokens")
-    task = f", {frame.task.iloc[0]}" if "task" in frame else ""
-    return finish(fig, f"How outputs grow with depth{task}", caption or seeds_of(frame), *notes)
-
-
-def _one_depth(frame: pd.DataFrame, phase: str, n_layers: int | None) -> pd.DataFrame:
-    """The rows of one phase and one depth of model."""
     check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
-    if phase not in frame.phase.unique():  # a token a row: Python must not go through them
+    if phase not in frame.phase.unique():
         raise unknown("phase of this frame", phase, frame.phase.unique())
-    frame = frame[frame.phase == phase]
-    n_layers = frame.n_layers.max() if n_layers is None else n_layers
-    if n_layers not in frame.n_layers.unique():
-        raise unknown("n_layers of this frame", n_layers, frame.n_layers.unique())
-    frame = frame[frame.n_layers == n_layers]
-    if "task" in frame and frame.task.nunique() > 1:
-        raise ValueError(f"the frame holds the tasks {', '.join(frame.task.unique())}: draw one at a time")
-    return frame
-
-
-def _depth_lines(ax: Axes, tokens: pd.DataFrame) -> None:
-    """Quantiles and range of all tokens by depth, for each mode; a cross where a block holds non-finite values."""
-    for mode, rows in tokens.groupby("mode", sort=False):
-        colour, side = MODES.get(mode, INK), {"train": -0.12, "eval": 0.12}.get(mode, 0)
-        finite = rows[np.isfinite(rows.l2) & (rows.l2 > 0)].groupby("depth").l2.agg(["min", "max"])
-        ax.fill_between(finite.index, *np.log10(finite.to_numpy().T), color=colour, alpha=0.1, linewidth=0)
-        norms = norm_quantiles(rows)
+    frame = frame[(frame.phase == phase) & (frame["mode"] == "train") & (frame.site == "residual")]
+    if several := [c for c in ("task", "n_layers") if c in frame and frame[c].nunique() > 1]:
+        raise ValueError(f"the frame holds {several[0]} {', '.join(map(str, frame[several[0]].unique()))}: draw one")
+    arms = list(frame.arm.unique())
+    fig, axes = new_figure(1, len(arms), height=3.1, sharey=True)
+    for ax, arm in zip(axes[0], arms, strict=True):
+        norms = norm_quantiles(frame[frame.arm == arm])
         logs = np.log10(norms.where((norms > 0) & np.isfinite(norms)))  # a gap where there is no logarithm
-        for name, dash in QUANTILE_LINES.items():
-            width = MODE_WIDTHS.get(mode, 1.5)
-            ax.plot(logs.index, logs[name], color=colour, linestyle=dash, linewidth=width, zorder=3)
+        for name, look in TOKENS.items():
+            ax.plot(logs.index, logs[name], label=name, **look)
         lost = norms.index[norms.nonfinite > 0]
-        ax.plot(lost + side, np.full(len(lost), 0.96), "X", ms=6, color=colour, transform=ax.get_xaxis_transform())
-
-
-def _keep_readable(axes: Sequence[Axes]) -> None:
-    """Keeps one panel from squashing the others. Where it reaches beyond them by more than FAR and more than their
-    height, the shared axis is cut, and words in the panel say how far it goes on."""
-    lows, highs = np.sort([ax.dataLim.intervaly for ax in axes], axis=0).T
-    if len(axes) < 3 or not np.isfinite([lows[1], highs[-2]]).all():
-        return
-    height, (bottom, top) = highs[-2] - lows[1], axes[0].get_ylim()
-    top = highs[-2] + 0.25 * height if highs[-1] > highs[-2] + max(height, FAR) else top
-    bottom = lows[1] - 0.25 * height if lows[0] < lows[1] - max(height, FAR) else bottom
-    for ax in axes:
-        low, high = ax.dataLim.intervaly
-        words = dict(transform=ax.transAxes, fontsize=7.5, color=INK)
-        if high > top:
-            ax.text(0.03, 0.98, f"up to {high:.1f}", va="top", **words)
-        if low < bottom:
-            ax.text(0.03, 0.02, f"down to {low:.1f}", va="bottom", **words)
-    axes[0].set_ylim(bottom, top)
+        top = dict(ms=6, color=PHASES["failing"], transform=ax.get_xaxis_transform())
+        ax.plot(lost, np.full(len(lost), 0.96), "X", **top)
+        ax.set(title=short(arm), xlabel="block")
+        whole_ticks(ax)
+    axes[0, 0].set_ylabel("log₁₀ ‖y‖₂ (a.u.)")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+    task = f", {frame.task.iloc[0]}" if "task" in frame else ""
+    notes = (f"{phase}, {frame.n_layers.iloc[0]} blocks", "residual stream, train mode", "cross: tokens not finite")
+    return finish(fig, f"The median and the largest token{task}", caption or seeds_of(frame), *notes)
 
 
 @styled
@@ -200,44 +138,3 @@ def _spectrum(ax: Axes, sigma: np.ndarray, line: int, **style) -> None:
     if not np.isfinite(sigma).any():
         text = f"{style['label']}: non-finite"
         ax.text(0.96, 0.95 - 0.07 * line, text, transform=ax.transAxes, ha="right", fontsize=7.5, color=style["color"])
-
-
-@styled
-def fig_sigma1(
-    steps: np.ndarray,
-    sigma: np.ndarray,
-    *,
-    control: np.ndarray | None = None,
-    control_steps: np.ndarray | None = None,
-    failure: int | None = None,
-    caption: str = "",
-) -> Figure:
-    """The largest singular value σ₁ of out_proj over steps, a line a block, light = shallow, dark = deep. A dot marks
-    each step whose weights were kept; the line between two dots is a guess.
-
-    sigma: (T, layers) at `steps` (T,); control: the same at `control_steps` (None = `steps`); failure: the first
-    non-finite step. ValueError if the shapes differ.
-    """
-    control_steps = steps if control_steps is None else control_steps
-    for name, array, at in (("sigma", sigma, steps), ("control", control, control_steps)):
-        if array is not None and (array.ndim != 2 or len(array) != len(at)):
-            raise ValueError(f"{name} must be (T, layers) with T = {len(at)} steps, got shape {array.shape}")
-    fig, axes = new_figure(height=3.8)
-    ax, layers = axes[0, 0], sigma.shape[1]
-    shade = ScalarMappable(Normalize(1, max(layers, 2)), "viridis_r")
-    for layer in range(layers):
-        line = dict(color=shade.to_rgba(layer + 1), marker="o", markersize=2.4)
-        ax.plot(steps, sigma[:, layer], linewidth=1.3, **line)
-        if control is not None and layer in (0, layers - 1):
-            ax.plot(control_steps, control[:, layer], linewidth=1.1, linestyle="--", **line)
-    if failure is not None:
-        ax.axvline(failure, color=PHASES["failing"], linewidth=1.1, linestyle=":")
-        where = dict(transform=ax.get_xaxis_transform(), va="bottom", fontsize=8, color=PHASES["failing"])
-        ax.text(failure, 1.01, f"non-finite at step {failure}", ha="right", **where)
-    ax.set(xlabel="step", ylabel="σ₁ of out_proj (a.u.)")
-    log_axis(ax)
-    whole_ticks(ax)
-    fig.colorbar(shade, ax=ax, label="block", pad=0.02, ticks=MaxNLocator(integer=True)).outline.set_visible(False)
-    dashed = "dashed: the normalized control, first and last block" if control is not None else ""
-    notes = (dashed, "dots: steps kept, lines between them: guesses")
-    return finish(fig, "The largest singular value, block by block", caption or ONE_RUN, *notes)

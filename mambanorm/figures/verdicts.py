@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
 
 import numpy as np
 import pandas as pd
@@ -36,30 +37,32 @@ STATES = {
 }
 """The state of a comparison → its colour, and where its interval lies."""
 
-ENDS = "its ends are bounds with levels of their own, where it holds and where it fails"
+ENDS = "95 %, wider where a claim asks several comparisons"
 
 
 @styled
 def fig_verdicts(verdicts: Sequence) -> Figure:
-    """The comparison that decides each verdict, with its interval; accuracy claims share an axis, every other claim has
-    its own. A claim may have a row for each task; one that was not run has an empty row. ValueError for no verdict."""
+    """Each claim in words, its verdict, and the comparison that decides it, with its interval; accuracy claims share an
+    axis, which ends where most rows do (`_clip`), every other claim has its own. A claim may have a row for each task;
+    one that was not run has an empty row. ValueError for no verdict."""
     if not verdicts:
         raise ValueError("there is no verdict to draw: make them with mambanorm.judge")
+    verdicts = sorted(verdicts, key=lambda verdict: list(WORDS).index(verdict.verdict))
     shared = [v for v in verdicts if v.unit == "pp"]
     others = dict.fromkeys(v.claim.id for v in verdicts if v.unit != "pp")
     panels = ([shared] if shared else []) + [[v for v in verdicts if v.claim.id == name] for name in others]
-    heights = [0.75 + 0.4 * len(panel) for panel in panels]
+    heights = [0.75 + 0.62 * len(panel) for panel in panels]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.9, height_ratios=heights)
-    for ax, panel in zip(axes[:, 0], panels, strict=True):
-        _verdict_panel(ax, panel)
+    clipped = [_verdict_panel(ax, panel) for ax, panel in zip(axes[:, 0], panels, strict=True)]
     told = [v for v in verdicts if v.n_seeds]
     seeds = seeds_text([v.n_seeds for v in told]) if told else "no runs"
     where = [", ".join(dict.fromkeys(str(getattr(v, name)) for v in verdicts)) for name in ("protocol", "scale")]
-    dots = f"dot and line: the comparison that decides, with the interval that the verdict rests on; {ENDS}"
+    dots = f"large dot and line: the effect that decides and its interval, {ENDS}; small dots: seeds"
     keys = _keys("the claim's threshold", [v for v in verdicts if np.isfinite(v.paper)])
     basis = f"protocol {where[0]}", f"{where[1]} scale", seeds
+    arrow = "arrow: it goes on, as its numbers say" if any(clipped) else ""
     words = _legend(WORDS, [v.verdict for v in verdicts])
-    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, *words)
+    return finish(fig, "Every claim, every verdict", *basis, dots, *keys, arrow, *words)
 
 
 def _legend(looks: Mapping[str, tuple[str, str]], shown: Iterable[str]) -> list[str]:
@@ -73,15 +76,45 @@ def _keys(threshold: str, with_paper: Sequence) -> tuple[str, str]:
     return f"grey tick: {threshold}", f"hollow diamond: the paper's own number, on {places}" if places else ""
 
 
-def _verdict_panel(ax: Axes, verdicts: Sequence) -> None:
+def _verdict_panel(ax: Axes, verdicts: Sequence) -> bool:
     for y, verdict in enumerate(verdicts):
         colour = WORDS[verdict.verdict][0]
         if verdict.n_seeds:
             seeds = verdict.per_seed if verdict.unit not in NOT_BY_SEED else ()
             _row(ax, y, verdict.effect, *verdict.ci, verdict.threshold, verdict.paper, colour, seeds)
-        note = ", ".join(filter(None, (verdict.said[len(verdict.verdict) + 2 :], _headline(verdict.reason))))
-        _said(ax, y, verdict.verdict, note, colour)
+        _said(ax, y, verdict.verdict, _note(verdict), colour)
     _name_rows(ax, [_label(v) for v in verdicts], verdicts[0].unit)
+    return _clip(ax, verdicts)
+
+
+def _note(verdict) -> str:
+    """What stands below the word: the effect, the paper's own, what is compared, and what is lacking."""
+    if not verdict.n_seeds:
+        return _headline(verdict.reason)
+    paper = f"; paper {verdict.paper:+.1f}".replace("-", "−") if np.isfinite(verdict.paper) else ""
+    task = f", {verdict.tasks[0]}" if len(verdict.tasks) == 1 else ""
+    lacks = filter(None, (verdict.said[len(verdict.verdict) + 2 :], _headline(verdict.reason)))
+    return "\n".join([f"{verdict.amount}{paper}", f"{verdict.decided_by}{task}", *lacks])
+
+
+CLIP = 2.5
+"""The axis ends at so many times the median reach of its rows, where one of them reaches much further."""
+
+
+def _clip(ax: Axes, verdicts: Sequence) -> bool:
+    """Ends the axis where most rows end, with an arrow in each that goes on; whether one does."""
+    ends = np.array([(v.effect, *v.ci, v.paper) for v in verdicts if v.n_seeds]).reshape(-1, 4)
+    reach = np.nanmax(np.abs(ends), axis=1, initial=0.0)
+    limit = CLIP * float(np.median(reach)) if len(reach) > 2 else np.inf
+    if not (reach > 1.5 * limit).any():
+        return False
+    seeds = [seed for v in verdicts for seed in v.per_seed]
+    ax.set_xlim(max(-limit, np.nanmin(ends), min(seeds, default=0)) - 0.15 * limit, 1.03 * limit)
+    for y, verdict in enumerate(verdicts):
+        for sign, marker in ((1, ">"), (-1, "<")):
+            if max(sign * end for end in (verdict.effect, *verdict.ci)) > limit:
+                ax.plot(sign * limit, y, marker, markersize=7, color=WORDS[verdict.verdict][0], zorder=5)
+    return True
 
 
 def _name_rows(ax: Axes, names: Sequence[str], unit: str) -> None:
@@ -97,10 +130,10 @@ NOT_BY_SEED = ("% of runs", "pp²")
 
 def _said(ax: Axes, y: float, word: str, note: str, colour: str) -> None:
     """The word at the right of a row, and below it in small what to know of it."""
-    place = dict(transform=ax.get_yaxis_transform(), va="center")
-    ax.text(1.01, y - 0.2 * bool(note), word, color=colour, weight="bold", **place)
+    place = dict(transform=ax.get_yaxis_transform())
+    ax.text(1.01, y - 0.06 * bool(note), word, color=colour, weight="bold", va="bottom" if note else "center", **place)
     if note:
-        ax.text(1.01, y + 0.27, note, color=GREY, fontsize=7, **place)
+        ax.text(1.01, y + 0.02, note, color=GREY, fontsize=7, va="top", linespacing=1.05, **place)
 
 
 def _headline(why: str) -> str:
@@ -109,8 +142,7 @@ def _headline(why: str) -> str:
 
 
 def _label(verdict) -> str:
-    where = f"  ({verdict.tasks[0]})" if len(verdict.tasks) == 1 and verdict.n_seeds else ""
-    return f"{verdict.claim.id}  {verdict.decided_by or verdict.claim.direction}{where}"
+    return fill(f"{verdict.claim.id}  {verdict.claim.words}", 52)
 
 
 def _row(ax: Axes, y: float, effect, low, high, threshold, paper, colour: str, seeds: Sequence[float] = ()) -> None:
@@ -148,7 +180,7 @@ def fig_claim(verdict) -> Figure:
             _row(ax, y, row.effect, row.low, row.high, row.threshold, row.paper, colour, seeds)
             _said(ax, y, row.state, note_of(row), colour)
         _name_rows(ax, [row_name(row, several) for row in panel.itertuples()], unit)
-    basis = verdict.fidelity, seeds_text(rows.n), f"line: interval; {ENDS}"
+    basis = verdict.fidelity, seeds_text(rows.n), f"line: interval, {ENDS}"
     keys = _keys("threshold", [verdict] if np.isfinite(rows.paper).any() else [])
     return finish(fig, f"{verdict.claim.id}: {verdict.verdict}", *basis, *keys, *_legend(STATES, rows.state))
 

@@ -29,24 +29,25 @@ from mambanorm.norms.normvary import NormVary
 
 @styled
 def fig_part_norms(arrays_by_arm: dict[str, dict[str, np.ndarray]], caption: str = "") -> Figure:
-    """Appendix B: L2 norm of in_proj, conv1d, SSM and out_proj by depth; a line an arm, faint: the first snapshot.
+    """Appendix B: by how much the L2 norm of in_proj, conv1d, SSM and out_proj has grown since the first snapshot, by
+    depth; a line an arm.
 
     Input: arm → arrays with `step` (T,) and `part_norms` (T, layers, 4).
     """
     if not arrays_by_arm:
         raise ValueError("there are no weights to draw: give at least one arm → arrays (StoredRun.diagnostics)")
-    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2)
+    fig, axes = new_figure(1, len(BLOCK_PARTS), height=3.2, sharey=True)
     for part, (ax, name) in enumerate(zip(axes[0], BLOCK_PARTS, strict=True)):
         for label, style in _colours_apart(arm_styles(list(arrays_by_arm))).items():
-            norms = arrays_by_arm[label]["part_norms"][:, :, part]
-            blocks = np.arange(1, norms.shape[1] + 1)
-            ax.plot(blocks, norms[0], alpha=0.35, linewidth=1.2, **style)
-            ax.plot(blocks, norms[-1], linewidth=1.5, label=short(label), **style)
-        ax.set(title=name, xlabel="block", ylabel="L2 norm (a.u.)")
+            first, last = arrays_by_arm[label]["part_norms"][[0, -1], :, part]
+            ax.plot(np.arange(1, len(first) + 1), last / first, linewidth=1.5, label=short(label), **style)
+        ax.axhline(1, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
+        ax.set(title=name, xlabel="block")
         whole_ticks(ax)
+    axes[0, 0].set_ylabel("L2 norm, last ÷ first")
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center")
-    steps = next(iter(arrays_by_arm.values()))["step"]
-    return finish(fig, "Weights by depth", caption or ONE_RUN, f"faint: step {steps[0]}, full colour: last snapshot")
+    since = f"last snapshot over step {next(iter(arrays_by_arm.values()))['step'][0]}"
+    return finish(fig, "How the weights have grown, by depth", caption or ONE_RUN, f"{since}, dotted: unchanged")
 
 
 def _colours_apart(styles: dict[str, dict]) -> dict[str, dict]:

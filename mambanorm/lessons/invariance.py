@@ -86,7 +86,7 @@ def invariances(names: Sequence[str] | None = None, seed: int = 0) -> pd.DataFra
     """Norms of the registry (or those named) × CHANGES, in training mode, and what the other rows do in eval mode: the
     relative change of the output, 0 where the norm does not feel it. All norms see the same made-up batch (6 rows, 32
     positions, 16 channels). ValueError for an unknown norm."""
-    names, x = list(NORMS) if names is None else [norm_name(name) for name in names], sample(seed=seed)
+    names, x = _named(names), sample(seed=seed)
     rows = {}
     for name in names:
         rows[name] = {change: felt(prepared_norm(name, x), change, x) for change in CHANGES}
@@ -94,12 +94,17 @@ def invariances(names: Sequence[str] | None = None, seed: int = 0) -> pd.DataFra
     return pd.DataFrame(rows).T.rename_axis("norm")
 
 
+def _named(names: Sequence[str] | None) -> list[str]:
+    """All norms but Constant, which sees no input, or those that are named."""
+    return [name for name in NORMS if name != "Constant"] if names is None else [norm_name(name) for name in names]
+
+
 def trials(names: Sequence[str] | None = None) -> pd.DataFrame:
     """Three questions to each norm, answered by running it in training mode: is a row's output the same in a batch of
     one ("alone")? Does a sequence of one position keep anything of its input ("one position")? Do the early outputs
     stay when later positions change ("no future")? Norms × these, True or False.
     """
-    names, x = list(NORMS) if names is None else [norm_name(name) for name in names], sample()
+    names, x = _named(names), sample()
     rows = {}
     for name in names:
         with torch.no_grad():

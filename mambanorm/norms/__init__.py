@@ -6,7 +6,7 @@
     base.py             checks, γ, β and ε; TokenNorm and SequenceNorm
     classic.py          None, BN, IN, GN, LN, RMSN, and the other scopes LN-DL, RMSN-DL, GN-token
     normvary.py         NormVary (Appendix D)
-    more.py             beyond the paper: Lp, Scale, NormVary-token, SwitchNorm
+    more.py             beyond the paper: Lp, Scale, Constant, NormVary-token, SwitchNorm
     selector.py         DyT, Derf and the NormSelector between DyT and LN (source S2)
     outside.py          not in the registry: adaLN and adaLN-zero, weight standardization
 

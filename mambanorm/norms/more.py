@@ -1,5 +1,6 @@
-"""Norms beyond the paper's: Lp, of which RMSN is the case p = 2; Scale, a gain and nothing else; NormVary-token, what a
-single token has of NormVary's members, for language models (ours); SwitchNorm (Luo et al. 2019), NormVary's forerunner.
+"""Norms beyond the paper's: Lp, of which RMSN is the case p = 2; Scale, a gain and nothing else, and Constant, a shift
+and nothing else; NormVary-token, what a single token has of NormVary's members, for language models (ours); SwitchNorm
+(Luo et al. 2019), NormVary's forerunner.
 """
 
 from __future__ import annotations
@@ -100,6 +101,28 @@ class Scale(Norm):
 
     def extra_repr(self) -> str:
         return f"{self.d}, affine={self.weight is not None or self.alpha is not None}, scalar={self.alpha is not None}"
+
+
+@register_norm(
+    "Constant",
+    equation=r"y = \beta_c",
+    source="ours, against Gu & Dao 2023: what they call selection is gone",
+    axes=(),
+    causal=True,
+    learnable="β",
+    use="the control at Δ, B and C: what does it matter that they depend on the input?",
+)
+class Constant(Norm):
+    """A learned vector in the input's place, x (B, L, D) → (B, L, D): at the sites B, C and delta the scan is no longer
+    selective. β starts at 1/√D, so that constant B and C have the product 1; with `affine=False` it stays there."""
+
+    def __init__(self, d: int, *, affine: bool = True):
+        check_values(affine=affine)
+        super().__init__(d, eps=0.0, affine=False)
+        self.bias = nn.Parameter(torch.full((d,), d**-0.5), requires_grad=affine)
+
+    def normalize(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.bias + 0 * blank_padding(x, lengths)  # a gradient of zero, and not none
 
 
 @register_norm(

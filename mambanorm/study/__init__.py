@@ -1,7 +1,7 @@
 """The study: which runs the paper's questions need, and the tables that answer from them.
 
 experiments.py    the lists of runs: arms, depths, failures, and what each notebook needs
-paper.py          the numbers that the paper prints, and where it contradicts itself
+paper.py          the numbers that the paper prints
 bibliography.py   every source that the kit names, from references.bib
 tables.py         a run frame → means, paired differences, ours beside the paper's
 intervals.py      intervals and tests for a handful of seeds, and why new seeds are judged alone

@@ -84,9 +84,6 @@ def leaves_grid_out(task: str, scale: str) -> bool:
 DEPTHS = {"smoke": (1, 2, 4, 5)} | dict.fromkeys(("quick", "evening", "lab", "paper"), (4, 8, 16, 24))
 """Figure 9 shows four layers, too few to call growth exponential (I5)."""
 
-FEW_ROWS = {"smoke": 16, "quick": 256, "evening": 0, "lab": 256, "paper": 256}
-"""`train_rows` of the runs that ask whether the claims of §4.6 (H9…H11) depend on the amount of data; 0 = not asked."""
-
 
 def inside_task(scale: str) -> str:
     """The task of the runs of §4.6: at evening the one on which no norm is told from the rest for good."""
@@ -140,37 +137,30 @@ def failure_lrs(scale: str, depth: int) -> tuple[float, ...]:
     return EDGE_LRS[depth] if scale == "evening" else FAILURE_LRS
 
 
-def failure_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+def failure_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Models without any norm and controls with RMSN on both sides, over depth × learning rate: how often do they end
-    non-finite? With `train_rows`, only the middle depth."""
-    depths = FAILURE_DEPTHS[scale]
-    depths = [depths[len(depths) // 2]] if train_rows else depths
-    cells = [dict(n_layers=n, lr=lr) | _few(train_rows) for n in depths for lr in failure_lrs(scale, n)]
+    non-finite?"""
+    cells = [dict(n_layers=n, lr=lr) for n in FAILURE_DEPTHS[scale] for lr in failure_lrs(scale, n)]
     pair = [Arm("None", "None"), Arm("RMSN", "RMSN")]
     return [config for cell in cells for config in _runs_to_failure(pair, scale, seeds, **cell)]
 
 
-def failing_runs(scale: str, seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+def failing_runs(scale: str, seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 10: the cell of `failure_runs` with the most blocks and the highest learning rate, where a model without
     norms fails within seconds; and normalized controls with the same settings."""
-    return _failing_cell("RMSN", scale, seeds, train_rows)
+    return _failing_cell("RMSN", scale, seeds)
 
 
-def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1, train_rows: int = 0) -> list[RunConfig]:
+def growth_runs(scale: str, norm: str = "BN", seeds: int | Iterable[int] = 1) -> list[RunConfig]:
     """Figure 9's four arms with one norm at the settings of `failing_runs`, where there is growth to see."""
-    return _failing_cell(norm, scale, seeds, train_rows)
+    return _failing_cell(norm, scale, seeds)
 
 
-def _failing_cell(norm: str, scale: str, seeds: int | Iterable[int], train_rows: int) -> list[RunConfig]:
+def _failing_cell(norm: str, scale: str, seeds: int | Iterable[int]) -> list[RunConfig]:
     """No norm, and one norm before, after and on both sides, with the most blocks and the highest learning rate."""
     depth = FAILURE_DEPTHS[scale][-1]
-    cell = dict(n_layers=depth, lr=failure_lrs(scale, depth)[-1]) | _few(train_rows)
+    cell = dict(n_layers=depth, lr=failure_lrs(scale, depth)[-1])
     return _runs_to_failure(four_arms(norm), scale, seeds, **cell)
-
-
-def _few(train_rows: int) -> dict[str, int]:
-    """0: as many as the scale has."""
-    return dict(train_rows=train_rows) if train_rows else {}
 
 
 def deep_runs(

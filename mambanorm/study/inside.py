@@ -4,7 +4,7 @@ sizes_inside                what a block does with an input that grows (notebook
 INPUTS, parse_numbers, scan_by_hand     a scan small enough to follow
 both_modes, modes_table     trained models scored in train and eval mode (notebook 04)
 turned_up                   a model with larger weights; the rest of this list is notebook 07's
-residual_growth, as_shown   what the residual stream does over the blocks, as numbers and as a table to read
+residual_growth             what the residual stream does over the blocks
 norms_of_stored             Figure 9's data of stored runs
 scores, called              whether each model beats chance, and what they are called
 came_of                     how runs ended
@@ -186,19 +186,6 @@ def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(arm=table.arm.map(label)).reset_index(drop=True)
 
 
-def first_to_last(table: pd.DataFrame, token: str) -> list[str]:
-    """`0.72 → 1.03`: log₁₀ of the norm of the median or the largest token, in the first and in the last block."""
-    return [f"{a:.2f} → {b:.2f}" for a, b in zip(table[f"{token}_first"], table[f"{token}_last"], strict=True)]
-
-
-def as_shown(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `residual_growth` in train mode, rounded, the norms as text from the first to the last block."""
-    table = table[table["mode"] == "train"].reset_index(drop=True)
-    ends = {token: first_to_last(table, token) for token in ("median", "largest")}
-    named = table[["task", "phase", "n_layers", "arm", "law", "decades_per_8"]].round(3)
-    return named.assign(r2=table.r2.round(3).astype(object).fillna("–"), **ends, nonfinite=table.nonfinite.round(3))
-
-
 def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
     """`norms_by_depth` of stored runs of one task and seed, with a column task."""
     config = runs[0].config
@@ -299,14 +286,3 @@ def caption(config: RunConfig, phases: Mapping[str, int]) -> str:
     """What stands under Figure 10: scale, task, arm, settings and the steps of its phases."""
     when = ", ".join(f"{phase}: step {step}" for phase, step in phases.items())
     return f"{config.scale} scale · {config.task} · {label(config.arm)}, {settings(config)} · {when}"
-
-
-def evenness(weights: Mapping[str, Mapping]) -> pd.DataFrame:
-    """The largest block's weight norm over the smallest's, part by part, first and last kept step of each arm: 1 = all
-    blocks alike. `weights`: arm → what its run kept (`part_norms`, (steps, layers, parts))."""
-    found = {
-        (label(arm), when): arrays["part_norms"][t].max(0) / arrays["part_norms"][t].min(0)
-        for arm, arrays in weights.items()
-        for t, when in ((0, "first"), (-1, "last"))
-    }
-    return pd.DataFrame(found, index=list(diagnostics.BLOCK_PARTS)).T

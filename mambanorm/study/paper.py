@@ -1,5 +1,5 @@
 """Every accuracy that the paper prints, as data: Table 1, Table 2, and the numbers of Figures 5 and 7 (§4.2, §4.4);
-Table 3 as printed; and the places where the paper contradicts itself, each with its code.
+Table 3 as printed. Codes such as I1 are those of docs/paper.md, the places where the paper contradicts itself.
 
 Accuracies are fractions here, per cent in the paper. Arms are in this kit's notation, whatever the paper's label: the
 first "LN" row of each block of Table 1 is IN (I1), and `printed` keeps what the page says.
@@ -68,77 +68,6 @@ TABLE_3 = {
     "LN": ("m × D·L", "standardizing", "γ, β ∈ ℝᴰ"),
     "RMSN": ("m × D·L", "scaling", "γ ∈ ℝᴰ"),
 }
-
-
-INCONSISTENCIES = {
-    "I1": (
-        "Table 1 prints LN twice in each block and IN never",
-        "by the order of the rows the first is IN; the printed label stands beside it",
-    ),
-    "I2": (
-        "NormVary's Eq. 8 and 11 leave out the variance of the means",
-        '`statistics="total"` has it, `"literal"` computes what is printed',
-    ),
-    "I3": (
-        "norms over the positions see the future, which a language model must not",
-        "every norm says whether it is causal; `LanguageModel` refuses the others",
-    ),
-    "I4a": (
-        "§3.2 announces five methods and lists four: IN is missing",
-        "all five are run",
-    ),
-    "I4b": (
-        "§2.1 swaps M and N: it calls N the input's size, but gives x the size M and the state h the size N",
-        "N is the state's size (`d_state`), as in the rest of the literature",
-    ),
-    "I4c": (
-        "C.1 and C.2 are one text printed twice, so that the recipe for Breakfast is missing",
-        "the recipe for Breakfast is our choice, and marked as such",
-    ),
-    "I4d": (
-        "Appendix C refers to “Table 5”, for ImageNet-1k trained for 100 epochs; there is no Table 5 (nor 4)",
-        "there are no numbers to set beside ours",
-    ),
-    "I4e": (
-        "§4.5 announces sequences and images, but no row of Table 2 is named vision",
-        "its four rows are read as sequences",
-    ),
-    "I4f": (
-        "Bi-Mamba is cited as IN after the SSM (§2.3) and as LN on both sides (§3.2)",
-        "both are kept, as two presets",
-    ),
-    "I5": (
-        "Figure 9 shows less than is concluded from it: outputs, where Appendix B speaks of weights; and four layers, "
-        "where the text calls the growth exponential",
-        "outputs and weights are both measured, at 4 to 24 layers",
-    ),
-    "I6": (
-        "§4.6: without norms the SSM “consistently produces infinite values”, but §4.2 has 7.0 and 10.7 % for such "
-        "models; VMamba keeps norms outside its blocks",
-        "each run says whether and where it diverged; norms outside the blocks are off unless asked for",
-    ),
-    "I7": (
-        "Table 2 changes both norms at once",
-        "the arms in between are trained as well",
-    ),
-    "I10": (
-        "a norm after the SSM is said to keep the outputs in scale; but the gate sees the raw input, and an untrained "
-        "BN in eval mode is no norm",
-        "shown in notebooks 04 and 07",
-    ),
-    "I14": (
-        "Table 3 and Eq. 11–12 take LN and RMSN over all positions, Mamba's code takes them per token",
-        "both are norms here: `LN` and `LN-DL`, `RMSN` and `RMSN-DL`",
-    ),
-}
-"""Code → where the paper is at odds with itself, and what is done here: the one list of such codes (those left out
-belong to other texts). Notebook 00 prints it."""
-
-
-def inconsistency_table() -> pd.DataFrame:
-    """INCONSISTENCIES as a table: its index is the code, its columns what is at odds and what is done here."""
-    columns = ["what is at odds", "what is done here"]
-    return pd.DataFrame.from_dict(INCONSISTENCIES, orient="index", columns=columns).rename_axis("code")
 
 
 def paper_values(kind: str | None = None) -> pd.DataFrame:

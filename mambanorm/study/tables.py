@@ -2,6 +2,7 @@
 
 - `summarize` describes each arm, `paired` compares two on their shared seeds, `choose` selects on validation.
 - `pairs_only` and `told_apart` keep apart what N1, N2 or the arm alone do not tell.
+- `how_trained` says depth, width, steps and learning rate of the arms.
 - `beside_paper` sets our runs next to the paper's numbers; `describe_frame` is the line under every figure.
 
 Accuracies are fractions; differences are percentage points (pp). Intervals are 95 % t-intervals over seeds. A diverged
@@ -148,10 +149,10 @@ def points(difference: float, low: float = float("nan"), high: float = float("na
 
 
 def interval_says(low: float, high: float) -> str:
-    """What a 95 % interval says of its difference: above zero, below zero, or not told from zero."""
+    """What a 95 % interval says of its difference: clearly above zero, clearly below zero, or we cannot tell."""
     if not np.isfinite(low):
         return "one seed cannot tell"
-    return "above zero" if low > 0 else "below zero" if high < 0 else "not told from zero"
+    return "clearly above zero" if low > 0 else "clearly below zero" if high < 0 else "we cannot tell"
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
@@ -163,6 +164,14 @@ def markdown_table(frame: pd.DataFrame) -> str:
         *([index, *row] for index, row in zip(frame.index, frame.to_numpy(), strict=True)),
     ]
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+def how_trained(runs: pd.DataFrame) -> str:
+    """Depth, width, steps and learning rate of runs, with the arms that have them, as a Markdown table."""
+    columns = {"n_layers": "blocks", "d_model": "width", "steps": "steps", "lr": "learning rate"}
+    runs = runs.assign(arm=runs.arm.map(lambda arm: Arm.parse(arm).label)).rename(columns=columns)
+    found = runs.groupby(["task", *columns.values()], sort=False).arm.agg(lambda arms: ", ".join(dict.fromkeys(arms)))
+    return markdown_table(found.to_frame("arms").reset_index().set_index("task"))
 
 
 def by_seed(runs: pd.DataFrame, task: str, arm: str, value: str = "test_accuracy") -> pd.Series:

@@ -81,27 +81,23 @@ class Split:
             raise BadData(f"inputs are {self.inputs.dtype}: allowed are float32 and whole numbers")
         if len(shape) not in (2, 3, 4):
             raise BadData(f"inputs have shape {shape}: allowed are (n, L), (n, L, F) and (n, H, W, C)")
-        if self.lengths is not None and (len(shape) == 4 or self.per_position):
-            kind = f"images {shape}: images" if len(shape) == 4 else "rows with a label at each position: such rows"
-            raise BadData(f"lengths are given for {kind} have none, give None")
         if self.is_regression:
             self._check_targets()
         elif not self.per_position:
             self._check_whole("labels")
-        else:
-            object.__setattr__(self, "labels", self.labels.long())
+        object.__setattr__(self, "labels", self.labels if self.is_regression else self.labels.long())
         if self.lengths is not None:
+            if len(shape) == 4 or self.per_position:
+                raise BadData(f"lengths are given for inputs {shape}, whose rows have no padding: give None")
             self._check_whole("lengths")
-            if len(self) and not 1 <= self.lengths.min() <= self.lengths.max() <= shape[1]:
-                low, high = int(self.lengths.min()), int(self.lengths.max())
-                raise BadData(f"lengths run from {low} to {high}: allowed are 1 to {shape[1]}")
+            if len(self):
+                check_range("lengths", self.lengths, 1, shape[1])
 
     def _check_whole(self, name: str) -> None:
         tensor, n = getattr(self, name), self.inputs.shape[0]
-        if tensor.shape != (n,):
-            raise BadData(f"{name} have shape {tuple(tensor.shape)}: {n} rows of inputs need ({n},)")
-        if tensor.dtype not in WHOLE:
-            raise BadData(f"{name} are {tensor.dtype}: whole numbers are needed, int64")
+        if tensor.shape != (n,) or tensor.dtype not in WHOLE:
+            given = f"{name} are {tensor.dtype} of shape {tuple(tensor.shape)}"
+            raise BadData(f"{given}: {n} rows of inputs need whole numbers ({n},)")
         object.__setattr__(self, name, tensor.long())
 
     def _check_targets(self) -> None:
@@ -212,32 +208,28 @@ class TaskData:
 
     def _check_inputs(self, name: str, inputs: Tensor | Lazy, way: str, size: int) -> None:
         dims = dict(vocab_size=2, in_features=3, in_channels=4)[way]
-        if inputs.dim() != dims or (dims > 2 and inputs.shape[-1] != size):
-            raise BadData(f"inputs of the {name} split have shape {tuple(inputs.shape)}, which is not {way}={size}")
-        if dims < 4 and inputs.is_floating_point() == (dims == 2):
-            raise BadData(f"inputs of the {name} split are {inputs.dtype}, which is not {way}={size}")
-        if isinstance(inputs, Lazy):
-            return  # bytes and pictures, read when they are needed: always finite
+        whole = inputs.is_floating_point() == (dims > 2) or dims == 4
+        if inputs.dim() != dims or (dims > 2 and inputs.shape[-1] != size) or not whole:
+            given = f"{inputs.dtype} of shape {tuple(inputs.shape)}"
+            raise BadData(f"inputs of the {name} split are {given}, which is not {way}={size}")
         if dims == 2:
-            _check_range(f"token ids of the {name} split", inputs, size)
-        elif inputs.is_floating_point() and not (inputs.sum().isfinite() or inputs.isfinite().all()):  # the sum is fast
+            check_range(f"token ids of the {name} split", inputs, 0, size - 1)
+        elif isinstance(inputs, Tensor) and not (inputs.sum().isfinite() or inputs.isfinite().all()):  # the sum is fast
             row = int((~inputs.flatten(1).isfinite()).any(1).nonzero()[0])
             raise BadData(f"inputs of the {name} split hold NaN or infinite values, first in row {row}: mend the data")
 
     def _check_labels(self, name: str, split: Split) -> None:
+        if split.is_regression != bool(self.targets) or (self.targets and split.labels.shape[1] != len(self.targets)):
+            found = f"labels of the {name} split are {split.labels.dtype} of shape {tuple(split.labels.shape)}"
+            names = "targets=('load in kWh/m²', …) names real-valued ones, and only these"
+            raise BadData(f"{found}, and {len(self.targets)} targets are named: {names}")
         if self.targets:
-            if not split.is_regression or split.labels.shape[1] != len(self.targets):
-                found = f"labels of the {name} split are {split.labels.dtype} of shape {tuple(split.labels.shape)}"
-                raise BadData(f"{found}: {len(self.targets)} real-valued targets are named")
             return
-        if split.is_regression:
-            raise BadData(f"labels of the {name} split are real values: name them, targets=('load in kWh/m²', …)")
-        _check_range(f"labels of the {name} split", split.told, self.n_classes)
-        if split.per_position != self.per_position:
-            raise BadData(f"labels of the {name} split and of train are not of one kind: one a row, or one a position")
-        if self.per_position and self.n_classes != self.vocab_size:
+        check_range(f"labels of the {name} split", split.told, 0, self.n_classes - 1)
+        if split.per_position != self.per_position or (self.per_position and self.n_classes != self.vocab_size):
             sizes = f"n_classes={self.n_classes} and vocab_size={self.vocab_size}"
-            raise BadData(f"{sizes}: where each position has a label, it is the next token, so both are one number")
+            raise BadData(f"labels of the {name} split, {sizes}: one label at each position is the next token, in all "
+                          "splits, and both are one number")  # fmt: skip
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -285,11 +277,11 @@ class TaskData:
         return float(-(counts / counts.sum()).log()[self.test.told].mean())
 
 
-def _check_range(what: str, values: Tensor, n: int) -> None:
-    """BadData unless all are in 0…n − 1."""
+def check_range(what: str, values: Tensor, least: int, most: int) -> None:
+    """BadData unless all are in least…most."""
     low, high = (int(value) for value in values.aminmax())
-    if low < 0 or high >= n:
-        raise BadData(f"{what} run from {low} to {high}: allowed are 0 to {n - 1}")
+    if low < least or high > most:
+        raise BadData(f"{what} run from {low} to {high}: allowed are {least} to {most}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Map
     read_list, open_array       a list of distinct entries, a line each; an .npy file, mapped
     Remote, fetch, verify       a file at an address with its checksum: resumed, checked, renamed last
     parquet_files, read_parquet, read_labels    a split's Parquet files, as they lie in a Hugging Face repository
-    cache_file, cached_table    a file whose name tells what it is made of; a table made once, anew where it is damaged
+    cache_file, cached          a file whose name tells what it is made of; arrays made once, anew where it is damaged
     Sizes, pick, check_whole    how many rows a scale takes, and which
 
 Glossary: digest = "sha256:<hex>" or "md5:<hex>", as the data set's own source states it.
@@ -17,15 +17,14 @@ import hashlib
 import http.client
 import json
 import os
-import re
-import time
 import tokenize
 import urllib.error
 import urllib.request
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,6 @@ from mambanorm.basics.settings import KIT, WORK, Later
 pa, pq = Later("pyarrow"), Later("pyarrow.parquet")
 
 CHUNK = 1 << 20  # bytes read at a time
-TRIES = 3  # of a download that breaks off; each goes on where the last one stopped
 TIMEOUT = 30  # seconds without a byte
 FIXED_SEED = 42  # of the split where the run's seed does not decide: s4's
 AGAIN = "bring this file again"
@@ -62,21 +60,13 @@ def stamps(files: Sequence[Path]) -> tuple[tuple[int, int], ...]:
     return tuple((stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files))
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, without a byte order mark; ValueError with its name where it is no text."""
-    try:
-        return path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text ({error}): {AGAIN}") from error
-
-
 def read_list(path: Path, parse: Callable[[str], str], what: str) -> list[str]:
     """The entries of a list, a line each, in its order; `parse` refuses a line by a ValueError.
 
     ValueError with file, row and text for a line that is refused or occurs twice, and for a file without lines.
     """
     rows: dict[str, int] = {}
-    for place, line in enumerate(read_lines(path), 1):
+    for place, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         where = f"{path}, row {place} {line[:80]!r}"
         try:
             entry = parse(line.strip())
@@ -114,24 +104,20 @@ def fetch(remote: Remote, folder: Path) -> Path:
     """The file in `folder`, downloaded if it is missing; it gets its name only once its checksum is right.
 
     What has arrived is kept as `<name>.part`: the next call asks for the rest. OSError where the address does not
-    answer or breaks off three times, ValueError where the content is not what it should be.
+    answer or breaks off, ValueError where the content is not what it should be.
     """
     path, part = folder / remote.name, folder / f"{remote.name}.part"
     if path.exists():
         verify(path, remote.digest)
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(1, TRIES + 1):
-        try:
-            _receive(remote.url, part)
-            break
-        except (OSError, http.client.HTTPException) as error:
-            if attempt == TRIES:
-                raise OSError(
-                    f"{remote.url} could not be downloaded ({error}): what has arrived is kept, so the same command "
-                    f"goes on from there; or put the file into {folder} yourself, as {remote.name}"
-                ) from error
-            time.sleep(attempt)
+    try:
+        _receive(remote.url, part)
+    except (OSError, http.client.HTTPException) as error:
+        raise OSError(
+            f"{remote.url} could not be downloaded ({error}): what has arrived is kept, so the same command "
+            f"goes on from there; or put the file into {folder} yourself, as {remote.name}"
+        ) from error
     try:
         verify(part, remote.digest)
     except ValueError as error:
@@ -167,19 +153,13 @@ def _receive(url: str, part: Path) -> None:
 def verify(path: Path, digest: str) -> None:
     """ValueError, with both checksums, where the file's content is not what the digest says."""
     kind, expected = digest.split(":")
-    ((size, changed),) = stamps([path])
-    if (found := _digest(path, kind, size, changed)) != expected:
-        raise ValueError(
-            f"{path} ({size:,} bytes) is truncated or altered: its {kind} should be {expected} and is {found}; "
-            "delete it and download it again"
-        )
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, kind: str, size: int, changed: int) -> str:
-    """Checksum of a file; `size` and `changed` are in the cache's key, to notice a changed file."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
+        found = hashlib.file_digest(file, kind).hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"{path} ({path.stat().st_size:,} bytes) is truncated or altered: its {kind} should be {expected} and is "
+            f"{found}; delete it and download it again"
+        )
 
 
 # ---------------------------------------------------------------------------------------------- Parquet
@@ -188,18 +168,12 @@ def _digest(path: Path, kind: str, size: int, changed: int) -> str:
 def parquet_files(folder: Path, split: str, digests: dict[str, str]) -> list[Path]:
     """The Parquet files of a split in `folder`, [] where there is none: `train.parquet`, or all of `train-…-of-…`.
 
-    ValueError where a file with a published name has another checksum (`digests`: name -> digest), or where one of the
-    numbered files is missing.
+    ValueError where a file with a published name has another checksum (`digests`: name -> digest).
     """
     files = sorted(folder.glob(f"{split}*.parquet"))
     for file in files:
-        if digests.get(file.name):
+        if file.name in digests:
             verify(file, digests[file.name])
-    forms = {re.sub(r"-\d{5}-of-", "-…-of-", file.name) for file in files}
-    if len(forms) > 1:
-        raise ValueError(f"{folder} holds {split} more than once, as {' and '.join(sorted(forms))}: leave one of them")
-    if files and (numbered := re.fullmatch(r".+-\d{5}-of-(\d{5})", files[0].stem)) and len(files) < int(numbered[1]):
-        raise ValueError(f"{folder} holds {len(files)} of the {int(numbered[1])} files of {split}: bring all")
     return files
 
 
@@ -228,30 +202,30 @@ def check_labels(labels: np.ndarray, n_classes: int, where: object) -> np.ndarra
     return labels.astype(np.int64)
 
 
-def cache_file(folder: Path, label: str, key: object, ending: str = "parquet") -> Path:
+# ---------------------------------------------------------------------------------------------- caches
+
+
+def cache_file(folder: Path, label: str, key: object, ending: str = "npz") -> Path:
     """A name that changes with everything its content depends on (`key`), so that a stale cache is never read."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return folder / f"{label}-{digest[:12]}.{ending}"
 
 
-def cached_table(path: Path, columns: Sequence[str], rows: int | None, make: Callable[[], pa.Table]) -> pa.Table:
-    """The table at `path`; made, and written there, where it is missing or damaged."""
+def cached(path: Path, make: Callable[[], tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """The arrays in the .npz file at `path`; made, and written there, where it is missing or damaged."""
     if path.exists():
         try:
-            table = pq.read_table(path, page_checksum_verification=True)
-            if table.column_names == list(columns) and rows in (None, len(table)):
-                return table
-            error: object = f"columns {table.column_names}, {len(table)} rows; needed are {columns}, {rows} rows"
-        except (OSError, pa.ArrowException) as problem:
-            error = problem
-        warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
-    table = make()
+            with np.load(path, allow_pickle=False) as file:
+                return [file[name] for name in file.files]
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            warnings.warn(f"{path} is damaged and is made anew ({error})", stacklevel=2)
+    arrays = make()
     try:
-        with replacing(path) as temporary:
-            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, *arrays)
     except OSError as error:  # a read-only disk must not stop a run that has its data in hand
         warnings.warn(f"{path} could not be written, so the next run makes the data again ({error})", stacklevel=2)
-    return table
+    return list(arrays)
 
 
 # ---------------------------------------------------------------------------------------------- rows of a scale

@@ -1,8 +1,8 @@
-"""Pictures: how they are read and kept, and the classic sets MNIST, Fashion-MNIST, SVHN, CIFAR-10 and CIFAR-100.
+"""Pictures: how they are read and kept, and the classic sets MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100.
 
 The sets are tasks pixel by pixel, CIFAR as pictures too. Sources: LeCun et al. (1998), MNIST; Xiao et al. (2017),
-Fashion-MNIST, arXiv:1708.07747; Netzer et al. (2011), SVHN; Krizhevsky (2009), CIFAR. CIFAR as a sequence follows
-state-spaces/s4: grey, (x − 122.6/255) / (61/255), row after row, a tenth of train for validation (seed 42).
+Fashion-MNIST, arXiv:1708.07747; Krizhevsky (2009), CIFAR. CIFAR as a sequence follows state-spaces/s4: grey,
+(x − 122.6/255) / (61/255), row after row, a tenth of train for validation (seed 42).
 
 Map
     open_picture, decode        encoded pictures -> pixels, each one checked
@@ -19,11 +19,8 @@ Glossary: n pictures of edge×edge pixels, H×W and C colours; L = positions = (
 from __future__ import annotations
 
 import gzip
-import http.client
 import io
-import json
 import math
-import urllib.request
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +36,6 @@ from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Lazy, Shape, Split, TaskData
 from mambanorm.tasks.files import (
     SCALE_SIZES,
-    TIMEOUT,
     Remote,
     check_labels,
     check_whole,
@@ -60,7 +56,6 @@ if TYPE_CHECKING:
 
 Image = Later("PIL.Image")
 
-HUB = "https://huggingface.co"
 S4_GREY = (1 / 61, -122.6 / 61)  # byte · scale + shift: s4's mean 122.6 and deviation 61 of CIFAR-10's grey values
 PLUS_MINUS = (2 / 255, -1.0)  # −1…1, as `digits`
 AVERAGED = {"smoke": 4, "quick": 2, "evening": 2, "lab": 1, "paper": 1}
@@ -160,7 +155,7 @@ class PictureSet:
 
 def _hub(repository: str, revision: str, config: str) -> str:
     """The folder of a configuration's Parquet files in a Hugging Face repository, at one commit."""
-    return f"{HUB}/datasets/{repository}/resolve/{revision}/{config}"
+    return f"https://huggingface.co/datasets/{repository}/resolve/{revision}/{config}"
 
 
 TRAIN, TEST = (f"{split}-00000-of-00001.parquet" for split in ("train", "test"))
@@ -193,15 +188,6 @@ SETS: dict[str, PictureSet] = {
         "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
         files=_idx("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
                    "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
-    ),
-    "svhn": PictureSet(
-        "SVHN: house numbers, 32×32",
-        "Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning",
-        edge=32,
-        rows=(73_257, 26_032),
-        n_classes=10,
-        address=_hub("ufldl-stanford/svhn", "f9e1717d73324ebbc1ece84267ccd80d0aca0690", "cropped_digits"),
-        files={TRAIN: "", TEST: ""},  # "" = the commit's own record says which: see `_stated_digest`
     ),
     "cifar10": PictureSet(
         "CIFAR-10: ten kinds of things, 32×32",
@@ -240,23 +226,7 @@ def prepare(name: str, scale: str) -> None:
         return
     folder, one = data_folder(name), SETS[name]
     for file, digest in one.files.items():
-        if digest or not (folder / file).exists():
-            url = f"{one.address}/{file}"
-            fetch(Remote(url, file, digest or _stated_digest(url)), folder)
-
-
-def _stated_digest(url: str) -> str:
-    """The checksum that a Hugging Face repository's own record states for a file at a commit."""
-    repository, _, path = url.removeprefix(f"{HUB}/datasets/").partition("/resolve/")
-    revision, _, path = path.partition("/")
-    listing = f"{HUB}/api/datasets/{repository}/tree/{revision}/{path.rpartition('/')[0]}"
-    try:
-        with urllib.request.urlopen(listing, timeout=TIMEOUT) as answer:
-            return "sha256:" + next(entry["lfs"]["oid"] for entry in json.load(answer) if entry["path"] == path)
-    except (OSError, http.client.HTTPException) as error:
-        raise OSError(f"{listing} does not answer ({error}): it states the checksum of {path}, try again") from error
-    except (ValueError, KeyError, TypeError, StopIteration) as error:  # a login page, say
-        raise ValueError(f"{listing} states no checksum of {path} ({error!r}): look there, or try again") from error
+        fetch(Remote(f"{one.address}/{file}", file, digest), folder)
 
 
 def _find(name: str, split: str) -> list[Path]:
@@ -268,8 +238,7 @@ def _find(name: str, split: str) -> list[Path]:
     if not all(file.exists() for file in pair):
         return []
     for file in pair:
-        if one.files[file.name]:
-            verify(file, one.files[file.name])
+        verify(file, one.files[file.name])
     return pair
 
 

@@ -120,15 +120,11 @@ def _read(split: str) -> tuple[list[str], np.ndarray]:
 def _texts(split: str, files: tuple[Path, ...], changed: tuple) -> tuple[list[str], np.ndarray]:
     """Texts and labels; ValueError with the row for a bad text or label. `changed` is there to notice changed files."""
     where = f"imdb's {split}"
-    table, texts = read_parquet(files, ("text", "label"), where), []
-    for row, value in enumerate(table["text"], 1):
-        try:
-            text = value.as_py()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}, row {row}: no text ({error}); bring its file again") from error
+    table = read_parquet(files, ("text", "label"), where)
+    texts = table["text"].to_pylist()
+    for row, text in enumerate(texts, 1):
         if not isinstance(text, str) or not text:
             raise ValueError(f"{where}, row {row}: {text!r} is no review: needed is text of at least one character")
-        texts.append(text)
     return texts, read_labels(table["label"], 2, where)
 
 

@@ -3,15 +3,13 @@
     ( ( ( ( [SM 8 ) 9 ) ( ( ( ( [MAX 2 ) 5 ) ( ( ( [MIN 3 ) 1 ) ] ) ) ] ) ) ] )  ->  SM(8, 9, MAX(2, 5, MIN(3, 1))) = 2
 
 Sources: Nangia & Bowman (2018), ListOps, arXiv:1804.06028. Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006:
-generator `lra_benchmarks/data/listops.py`; reader and vocabulary as in state-spaces/s4 `src/dataloaders/lra.py`.
+generator `lra_benchmarks/data/listops.py`; vocabulary as in state-spaces/s4 `src/dataloaders/lra.py`.
 Ours differs from LRA in two ways: it is seeded, and the smaller scales have settings of their own (`SETTINGS`).
 
 Map
-    evaluate, tokenise, decode  text -> value;  text -> s4's tokens;  ids -> text
     Settings, SETTINGS          what is drawn at each scale: the one table to change
-    draw                        n distinct expressions
-    read_tsv                    LRA's own files
-    folder, cache_path          where the rows are cached, as Parquet
+    draw, decode                n distinct expressions; ids -> text
+    cache_path                  where the rows are cached
     load_listops                the registered task: a pool of rows, cut into three splits
 
 Glossary: source = the text; token = an operator, a digit or the closing bracket, but no parenthesis; length = number of
@@ -21,7 +19,6 @@ tokens; ids = one byte a token, `<eos>` last.
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -31,13 +28,9 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from mambanorm.basics.errors import unknown
-from mambanorm.basics.settings import Later, has
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import cache_file, cached_table, check_whole, data_folder, read_lines, stamps
+from mambanorm.tasks.files import cache_file, cached, data_folder
 from mambanorm.tasks.registry import register_task
-
-pa = Later("pyarrow")
 
 # LRA's MED truncates the mean of the middle two; for digits that is a floor division.
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
@@ -103,47 +96,8 @@ SETTINGS: dict[str, Settings] = {
 TOKENS = {"smoke": 11, "quick": 19, "evening": 11, "lab": 299, "paper": 1_038}  # of an expression, on average
 
 
-# ---------------------------------------------------------------------------------------------- notation
-
-
-def evaluate(source: str) -> int:
-    """The value 0…9 of an expression, its tokens separated by white space; parentheses say nothing and are passed over.
-
-    ValueError for malformed text, saying which token (counted from 1, parentheses included) is wrong and why.
-    """
-    stack, value, place = [], None, 0  # a stack instead of recursion: text may be nested deeper than Python allows
-    for place, token in enumerate(source.split(), 1):
-        if token in ("(", ")"):
-            continue
-        if value is not None:
-            raise ValueError(f"token {place} {token!r}: the expression is complete before it, nothing may follow")
-        if token in OPERATORS:
-            stack.append((token, []))
-            continue
-        if token == "]":
-            name, args = stack.pop() if stack else ("no operator", [])
-            if not args:
-                raise ValueError(f"token {place} ']' closes {name}: needed is an operator with arguments")
-            value = OPERATORS[name](args)
-        elif token in DIGITS:
-            value = int(token)
-        else:
-            raise ValueError(f"token {place}: {unknown('token', token, (*OPERATORS, ']', *DIGITS, '(', ')'))}")
-        if stack:
-            stack[-1][1].append(value)
-            value = None
-    if value is None:
-        raise ValueError(f"text ends after token {place}, and {len(stack) or 'no'} operators wait for their ']'")
-    return value
-
-
-def tokenise(source: str) -> list[str]:
-    """The s4 reader's tokens: parentheses dropped, `]` written as `X`. Nothing is checked: see `evaluate`."""
-    return source.replace("]", "X").replace("(", "").replace(")", "").split()
-
-
 def decode(ids) -> str:
-    """The tokens of a row of ids as text, without `<pad>` and `<eos>`; `evaluate` reads it."""
+    """The tokens of a row of ids as text, without `<pad>` and `<eos>`."""
     return " ".join("]" if i == CLOSE else VOCABULARY[i] for i in map(int, ids) if i not in (0, EOS))
 
 
@@ -205,110 +159,32 @@ def _grow(number: Callable[[], float], settings: Settings, depth: int, ids: list
     return tuple(OPERATORS.values())[which](args)
 
 
-# ---------------------------------------------------------------------------------------------- LRA's files
-
-
-def read_tsv(path: Path) -> list[tuple[str, int]]:
-    """(source, label) of every row of one of LRA's files: tab separated, header `Source<TAB>Target`.
-
-    Nothing is dropped or repaired: ValueError with file, row (the header is row 1) and text for a row that has not two
-    columns, whose source is malformed, or whose target is not the source's value; also for a file without rows.
-    """
-    header, *lines = read_lines(path) or [""]
-    if header.split("\t") != ["Source", "Target"] or not lines:
-        raise ValueError(f"{path}: needed are the header 'Source<TAB>Target' and rows below it, it has {header[:80]!r}")
-    rows = []
-    for place, line in enumerate(lines, 2):
-        source, _, target = line.partition("\t")
-        try:
-            if str(value := evaluate(source)) != target:
-                raise ValueError(f"target {target!r}, but the source's value is {value}")
-        except ValueError as error:  # a row of LRA has up to 12,000 characters
-            raise ValueError(f"{path}, row {place} {line[:80]!r}: {error}") from error
-        rows.append((source, value))
-    return rows
-
-
-def _lra_files() -> list[Path]:
-    """LRA's three files where they are, [] where none is; ValueError where only some are."""
-    files = [folder() / f"basic_{split}.tsv" for split in ("train", "val", "test")]
-    missing = [str(file) for file in files if not file.exists()]
-    if missing and len(missing) < 3:
-        raise ValueError(f"LRA's ListOps is incomplete: {', '.join(missing)} missing; bring all three files or none")
-    return [] if missing else files
-
-
 # ---------------------------------------------------------------------------------------------- pool and cache
 
 
-def folder() -> Path:
-    """Where ListOps is cached: `data/listops` of the project, or of the folder in MAMBANORM_DATA_DIR."""
-    return data_folder("listops")
-
-
-def _cache_path(label: str, key: object) -> Path:
-    return cache_file(folder(), label, [GENERATOR, VOCABULARY, key])
-
-
 def cache_path(scale: str) -> Path:
-    """The Parquet file that holds a scale's generated pool: columns `ids` (binary) and `label`."""
-    return _cache_path(f"{scale}-seed{SETTINGS[scale].seed}", asdict(SETTINGS[scale]))
-
-
-Rows = list[tuple[bytes, int]]  # ids without `<eos>`, label
-
-
-def _cached(path: Path, n: int | None, make: Callable[[], Rows]) -> Rows:
-    """The rows of the file at `path`; made, and written there, where it is missing or damaged. On a GPU machine with
-    little beside torch nothing is kept."""
-    if not has("pyarrow"):
-        return make()
-
-    def table() -> pa.Table:
-        ids, labels = zip(*make(), strict=True)
-        return pa.table({"ids": pa.array(ids, pa.binary()), "label": pa.array(labels, pa.int8())})
-
-    found = cached_table(path, ("ids", "label"), n, table)
-    return list(zip(found["ids"].to_pylist(), found["label"].to_pylist(), strict=True))
+    """The file that holds a scale's pool: its ids, labels and lengths."""
+    settings = SETTINGS[scale]
+    key = [GENERATOR, VOCABULARY, asdict(settings)]
+    return cache_file(data_folder("listops"), f"{scale}-seed{settings.seed}", key)
 
 
 @lru_cache(maxsize=2)
-def _pool(scale: str, data_folder: Path) -> tuple[Split, tuple[int, int, int]]:
-    """Every row of a scale in one Split, and the sizes of train, val and test; shared by all seeds.
-
-    `data_folder` is only there to tell one MAMBANORM_DATA_DIR from another.
-    """
-    settings, files = SETTINGS[scale], _lra_files() if scale == "paper" else []
-    if not files:
-        n = sum(settings.sizes)
-        rows = _cached(cache_path(scale), n, lambda: list(draw(n, settings, settings.seed)))
-        return _padded(rows, settings.l_max), settings.sizes
-    parts = []  # LRA's own rows; each file is checked once
-    for file in files:
-        path = _cache_path(file.stem, [str(file.resolve()), *stamps([file])[0]])
-        parts.append(_cached(path, None, lambda file=file: _ids_of(file)))
-    check_whole(files[0].parent, tuple(map(len, parts)), settings.sizes, "paper")
-    rows = [row for part in parts for row in part]
-    if repeated := len(rows) - len({ids for ids, _ in rows}):
-        said = f"{repeated} rows of LRA's files repeat another row, maybe of another split"
-        warnings.warn(f"{files[0].parent}: {said}", stacklevel=2)
-    return _padded(rows, settings.l_max), settings.sizes
+def _pool(scale: str, path: Path) -> Split:
+    """Every row of a scale, shared by all seeds. `path`: where they are cached."""
+    settings = SETTINGS[scale]
+    made = cached(path, lambda: _padded(list(draw(sum(settings.sizes), settings, settings.seed)), settings.l_max))
+    return Split(*map(torch.from_numpy, made))
 
 
-def _ids_of(file: Path) -> Rows:
-    """A TSV file's rows as (ids without `<eos>`, label), not truncated."""
-    return [(bytes(IDS[token] for token in tokenise(source)), label) for source, label in read_tsv(file)]
-
-
-def _padded(rows: Rows, l_max: int) -> Split:
-    """(n, L) ids with `<eos>`, 0 = padding; L is the longest row's length."""
+def _padded(rows: list[tuple[bytes, int]], l_max: int) -> tuple[np.ndarray, ...]:
+    """Ids (n, L) with `<eos>`, 0 = padding, where L is the longest row's length; labels and lengths (n,)."""
     ended = [ids[: l_max - 1] + bytes([EOS]) for ids, _ in rows]
     lengths = np.array([len(ids) for ids in ended], dtype=np.int64)
     inputs = np.zeros((len(rows), lengths.max()), dtype=np.uint8)
     for i, ids in enumerate(ended):
         inputs[i, : len(ids)] = np.frombuffer(ids, dtype=np.uint8)
-    labels = torch.tensor([label for _, label in rows], dtype=torch.int64)
-    return Split(torch.from_numpy(inputs), labels, torch.from_numpy(lengths))
+    return inputs, np.array([label for _, label in rows], dtype=np.int64), lengths
 
 
 # ---------------------------------------------------------------------------------------------- the task
@@ -331,9 +207,9 @@ def load_listops(scale: str, seed: int) -> TaskData:
     """Token ids (n, L), 18 tokens, 10 classes; no expression stands in two splits.
 
     At smoke and quick the seed decides which rows of one pool are train, val and test; at lab and paper it changes
-    nothing. At paper LRA's own files are used if all three are in `folder()`.
+    nothing.
     """
-    pool, sizes = _pool(scale, folder())
+    pool, sizes = _pool(scale, cache_path(scale)), SETTINGS[scale].sizes
     order = _shuffled(len(pool), seed) if SETTINGS[scale].reshuffle else None
     splits, start = [], 0
     for size in sizes:

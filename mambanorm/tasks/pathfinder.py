@@ -1,12 +1,11 @@
 """Pathfinder, pixel by pixel: do the two discs of a picture lie on the same dashed snake?
 
-Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006; reader,
-split and scaling as in state-spaces/s4 `src/dataloaders/lra.py`. How a picture is drawn: `mambanorm/tasks/snakes.py`.
+Sources: Linsley et al. (2018), arXiv:1805.08315; Tay et al. (2021), Long Range Arena (LRA), arXiv:2011.04006; split and
+scaling as in state-spaces/s4 `src/dataloaders/lra.py`. How a picture is drawn: `mambanorm/tasks/snakes.py`.
 
 Map
     Scale, SETTINGS     rows, length of the snakes and size at each scale: the one table to change
-    read_lra            LRA's own folders
-    cache_path          where the pictures are cached, as Parquet
+    cache_path          where the pictures are cached
     load_pathfinder     the registered tasks: pathfinder32, pathfinder64, pathfinder128
 
 Glossary: window = the picture's edge in pixels; L = positions = edge², row after row.
@@ -14,31 +13,21 @@ Glossary: window = the picture's edge in pixels; L = positions = edge², row aft
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
-from mambanorm.basics.settings import Later
 from mambanorm.tasks.base import Shape, Split, TaskData
-from mambanorm.tasks.files import Sizes, cache_file, cached_table, data_folder, open_array, pick, stamps
-from mambanorm.tasks.images import as_sequences, block_mean, open_picture
+from mambanorm.tasks.files import Sizes, cache_file, cached, data_folder, pick
+from mambanorm.tasks.images import as_sequences, block_mean
 from mambanorm.tasks.registry import register_task
 from mambanorm.tasks.snakes import DRAWINGS, Drawing, draw
 
-pa = Later("pyarrow")
-
 GENERATOR = 1  # part of the cache's name: raise it whenever the same settings would give other pictures
 POOL_SEED = 0
-LRA = "curv_contour_length_14"  # the one of LRA's three folders that s4 reads
-BLACKLIST = {"pathfinder32/curv_baseline/imgs/0/sample_172.png"}  # an empty file in LRA's release
-LEAST = 198_000  # pictures of LRA's 200,000 that must be there
-COLUMNS = 11  # of LRA's metadata: subpath, file name, n, label, …
-LABEL = 3
 
 
 @dataclass(frozen=True)
@@ -66,142 +55,35 @@ SETTINGS: dict[str, Scale] = {
     "evening": Scale(Sizes(8_000, 1_000, 2_000, reshuffle=True), contour_length=6),
     # LRA's snakes, a fifth of its rows.
     "lab": Scale(Sizes(32_000, 4_000, 4_000, reshuffle=False), contour_length=14),
-    # LRA exactly: 200,000 pictures, 80 % train, 10 % validation, 10 % test.
+    # LRA's numbers: 200,000 pictures, 80 % train, 10 % validation, 10 % test.
     "paper": Scale(Sizes(160_000, 20_000, 20_000, reshuffle=False), contour_length=14),
 }
 
 
-# ---------------------------------------------------------------------------------------------- LRA's folders
-
-
-def read_lra(root: Path, level: str = LRA) -> dict[Path, int]:
-    """Picture's path → label of every row of `<root>/<level>/metadata/<batch>.npy`, in the order of the batches.
-
-    The metadata are plain text, as LRA released them, or a numpy array of strings, as the generator writes them.
-    ValueError with file, row and text for a row that has not 11 columns or no label 0 or 1, and for a missing picture;
-    nothing is dropped but the one picture that is known to be empty.
-    """
-    batches = _batches(root, level)
-    if not batches:
-        raise ValueError(f"{root / level / 'metadata'} holds no <number>.npy: bring LRA's whole folder {level}")
-    labels: dict[Path, int] = {}
-    for batch in batches:
-        rows = _metadata_rows(batch)
-        if not rows:
-            raise ValueError(f"{batch} has no rows: bring this file and its pictures again")
-        for place, row in enumerate(rows, 1):
-            columns, where = row.split(), f"{batch}, row {place} {row[:80]!r}"
-            if len(columns) != COLUMNS or columns[LABEL] not in ("0", "1"):
-                raise ValueError(f"{where}: needed are {COLUMNS} columns, of which number {LABEL + 1} is 0 or 1")
-            picture = root / level / columns[0] / columns[1]
-            if str(Path(root.name, level, columns[0], columns[1])) in BLACKLIST:
-                continue
-            if not picture.is_file() or picture in labels:
-                raise ValueError(f"{where}: its picture {picture} is missing, or stands in an earlier row, too")
-            labels[picture] = int(columns[LABEL])
-    return labels
-
-
-def _batches(root: Path, level: str) -> list[Path]:
-    """The metadata files, by number; ValueError for one that is not named by a number."""
-    files = list((root / level / "metadata").glob("*.npy"))
-    if odd := [str(file) for file in files if not file.stem.isdigit()]:
-        raise ValueError(f"{odd[0]}: metadata files are named by their batch's number, such as 0.npy")
-    return sorted(files, key=lambda file: int(file.stem))
-
-
-def _metadata_rows(path: Path) -> list[str]:
-    """A metadata file's rows as text, whichever of the two forms it has."""
-    content = path.read_bytes()
-    try:
-        if content.startswith(b"\x93NUMPY"):
-            return [" ".join(row) for row in np.atleast_2d(open_array(path)).astype(str)]
-        return content.decode().splitlines()
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise ValueError(f"{path}: neither text nor a numpy array of strings ({error})") from error
-
-
-def _lra_table(root: Path, window: int) -> pa.Table:
-    """Every picture of LRA's folder, decoded."""
-    labels = read_lra(root)
-    pictures = np.zeros((len(labels), window, window), np.uint8)
-    for i, path in enumerate(tqdm(labels, desc=root.name, unit=" pictures", delay=2)):
-        pictures[i] = np.asarray(open_picture(path, path, "L", window))
-    return _as_table(pictures, np.array(list(labels.values())))
-
-
-# ---------------------------------------------------------------------------------------------- pool and cache
-
-
 def cache_path(window: int, scale: str) -> Path:
-    """The Parquet file that holds a scale's pictures: columns `image` (binary, H·W bytes) and `label`."""
-    key = [asdict(SETTINGS[scale].drawing(window)), sum(SETTINGS[scale].rows)]
-    return _cache_path(window, f"{scale}-seed{POOL_SEED}", key)
-
-
-def _cache_path(window: int, label: str, key: object) -> Path:
-    return cache_file(data_folder(f"pathfinder{window}"), label, [GENERATOR, POOL_SEED, key])
-
-
-def _as_table(pictures: np.ndarray, labels: np.ndarray) -> pa.Table:
-    """Pictures (n, H, W) uint8 and labels (n,) as a table."""
-    flat = [None, pa.py_buffer(np.ascontiguousarray(pictures))]
-    image = pa.FixedSizeBinaryArray.from_buffers(pa.binary(pictures[0].size), len(pictures), flat)
-    return pa.table({"image": image, "label": pa.array(labels, pa.int8())})
-
-
-def _as_arrays(table: pa.Table, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """`_as_table` undone."""
-    chunks = [
-        np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * window**2 :][: len(chunk) * window**2]
-        for chunk in table["image"].chunks
-    ]
-    return np.concatenate(chunks).reshape(-1, window, window), table["label"].to_numpy().astype(np.int64)
+    """The file that holds a scale's pictures (n, H, W) and labels (n,)."""
+    key = [GENERATOR, asdict(SETTINGS[scale].drawing(window)), sum(SETTINGS[scale].rows)]
+    return cache_file(data_folder(f"pathfinder{window}"), f"{scale}-seed{POOL_SEED}", key)
 
 
 @lru_cache(maxsize=2)
-def _pool(window: int, scale: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Every picture and label of a scale, shared by all seeds; `folder` only tells one MAMBANORM_DATA_DIR from another.
-
-    LRA's own pictures are taken at paper where its folder is there.
-    """
+def _pool(window: int, scale: str, path: Path) -> list[np.ndarray]:
+    """Every picture and label of a scale, shared by all seeds. `path`: where they are cached."""
     settings = SETTINGS[scale]
-    path, rows = cache_path(window, scale), sum(settings.rows)
-
-    def make() -> pa.Table:
-        return _as_table(*draw(rows, settings.drawing(window), POOL_SEED))
-
-    if scale == "paper" and (folder / LRA).exists():
-        files = _batches(folder, LRA)
-        key = [[str(file.resolve()), *stamp] for file, stamp in zip(files, stamps(files), strict=True)]
-        path, rows, make = _cache_path(window, LRA, key), None, partial(_lra_table, folder, window)
-    return _as_arrays(cached_table(path, ("image", "label"), rows, make), window)
-
-
-# ---------------------------------------------------------------------------------------------- the tasks
+    return cached(path, lambda: draw(sum(settings.rows), settings.drawing(window), POOL_SEED))
 
 
 def load_pathfinder(window: int, scale: str, seed: int) -> TaskData:
     """Grey values (n, window², 1) float32 in [0, 1], labels 1 = the discs lie on one snake.
 
     At smoke and quick the seed decides which pictures of one pool are train, val and test; at lab and paper it changes
-    nothing. At paper LRA's own pictures are used where `data/pathfinder<window>/curv_contour_length_14` is there.
+    nothing.
     """
-    settings, folder = SETTINGS[scale], data_folder(f"pathfinder{window}")
-    pictures, labels = _pool(window, scale, folder)
-    n, whole, counts = len(labels), sum(settings.rows), settings.rows
-    if scale == "paper":  # LRA's release may hold a few pictures less: split what is there by s4's fractions
-        if n < LEAST:
-            raise ValueError(
-                f"{folder / LRA} holds {n:,} pictures, LRA's release {whole:,}: bring all of its batches, or move the "
-                "folder away to have the pictures drawn"
-            )
-        if whole - n > 1:  # the one that is known to be empty
-            said = f"{whole - n:,} of the {whole:,} pictures of LRA's release are not there"
-            warnings.warn(f"pathfinder{window}: {said}", stacklevel=2)
-        counts = [int(0.8 * n), int(0.1 * n), n - int(0.8 * n) - int(0.1 * n)]
+    settings = SETTINGS[scale]
+    pictures, labels = _pool(window, scale, cache_path(window, scale))
     factor, splits = window // (settings.edge or window), []
-    for rows in map(np.asarray, pick(n, counts, settings.sizes.seed(seed), f"pathfinder{window}'s pool")):
+    picked = pick(len(labels), settings.rows, settings.sizes.seed(seed), f"pathfinder{window}'s pool")
+    for rows in map(np.asarray, picked):
         splits.append(Split(as_sequences(block_mean(pictures[rows], factor)), torch.from_numpy(labels[rows])))
     return TaskData(*splits, n_classes=2, in_features=1)
 

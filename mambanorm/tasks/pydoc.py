@@ -7,7 +7,6 @@ and code.
   learns it in the study's own loop. Long topics repeat short ones: a fifth of the text is a repetition, and 8 % of its
   end stands in its beginning too. So the task has each paragraph once. Its first 80 % train, the next 10 % are
   validation, the last 10 % test: the same for every seed.
-- `LanguageModel` and `train_language_model` take the text as it is.
 
 Source: `pydoc_data.topics` of the Python that runs this (Python Software Foundation, PSF licence). The text changes a
 little with every version of Python, and the numbers with it; the alphabet stays the same.
@@ -17,8 +16,8 @@ Map
     load_text           the text
     distinct            a text -> its paragraphs, each once
     encode, decode      text -> ids -> text
-    split               ids -> train and validation, by position; three_parts: train, validation and test
-    batches, windows    training: windows at random places, decided by a seed; validation: one after the other
+    three_parts         ids -> train, validation and test, by position
+    windows             ids -> windows, one after the other
     unigram_entropy     the loss of a model that knows only how common each character is
 
 Glossary: B = windows in a batch, L = positions to predict in a window; windows have L + 1, the targets one further on.
@@ -26,7 +25,6 @@ Glossary: B = windows in a batch, L = positions to predict in a window; windows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -40,7 +38,7 @@ ALPHABET = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 """Character i has id i: the line feed and what ASCII can print."""
 
 TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "…": "..."})
-HELD_OUT = 0.1  # the end of the text, for validation; of the task one such part more, for test
+HELD_OUT = 0.1  # of the text, for validation, and as much for test
 
 LENGTHS = {"smoke": 16, "quick": 128, "evening": 128, "lab": 256, "paper": 256}
 """Positions of a row of the task."""
@@ -85,24 +83,10 @@ def decode(ids: Tensor) -> str:
     return "".join(ALPHABET[i] for i in found)
 
 
-def split(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Train, the first 90 % of the text, and validation, the rest: no window lies in both."""
-    cut = round(len(ids) * (1 - HELD_OUT))
-    return ids[:cut], ids[cut:]
-
-
 def three_parts(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Train, the first 80 % of the text, then validation and test, 10 % each."""
     cuts = [round(len(ids) * (1 - share)) for share in (2 * HELD_OUT, HELD_OUT)]
     return ids[: cuts[0]], ids[cuts[0] : cuts[1]], ids[cuts[1] :]
-
-
-def batches(ids: Tensor, *, steps: int, batch_size: int, length: int, seed: int) -> Iterator[Tensor]:
-    """`steps` batches of windows (B, L + 1) at random places that the seed decides. ValueError for too short a text."""
-    places = windows(ids, length, stride=1)
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        yield places[torch.randint(len(places), (batch_size,), generator=generator)]
 
 
 def windows(ids: Tensor, length: int, *, stride: int | None = None) -> Tensor:

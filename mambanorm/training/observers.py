@@ -11,7 +11,7 @@ The weights' snapshots are diagnostics' `WeightLog`; run.py puts them in a row.
 from __future__ import annotations
 
 import hashlib
-import json
+import io
 import math
 import time
 import warnings
@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mambanorm.basics.atomic import write_bytes
-from mambanorm.basics.settings import Later
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics.weights import WeightLog
 
-safetensors_torch = Later("safetensors.torch")
 CHECKPOINT = "checkpoint"
 
 
@@ -104,14 +102,14 @@ class Progress:
 class Checkpoint:
     """The state of a run in one file, `<folder>/checkpoint`, so that a run that was killed continues where it stopped.
 
-        SHA-256 of the rest, a line                  in hexadecimal
-        progress, a line of JSON                     run_id, tokens, seconds, best accuracy and its step, the curve
-        tensors, as safetensors                      model, optimizer, average, best weights, the WeightLog's snapshots
-                                                     and ring
+        SHA-256 of the rest, a line     in hexadecimal
+        what torch.save writes          run_id, tokens, seconds, the curve, model, optimizer, average, the best weights,
+                                        and the WeightLog's snapshots and ring
 
     It is written at most every `every_s` seconds, whole or not at all (basics/atomic.py); `folder=None` writes nothing.
-    No part uses pickle. The batch order needs no place in it: it follows from the seed and the step. On the same
-    machine, a run that continues gives the same result bit for bit as one that was never stopped.
+    It is read as weights alone: nothing in it is run. The batch order needs no place in it: it follows from the seed
+    and the step. On the same machine, a run that continues gives the same result bit for bit as one that was never
+    stopped.
 
     The parts of the state are the objects that `train` uses; `load` fills them in place. ValueError for a negative
     `every_s`.
@@ -145,11 +143,11 @@ class Checkpoint:
         if self.path is None or not self.path.exists():
             return
         try:
-            numbers, state = self._read()
-        except (OSError, ValueError) as error:
+            state = self._read()
+        except Exception as error:  # torch raises many kinds for what it has not written
             warnings.warn(f"cannot go on from {self.path}, the run starts anew: {error}", stacklevel=3)
         else:
-            self._put(numbers, state)
+            self._put(state)
 
     def __call__(self, step: int) -> None:
         """Saves a checkpoint if `every_s` seconds have passed. If it cannot be written, warns; the run goes on."""
@@ -162,75 +160,35 @@ class Checkpoint:
         self.saved_at = time.monotonic()
 
     def _save(self) -> None:
-        now, best = self.progress, self.best
-        numbers = dict(run_id=self.config.run_id, tokens=now.tokens, seconds=now.seconds, curve=self.curve)
-        numbers |= dict(best_accuracy=best.accuracy, best_step=best.step)
-        # cloned, because tensors that share their memory are refused
-        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in self._take().items()}
-        content = json.dumps(numbers).encode() + b"\n" + safetensors_torch.save(tensors)
+        now, best, parts = self.progress, self.best, ("model", "optimizer", "average")
+        state = dict(run_id=self.config.run_id, tokens=now.tokens, seconds=now.seconds, curve=self.curve)
+        state |= {name: getattr(self, name).state_dict() for name in parts}
+        state |= dict(best=(best.accuracy, best.step, best.state), ring=[*self.log.ring])
+        state["snapshots"] = [{key: torch.as_tensor(value) for key, value in s.items()} for s in self.log.snapshots]
+        torch.save(state, content := io.BytesIO())
+        content = content.getvalue()
         write_bytes(self.path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
-    def _take(self) -> dict[str, Tensor]:
-        """Every tensor of the state; the first part of its name says which object it belongs to."""
-        state = _named("model", self.model.state_dict()) | _named("best", self.best.state or {})
-        state |= _named("average", self.average.state_dict())
-        for i, moments in self.optimizer.state_dict()["state"].items():  # some optimizers have none, or None among them
-            state |= _named(f"optimizer.{i}", {key: value for key, value in moments.items() if value is not None})
-        for i, shot in enumerate(self.log.snapshots):
-            state |= _named(f"snapshot.{i}", {key: torch.as_tensor(value) for key, value in shot.items()})
-        for i, (step, weights, outputs) in enumerate(self.log.ring):
-            state |= _named(f"ring.{i}", {"step": torch.tensor(step), "outputs": outputs} | dict(enumerate(weights)))
-        return state
-
-    def _read(self) -> tuple[dict, dict]:
+    def _read(self) -> dict:
         """ValueError unless the file is whole and of this run."""
         checksum, _, content = self.path.read_bytes().partition(b"\n")
         if checksum != hashlib.sha256(content).hexdigest().encode():
             raise ValueError("it is truncated or altered: its checksum is not the one it was written with")
-        numbers, _, tensors = content.partition(b"\n")
-        numbers = json.loads(numbers)
-        if numbers["run_id"] != self.config.run_id:
-            raise ValueError(f"it belongs to run {numbers['run_id']}, not to {self.config.run_id}")
-        state = _tree(safetensors_torch.load(tensors))
+        device = next(self.model.parameters()).device
+        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        if state["run_id"] != self.config.run_id:
+            raise ValueError(f"it belongs to run {state['run_id']}, not to {self.config.run_id}")
         there, here = ({n: t.shape for n, t in one.items()} for one in (state["model"], self.model.state_dict()))
         if there != here:
             raise ValueError("its weights are those of another model")  # the code was edited since
-        return numbers, state
+        return state
 
-    def _put(self, numbers: dict, state: dict) -> None:
+    def _put(self, state: dict) -> None:
         """Fills the parts in place."""
-        device = next(self.model.parameters()).device
-        self.curve[:] = numbers["curve"]
-        self.progress.go_on(numbers["tokens"], numbers["seconds"])
-        self.model.load_state_dict(state["model"])
-        self.average.load_state_dict(state.get("average", {}))
-        moments = {int(i): values for i, values in _inner(state.get("optimizer", {}))}
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
-        self.best.accuracy, self.best.step = numbers["best_accuracy"], numbers["best_step"]
-        if "best" in state:
-            self.best.state = {name: value.to(device) for name, value in state["best"].items()}
-        self.log.snapshots[:] = [
-            {key: value.numpy() for key, value in shot.items()} for _, shot in _inner(state.get("snapshot", {}))
-        ]
-        self.log.ring.clear()
-        for _, kept in _inner(state.get("ring", {})):
-            step, outputs = int(kept.pop("step")), kept.pop("outputs")
-            self.log.ring.append((step, [kept[i].to(device) for i in sorted(kept, key=int)], outputs.to(device)))
-
-
-def _named(owner: str, tensors: dict) -> dict[str, Tensor]:
-    return {f"{owner}.{name}": value for name, value in tensors.items()}
-
-
-def _tree(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """`{"model.head.bias": t}` → `{"model": {"head.bias": t}}`."""
-    tree: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        owner, _, rest = name.partition(".")
-        tree.setdefault(owner, {})[rest] = value
-    return tree
-
-
-def _inner(tensors: dict[str, Tensor]) -> list[tuple[str, dict[str, Tensor]]]:
-    """`{"0.step": a, "0.exp_avg": b, …}` → `[("0", {"step": a, "exp_avg": b}), …]`, in the order of the numbers."""
-    return sorted(_tree(tensors).items(), key=lambda item: int(item[0]))
+        self.curve[:] = state["curve"]
+        self.progress.go_on(state["tokens"], state["seconds"])
+        for name in ("model", "optimizer", "average"):
+            getattr(self, name).load_state_dict(state[name])
+        self.best.accuracy, self.best.step, self.best.state = state["best"]
+        self.log.snapshots[:] = [{key: value.cpu().numpy() for key, value in s.items()} for s in state["snapshots"]]
+        self.log.ring.extend(state["ring"])

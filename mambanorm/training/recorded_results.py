@@ -10,7 +10,6 @@ it tells of runs to come.
     recorded_inside             what its runs kept of their inside;               write_inside
     best_rate                   the rate of an arm, here and in every verdict: the best mean on validation
     own_rate, at_own_rates      the rate at which an arm was best on validation; `grid`, each arm at its own
-    weight                      about how many seconds a run takes
 
 A run frame says where each row comes from: config hash (run_id), commit, versions, machine, wall time. It holds
 no weights and no curves: whatever needs those has to train.
@@ -18,7 +17,6 @@ no weights and no curves: whatever needs those has to train.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +29,7 @@ from mambanorm.arms import Arm
 from mambanorm.basics.atomic import replacing, sha256, write_text
 from mambanorm.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, grid, relative_cost, unique
+from mambanorm.training.grid import base_config, grid, unique
 from mambanorm.training.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
@@ -240,32 +238,3 @@ def at_own_rates(
         here = (shared or None) if seeds is None else seeds  # None: the scale's own number
         configs += [c.but(lr=known[c.arm][0]) for c in grid(list(known), [task], scale=scale, seeds=here)]
     return unique(configs)
-
-
-USUAL_S = 4e-6
-"""Seconds of a unit of `relative_cost` where no run is recorded that tells."""
-
-
-@lru_cache(maxsize=8)
-def _seconds(path: Path, mtime_ns: int) -> dict[tuple[str, str], float]:
-    """(task, arm) → the least seconds that a recorded run took, a layer, a step and a unit of width: least, because
-    some were recorded while the machine did other things as well."""
-    frame = pd.read_parquet(path, columns=["task", "arm", "steps", "n_layers", "d_model", "status", "wall_s"])
-    frame = frame[frame.status == "ok"]
-    return (frame.wall_s / _size(frame)).groupby([frame.task, frame.arm]).min().to_dict()
-
-
-def _size(run: pd.DataFrame | RunConfig) -> pd.Series | int:
-    return run.steps * run.n_layers * (run.d_model + 16)
-
-
-def weight(config: RunConfig) -> float:
-    """About how many seconds a run takes, judged by the recorded ones of its task and arm, or of its task: which one
-    goes first, and how much of a sweep is done."""
-    path = recorded_path(config.scale)
-    known = _seconds(path, path.stat().st_mtime_ns) if path.is_file() else {}
-    like = [seconds for (task, _), seconds in known.items() if task == config.task]
-    if not like:
-        return USUAL_S * relative_cost(config)
-    batch = config.batch_size / base_config(config.task, config.scale, arm=config.arm).batch_size
-    return known.get((config.task, config.arm), statistics.median(like)) * _size(config) * batch

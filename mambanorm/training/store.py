@@ -58,7 +58,6 @@ COLUMNS = [
     *("threads", "backend", "versions", "git_commit", "machine"),
     *("best_step", "parameters", "d_model", "norm_options", "model", "error", "checked"),
 ]
-OF_CONFIG = (*COLUMNS[: COLUMNS.index("status")], "d_model", "norm_options", "model")  # the columns known before a run
 UNFINISHED, RESUME, LEASE = ".unfinished-", ".resume-", ".lease-"
 MANY = 500  # runs to read
 ABANDONED_S = 24 * 3600  # after this time, what another machine left unfinished may be deleted
@@ -156,18 +155,15 @@ def load_runs(
 
     Keywords filter by column: a value (`task="digits"`; None is no value) or several (`status=["ok", "diverged"]`,
     `seed=range(3)`). TypeError for an unknown column, and for what is no config. What is damaged or cannot be
-    read is left out, after a warning that names it. A filter by a column of the config (OF_CONFIG) does not look at
-    indexed runs that it leaves out: no warning tells of damage to these. `check_runs` looks at all.
+    read is left out, after a warning that names it.
     """
     for name in where:
         if name not in COLUMNS:
             raise unknown("column of the run frame", name, COLUMNS, TypeError)
     store = runs_dir(directory)
     names = _run_ids(store) if configs is None else [config.run_id for config in config_list(configs)]
-    wanted = {name: list(value) if pd.api.types.is_list_like(value) else [value] for name, value in where.items()}
     index, elsewhere = Index(store, names), []
-    unlike = index.unlike({name: values for name, values in wanted.items() if name in OF_CONFIG})
-    known = unlike | index.sound(name for name in names if name not in unlike)
+    known = index.sound(names)
     for name in _unread(names, known):
         try:
             index.read(name)
@@ -178,8 +174,8 @@ def load_runs(
     _warn_of_names(elsewhere)
     index.save(there=set(names) if configs is None else None)
     frame = index.frame([name for name in names if name in known or name in index.found]).reindex(columns=COLUMNS)
-    for name, values in wanted.items():
-        frame = frame[is_one_of(frame[name], values)]
+    for name, value in where.items():
+        frame = frame[is_one_of(frame[name], list(value) if pd.api.types.is_list_like(value) else [value])]
     return frame.reset_index(drop=True)
 
 

@@ -29,8 +29,8 @@ from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
 from mambanorm.tasks import check_task
 from mambanorm.training.cluster import Here, OnDask, check_workers, open_engine, so_far
-from mambanorm.training.grid import unique
-from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs, weight
+from mambanorm.training.grid import relative_cost, unique
+from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs
 from mambanorm.training.result import config_row
 from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, ready_store, tidy
 from mambanorm.training.worker import POLL_S, Outcome, is_free
@@ -88,7 +88,7 @@ def _ordered(frame: pd.DataFrame, configs: list[RunConfig]) -> pd.DataFrame:
 def _trained(configs: list[RunConfig], client, scheduler, workers, runs_dir, progress: bool) -> pd.DataFrame:
     """The run frame of the configs, after those are trained that the store lacks."""
     # the longest first, so that none of them is left alone at the end; otherwise in the order given
-    todo = sorted(missing_runs(configs, runs_dir), key=weight, reverse=True)
+    todo = sorted(missing_runs(configs, runs_dir), key=relative_cost, reverse=True)
     failed = {}
     if not todo:
         tidy(runs_dir)  # a sweep that was killed at its end
@@ -175,11 +175,11 @@ def _progress(
 ) -> Iterator[tuple[RunConfig, str | None]]:
     """Passes the finished runs on. The bar shows how many there are, how many another process trains, and the time
     left, estimated from each run's share of the work."""
-    total, finished, start = sum(map(weight, todo)), 0.0, time.monotonic()
+    total, finished, start = sum(map(relative_cost, todo)), 0.0, time.monotonic()
     layout = "{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}{postfix}"
     with tqdm(total=len(todo), desc="training", bar_format=layout, disable=not show) as bar:
         for config, error, elsewhere in done:
-            finished += weight(config) if config else 0.0
+            finished += relative_cost(config) if config else 0.0
             left = [f"{spell((time.monotonic() - start) * (total / finished - 1))} left"] if finished else []
             others = [f"{elsewhere} elsewhere"] if elsewhere else []
             bar.set_postfix_str(", ".join(left + others), refresh=config is None and elsewhere > 0)

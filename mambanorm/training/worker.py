@@ -4,18 +4,16 @@ run_one         for workers: never raises an Exception, returns an Outcome
 train_one       in this process, for the command line; waits for another process that trains the same run
 lease           who trains a run, so that any number of sweeps, on any number of machines, share one store
 
-    <store>/.lease-<run_id>    JSON: host, pid; locked by the process that trains the run, and removed by it
+    <store>/.lease-<run_id>    says who; locked by the process that trains the run, and removed by it
 
 The lock is the kernel's (flock): it ends with its process, however that ends. A file that nobody has locked is free. A
 process that is paused keeps its run. So may a machine that died, on a network disk whose server does not notice:
-whoever removes the file frees the run. Where a disk has no locks, and on Windows, two sweeps may train a run twice. The
-run that is stored first stays, and both have the same result.
+whoever removes the file frees the run. Two sweeps may then train a run twice, and so they may on a disk without locks
+and on Windows. The run that is stored first stays, and both have the same result.
 """
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import socket
 import sys
@@ -41,7 +39,6 @@ from mambanorm.training.run import train
 from mambanorm.training.store import LEASE, find_run, ready_store, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two looks at what others train
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # answers of a disk that has none
 
 
 class Outcome(NamedTuple):
@@ -135,16 +132,24 @@ class Held(Exception):
 def lease(run_id: str, store: Path) -> Iterator[None]:
     """Holds the lease of a run inside the `with`. Held if another process has it, OSError if it cannot be written."""
     path = store / f"{LEASE}{run_id}"
-    file = _locked(path)
-    try:
-        os.ftruncate(file, 0)
-        os.write(file, json.dumps(dict(host=socket.gethostname(), pid=os.getpid())).encode())
-        yield
-    finally:
-        with suppress(OSError):
-            if _is_at(path, file):
-                path.unlink()  # while it is locked: nobody else can have begun
-        os.close(file)
+    with path.open("a+") as file:
+        with suppress(PermissionError):
+            path.chmod(0o666)  # whatever the umask: each user of the store may lock it
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise Held(file.read() or "another process") from None
+        except OSError:  # a disk that has no locks
+            pass
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def is_free(run_id: str, store: Path) -> bool:
@@ -156,44 +161,3 @@ def is_free(run_id: str, store: Path) -> bool:
         return False
     except OSError:  # a full disk: whoever trains it will say so
         return True
-
-
-def holder(path: Path) -> str:
-    """Who has written a lease last."""
-    try:
-        facts = json.loads(path.read_text())
-        return f"process {facts['pid']} on {facts['host']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it is being written, say
-        return "another process"
-
-
-def _locked(path: Path) -> int:
-    while True:
-        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-        free = _lock(file)
-        if free and _is_at(path, file):  # else its holder has removed it just now
-            return file
-        os.close(file)
-        if not free:
-            raise Held(holder(path))
-
-
-def _lock(file: int) -> bool:
-    """False if another process has locked it."""
-    try:
-        if fcntl is not None:
-            with suppress(PermissionError):
-                os.fchmod(file, 0o666)  # whatever the umask: each user of the store may lock it
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
-
-
-def _is_at(path: Path, file: int) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.stat(path), os.fstat(file))
-    return False
