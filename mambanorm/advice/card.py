@@ -45,7 +45,7 @@ from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms import NORMS, norm_name
 from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
 from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, unique
-from mambanorm.training.recorded_results import own_rate, recorded, recorded_path, weight
+from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.training.store import stored_run
 
 PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
@@ -265,7 +265,7 @@ def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, A
         slower = max(cost.ms * (1 - 1 / cost.over_rmsn), 0) / 1e3
     extra = sum(c.steps * c.n_layers * Arm.parse(c.arm).norms.count(card.name) * slower for c in configs)
     workers = max(1, count_workers(list(configs), engine.get("workers", "auto"), engine.get("scheduler")))
-    return (sum(map(weight, configs)) + extra) / workers
+    return (sum(map(card_page.run_seconds, configs)) + extra) / workers
 
 
 def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[str, Any]) -> tuple[str, ...]:
