@@ -361,8 +361,11 @@ def test_a_file_that_is_mended_is_tried_again(norm_file, capsys):
 
 
 class Sleeps(Spread):
+    passes = 0
+
     def forward(self, x, lengths=None):
-        time.sleep(0.02)
+        type(self).passes += 1
+        time.sleep(0.55)
         return super().forward(x, lengths)
 
 
@@ -382,6 +385,13 @@ def test_a_slow_norm_is_not_tried_a_hundred_times_and_a_long_training_is_left_ou
     monkeypatch.setattr("mambanorm.norms.behaviour.SLOWEST_S", 0.01)
     with pytest.raises(ValueError, match="a pass of 144 numbers takes .* too slow to be tried"):
         register(Sleeps)
+    register(Sleeps, check=False)
+    monkeypatch.setattr(card_checks, "PATIENCE_S", 0.0)
+    made = norm_card("Sleeps", scale="smoke", tasks="digits", runs_dir=tmp_path)
+    assert Sleeps.passes < 10
+    assert any(line.startswith("Not trained: trying it ended in ValueError: a pass of 144") for line in made.words)
+    assert made.checks.found.eq("not asked: the norm is too slow").all()
+    assert made.slow
     register(Draws, ())
     made = norm_card("Draws", scale="smoke", tasks="digits", seeds=2, runs_dir=tmp_path, limit_s=0)
     assert any("runs would take about" in line and "`--yes`" in line for line in made.words)

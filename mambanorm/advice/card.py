@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from mambanorm.claims.claim import NONE, Claim, Comparison
 from mambanorm.claims.evidence import LEARNS, Evidence, kind_of
 from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS
-from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking, tuned_arms
+from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking
 from mambanorm.claims.summaries import growth_facts, headroom_facts
 from mambanorm.config import RunConfig
 from mambanorm.diagnostics import growth, norm_quantiles, token_norms
@@ -44,7 +45,7 @@ from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms import NORMS, norm_name
 from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
 from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, unique
-from mambanorm.training.recorded_results import own_rate, recorded, recorded_path, weight
+from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.training.store import stored_run
 
 PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
@@ -80,6 +81,11 @@ class NormCard:
     def arms(self) -> dict[str, str]:
         """Place → arm; of a norm that is one of the kit's that one's, whose runs are recorded."""
         return arms_of(self.same or self.name)
+
+    @property
+    def slow(self) -> bool:
+        """Whether its costs were measured at one size alone, because a pass takes half a second or more."""
+        return len(self.costs) == 1
 
     @property
     def said(self) -> dict[str, list[str]]:
@@ -206,7 +212,7 @@ def _measured(card: NormCard) -> NormCard:
     checks, costs, notes, same, starts = checks_of(card.name), pd.DataFrame(), (), "", ""
     try:
         costs = costs_of(card.name)
-        same, starts = ("", "") if len(costs) == 1 else twin(card.name)  # too slow to be tried seventeen times
+        same, starts = ("", "") if replace(card, costs=costs).slow else twin(card.name)  # which tries it 140 times
     except Exception as error:  # anything that a norm of a user's own may raise
         notes = (f"Its costs could not be measured: {type(error).__name__}: {' '.join(str(error).split())[:160]}.",)
     same = "" if card.name in KIT_NORMS else same
@@ -230,14 +236,10 @@ def card_seeds(task: str, scale: str, seeds: int | Iterable[int], against: str =
 # ------------------------------------------------------------------------------------------------------ the training
 
 
-def is_causal(card: NormCard) -> bool:
-    """Whether it is declared causal, and no later position was found to change an earlier output."""
-    return NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
-
-
 def _tasks(card: NormCard) -> list[str]:
-    """Those of its tasks on which it may stand."""
-    return [task for task in card.tasks if kind_of(task) != "language" or is_causal(card)]
+    """Those of its tasks on which it may stand: in a language model only what is causal, declared and measured."""
+    causal = NORMS[card.name].causal and card_page.sees_ahead(card) == "no"
+    return [task for task in card.tasks if causal or kind_of(task) != "language"]
 
 
 def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
@@ -263,7 +265,7 @@ def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, A
         slower = max(cost.ms * (1 - 1 / cost.over_rmsn), 0) / 1e3
     extra = sum(c.steps * c.n_layers * Arm.parse(c.arm).norms.count(card.name) * slower for c in configs)
     workers = max(1, count_workers(list(configs), engine.get("workers", "auto"), engine.get("scheduler")))
-    return (sum(map(weight, configs)) + extra) / workers
+    return (sum(map(card_page.run_seconds, configs)) + extra) / workers
 
 
 def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[str, Any]) -> tuple[str, ...]:
@@ -280,10 +282,8 @@ def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[
         frame = sweep(more, runs_dir=runs_dir, **engine)
         lost = frame[frame.status == "failed"]
         failed |= dict(zip(lost.run_id, lost.error, strict=True))
-    if not failed:
-        return ()
-    first = " ".join(str(next(iter(failed.values()))).split())
-    return (f"{len(failed)} runs could not be trained; the first: {first[:200]}.",)
+    first = " ".join(str(next(iter(failed.values()), "")).split())
+    return (f"{len(failed)} runs could not be trained; the first: {first[:200]}.",) if failed else ()
 
 
 # ------------------------------------------------------------------------------------------------ what is known of it
@@ -293,11 +293,11 @@ def _read(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> N
     """The card with what recorded and stored runs say."""
     if known.empty:
         return replace(card, training=training_of(card, known, runs_dir))
-    verdicts, strips, before = [], {}, recorded(card.scale) if recorded_path(card.scale).is_file() else None
+    verdicts, strips = [], {}
     for task in _tasks(card):
         mine = known[(known.task == task) & known.seed.isin(card.seeds[task])]
-        evidence, best = Evidence(mine, card.scale), best_arm(card, task, before)
-        verdicts += verdicts_of(card, task, evidence, best)
+        evidence = Evidence(mine, card.scale)
+        verdicts += verdicts_of(card, task, evidence, best_arm(card, task))
         strips[task] = card_page.strip_of(evidence, task, tuple(card.arms.values()))
     training = training_of(card, known, runs_dir)
     return replace(card, training=training, verdicts=pd.DataFrame(verdicts), strips=strips)
@@ -314,14 +314,20 @@ def verdicts_of(card: NormCard, task: str, evidence: Evidence, best: str | None 
     return rows
 
 
-def best_arm(card: NormCard, task: str, before: pd.DataFrame | None) -> str | None:
+def best_arm(card: NormCard, task: str) -> str | None:
     """The recorded arm, without this norm, that validation would take; None where nothing is recorded."""
-    name = card.same or card.name
+    path, name = recorded_path(card.scale), card.same or card.name
+    ranked = _ranked(card.scale, task, path.stat().st_mtime_ns) if path.is_file() else ()
+    return next((arm for arm in ranked if name not in Arm.parse(arm).norms), None)
+
+
+@lru_cache(maxsize=32)
+def _ranked(scale: str, task: str, mtime_ns: int) -> tuple[str, ...]:
+    """The recorded arms of a task, the best on validation first."""
+    frame = recorded(scale)
     with suppress(ValueError):
-        arms = [arm for arm in tuned_arms(kind_of(task)) if name not in Arm.parse(arm).norms]
-        if before is not None:
-            return ranking(before[before.task == task], task, scale=card.scale, arms=arms).arm[0]
-    return None
+        return tuple(ranking(frame[frame.task == task], task, scale=scale).arm)
+    return ()
 
 
 def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None) -> pd.DataFrame:
@@ -334,7 +340,9 @@ def training_of(card: NormCard, known: pd.DataFrame, runs_dir: str | Path | None
     high = _highest_rates([*card.arms.values(), card.against], Evidence(mine, card.scale), task)
     for place, arm in card.arms.items():
         row = dict(place=place, arm=arm, task=task, rate=high[arm], rate_reference=high[card.against])
-        row |= dict(diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=growth_at_start(arm))
+        row |= dict(
+            diverged=_by_rate(arm, task, card.scale, seeds, by_id), start=np.nan if card.slow else growth_at_start(arm)
+        )
         deep = [_deep_facts(c, by_id, runs_dir) for c in deep_runs(card.scale, seeds, [arm])]
         deep = pd.DataFrame(deep, columns=["growth", "headroom"]).astype(float)
         rows.append(row | dict(trained=deep.growth.mean(), headroom=deep.headroom.mean()))
@@ -370,9 +378,7 @@ def _deep_facts(config: RunConfig, by_id: pd.DataFrame, runs_dir: str | Path | N
     if config.run_id in by_id.index and "headroom" in by_id and np.isfinite(by_id.headroom[config.run_id]):
         return dict(growth=by_id.growth[config.run_id], headroom=by_id.headroom[config.run_id])
     run = stored_run(config.run_id, runs_dir)
-    if run is None:
-        return {}
-    return dict(growth=growth_facts(run).get("growth", np.nan), **headroom_facts(run))
+    return {} if run is None else dict(growth=growth_facts(run).get("growth", np.nan), **headroom_facts(run))
 
 
 def growth_at_start(arm: str) -> float:
@@ -390,7 +396,5 @@ def kit_cards(scale: str | None = None, names: Iterable[str] | None = None) -> l
     scale = study_scale(scale)
     known, tasks = frame_of(scale, None), card_tasks(scale)
     own = {task: card_seeds(task, scale, 8) for task in dict.fromkeys((*tasks, inside_task(scale)))}
-    found = []
-    for name in names or (name for name in NORMS if name in KIT_NORMS and name != "None"):
-        found.append(_read(_measured(NormCard(name, scale, tasks, own)), known, None))
-    return found
+    names = names or [name for name in NORMS if name in KIT_NORMS and name != "None"]
+    return [_read(_measured(NormCard(name, scale, tasks, own)), known, None) for name in names]

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from mambanorm.basics.text import plural, spell
 from mambanorm.claims.evidence import Evidence, kind_of, label
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.ranking import tuned_arms
+from mambanorm.config import RunConfig
 from mambanorm.norms import NORMS
 from mambanorm.study.experiments import model_of
 from mambanorm.training import machine
-from mambanorm.training.grid import base_config
-from mambanorm.training.recorded_results import own_rate, weight
+from mambanorm.training.grid import base_config, relative_cost
+from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
 
 REFERENCE = "RMSN>SSM>None"
 """Mamba's own arm, beside which every other stands."""
@@ -159,6 +161,25 @@ def _cost(card: Any) -> list[str]:
     return [f"Forward and backward take {cost.over_rmsn:.2g} times as long as RMSN {size}."]
 
 
+USUAL_S = 4e-6
+"""Seconds of a unit of `relative_cost` where no run of the task is recorded."""
+
+
+def run_seconds(config: RunConfig) -> float:
+    """About how long a run takes, judged by the recorded ones of its task."""
+    path = recorded_path(config.scale)
+    unit = _unit_s(config.scale, config.task, path.stat().st_mtime_ns) if path.is_file() else USUAL_S
+    return unit * relative_cost(config)
+
+
+@lru_cache(maxsize=64)
+def _unit_s(scale: str, task: str, mtime_ns: int) -> float:
+    """The least of each arm, because some were recorded while the machine did other things as well; their median."""
+    runs = recorded(scale).query("task == @task and status == 'ok'")
+    work = runs.steps * runs.n_layers * (runs.d_model + 16) * base_config(task, scale).batch_size
+    return float((runs.wall_s / work).groupby(runs.arm).min().median()) if len(runs) else USUAL_S
+
+
 def _open(card: Any) -> list[str]:
     """What would settle what is open, and what it takes; the cheapest first, at most two."""
     if not len(card.verdicts):
@@ -168,7 +189,7 @@ def _open(card: Any) -> list[str]:
     for row in rows.sort_values("new_seeds").head(2).itertuples():
         known = own_rate(row.task, card.against, card.scale)
         seeds, first = int(row.new_seeds), max(*card.seeds[row.task], *(known[1] if known else ())) + 1
-        one = sum(weight(base_config(row.task, card.scale, arm=arm)) for arm in (row.arm, card.against))
+        one = sum(run_seconds(base_config(row.task, card.scale, arm=arm)) for arm in (row.arm, card.against))
         takes = f"about {plural(seeds, 'new seed')}, {spell(3 * seeds * one / 2)} on two cores"
         last, what = first + seeds - 1, f"To settle {label(row.arm)} on {row.task}"
         how = f"mambanorm card {card.which or card.name} --tasks {row.task} --seeds {first}-{last}"
