@@ -13,8 +13,6 @@ What a run of the study adds to it is handed to it by `training/run.py`: the los
 Paired by construction: the batch order follows from the seed alone. Two arms with one seed see the same batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar

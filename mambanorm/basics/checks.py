@@ -5,8 +5,6 @@ past its end. So every public function that ends in such a loop checks here firs
 The code between them and the loops does not check again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

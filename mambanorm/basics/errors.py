@@ -1,7 +1,5 @@
 """Errors that speak the user's language: what was given, what is allowed, the nearest match."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches

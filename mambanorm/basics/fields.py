@@ -16,8 +16,6 @@ The metadata of a field:
     since    the day on which the field came, "" = it was there from the first recorded run on
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -284,8 +284,9 @@ RULES = (
 
 @styled
 def fig_sheet(names: Sequence[str] | None = None) -> Figure:
-    """One A4 page with a card for each norm of the registry (or those named). ValueError for an unknown name."""
-    names = list(NORMS) if names is None else [norm_name(name) for name in names]
+    """One A4 page with a card for each norm of the registry but Constant, which sees no input (or those named).
+    ValueError for an unknown name."""
+    names = [n for n in NORMS if n != "Constant"] if names is None else [norm_name(name) for name in names]
     used = -(-len(names) // COLUMNS)
     rows = max(used, ROWS)
     fig = StudyFigure(figsize=A4, dpi=150)

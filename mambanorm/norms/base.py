@@ -4,8 +4,6 @@
 - `SequenceNorm`: along the sequence (BN, IN, GN, LN-DL, RMSN-DL, NormVary); padding is left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

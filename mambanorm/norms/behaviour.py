@@ -8,8 +8,6 @@ It takes a few hundredths of a second, so it is asked of every norm that is regi
 a (B, L, D) of 3 × 6 × 8 with ragged rows, in training mode: what a norm sees there is what it learns from.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Sequence

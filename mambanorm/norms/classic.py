@@ -6,8 +6,6 @@ LN and RMSN are per token, as in all Mamba code. The paper's Table 3 prints Π(X
 RMSN-DL here (I14). GN reduces over L as torch does; GN-token is what Mamba-2 uses.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

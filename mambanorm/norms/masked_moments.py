@@ -11,8 +11,6 @@ centred values only, so a mean far above the spread costs no digits. (E[x²] −
 3,000.)
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -3,8 +3,6 @@ and nothing else; NormVary-token, what a single token has of NormVary's members,
 (Luo et al. 2019), NormVary's forerunner.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

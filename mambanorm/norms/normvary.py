@@ -15,8 +15,6 @@ NormVary's statistics see later positions. NormVary-token, for language models, 
 more.py.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

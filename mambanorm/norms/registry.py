@@ -5,8 +5,6 @@ statistics, whether it is causal and what it learns. The table of docs/norms.md,
 the tests and the plot legends are all made from it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
