@@ -146,7 +146,7 @@ def main() -> None:
 
 def report(table: pd.DataFrame, earlier: str, rounds: int) -> str:
     """The page: what ran where, the medians, then every case."""
-    from mambanorm.training import machine
+    from mambanorm.runs import machine
 
     facts = {
         "command": f"python -m benchmarks.before_after {earlier} --rounds {rounds}",

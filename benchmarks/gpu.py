@@ -43,9 +43,9 @@ from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import plural
 from mambanorm.operations.conv_gate import causal_conv
+from mambanorm.runs import machine
+from mambanorm.runs.run import train
 from mambanorm.study.plan import plan, shape_of
-from mambanorm.training import machine
-from mambanorm.training.run import train
 
 SECONDS = 530  # of nine minutes: no case begins after them
 ODD = ((1, 1, 3, 4), (2, 37, 40, 16), (3, 130, 24, 5), (2, 257, 96, 64))  # (B, L, D, N) of the correctness

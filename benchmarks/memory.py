@@ -17,8 +17,8 @@ import torch
 from benchmarks.cases import Case
 from benchmarks.peers import prepare
 from mambanorm.kernels.threads import set_threads
-from mambanorm.training.cluster import warm_up
-from mambanorm.training.machine import PeakMemory
+from mambanorm.runs.cluster import warm_up
+from mambanorm.runs.machine import PeakMemory
 
 TINY = 16  # positions of the warm-up
 

@@ -41,11 +41,11 @@ RESULTS = Path(__file__).with_name("results")
 ROOMS = {
     "norms": ("mambanorm/norms/*.py", ("tests/test_norms.py", "tests/test_conditional.py", "tests/test_bad_input.py")),
     "block": ("mambanorm/block.py", ("tests/test_model.py", "tests/test_sites.py", "tests/test_bad_input.py")),
-    "store": ("mambanorm/training/store.py", ("tests/test_store.py",)),
-    "stored run": ("mambanorm/training/result.py", ("tests/test_store.py",)),
-    "leases": ("mambanorm/training/worker.py", ("tests/test_sweep.py", "-k=lease or died or one_process or user")),
+    "store": ("mambanorm/runs/store.py", ("tests/test_store.py",)),
+    "stored run": ("mambanorm/runs/result.py", ("tests/test_store.py",)),
+    "leases": ("mambanorm/runs/worker.py", ("tests/test_sweep.py", "-k=lease or died or one_process or user")),
     "scan reference": ("mambanorm/operations/reference.py", ("tests/test_scan.py",)),
-    "evaluation": ("mambanorm/training/evaluation.py", ("tests/test_train.py",)),
+    "evaluation": ("mambanorm/runs/evaluation.py", ("tests/test_train.py",)),
     "schedule": ("mambanorm/loop.py", ("tests/test_train.py",)),
     "loop": ("mambanorm/loop.py", ("tests/test_train.py",)),
 }

@@ -31,8 +31,8 @@ from mambanorm.basics.atomic import writable_folder, write_text
 from mambanorm.basics.settings import SCALES
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
-from mambanorm.training.recorded_results import recorded, recorded_path
-from mambanorm.training.sweep import sweep
+from mambanorm.runs.recorded_results import recorded, recorded_path
+from mambanorm.runs.sweep import sweep
 
 ROWS, WORKERS, SEED = 120, 2, 0
 GROUP = ["scale", "task"]

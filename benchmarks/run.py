@@ -26,8 +26,8 @@ from mambanorm.basics.errors import shown
 from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import plural, spell
 from mambanorm.kernels.threads import set_threads
-from mambanorm.training import machine
-from mambanorm.training.cluster import warm_up
+from mambanorm.runs import machine
+from mambanorm.runs.cluster import warm_up
 
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_PACKAGES = ("mambapy", "transformers")

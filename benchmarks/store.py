@@ -42,13 +42,13 @@ from mambanorm.basics.atomic import writable_folder, write_text
 from mambanorm.basics.settings import ROOT
 from mambanorm.claims import verdict_runs
 from mambanorm.config import RunConfig
+from mambanorm.runs import machine
+from mambanorm.runs.grid import base_config, grid, unique
+from mambanorm.runs.index import INDEX
+from mambanorm.runs.result import MANIFEST
+from mambanorm.runs.run import train
+from mambanorm.runs.store import load_runs, save_run
 from mambanorm.study.experiments import GRID_ARMS, study
-from mambanorm.training import machine
-from mambanorm.training.grid import base_config, grid, unique
-from mambanorm.training.index import INDEX
-from mambanorm.training.result import MANIFEST
-from mambanorm.training.run import train
-from mambanorm.training.store import load_runs, save_run
 
 RESULTS = ROOT / "benchmarks" / "results"
 SCALE, TASKS = "quick", ("digits", "listops")

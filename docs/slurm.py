@@ -12,7 +12,7 @@ from dask.utils import parse_bytes
 from dask_jobqueue import SLURMCluster
 
 from mambanorm.cli.main import main as mambanorm
-from mambanorm.training.cluster import worker_environment
+from mambanorm.runs.cluster import worker_environment
 
 LEAVE_MINUTES = 5  # so long before a job's time limit its workers leave, so that no run counts as lost
 

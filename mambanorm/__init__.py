@@ -27,8 +27,7 @@ PLACES = {
     for module, names in {
         "advice": "norm_card recommend",
         "claims": "CLAIMS Verdict chosen_lr compare judge needed verdict_table with_summaries",
-        "clinic": "NonFinite check_model diagnose insert_norm trainer_callback watch",
-        "diagnostics": "record record_sites token_norms",
+        "look": "record record_sites token_norms NonFinite check_model diagnose insert_norm trainer_callback watch",
         "arms": "Arm PRESETS SITES",
         "block": "MambaBlock",
         "models.classifier": "SequenceClassifier",
@@ -46,13 +45,13 @@ PLACES = {
         "study.replication": "replicate",
         "tasks": "TASKS load_task register_task",
         "config": "RunConfig",
-        "training.grid": "base_config grid",
-        "training.run": "train",
-        "training.presets": "PAPER_SEED",
+        "runs.grid": "base_config grid",
+        "runs.run": "train",
+        "runs.presets": "PAPER_SEED",
         "basics.settings": "check_source",
-        "training.result": "RunResult",
-        "training.store": "find_run load_runs save_run",
-        "training.sweep": "sweep",
+        "runs.result": "RunResult",
+        "runs.store": "find_run load_runs save_run",
+        "runs.sweep": "sweep",
     }.items()
     for name in names.split()
 }
@@ -61,7 +60,7 @@ PLACES = {
 MODULES = {
     "settings": "basics.settings",
     "paper": "study.paper",
-    "recorded": "training.recorded_results",
+    "recorded": "runs.recorded_results",
     "tables": "study.tables",
 }
 """Modules that can be asked for without their folder: `from mambanorm import tables`."""

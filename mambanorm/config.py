@@ -3,7 +3,7 @@ beside it says why.
 
 A field is added by its line here and nowhere else. It needs `since`: while it has its default, it is not part of the
 run_id, so that runs that were stored before keep theirs. Configs are made from a task, a scale, arms and seeds in
-`training/grid.py`.
+`runs/grid.py`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RunConfig:
         "after", ("after", "before"), table="models.transformer.NORM_POSITIONS", since="2026-11-22"
     )
     squeeze_excite: bool = flag(False, since="2026-11-22")  # of a Transformer: SE on the feed-forward branch (S2)
-    # the regimen (S2, §IV.C.3; training/regimen.py), all of it off
+    # the regimen (S2, §IV.C.3; runs/regimen.py), all of it off
     drop_path: float = number(0.0, below=1, since="2026-11-22")  # share of rows that skip the last branch; grows from 0
     mixup: float = number(0.0, since="2026-11-22")  # α of the Beta that mixes two rows and labels (Zhang et al. 2018)
     cutmix: float = number(0.0, since="2026-11-22")  # α of the Beta: how much of a row is another's (Yun et al. 2019)

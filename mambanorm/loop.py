@@ -7,8 +7,8 @@ of its own that need no more.
     build_optimizer     the optimizer of a config; OPTIMIZERS is the one place to add another
     learning_rate       the rate of each step of a config; SCHEDULES is the one place to add another
 
-What a run of the study adds to it is handed to it by `training/run.py`: the loss with all that changes it
-(training/regimen.py), and what else happens after a step (training/observers.py).
+What a run of the study adds to it is handed to it by `runs/run.py`: the loss with all that changes it
+(runs/regimen.py), and what else happens after a step (runs/observers.py).
 
 Paired by construction: the batch order follows from the seed alone. Two arms with one seed see the same batches.
 """

@@ -10,13 +10,13 @@ from mambanorm import answers, claims, figures
 from mambanorm.arms import Arm
 from mambanorm.claims import CLAIMS, VERDICTS, judge
 from mambanorm.claims.pages import of_seeds
-from mambanorm.diagnostics import sigma_history
+from mambanorm.look import sigma_history
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import train
 from mambanorm.study import inside
 from mambanorm.study.experiments import GRID_ARMS
 from mambanorm.study.intervals import two_looks
 from mambanorm.study.tables import paired_steps
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import train
 from tests.planted import made_up
 
 

@@ -15,10 +15,10 @@ from mambanorm.cli.main import main
 from mambanorm.cli.printing import print_arms
 from mambanorm.figures.accuracy import best_combination
 from mambanorm.figures.colours import arm_styles
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.recorded_results import recorded
+from mambanorm.runs.result import config_row
 from mambanorm.study import contrasts, procedure, tables
-from mambanorm.training.grid import base_config
-from mambanorm.training.recorded_results import recorded
-from mambanorm.training.result import config_row
 
 PLAIN = [f"{n1}>SSM>{n2}" for n1 in (*PAPER_NORMS, "NormVary") for n2 in PAPER_NORMS]
 FURTHER = [f"{arm}+{site}" for arm in PLAIN for site in ("gated:RMSN", "B:RMSN+C:RMSN+delta:RMSN", "branch:LN")]

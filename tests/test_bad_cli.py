@@ -13,8 +13,8 @@ from mambanorm.basics.settings import SCALES
 from mambanorm.cli.main import main
 from mambanorm.report.notebooks import find_notebooks
 from mambanorm.report.study import run_study
+from mambanorm.runs.grid import check_seeds
 from mambanorm.study import experiments
-from mambanorm.training.grid import check_seeds
 
 pytestmark = pytest.mark.usefixtures("store")
 

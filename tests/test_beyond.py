@@ -16,10 +16,10 @@ from mambanorm.claims.evidence import TRAINS, reach
 from mambanorm.claims.hypotheses import BEYOND, CLAIMS
 from mambanorm.claims.needed import needed
 from mambanorm.claims.other_sources import AFTER_GATE, JAMBA, MAMBA
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.result import config_row
 from mambanorm.study import robustness
 from mambanorm.study.experiments import LADDER, ladder
-from mambanorm.training.grid import base_config
-from mambanorm.training.result import config_row
 from tests import planted
 
 SCALE, NONE, AFTER = "smoke", "None>SSM>None", "None>SSM>LN"

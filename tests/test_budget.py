@@ -9,8 +9,8 @@ from mambanorm import claims, figures
 from mambanorm.claims import needed, recording
 from mambanorm.claims.evidence import Evidence
 from mambanorm.claims.protocol import CEILING_TASK, EVENING_SEEDS, GRID_SEEDS
+from mambanorm.runs.grid import base_config
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget, lr_grid
-from mambanorm.training.grid import base_config
 from tests import planted
 
 SCALE, TASK, PROPOSAL = "evening", "mnist1d", "NormVary>SSM>GN"

@@ -16,7 +16,7 @@ from mambanorm.advice import card_checks, cards_html, norm_card
 from mambanorm.basics.errors import VARIABLE
 from mambanorm.claims.evidence import Evidence
 from mambanorm.cli.main import main
-from mambanorm.training.recorded_results import own_rate
+from mambanorm.runs.recorded_results import own_rate
 from tests import planted
 from tests.test_behaviour import Ahead, Blank, Cut, Draws, Padded, Remembers, Spread
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from chaos.monkey import RUNS, Cluster, schedule, unleash
 
-from mambanorm.training.result import read_run
-from mambanorm.training.store import check_runs
+from mambanorm.runs.result import read_run
+from mambanorm.runs.store import check_runs
 
 SEEDS = int(os.environ.get("MAMBANORM_CHAOS_SEEDS", "1"))
 MEASURED = ("wall_s", "tokens_per_s", "peak_memory_mb", "git_commit")

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 import mambanorm as mn
 from mambanorm.advice import blocks
-from mambanorm.clinic.checks_of_behaviour import most_groups, swap_norms
-from mambanorm.clinic.exam import norms_of, takes_batch_statistics, twin_of
-from mambanorm.clinic.findings import SEVERITIES
-from mambanorm.diagnostics.recording import as_it_was
+from mambanorm.look.checks_of_behaviour import most_groups, swap_norms
+from mambanorm.look.exam import norms_of, takes_batch_statistics, twin_of
+from mambanorm.look.findings import SEVERITIES
+from mambanorm.look.recording import as_it_was
 
 IMAGES = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 STEPS = IMAGES[:, 0]  # (16, 8, 8)

@@ -15,11 +15,11 @@ from mambanorm.claims import CLAIMS, VERDICTS, calibration, judge, verdict_table
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.rows import spread
 from mambanorm.claims.version_11 import NEXT
-from mambanorm.diagnostics import record_sites
+from mambanorm.look import record_sites
 from mambanorm.models.build import build_model
+from mambanorm.runs.result import config_row
 from mambanorm.study import intervals
 from mambanorm.tasks import load_task
-from mambanorm.training.result import config_row
 from tests.planted import made_up, skeleton, study, where
 
 SCALE = "smoke"

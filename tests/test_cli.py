@@ -17,13 +17,13 @@ from mambanorm.cli import training as train_command
 from mambanorm.cli.arguments import parse_changes
 from mambanorm.cli.main import COMMANDS, main
 from mambanorm.report import study as report
+from mambanorm.runs import worker
+from mambanorm.runs.run import train
+from mambanorm.runs.store import load_runs, save_run
 from mambanorm.study import estimate
 from mambanorm.tasks import TASKS, Shape
-from mambanorm.training import worker
-from mambanorm.training.run import train
-from mambanorm.training.store import load_runs, save_run
 
-sweep_module = import_module("mambanorm.training.sweep")  # mambanorm.sweep is the function
+sweep_module = import_module("mambanorm.runs.sweep")  # mambanorm.sweep is the function
 pytestmark = pytest.mark.usefixtures("store")
 
 

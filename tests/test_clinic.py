@@ -15,12 +15,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import mambanorm as mn
-from mambanorm.clinic import NonFinite, diagnosis, sites
-from mambanorm.clinic.findings import First, findings_of
-from mambanorm.clinic.sites import layers_of, places_of
-from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics import record_sites, recording
-from mambanorm.diagnostics.recording import describe, tensors_in
+from mambanorm.look import NonFinite, diagnosis, record_sites, recording, sites
+from mambanorm.look.findings import First, findings_of
+from mambanorm.look.recording import describe, tensors_in
+from mambanorm.look.sites import layers_of, places_of
+from mambanorm.look.surgery import sites_for_norms
 
 V, B, L = 50, 4, 24
 X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.clinic import surgery
+from mambanorm.look import surgery
 from mambanorm.norms import create_norm
 from tests.test_clinic import V, labelled, ours, text, theirs
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import mambanorm as mn
-from mambanorm.clinic import NonFinite, watching
+from mambanorm.look import NonFinite, watching
 from tests.test_clinic import X, stack
 
 

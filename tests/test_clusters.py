@@ -25,8 +25,8 @@ import yaml
 
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli import main as cli
-from mambanorm.training.cluster import worker_environment
-from mambanorm.training.store import load_runs
+from mambanorm.runs.cluster import worker_environment
+from mambanorm.runs.store import load_runs
 
 PAGE = (ROOT / "docs" / "clusters.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)

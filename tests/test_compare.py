@@ -7,7 +7,7 @@ import pytest
 
 import mambanorm as mn
 from mambanorm.cli.main import main
-from mambanorm.training.recorded_results import own_rate
+from mambanorm.runs.recorded_results import own_rate
 
 ranking = import_module("mambanorm.claims.ranking")  # the name in the room is its function
 ARM, OTHER = "LN>SSM>GN", "RMSN>SSM>None"

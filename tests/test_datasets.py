@@ -25,6 +25,7 @@ from PIL import Image
 from scipy import ndimage
 
 from mambanorm import tasks, train
+from mambanorm.runs.grid import base_config
 from mambanorm.study.plan import shape_of_data
 from mambanorm.tasks import (
     Lazy,
@@ -41,7 +42,6 @@ from mambanorm.tasks import (
 from mambanorm.tasks.files import Remote, fetch
 from mambanorm.tasks.images import decode, read_idx
 from mambanorm.tasks.snakes import DRAWINGS, draw, make_brush
-from mambanorm.training.grid import base_config
 
 CACHES = [registry._load, pathfinder._pool, images._read, imdb._texts, breakfast._features, imagenet._files]
 

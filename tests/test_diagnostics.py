@@ -9,7 +9,7 @@ import torch
 import mambanorm as mn
 from mambanorm import figures
 from mambanorm.arms import SITES
-from mambanorm.diagnostics import blocks_of, norms_by_depth
+from mambanorm.look import blocks_of, norms_by_depth
 from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerClassifier
 
 

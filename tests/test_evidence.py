@@ -14,8 +14,8 @@ from mambanorm.claims import CLAIMS, judge
 from mambanorm.claims.evidence import Evidence, shared_rows
 from mambanorm.claims.needed import chosen_lr, missing, needed
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
+from mambanorm.runs.recorded_results import own_rate, recorded
 from mambanorm.study.experiments import all_rates, lr_grid
-from mambanorm.training.recorded_results import own_rate, recorded
 from tests.planted import made_up, skeleton, where
 
 SCALE = "smoke"

@@ -5,9 +5,9 @@ import torch
 
 import mambanorm as mn
 from mambanorm.claims.evidence import shared_rows
+from mambanorm.runs.evaluation import answers
 from mambanorm.tasks import TASKS, glyphs, small
 from mambanorm.tasks.base import IGNORED, BadData, Split, TaskData
-from mambanorm.training.evaluation import answers
 
 NAMES = ("curves", "glyphs", "glyphs_images", "mqar")
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from dask.distributed import LocalCluster
 
-from mambanorm.training import cluster
-from mambanorm.training.cluster import count_workers, gpus_for, local_cluster
-from mambanorm.training.grid import base_config
+from mambanorm.runs import cluster
+from mambanorm.runs.cluster import count_workers, gpus_for, local_cluster
+from mambanorm.runs.grid import base_config
 
 
 def smoke(**changes):

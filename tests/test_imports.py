@@ -16,7 +16,7 @@ from mambanorm.basics.atomic import sha256
 from mambanorm.basics.settings import ROOT
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
-from mambanorm.training.result import MANIFEST, WRITTEN
+from mambanorm.runs.result import MANIFEST, WRITTEN
 
 PEAK = """
 import mambanorm as mn
@@ -76,7 +76,7 @@ print("imported", [name for name in {HEAVY} if name in sys.modules])
 
 ORDERS = [
     "import mambanorm as mn",
-    "import mambanorm.study.plan, mambanorm.training.sweep; import mambanorm as mn",
+    "import mambanorm.study.plan, mambanorm.runs.sweep; import mambanorm as mn",
     "import mambanorm as mn; mn.study; import mambanorm.study.experiments, mambanorm.study.plan",
     "from mambanorm.study.experiments import study; from mambanorm import train; import mambanorm as mn",
     "from mambanorm import *; import mambanorm as mn; assert (sweep, train, plan) == (mn.sweep, mn.train, mn.plan)",
@@ -226,7 +226,7 @@ def test_an_error_in_the_file_is_one_line_with_file_and_line(text, said, tmp_pat
 
 def test_a_worker_imports_what_the_sweep_has_imported_and_nothing_else(files, store, monkeypatch):
     monkeypatch.setattr(extensions, "_DONE", {})
-    run_one, config = import_module("mambanorm.training.worker").run_one, mn.base_config("digits", "smoke").to_json()
+    run_one, config = import_module("mambanorm.runs.worker").run_one, mn.base_config("digits", "smoke").to_json()
     error = run_one(config, str(store), imports={str(files / "absent.py"): ""}).error
     assert "absent.py: No such file or directory (on" in error
     (files / "plain.py").write_text("x = 1\n")

@@ -25,15 +25,15 @@ from mambanorm.loop import OPTIMIZERS, SCHEDULES
 from mambanorm.models.parts import POSITIONAL
 from mambanorm.models.transformer import NORM_POSITIONS
 from mambanorm.norms import NORMS, register_norm
+from mambanorm.runs import index as indexing
+from mambanorm.runs.grid import base_config, grid
+from mambanorm.runs.index import INDEX, Index
+from mambanorm.runs.result import MANIFEST, read_run
+from mambanorm.runs.run import train
+from mambanorm.runs.store import COLUMNS, load_runs, missing_runs, save_run
 from mambanorm.tasks import TASKS
-from mambanorm.training import index as indexing
-from mambanorm.training.grid import base_config, grid
-from mambanorm.training.index import INDEX, Index
-from mambanorm.training.result import MANIFEST, read_run
-from mambanorm.training.run import train
-from mambanorm.training.store import COLUMNS, load_runs, missing_runs, save_run
 
-store_module = import_module("mambanorm.training.store")
+store_module = import_module("mambanorm.runs.store")
 
 
 @pytest.fixture(scope="module")
@@ -385,9 +385,9 @@ def test_an_indexed_run_that_was_deleted_keeps_no_other_from_the_index(runs, rea
 
 LOOK = """
 import sys
-from mambanorm.training import index
+from mambanorm.runs import index
 index.LEAST, index.SETTLED_S = 1, 0.0
-from mambanorm.training.store import load_runs
+from mambanorm.runs.store import load_runs
 for _ in range(3):
     (load_runs().run_id.size == int(sys.argv[1])) or sys.exit("rows are missing")
     (index.Path(sys.argv[2]) / index.INDEX).unlink(missing_ok=True)

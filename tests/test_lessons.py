@@ -17,8 +17,8 @@ from mambanorm.basics.settings import ROOT
 from mambanorm.lessons import invariance, preprocessing, state_space, trained
 from mambanorm.lessons.trained import fit
 from mambanorm.report.notebook_page import to_html
+from mambanorm.runs import kept
 from mambanorm.tasks.base import Split
-from mambanorm.training import kept
 
 # preprocessing
 

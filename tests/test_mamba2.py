@@ -16,10 +16,10 @@ from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
 from mambanorm.models.build import build_model
 from mambanorm.models.mamba2 import GroupedRMSNorm, Mamba2Block
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import train
 from mambanorm.study import procedure
 from mambanorm.study.plan import forward_flops, shape_of
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import train
 
 D, L, B = 24, 13, 3
 CAUSAL = [name for name, entry in mn.NORMS.items() if entry.causal]

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm.arms import MORE_SITES
 from mambanorm.claims import claim
-from mambanorm.diagnostics import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
+from mambanorm.look import EXPONENTIAL, FLAT, growth, growth_fits, growth_table, norm_quantiles, norms_by_depth
 from mambanorm.models.build import build_model
 from mambanorm.models.parts import waves
 from mambanorm.operations import conv_silu
 from mambanorm.operations.conv_gate import causal_conv
+from mambanorm.runs.grid import base_config
 from mambanorm.study.experiments import GRID_ARMS, NORMVARY_ARMS
-from mambanorm.training.grid import base_config
 
 D, L, B = 16, 11, 3
 ARMS = ("None>SSM>None", "RMSN>SSM>None", "RMSN>SSM>GN", "BN>SSM>BN", "IN>SSM>LN", "NormVary>SSM>GN-token")
@@ -362,7 +362,7 @@ def test_growth_fits_tell_exponential_from_power_law_and_flat():
 
 
 def test_singular_values_of_known_matrices():
-    from mambanorm.diagnostics import marchenko_pastur, singular_values
+    from mambanorm.look import marchenko_pastur, singular_values
 
     assert singular_values(torch.eye(6) * 3) == pytest.approx(3)
     sigma = singular_values(0.1 * sample(400, 300))

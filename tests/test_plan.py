@@ -14,10 +14,10 @@ from mambanorm.basics.settings import ROOT
 from mambanorm.cli import main as cli
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.vision import ImageClassifier
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.presets import PAPER
 from mambanorm.study.plan import activation_floats, forward_flops, plan, plan_table, shape_of, table_text
 from mambanorm.tasks import Shape, load_task
-from mambanorm.training.grid import base_config
-from mambanorm.training.presets import PAPER
 
 plan_module = import_module("mambanorm.study.plan")  # mn.plan is the function
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")

@@ -19,11 +19,11 @@ import pytest
 
 from mambanorm.basics import atomic
 from mambanorm.basics.atomic import to_disk
-from mambanorm.training import index
-from mambanorm.training.grid import base_config
-from mambanorm.training.observers import CHECKPOINT, Checkpoint
-from mambanorm.training.run import train
-from mambanorm.training.store import check_runs, load_runs, resume_dir, save_run
+from mambanorm.runs import index
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.observers import CHECKPOINT, Checkpoint
+from mambanorm.runs.run import train
+from mambanorm.runs.store import check_runs, load_runs, resume_dir, save_run
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no such disk")
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir")  # before each of them the power may be cut

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from mambanorm.config import EARLIER_BETAS, RunConfig, run_id_of
+from mambanorm.runs.grid import base_config, grid
+from mambanorm.runs.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
 from mambanorm.tasks import TASKS
-from mambanorm.training.grid import base_config, grid
-from mambanorm.training.presets import DIFFERENCES, PAPER, PAPER_SEED, VISION_TASKS, epochs
 
 # Appendix C's own sentences, as they stand in the paper. C.3's rows are those of the Long Range Arena's files.
 C3 = """The model configuration included 4 layers with a hidden dimension of 128 and state dimension of 64. We used the

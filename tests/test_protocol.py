@@ -12,7 +12,7 @@ from mambanorm.claims import CLAIMS, calibration, protocol, rule
 from mambanorm.claims.hypotheses import BEYOND
 from mambanorm.claims.protocol import DATE, FINGERPRINT, PROTOCOL, SAME_RUNS, VERSION, fingerprint, with_hypotheses
 from mambanorm.cli.main import main
-from mambanorm.training.recorded_results import recorded, recorded_path
+from mambanorm.runs.recorded_results import recorded, recorded_path
 
 
 def test_hypotheses_and_numbers_are_those_of_the_version_in_force():

@@ -17,16 +17,16 @@ from mambanorm.claims.protocol import EVENING_SEEDS, GRID_SEEDS
 from mambanorm.claims.verdict_html import command
 from mambanorm.cli.printing import print_run
 from mambanorm.models.build import build_model
+from mambanorm.runs.evaluation import accuracy, predict
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.presets import LANGUAGE_TASKS
+from mambanorm.runs.regimen import Lesson, loss_of
+from mambanorm.runs.result import config_row
+from mambanorm.runs.run import train
+from mambanorm.runs.store import load_runs, save_run, stored_run
 from mambanorm.study.experiments import lr_grid, study
 from mambanorm.study.plan import plan, shape_of_data
 from mambanorm.tasks import TASKS, BadData, Split, TaskData, pydoc
-from mambanorm.training.evaluation import accuracy, predict
-from mambanorm.training.grid import base_config
-from mambanorm.training.presets import LANGUAGE_TASKS
-from mambanorm.training.regimen import Lesson, loss_of
-from mambanorm.training.result import config_row
-from mambanorm.training.run import train
-from mambanorm.training.store import load_runs, save_run, stored_run
 
 LANGUAGE = ("H1l", "H3l", "H8l")
 NONE, ORIGINAL, PROPOSAL = "None>SSM>None", "RMSN>SSM>None", "NormVary-token>SSM>GN-token"

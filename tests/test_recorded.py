@@ -19,12 +19,12 @@ from mambanorm.claims import protocol, recording
 from mambanorm.claims.protocol import VERSION
 from mambanorm.cli.main import main
 from mambanorm.config import RunConfig
+from mambanorm.runs import recorded_results as recorded
+from mambanorm.runs.grid import grid
+from mambanorm.runs.run import train
+from mambanorm.runs.store import load_runs
+from mambanorm.runs.sweep import sweep
 from mambanorm.study.experiments import TRAINED_FURTHER, depth_runs, failing_runs, four_arms, growth_runs
-from mambanorm.training import recorded_results as recorded
-from mambanorm.training.grid import grid
-from mambanorm.training.run import train
-from mambanorm.training.store import load_runs
-from mambanorm.training.sweep import sweep
 
 
 @pytest.fixture(scope="module")

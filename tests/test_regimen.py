@@ -9,13 +9,13 @@ import torch.nn.functional as F
 import mambanorm as mn
 from mambanorm.config import RunConfig
 from mambanorm.models.build import build_model
+from mambanorm.runs.evaluation import accuracy
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.observers import Average, Best
+from mambanorm.runs.regimen import Lesson, loss_of, mixed
+from mambanorm.runs.run import train
+from mambanorm.runs.store import save_run, stored_run
 from mambanorm.tasks import load_task
-from mambanorm.training.evaluation import accuracy
-from mambanorm.training.grid import base_config
-from mambanorm.training.observers import Average, Best
-from mambanorm.training.regimen import Lesson, loss_of, mixed
-from mambanorm.training.run import train
-from mambanorm.training.store import save_run, stored_run
 
 DIGITS = base_config("digits", "smoke", arm="LN>SSM>None")
 EVERYTHING = dict(drop_path=0.3, mixup=0.4, cutmix=1.0, label_smoothing=0.1, ema=0.5)

@@ -7,9 +7,9 @@ import pytest
 import mambanorm as mn
 from mambanorm import answers
 from mambanorm.report.study import trained_here
+from mambanorm.runs import recorded_results
+from mambanorm.runs.recorded_results import at_own_rates, own_rate, recorded
 from mambanorm.study import experiments, replication
-from mambanorm.training import recorded_results
-from mambanorm.training.recorded_results import at_own_rates, own_rate, recorded
 
 
 def studies(rng: np.random.Generator, n: int, seeds: int, shift: float = 0.0):

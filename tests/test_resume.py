@@ -8,12 +8,12 @@ import torch
 
 import mambanorm as mn
 from mambanorm.loop import OPTIMIZERS
-from mambanorm.training.grid import base_config
-from mambanorm.training.observers import CHECKPOINT
-from mambanorm.training.run import train
-from mambanorm.training.store import find_run, load_runs, resume_dir, save_run
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.observers import CHECKPOINT
+from mambanorm.runs.run import train
+from mambanorm.runs.store import find_run, load_runs, resume_dir, save_run
 
-run_module = import_module("mambanorm.training.run")
+run_module = import_module("mambanorm.runs.run")
 
 
 class Killed(Exception):
@@ -165,7 +165,7 @@ def test_a_sweep_goes_on_from_a_checkpoint_and_deletes_it_when_the_run_is_stored
     def watched(config, **options):
         return train(config, on_step=lambda step, *_: steps.append(step), **options)
 
-    monkeypatch.setattr(import_module("mambanorm.training.worker"), "train", watched)
+    monkeypatch.setattr(import_module("mambanorm.runs.worker"), "train", watched)
     assert len(load_runs()) == 0  # what is under way is no run yet
     frame = mn.sweep([config], workers=0, progress=False)
     assert list(frame.status) == ["ok"]

@@ -5,6 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import train
+from mambanorm.runs.store import save_run
 from mambanorm.study import robustness
 from mambanorm.study.robustness import (
     against,
@@ -16,9 +19,6 @@ from mambanorm.study.robustness import (
     rotated,
 )
 from mambanorm.tasks import Split, load_task
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import train
-from mambanorm.training.store import save_run
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5, 1), (2, 6, 6, 3)])

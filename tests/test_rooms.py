@@ -13,15 +13,14 @@ FLOORS = """
 __main__
 cli
 __init__
-clinic
 advice widgets
 claims
 report
 answers figures
 lessons
 study
-training
-diagnostics
+runs
+look
 loop
 models
 config

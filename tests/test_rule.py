@@ -10,8 +10,8 @@ from scipy import stats
 
 from mambanorm.claims import CLAIMS, calibration, judge, rule
 from mambanorm.claims.hypotheses import find_claim
+from mambanorm.runs.recorded_results import best_rate
 from mambanorm.study import intervals
-from mambanorm.training.recorded_results import best_rate
 from tests.planted import skeleton
 
 

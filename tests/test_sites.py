@@ -15,7 +15,7 @@ from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.vision import VSSBlock
 from mambanorm.norms import NORMS
-from mambanorm.training.grid import base_config
+from mambanorm.runs.grid import base_config
 
 D, SIZES = 24, dict(d_state=8, dt_rank=4)  # four groups divide every width: 24, 48, 8 and 4
 

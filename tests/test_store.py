@@ -20,11 +20,11 @@ from benchmarks import store as store_benchmark
 from mambanorm.basics import atomic as whole
 from mambanorm.cli.main import main
 from mambanorm.config import run_id_of
-from mambanorm.training.grid import base_config
-from mambanorm.training.observers import CHECKPOINT
-from mambanorm.training.result import MANIFEST, WRITTEN, DamagedRun
-from mambanorm.training.run import train
-from mambanorm.training.store import (
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.observers import CHECKPOINT
+from mambanorm.runs.result import MANIFEST, WRITTEN, DamagedRun
+from mambanorm.runs.run import train
+from mambanorm.runs.store import (
     check_runs,
     check_store,
     find_run,
@@ -260,7 +260,7 @@ def test_a_bad_place_is_told_before_the_first_step(command, store, tmp_path, cap
     def no_step(*_, **__):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(import_module("mambanorm.training.run"), "build_model", no_step)
+    monkeypatch.setattr(import_module("mambanorm.runs.run"), "build_model", no_step)
     (tmp_path / "file").write_text("mine")
     assert main([*command, str(tmp_path / "file" / "below")]) in (1, 2)
     said = capsys.readouterr().err
@@ -319,7 +319,7 @@ def test_a_killed_save_leaves_what_the_next_sweep_removes(store, result):
     script = """
 import os, sys
 import mambanorm as mn
-from mambanorm.training import store
+from mambanorm.runs import store
 store._write = lambda result, folder: os.kill(os.getpid(), 9)
 store.save_run(mn.train(mn.RunConfig.from_json(sys.argv[1])), sys.argv[2])
 """

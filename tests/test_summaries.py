@@ -13,12 +13,12 @@ import pytest
 import mambanorm as mn
 from mambanorm.claims import summaries
 from mambanorm.claims.summaries import growth_facts, sigma_facts, weight_facts, with_summaries
-from mambanorm.diagnostics import WeightLog, growth
+from mambanorm.look import WeightLog, growth
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.store import find_run, save_run
+from mambanorm.runs.sweep import sweep
 from mambanorm.study import experiments
 from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
-from mambanorm.training.grid import base_config
-from mambanorm.training.store import find_run, save_run
-from mambanorm.training.sweep import sweep
 
 SCALE, NONE = "smoke", "None>SSM>None"
 

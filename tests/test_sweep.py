@@ -23,17 +23,17 @@ from dask.distributed import Client
 import mambanorm as mn
 from mambanorm.cli import main as cli
 from mambanorm.kernels.warm import warm_up
+from mambanorm.runs import cluster
+from mambanorm.runs import worker as worker_module
+from mambanorm.runs.cluster import count_workers, local_cluster, worker_environment
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import train
+from mambanorm.runs.store import LEASE, find_run, load_runs, missing_runs, save_run
+from mambanorm.runs.sweep import sweep
+from mambanorm.runs.worker import Held, is_free, lease, run_one, train_one
 from mambanorm.study import estimate
-from mambanorm.training import cluster
-from mambanorm.training import worker as worker_module
-from mambanorm.training.cluster import count_workers, local_cluster, worker_environment
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import train
-from mambanorm.training.store import LEASE, find_run, load_runs, missing_runs, save_run
-from mambanorm.training.sweep import sweep
-from mambanorm.training.worker import Held, is_free, lease, run_one, train_one
 
-sweeping = import_module("mambanorm.training.sweep")  # mn.sweep is the function
+sweeping = import_module("mambanorm.runs.sweep")  # mn.sweep is the function
 
 
 def look_often(monkeypatch):
@@ -408,7 +408,7 @@ from importlib import import_module
 from pathlib import Path
 
 def dask_setup(_worker):
-    worker = import_module("mambanorm.training.worker")
+    worker = import_module("mambanorm.runs.worker")
     save_run = worker.save_run
     worker.save_run = lambda result, store: save_run(result, Path(store).with_name("elsewhere"))
 """

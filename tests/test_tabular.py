@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from mambanorm.models.build import build_model
+from mambanorm.runs.evaluation import accuracy, errors
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import train
+from mambanorm.runs.store import load_runs, save_run, stored_run
 from mambanorm.tasks import BadData, Split, TaskData, load_task
 from mambanorm.tasks.tabular import SLOTS, table_splits
-from mambanorm.training.evaluation import accuracy, errors
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import train
-from mambanorm.training.store import load_runs, save_run, stored_run
 
 TARGETS = ("load, kWh/m²", "price, $")
 

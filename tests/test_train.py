@@ -18,10 +18,18 @@ from mambanorm.arms import NORM_CHOICES
 from mambanorm.basics.settings import ROOT
 from mambanorm.basics.text import spell
 from mambanorm.config import SCALES, SCHEMA, RunConfig
-from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import set_threads
+from mambanorm.look import WeightLog, record_sites
 from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
+from mambanorm.runs import store as store_module
+from mambanorm.runs.evaluation import accuracy, answers, errors, evaluate, predict
+from mambanorm.runs.grid import base_config, check_seeds, relative_cost
+from mambanorm.runs.recorded_results import recorded_ids
+from mambanorm.runs.regimen import Loss
+from mambanorm.runs.result import FILES
+from mambanorm.runs.run import train
+from mambanorm.runs.store import COLUMNS, find_run, load_runs, save_run
 from mambanorm.study.experiments import (
     CROSSING_ARMS,
     DEPTHS,
@@ -42,14 +50,6 @@ from mambanorm.study.experiments import (
 )
 from mambanorm.tasks import Split, load_task, registry
 from mambanorm.tasks.base import Units
-from mambanorm.training import store as store_module
-from mambanorm.training.evaluation import accuracy, answers, errors, evaluate, predict
-from mambanorm.training.grid import base_config, check_seeds, relative_cost
-from mambanorm.training.recorded_results import recorded_ids
-from mambanorm.training.regimen import Loss
-from mambanorm.training.result import FILES
-from mambanorm.training.run import train
-from mambanorm.training.store import COLUMNS, find_run, load_runs, save_run
 
 GOLDEN = Path(__file__).with_name("golden.json")
 

@@ -10,13 +10,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mambanorm as mn
 from mambanorm.arms import AUTONORM, AttentionArm
-from mambanorm.diagnostics import SelectorLog, WeightLog, selector_weights
+from mambanorm.look import SelectorLog, WeightLog, selector_weights
 from mambanorm.models.build import build_model
 from mambanorm.models.parts import DropPath, drop_rates
 from mambanorm.models.transformer import Attention, SqueezeExcite, TransformerBlock, TransformerClassifier
+from mambanorm.runs.grid import base_config
 from mambanorm.study.plan import forward_flops, shape_of
 from mambanorm.tasks import Split
-from mambanorm.training.grid import base_config
 
 B, L, D, H = 3, 7, 8, 2
 LENGTHS = torch.tensor([7, 3, 1])

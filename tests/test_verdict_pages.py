@@ -23,7 +23,7 @@ from mambanorm.cli.arguments import seeds as read_seeds
 from mambanorm.cli.main import main
 from mambanorm.figures.verdicts import STATES as STATE_LOOKS
 from mambanorm.figures.verdicts import WORDS
-from mambanorm.training import recorded_results as recorded
+from mambanorm.runs import recorded_results as recorded
 from tests import planted
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "12_verdicts.ipynb", as_version=4)

@@ -11,14 +11,14 @@ from torch.func import functional_call
 
 import mambanorm as mn
 from mambanorm import tasks
-from mambanorm.diagnostics import WeightLog, part_norms, spectrum_spread
+from mambanorm.look import WeightLog, part_norms, spectrum_spread
 from mambanorm.loop import build_optimizer
 from mambanorm.models.build import build_model
 from mambanorm.models.vision import PatchMerging
 from mambanorm.operations import conv_silu
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import positions, train
 from mambanorm.tasks import Split, TaskData, load_task
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import positions, train
 
 B, D, H, W = 3, 8, 5, 7
 ARMS = ("LN>SSM>LN", "None>SSM>None", "RMSN>SSM>GN", "BN>SSM>IN", "NormVary>SSM>LN-DL", "GN-token>SSM>NormVary")

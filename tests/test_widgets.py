@@ -19,11 +19,11 @@ from mambanorm.figures.diagrams import moving_cells
 from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import FELT, felt, prepared_norm
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.run import train
+from mambanorm.runs.store import save_run
 from mambanorm.study.inside import INPUTS, LONGEST, parse_numbers, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
-from mambanorm.training.grid import base_config
-from mambanorm.training.run import train
-from mambanorm.training.store import save_run
 from mambanorm.widgets import block as grid
 from mambanorm.widgets import page
 from mambanorm.widgets.block import COLUMNS, NAMED, OWN, recorded_arm, recorded_cell
@@ -119,7 +119,7 @@ def test_the_parameters_of_every_place_add_up_to_the_model():
 
 
 def test_recorded_accuracies_are_those_of_the_recorded_rows():
-    from mambanorm.training.recorded_results import recorded
+    from mambanorm.runs.recorded_results import recorded
 
     cell = recorded_cell("quick", "digits", "RMSN>SSM>GN")
     rows = recorded("quick").set_index("run_id").loc[cell.run_id]

@@ -40,13 +40,13 @@ from mambanorm.claims.protocol import TRAINED_TASKS
 from mambanorm.claims.ranking import answer, duel, duel_runs, frame_of, ranking
 from mambanorm.claims.summaries import growth_facts, headroom_facts
 from mambanorm.config import RunConfig
-from mambanorm.diagnostics import growth, norm_quantiles, token_norms
+from mambanorm.look import growth, norm_quantiles, token_norms
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms import NORMS, norm_name
+from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, unique
+from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
+from mambanorm.runs.store import stored_run
 from mambanorm.study.experiments import all_rates, deep_runs, inside_task, ladder, ladder_runs
-from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, unique
-from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
-from mambanorm.training.store import stored_run
 
 PLACES = {"before the block": "{0}>SSM>None", "after the scan": "None>SSM>{0}", "on both sides": "{0}>SSM>{0}"}
 FEW = 2
@@ -257,7 +257,7 @@ def card_runs(card: NormCard, known: pd.DataFrame) -> list[RunConfig]:
 
 def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, Any]) -> float:
     """About how long these runs take: as long as recorded ones, and what the norm costs beside RMSN."""
-    from mambanorm.training.cluster import count_workers
+    from mambanorm.runs.cluster import count_workers
 
     slower = 0.0
     if len(card.costs):
@@ -270,7 +270,7 @@ def seconds_of(card: NormCard, configs: Sequence[RunConfig], engine: dict[str, A
 
 def _trained(card: NormCard, runs_dir: Any, limit_s: float | None, engine: dict[str, Any]) -> tuple[str, ...]:
     """Trains what lacks, round by round; what could not be done, in sentences."""
-    from mambanorm.training.sweep import sweep  # here: what is recorded is told without Dask
+    from mambanorm.runs.sweep import sweep  # here: what is recorded is told without Dask
 
     failed: dict[str, str] = {}
     anyway, doubt = "`--yes` (limit_s=None) trains it all the same", NORMS[card.name].doubt

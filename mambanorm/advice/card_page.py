@@ -27,10 +27,10 @@ from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.config import RunConfig
 from mambanorm.norms import NORMS
+from mambanorm.runs import machine
+from mambanorm.runs.grid import base_config, relative_cost
+from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 from mambanorm.study.experiments import model_of
-from mambanorm.training import machine
-from mambanorm.training.grid import base_config, relative_cost
-from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
 
 REFERENCE = "RMSN>SSM>None"
 """Mamba's own arm, beside which every other stands."""

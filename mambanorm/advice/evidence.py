@@ -24,10 +24,10 @@ from mambanorm.claims.evidence import kind_of
 from mambanorm.claims.ranking import tuned_arms
 from mambanorm.claims.verdict import Verdict
 from mambanorm.norms import NORMS
+from mambanorm.runs.recorded_results import recorded
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.tables import interval_says, points, seeds_text
 from mambanorm.tasks import TASKS
-from mambanorm.training.recorded_results import recorded
 
 KINDS = {
     "language_model": "language", "detection": "vision", "segmentation": "vision", "style_transfer": "vision",

@@ -13,7 +13,7 @@
     style         images of many contrasts → one contrast, IN, BN, None     norm → error, and what of the style survives
 
 EXPERIMENTS holds them by name. A demo of a mistake is a pair of their rows (mistakes.py). A frame of rows is kept in
-`<run store>/.advice/` (training/kept.py): changed code measures anew.
+`<run store>/.advice/` (runs/kept.py): changed code measures anew.
 """
 
 import math
@@ -31,10 +31,10 @@ from mambanorm import loop
 from mambanorm.advice.blocks import ConvNet, DenseNet, DepthNet, SequenceNet, StyleNet
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import check_scale, default_scale
-from mambanorm.diagnostics import left_as_found
+from mambanorm.look import left_as_found
+from mambanorm.runs import kept
+from mambanorm.runs.grid import check_seeds
 from mambanorm.tasks import load_task
-from mambanorm.training import kept
-from mambanorm.training.grid import check_seeds
 
 SEEDS = {"smoke": 1, "quick": 3, "evening": 3, "lab": 8, "paper": 8}
 BATCHES = (2, 4, 8, 16, 32, 64)

@@ -24,11 +24,9 @@ from mambanorm.advice.recommendation import (
     meant,
     parameters,
 )
-from mambanorm.basics.settings import check_scale, default_scale
+from mambanorm.basics.settings import SMALL_BATCH, check_scale, default_scale
 from mambanorm.tasks import TASKS as KIT
 
-SMALL_BATCH = 8
-"""Rows below which the guide leaves BatchNorm."""
 DEEP = 12
 """Layers above which it leaves post-norm."""
 SMALL_BATCH_TASKS = ("detection", "segmentation", "reinforcement_learning")

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.answers.words import label, listed, numbered
-from mambanorm.diagnostics import spectrum_spread
+from mambanorm.look import spectrum_spread
+from mambanorm.runs.result import RunResult
 from mambanorm.study.tables import describe_frame, percent, seeds_text
-from mambanorm.training.result import RunResult
 
 NONE = "None→None"
 PAPER = "The paper: exponential growth without norms, none with a norm after; the variance rises, most in deep layers."

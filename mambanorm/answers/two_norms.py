@@ -92,7 +92,7 @@ def learned_norm(
     """A table of the steps and a paragraph for each task.
 
     `steps`: `tables.paired_steps` of Table 2's step taken apart. `against`: NormVary→N2 against the original, and
-    against RMSN→N2, for every N2. `moved`: `diagnostics.mixture_moves`. `printed`: the paper's gain on ListOps, in
+    against RMSN→N2, for every N2. `moved`: `look.mixture_moves`. `printed`: the paper's gain on ListOps, in
     points.
     """
     worded = steps.assign(points=[gained(row) for row in steps.itertuples()])

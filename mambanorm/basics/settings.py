@@ -1,7 +1,7 @@
 """What the environment decides: where things stand and go, at which scale everything runs, how figures are shown,
 whether results are trained or read; and packages that not every machine has.
 
-A scale is a named set of differences from a run's defaults (`training/presets.py`, and the sizes of data in `tasks/`).
+A scale is a named set of differences from a run's defaults (`runs/presets.py`, and the sizes of data in `tasks/`).
 This module needs only the standard library, so that a wrong argument is reported at once.
 """
 
@@ -43,6 +43,9 @@ SCALES = ("smoke", "quick", "evening", "lab", "paper")
 """Seconds, for tests; minutes on a laptop, how fast arms learn; its hours, trained models; hours on one GPU; the
 paper's own settings."""
 
+
+SMALL_BATCH = 8
+"""Rows of a batch below which the guide (S4) leaves BatchNorm."""
 
 KIT_NORMS = (
     *("None", "BN", "IN", "LN", "RMSN", "GN", "LN-DL", "RMSN-DL", "GN-token", "Lp", "Scale", "Constant"),

@@ -20,8 +20,8 @@ from mambanorm.claims.evidence import Evidence, tasks_of
 from mambanorm.claims.hypotheses import CLAIMS, find_claim
 from mambanorm.claims.rule import RISING
 from mambanorm.claims.verdict import Verdict, judge
+from mambanorm.runs.grid import base_config
 from mambanorm.study.experiments import BUDGETS, SIZES, at_budget
-from mambanorm.training.grid import base_config
 
 COLUMNS = (
     "claim", "task", "setting", "share", "steps", "verdict", "comparison", "state", "effect", "low", "high", "n",

@@ -28,8 +28,8 @@ from mambanorm.claims import rule
 from mambanorm.claims.claim import SMALLEST_EFFECT, Claim, Comparison
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.claims.protocol import PROTOCOL, VERSION
+from mambanorm.runs.recorded_results import RESULTS
 from mambanorm.study.paper import paper_values
-from mambanorm.training.recorded_results import RESULTS
 
 BASE, CHANCE = 50.0, 10.0  # per cent
 SHARED = 2.0  # points, the spread of what a seed gives to every arm

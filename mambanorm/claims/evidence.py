@@ -26,6 +26,9 @@ from mambanorm.claims.claim import NONE, SMALLEST_BITS, SMALLEST_EFFECT, Claim
 from mambanorm.claims.frames import LOOKED_AT, checked, columns_of
 from mambanorm.claims.hypotheses import find_claim
 from mambanorm.config import RunConfig
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
+from mambanorm.runs.recorded_results import best_rate
 from mambanorm.study.experiments import (
     all_rates,
     deep_runs,
@@ -39,9 +42,6 @@ from mambanorm.study.experiments import (
     model_of,
 )
 from mambanorm.study.tables import check_frame
-from mambanorm.training.grid import base_config
-from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
-from mambanorm.training.recorded_results import best_rate
 
 Setting = tuple[tuple[str, Any], ...]
 """Fields of a config in which the runs of another setting differ from those of the scale."""

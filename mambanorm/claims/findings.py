@@ -26,8 +26,8 @@ from mambanorm.claims.protocol import ONE_POOL, TRAINED_TASKS
 from mambanorm.claims.ranking import rankings
 from mambanorm.claims.verdict import judge, k_of_n
 from mambanorm.claims.verdict_html import verdict_html
+from mambanorm.runs.recorded_results import recorded, recorded_path
 from mambanorm.study.tables import points
-from mambanorm.training.recorded_results import recorded, recorded_path
 
 PAGE = ROOT / "docs" / "index.html"
 PICTURE = ROOT / "data" / "readme.png"

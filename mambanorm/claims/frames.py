@@ -13,7 +13,7 @@ import pandas as pd
 
 from mambanorm.claims.claim import CORRUPTED, SMALLEST_BITS
 from mambanorm.claims.protocol import SAME_RUNS, VERSION
-from mambanorm.training.presets import LANGUAGE_TASKS, TEXTS
+from mambanorm.runs.presets import LANGUAGE_TASKS, TEXTS
 
 LOOKED_AT = ("run_id", "status", "test_accuracy", "best_val_accuracy", "chance", "task", "scale", "seed", "role", "lr")
 FACTS = ("status", "test_accuracy", "best_val_accuracy", "chance")

@@ -27,9 +27,9 @@ from mambanorm.claims.rows import run_ids
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict
 from mambanorm.config import RunConfig
+from mambanorm.runs.grid import base_config, check_names, check_seeds, check_task, grid, unique
+from mambanorm.runs.store import load_runs
 from mambanorm.study.experiments import inside_task, lr_grid, model_of
-from mambanorm.training.grid import base_config, check_names, check_seeds, check_task, grid, unique
-from mambanorm.training.store import load_runs
 
 VERDICT_TASKS = ("digits", "digits_images")
 """The tasks of the verdicts, unless asked otherwise: a task of sequences, and the same data as images."""
@@ -167,7 +167,7 @@ def until_grown(
 ) -> tuple[pd.DataFrame, list[RunConfig]]:
     """Trains what is asked for, again and again until its results ask for no more; a round adds a rate to some arms.
     ValueError if nothing is asked for."""
-    from mambanorm.training.sweep import sweep  # here: what a claim needs is told without torch and Dask
+    from mambanorm.runs.sweep import sweep  # here: what a claim needs is told without torch and Dask
 
     configs: list[RunConfig] = []
     if not ask():

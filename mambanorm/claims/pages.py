@@ -27,10 +27,10 @@ from mambanorm.claims.needed import runs_behind
 from mambanorm.claims.protocol import VERSION
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.verdict import Verdict, judge
+from mambanorm.runs import recorded_results
+from mambanorm.runs.grid import base_config, check_seeds
+from mambanorm.runs.store import load_runs
 from mambanorm.study.experiments import failing_runs, failure_runs, growth_runs
-from mambanorm.training import recorded_results
-from mambanorm.training.grid import base_config, check_seeds
-from mambanorm.training.store import load_runs
 
 NO_RUNS = pd.DataFrame(columns=[*LOOKED_AT, "arm"])
 NOT_RECORDED = "Models trained to the end are not recorded here yet: `mambanorm record --scale evening` adds them."

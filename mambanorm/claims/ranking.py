@@ -27,8 +27,8 @@ from mambanorm.claims.recording import known_runs
 from mambanorm.claims.verdict import Verdict, judge
 from mambanorm.config import RunConfig
 from mambanorm.norms import check_causal
-from mambanorm.training.grid import check_names, check_seeds
-from mambanorm.training.recorded_results import own_rate, recorded, recorded_path
+from mambanorm.runs.grid import check_names, check_seeds
+from mambanorm.runs.recorded_results import own_rate, recorded, recorded_path
 
 NAMED = {
     "sequence": {"NormVary>SSM>GN": "the paper's", "BN>SSM>LN": "the later claim's", "RMSN>SSM>None": "the original"},
@@ -179,7 +179,7 @@ def compare(
     for task in check_names("tasks", tasks):
         own = duel_seeds(against, task, scale, seeds)
         while more := duel_runs(arm, against, task, own, scale, known := frame_of(scale, runs_dir)):
-            from mambanorm.training.sweep import sweep  # here: what is recorded is told without torch and Dask
+            from mambanorm.runs.sweep import sweep  # here: what is recorded is told without torch and Dask
 
             failed = sweep(more, runs_dir=runs_dir, **engine)
             if len(failed := failed[failed.status == "failed"]):

@@ -41,6 +41,10 @@ from mambanorm.claims.protocol import (
 from mambanorm.claims.summaries import with_summaries
 from mambanorm.claims.version_11 import NEXT
 from mambanorm.config import RunConfig
+from mambanorm.runs.grid import check_names, check_seeds, unique
+from mambanorm.runs.presets import TABLES
+from mambanorm.runs.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
+from mambanorm.runs.store import load_runs, missing_runs, stored_run
 from mambanorm.study.experiments import (
     BUDGETS,
     SIZES,
@@ -52,10 +56,6 @@ from mambanorm.study.experiments import (
     leaves_grid_out,
     study,
 )
-from mambanorm.training.grid import check_names, check_seeds, unique
-from mambanorm.training.presets import TABLES
-from mambanorm.training.recorded_results import read_inside, read_results, recorded_path, write_inside, write_recorded
-from mambanorm.training.store import load_runs, missing_runs, stored_run
 
 EVENING_TASKS = (*TRAINED_TASKS, CEILING_TASK)
 

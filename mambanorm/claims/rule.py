@@ -12,7 +12,7 @@ further axes in front thousands of made-up ones, so that calibration.py measures
     more_often      whether one side diverges more often than another
     seeds_to_tell   how many seeds would tell an open comparison
 
-The rate of an arm itself is `best_rate` of training/recorded_results.py: lessons and verdicts have one. States:
+The rate of an arm itself is `best_rate` of runs/recorded_results.py: lessons and verdicts have one. States:
 
     holds, fails    the bounds lie wholly above, wholly below the threshold
     near            the 95 % interval holds the threshold and lies within one threshold of it
@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from mambanorm.runs.recorded_results import best_rate
 from mambanorm.study.intervals import fisher_above
-from mambanorm.training.recorded_results import best_rate
 
 ONE_SIDED = 0.025
 """The one-sided level: a 95 % interval has it at either end."""

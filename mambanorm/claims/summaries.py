@@ -1,7 +1,7 @@
 """A few numbers on the inside of a stored run, as columns of the run frame: the claims on growth (H10), on singular
 values (H11), on weight norms (H12) and on the scan's head-room (E1) rest on them.
 
-Nothing is trained: the arrays that every run keeps are read (`diagnostics.WeightLog`), and its tested weights. A column
+Nothing is trained: the arrays that every run keeps are read (`look.WeightLog`), and its tested weights. A column
 is NaN for a run that its claim does not look at.
 
     growth, law         of the largest token's ‖y‖₂ over the blocks in the last finite training step of `growth_runs`:
@@ -34,10 +34,10 @@ import pandas as pd
 from mambanorm.claims.claim import CORRUPTED, NONE
 from mambanorm.claims.version_11 import NEXT
 from mambanorm.config import RunConfig
+from mambanorm.runs.presets import LANGUAGE_TASKS, VISION_TASKS
+from mambanorm.runs.result import DamagedRun, StoredRun
+from mambanorm.runs.store import find_run, stored_run
 from mambanorm.study.experiments import deep_runs, failing_runs, growth_runs
-from mambanorm.training.presets import LANGUAGE_TASKS, VISION_TASKS
-from mambanorm.training.result import DamagedRun, StoredRun
-from mambanorm.training.store import find_run, stored_run
 
 COLUMNS = ("growth", "law", "sigma_rise", "sigma_trend", "unevenness", "headroom", "late_gain", *CORRUPTED)
 ROWS = 256
@@ -101,7 +101,7 @@ def growth_facts(run: StoredRun) -> dict[str, float]:
             f"run {run.path.name} is of an earlier version, which kept no outputs of the blocks: to get them, move "
             f"{run.path} away and train again"
         )
-    from mambanorm.diagnostics import growth
+    from mambanorm.look import growth
 
     found = growth(pd.Series(outputs, index=np.arange(len(outputs)) + 1))
     return dict(growth=found["decades_per_8"], law=found["margin"])
@@ -125,7 +125,7 @@ def sigma_facts(run: StoredRun, failing: StoredRun | None) -> dict[str, float]:
 
 def finite_sigma(run: StoredRun) -> tuple[np.ndarray, np.ndarray]:
     """The steps that a run kept with finite weights (T,), and their singular values (T, layers, k)."""
-    from mambanorm.diagnostics import sigma_history
+    from mambanorm.look import sigma_history
 
     steps, sigma = sigma_history(run.diagnostics)
     finite = np.isfinite(sigma).all(axis=(1, 2))
@@ -161,7 +161,7 @@ def headroom_facts(run: StoredRun) -> dict[str, float]:
         return dict(headroom=0.0)
     import torch
 
-    from mambanorm.diagnostics import record_sites
+    from mambanorm.look import record_sites
     from mambanorm.study.robustness import trained_model
     from mambanorm.tasks import load_task
 

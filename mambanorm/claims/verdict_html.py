@@ -23,7 +23,7 @@ from mambanorm.claims.needed import VERDICT_TASKS
 from mambanorm.claims.protocol import TRAINED_TASKS, planned_seeds
 from mambanorm.claims.rule import VERDICTS, levels
 from mambanorm.claims.verdict import Verdict
-from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.runs.presets import LANGUAGE_TASKS
 
 STYLE = """<style>
 .verdicts { font: 14px/1.45 system-ui, sans-serif; max-width: 1130px; color: inherit; }

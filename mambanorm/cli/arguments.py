@@ -65,7 +65,7 @@ ELSEWHERE = {"task": "--tasks or --task", "arm": "--arms or --arm", "scale": "--
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["lr=1e-3", "n_layers=8"]` → fields of RunConfig and their values. ValueError for a field that it lacks."""
     from mambanorm.config import DEFAULTS, NAMES
-    from mambanorm.training.grid import check_once
+    from mambanorm.runs.grid import check_once
 
     changes = {}
     check_once("--set", [pair.partition("=")[0].strip() for pair in pairs])
@@ -99,7 +99,7 @@ def _value(text: str, default: Any) -> Any:
 
 
 def check_tasks(names: Collection[str]) -> list[str]:
-    from mambanorm.training.grid import check_task
+    from mambanorm.runs.grid import check_task
 
     return [check_task(name) for name in names]
 
@@ -117,7 +117,7 @@ def _refused(text: str, why: str) -> ValueError:
 
 
 def names(text: str) -> list[str]:
-    from mambanorm.training.grid import check_once
+    from mambanorm.runs.grid import check_once
 
     names = [part.strip() for part in text.split(",")]
     if not all(names):
@@ -128,7 +128,7 @@ def names(text: str) -> list[str]:
 
 def seeds(text: str) -> int | list[int]:
     """`8` → 8, which stands for 0…7; `0,3,200` → those; `8-15` → 8…15, in a list too."""
-    from mambanorm.training.grid import check_seeds
+    from mambanorm.runs.grid import check_seeds
 
     if WHOLE.fullmatch(text):
         check_seeds(int(text), "smoke")

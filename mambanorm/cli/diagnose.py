@@ -36,7 +36,7 @@ def diagnose(options: argparse.Namespace) -> int:
     """Look into a checkpoint: activations, gradients and weights on a text, and what to try."""
     from torch.nn.functional import cross_entropy
 
-    from mambanorm import clinic
+    from mambanorm import look
     from mambanorm.basics.atomic import write_text
     from mambanorm.models.pretrained import checkpoint_in, load_mamba_checkpoint, read_checkpoint
     from mambanorm.tasks.pydoc import windows
@@ -50,7 +50,7 @@ def diagnose(options: argparse.Namespace) -> int:
     batch = windows(ids, min(options.length, len(ids) - 1))[: options.rows]
     pair = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
     loss = lambda logits, target: cross_entropy(logits.flatten(0, 1), target.flatten())  # noqa: E731
-    found = clinic.diagnose(model, pair, loss=loss)
+    found = look.diagnose(model, pair, loss=loss)
     print(found)
     if options.html:
         from mambanorm.report.page import page

@@ -68,8 +68,8 @@ SHORT = 5e6
 def confirm(configs: list, options: argparse.Namespace) -> None:
     """Says how long the missing runs take if that is more than an hour, and at a terminal asks whether to go on.
     Scripts go on, and so does --yes. SystemExit for a no."""
-    from mambanorm.training.grid import relative_cost
-    from mambanorm.training.store import missing_runs
+    from mambanorm.runs.grid import relative_cost
+    from mambanorm.runs.store import missing_runs
 
     if sum(map(relative_cost, configs)) > SHORT:  # else nobody waits for a look into the store
         configs = missing_runs(configs, options.runs_dir)

@@ -29,8 +29,8 @@ def add_runs(command: Parser) -> None:
 @arg.command(add_runs, "", "--tasks digits --scale quick", "--csv runs.csv", "--export runs.parquet", "--check")
 def runs(options: argparse.Namespace) -> int:
     """List the stored runs."""
-    from mambanorm.training.grid import check_seeds
-    from mambanorm.training.store import existing_store, load_runs
+    from mambanorm.runs.grid import check_seeds
+    from mambanorm.runs.store import existing_store, load_runs
 
     if options.check:
         return _check_store(options)
@@ -60,7 +60,7 @@ def runs(options: argparse.Namespace) -> int:
 
 def _check_store(options: argparse.Namespace) -> int:
     """Reads every file of every run and says which are not what was written; 1 if there are any."""
-    from mambanorm.training.store import check_runs, runs_dir
+    from mambanorm.runs.store import check_runs, runs_dir
 
     if ignored := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]:
         raise ValueError(f"--check reads every run and prints what it finds: leave {', '.join(ignored)} out")
@@ -85,8 +85,8 @@ def add_tasks(command: Parser) -> None:
 def tasks(options: argparse.Namespace) -> int:
     """List the tasks and the scales."""
     from mambanorm.basics.settings import KIT, SCALES
+    from mambanorm.runs.grid import base_config
     from mambanorm.tasks import TASKS, prepare_task
-    from mambanorm.training.grid import base_config
 
     if options.prepare:
         scale = arg.chosen_scale(options)

@@ -105,7 +105,7 @@ def add_record(command: Parser) -> None:
 def record(options: argparse.Namespace) -> int:
     """Train all that the study and the verdicts need and record the run frame."""
     from mambanorm import claims
-    from mambanorm.training.recorded_results import describe_recorded, read_results
+    from mambanorm.runs.recorded_results import describe_recorded, read_results
 
     scale = arg.chosen_scale(options)
     tasks = arg.check_tasks(options.tasks) if options.tasks else None

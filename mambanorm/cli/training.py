@@ -35,8 +35,8 @@ def add_train(command: Parser) -> None:
 )
 def train(options: argparse.Namespace) -> int:
     """Train one run, or show it if the store has it."""
-    from mambanorm.training.grid import base_config, check_task
-    from mambanorm.training.store import find_run
+    from mambanorm.runs.grid import base_config, check_task
+    from mambanorm.runs.store import find_run
 
     changes = arg.parse_changes(options.set)
     check_task(options.task)
@@ -61,8 +61,8 @@ def _train(config: RunConfig, options: argparse.Namespace) -> str | None:
     """Trains and stores a run, here with a live line or where the scheduler says; returns the reason if it fails."""
     from tqdm.auto import tqdm
 
-    from mambanorm.training.sweep import sweep
-    from mambanorm.training.worker import train_one
+    from mambanorm.runs.sweep import sweep
+    from mambanorm.runs.worker import train_one
 
     if options.scheduler:
         frame = sweep([config], scheduler=options.scheduler, runs_dir=options.runs_dir)
@@ -101,8 +101,8 @@ def add_sweep(command: Parser) -> None:
 def sweep(options: argparse.Namespace) -> int:
     """Train the missing runs of several arms and print mean ± sd of each."""
     from mambanorm.basics.errors import unknown
+    from mambanorm.runs.grid import grid
     from mambanorm.study import experiments
-    from mambanorm.training.grid import grid
 
     grids = {name: getattr(experiments, f"{name.upper()}_ARMS") for name in ("type", "position", "grid", "normvary")}
     if options.grid is not None and options.grid not in grids:
@@ -122,12 +122,12 @@ def _sweep(configs: list[RunConfig], options: argparse.Namespace) -> int:
     if options.dry_run:
         print_dry_run(configs, options)
         return 0
-    from mambanorm.training.store import load_runs, tidy
+    from mambanorm.runs.store import load_runs, tidy
 
     frame = load_runs(options.runs_dir, configs=configs)
     if len(frame) < len(configs):
         confirm(configs, options)
-        from mambanorm.training.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
+        from mambanorm.runs.sweep import sweep  # here: where all is stored, nothing waits for torch and Dask
 
         frame = sweep(configs, scheduler=options.scheduler, workers=options.workers, runs_dir=options.runs_dir)
     else:
@@ -227,15 +227,15 @@ def add_plan(command: Parser) -> None:
 )
 def plan(options: argparse.Namespace) -> int:
     """Say what a run costs: parameters, tokens, FLOPs, memory, and hours from a few steps timed now."""
-    from mambanorm.training.grid import base_config, check_seeds
+    from mambanorm.runs.grid import base_config, check_seeds
 
     changes = arg.parse_changes(options.set)
     scale = arg.chosen_scale(options)
     seeds = len(check_seeds(options.seeds, scale))
 
     from mambanorm.basics.text import digits, plural
+    from mambanorm.runs.machine import machine
     from mambanorm.study.plan import plan_table, shape_of, table_text
-    from mambanorm.training.machine import machine
 
     arms = [{"arm": arm} for arm in options.arms or []] or [{}]  # none asked: the preset's own
     tasks = options.tasks or ["digits"]

@@ -1,7 +1,7 @@
 """Diagnostic figures: norms by depth (Figure 9), singular values (Figure 10), weights by depth (Appendix B), and what
 NormVary mixes.
 
-The inputs are `diagnostics.token_norms` frames and `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption`
+The inputs are `look.token_norms` frames and `StoredRun.diagnostics` arrays (see `WeightLog.arrays`); `caption`
 says scale and seeds (`tables.describe_frame`), which the arrays do not hold. Without it the caption says "1 seed: a
 sketch". Depth counts blocks from 1. Norms and singular values have no unit: their axes are in arbitrary units (a.u.).
 """
@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm.basics.errors import unknown
-from mambanorm.diagnostics import BLOCK_PARTS, norm_quantiles
 from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styles, norm_colour, norm_marker
 from mambanorm.figures.style import ONE_RUN, finish, log_axis, new_figure, seeds_of, short, some_of, styled, whole_ticks
+from mambanorm.look import BLOCK_PARTS, norm_quantiles
 from mambanorm.norms.normvary import NormVary
 from mambanorm.study.tables import check_frame
 
@@ -33,7 +33,7 @@ def fig_token_norms(frame: pd.DataFrame, *, phase: str = "trained", caption: str
     """Figure 9: log₁₀ ‖y‖₂ of the median and of the largest token after each block, in train mode; a panel an arm, a
     cross where a block holds tokens that are not finite.
 
-    Input: the frame of `diagnostics.norms_by_depth`, of one task and one depth of model. ValueError for another, and
+    Input: the frame of `look.norms_by_depth`, of one task and one depth of model. ValueError for another, and
     for an unknown phase.
     """
     check_frame(frame, ("arm", "mode", "phase", "n_layers", "depth", "site", "l2"))
@@ -102,7 +102,7 @@ def fig_singular_values(
     """Figure 10: sorted singular values of out_proj, a panel a layer (at most six), a line a phase of one run.
 
     phases: early, normal, failing → (layers, k); control: a normalized run at the failing step, same shape; mp: the
-    Marchenko–Pastur edges at initialisation (`diagnostics.marchenko_pastur`).
+    Marchenko–Pastur edges at initialisation (`look.marchenko_pastur`).
     """
     layers = next(iter(phases.values())).shape[0]
     shown = some_of(layers, FEW)

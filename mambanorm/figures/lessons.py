@@ -207,7 +207,7 @@ BRANCHES = {"n1": "attention", "n2": "feed-forward"}
 
 @styled
 def fig_selector(log: pd.DataFrame, caption: str = "one run") -> Figure:
-    """w₀, the weight of DyT, of every selector, by class (`diagnostics.selector_weights`). 1 − w₀ is LN's."""
+    """w₀, the weight of DyT, of every selector, by class (`look.selector_weights`). 1 − w₀ is LN's."""
     check_frame(log, ("block", "depth", "label", "w0"))
     depths = log.groupby("block", sort=False).depth.first()
     fig, ((ax,),) = new_figure(1, 1, height=0.9 + 0.42 * max(len(depths), 6))

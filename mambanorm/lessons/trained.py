@@ -11,7 +11,7 @@ What the convolution and the gate of a Mamba block are for: small models with an
 `neighbours`: does "a" stand directly before "b" somewhere? Every row holds the same symbols in another order, so only
 the order can tell; made up for this lesson. `digits`: the pixels of handwritten digits as a sequence, real data.
 
-What was measured is kept in `<run store>/.lessons/` (training/kept.py); a lesson that is written anew is measured anew.
+What was measured is kept in `<run store>/.lessons/` (runs/kept.py); a lesson that is written anew is measured anew.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.block import BlockCache, MambaBlock
+from mambanorm.runs import kept
 from mambanorm.tasks import load_task
 from mambanorm.tasks.base import Split
-from mambanorm.training import kept
 
 
 def fit(

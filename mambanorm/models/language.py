@@ -5,7 +5,7 @@
 Every norm in it must be causal: statistics along L would see the future, which is to be predicted (I3).
 
 `forward` is for training; `prefill`, `step` and `generate` produce text, with a cache of constant size. The model is
-trained in training/run.py. Checkpoints of mamba-ssm and transformers are read in models/pretrained.py.
+trained in runs/run.py. Checkpoints of mamba-ssm and transformers are read in models/pretrained.py.
 
 Glossary: B rows, L positions, D = d_model, V = vocab_size; E, K, N, R as in block.py.
 Source: state-spaces/mamba `models/mixer_seq_simple.py` (names, initial values); huggingface/transformers

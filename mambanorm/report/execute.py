@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import CHECKOUT, KERNEL, KIT, ROOT, WORK
 from mambanorm.report.notebooks import NotebookOutcome, read_outcome
-from mambanorm.training import machine
+from mambanorm.runs import machine
 
 AT_ONCE = 2  # kernels; more would only share the cores of a laptop
 logging.getLogger("papermill").addHandler(logging.NullHandler())  # what it would print is in the outcome

@@ -21,8 +21,8 @@ from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import KIT
 from mambanorm.basics.text import spell
 from mambanorm.report.page import markdown
+from mambanorm.runs.grid import check_names, check_task
 from mambanorm.study.experiments import study
-from mambanorm.training.grid import check_names, check_task
 
 if TYPE_CHECKING:
     import nbformat

@@ -21,14 +21,14 @@ from mambanorm.norms import NORMS
 from mambanorm.report.execute import execute
 from mambanorm.report.notebooks import NotebookOutcome, find_notebooks, read_outcome, study_runs
 from mambanorm.report.page import OPENING, figures, key_lines, markdown, navigation, page, template
+from mambanorm.runs import machine
+from mambanorm.runs.grid import check_names, check_seeds, unique
+from mambanorm.runs.recorded_results import recorded_ids, recorded_runs
+from mambanorm.runs.store import missing_runs
+from mambanorm.runs.store import runs_dir as store_dir
+from mambanorm.runs.sweep import sweep
 from mambanorm.study.replication import fresh_configs
 from mambanorm.tasks import TASKS
-from mambanorm.training import machine
-from mambanorm.training.grid import check_names, check_seeds, unique
-from mambanorm.training.recorded_results import recorded_ids, recorded_runs
-from mambanorm.training.store import missing_runs
-from mambanorm.training.store import runs_dir as store_dir
-from mambanorm.training.sweep import sweep
 
 REPORTS = WORK / "reports"
 READ_THE_STORE = ("12_verdicts",)

@@ -12,12 +12,12 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm.basics.text import prefixed, spell
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.presets import LANGUAGE_TASKS, SEEDS_PER_ARM
 from mambanorm.study.experiments import OWN, VALIDATION_ARMS
 from mambanorm.study.paper import TABLE_2_ARMS, paper_values
 from mambanorm.study.plan import plan, plan_table
 from mambanorm.study.tables import SAME_TASK, by_seed, check_frame, paired, points, summarize, t_interval
-from mambanorm.training.grid import base_config
-from mambanorm.training.presets import LANGUAGE_TASKS, SEEDS_PER_ARM
 
 Four = tuple[str, str, str, str]
 COLUMNS = ["task", "step", "difference", "low", "high", "n"]

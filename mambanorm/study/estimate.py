@@ -12,10 +12,10 @@ import pandas as pd
 from mambanorm.basics.atomic import writable_folder
 from mambanorm.basics.text import plural, spell
 from mambanorm.config import RunConfig
-from mambanorm.training import machine
-from mambanorm.training.grid import base_config, relative_cost, unique
-from mambanorm.training.store import load_runs, missing_runs
-from mambanorm.training.store import runs_dir as store_dir
+from mambanorm.runs import machine
+from mambanorm.runs.grid import base_config, relative_cost, unique
+from mambanorm.runs.store import load_runs, missing_runs
+from mambanorm.runs.store import runs_dir as store_dir
 
 
 def dry_run(
@@ -47,7 +47,7 @@ def how_long(
     missing: list[RunConfig], *, runs_dir: str | Path | None, workers: int | str, scheduler: str | None
 ) -> tuple[float, str]:
     """About how many seconds the runs take, and a sentence that says so."""
-    from mambanorm.training.cluster import count_workers  # here: where nothing is missing, nothing waits for Dask
+    from mambanorm.runs.cluster import count_workers  # here: where nothing is missing, nothing waits for Dask
 
     count = max(1, count_workers(missing, workers, scheduler))
     seconds, source = estimate(missing, count, runs_dir=runs_dir, anywhere=scheduler is not None)

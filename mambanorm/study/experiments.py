@@ -12,9 +12,9 @@ from mambanorm.arms import AUTONORM, MORE_SITES, NORM_CHOICES, PAPER_NORMS, Arm,
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.settings import STUDY_SCALE, check_scale, default_scale, study_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, check_names, check_seeds, grid, unique
-from mambanorm.training.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
-from mambanorm.training.recorded_results import at_own_rates
+from mambanorm.runs.grid import base_config, check_names, check_seeds, grid, unique
+from mambanorm.runs.presets import LANGUAGE_TASKS, TABLES, TEXTS, VISION_TASKS
+from mambanorm.runs.recorded_results import at_own_rates
 
 TYPE_ARMS = [Arm(n, n) for n in PAPER_NORMS]
 """§4.2: the same norm before and after, and none at all."""

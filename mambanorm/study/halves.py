@@ -12,9 +12,9 @@ import torch
 
 from mambanorm.basics.settings import STUDY_SCALE, study_scale
 from mambanorm.config import RunConfig
+from mambanorm.runs.grid import grid
 from mambanorm.study.tables import mean_sd, percent, summarize
 from mambanorm.tasks import load_task
-from mambanorm.training.grid import grid
 
 HALVES: dict[str, tuple[str, dict[str, bool]]] = {
     "no norm": ("None>SSM>None", {}),

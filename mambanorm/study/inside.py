@@ -12,19 +12,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm import diagnostics
+from mambanorm import look
 from mambanorm.arms import Arm
 from mambanorm.block import MambaBlock
 from mambanorm.config import RunConfig
 from mambanorm.models.build import build_model
 from mambanorm.operations import selective_scan
+from mambanorm.runs.result import RunResult, StoredRun
+from mambanorm.runs.run import train
+from mambanorm.runs.store import find_run
 from mambanorm.study.intervals import clopper_pearson
 from mambanorm.study.robustness import stored_model
 from mambanorm.study.tables import percent
 from mambanorm.tasks import load_task
-from mambanorm.training.result import RunResult, StoredRun
-from mambanorm.training.run import train
-from mambanorm.training.store import find_run
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the gate: in Eq. 1–2 of the paper a norm before the SSM feeds both branches of the block, the scan's and the gate's; a
@@ -44,7 +44,7 @@ def sizes_inside(arms: Iterable[str], factors: Sequence[float] = (1, 10, 100), s
     for arm, factor in product(map(Arm.parse, arms), factors):
         torch.manual_seed(seed)  # every arm gets the same weights and the same input
         block, x = MambaBlock(SIZE[-1], *arm), torch.randn(SIZE)
-        with torch.no_grad(), diagnostics.record_sites(block, GATE_SITES) as seen:
+        with torch.no_grad(), look.record_sites(block, GATE_SITES) as seen:
             block(factor * x)
         rows[str(arm), factor] = seen.frame().set_index("site").rms[GATE_SITES].tolist()
     return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["arm", "factor"]), GATE_SITES)
@@ -155,7 +155,7 @@ def label(arm: str | Arm) -> str:
 def turned_up(config: RunConfig, gain: float) -> nn.Module:
     """The untrained model of a config with every `in_proj` and `out_proj` weight multiplied by `gain`."""
     model = build_model(config, load_task(config.task, config.scale, config.seed))
-    for _, block in diagnostics.blocks_of(model):
+    for _, block in look.blocks_of(model):
         block.in_proj.weight *= gain
         block.out_proj.weight *= gain
     return model
@@ -163,7 +163,7 @@ def turned_up(config: RunConfig, gain: float) -> nn.Module:
 
 def residual_growth(frame: pd.DataFrame) -> pd.DataFrame:
     """`growth_table` of the residual stream alone, one row a model and mode, with arms as they are read."""
-    table = diagnostics.growth_table(frame).query("site == 'residual'")
+    table = look.growth_table(frame).query("site == 'residual'")
     return table.assign(arm=table.arm.map(label)).reset_index(drop=True)
 
 
@@ -172,7 +172,7 @@ def norms_of_stored(runs: Sequence[StoredRun], phase: str) -> pd.DataFrame:
     config = runs[0].config
     x, lengths, _ = load_task(config.task, config.scale, config.seed).train.batch(slice(0, ROWS))
     models = {run.config.arm: stored_model(run) for run in runs}
-    return diagnostics.norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
+    return look.norms_by_depth(models, x, lengths, phase=phase).assign(task=config.task)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -240,13 +240,13 @@ def watched(config: RunConfig, until: int | None = None) -> tuple[RunResult | No
 
 
 def _spectra(model: nn.Module) -> np.ndarray:
-    return diagnostics.spectra([block.out_proj.weight for _, block in diagnostics.blocks_of(model)])
+    return look.spectra([block.out_proj.weight for _, block in look.blocks_of(model)])
 
 
 def phases_of(arrays: Mapping, end: int, last: str) -> tuple[dict[str, int], dict[str, np.ndarray]]:
     """Three kept steps of a run that ended at step `end`: phase → step, and phase → singular values (layers, k). The
     phases are early (step 0), normal (half way) and `last` (the last kept step)."""
-    steps, values = diagnostics.sigma_history(arrays)
+    steps, values = look.sigma_history(arrays)
     at = {"early": 0, "normal": np.abs(steps - end / 2).argmin(), last: -1}
     return {phase: int(steps[t]) for phase, t in at.items()}, {phase: values[t] for phase, t in at.items()}
 
@@ -254,7 +254,7 @@ def phases_of(arrays: Mapping, end: int, last: str) -> tuple[dict[str, int], dic
 def edges(config: RunConfig) -> tuple[float, float]:
     """The Marchenko–Pastur edges of an `out_proj` of this model as it is initialised: U(±1/√columns) / √n_layers."""
     rows, columns = config.d_model, config.d_model * config.expand
-    return diagnostics.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
+    return look.marchenko_pastur((rows, columns), 1 / np.sqrt(3 * columns * config.n_layers))
 
 
 def settings(config: RunConfig) -> str:

@@ -14,7 +14,7 @@ from mambanorm.block import MambaBlock
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.classifier import SequenceClassifier
 from mambanorm.norms.registry import NORMS, create_norm
-from mambanorm.training.grid import base_config
+from mambanorm.runs.grid import base_config
 
 
 def norm_table() -> pd.DataFrame:

@@ -21,20 +21,20 @@ from torch import nn
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.text import digits, prefixed
 from mambanorm.config import RunConfig
-from mambanorm.diagnostics import blocks_of
 from mambanorm.kernels.threads import exactly_threads, plain_torch
+from mambanorm.look import blocks_of
 from mambanorm.loop import build_optimizer
 from mambanorm.models.build import build_model
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.models.vision import PatchMerging
+from mambanorm.runs import machine
+from mambanorm.runs.evaluation import autocast
+from mambanorm.runs.grid import config_list
+from mambanorm.runs.regimen import Lesson, loss_of, mixed, take_over, teacher_of
+from mambanorm.runs.run import check_data
 from mambanorm.tasks import TASKS, Shape, TaskData, check_task, load_task
-from mambanorm.training import machine
-from mambanorm.training.evaluation import autocast
-from mambanorm.training.grid import config_list
-from mambanorm.training.regimen import Lesson, loss_of, mixed, take_over, teacher_of
-from mambanorm.training.run import check_data
 
 STEPS_WARM, STEPS_TIMED = 2, 3
 LONG_S = 2.0  # seconds after which, the first step aside, no further one is timed

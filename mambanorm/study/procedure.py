@@ -14,9 +14,9 @@ import pandas as pd
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import unknown
 from mambanorm.config import RunConfig
+from mambanorm.runs.recorded_results import at_own_rates, own_rate
 from mambanorm.study.replication import to_replicate
 from mambanorm.study.tables import check_frame, choose, paired, pairs_only, summarize
-from mambanorm.training.recorded_results import at_own_rates, own_rate
 
 CRITERIA = ("mean", "min")
 """By which step 1 can choose: the mean over the partners (the paper's), or the worst partner."""

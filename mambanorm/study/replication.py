@@ -18,14 +18,14 @@ from mambanorm.arms import AUTONORM, Arm
 from mambanorm.basics.atomic import write_text
 from mambanorm.basics.settings import check_source, fresh_seeds_asked
 from mambanorm.config import RunConfig
+from mambanorm.runs.grid import unique
+from mambanorm.runs.presets import LANGUAGE_TASKS
+from mambanorm.runs.recorded_results import recorded_ids, recorded_runs
+from mambanorm.runs.store import check_store
+from mambanorm.runs.store import runs_dir as store_dir
+from mambanorm.runs.sweep import sweep
 from mambanorm.study.experiments import CROSSING_ARMS, NORMVARY_ARMS, OWN, POSITION_ARMS, TYPE_ARMS
 from mambanorm.study.intervals import prediction_interval
-from mambanorm.training.grid import unique
-from mambanorm.training.presets import LANGUAGE_TASKS
-from mambanorm.training.recorded_results import recorded_ids, recorded_runs
-from mambanorm.training.store import check_store
-from mambanorm.training.store import runs_dir as store_dir
-from mambanorm.training.sweep import sweep
 
 FRESH = ".fresh-seed"
 """The file of a store that holds its seed."""

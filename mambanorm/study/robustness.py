@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from mambanorm.config import RunConfig
 from mambanorm.kernels.threads import exactly_threads
 from mambanorm.models.build import build_model
+from mambanorm.runs import machine
+from mambanorm.runs.evaluation import accuracy, errors, predict
+from mambanorm.runs.result import StoredRun
+from mambanorm.runs.store import find_run
 from mambanorm.tasks import Split, load_task
-from mambanorm.training import machine
-from mambanorm.training.evaluation import accuracy, errors, predict
-from mambanorm.training.result import StoredRun
-from mambanorm.training.store import find_run
 
 CORRUPTIONS: dict[str, tuple[float, ...]] = {
     "noise": (0.1, 0.2, 0.4, 0.8),

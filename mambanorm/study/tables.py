@@ -16,9 +16,9 @@ import pandas as pd
 
 from mambanorm.arms import Arm
 from mambanorm.basics.errors import check_kind, unknown
+from mambanorm.runs.presets import VISION_TASKS
 from mambanorm.study.intervals import t_interval
 from mambanorm.study.paper import MAIN_TASKS, PATTERN_ONLY, paper_values
-from mambanorm.training.presets import VISION_TASKS
 
 SKETCH_BELOW = 6
 """Fewer seeds than this are a sketch: at 5, an exact sign flip cannot reach p < .05."""

@@ -55,7 +55,7 @@ def register_task(
     and arguments that are no texts or functions.
 
     A task of images needs configs with an odd d_conv, `grid(…, d_conv=3)`. The study's own image tasks are
-    VISION_TASKS in training/presets.py.
+    VISION_TASKS in runs/presets.py.
 
     @register_task("parity", title="Parity of 32 bits", source="this notebook")
     def load_parity(scale, seed): ...

@@ -18,11 +18,11 @@ from mambanorm.figures.lessons import example_batch
 from mambanorm.figures.style import StudyFigure
 from mambanorm.lessons.invariance import CHANGES, FELT, felt, prepared_norm
 from mambanorm.norms import NORMS
+from mambanorm.runs.grid import base_config
+from mambanorm.runs.recorded_results import recorded
+from mambanorm.runs.store import load_runs, stored_run
 from mambanorm.study.inside import INPUTS, parse_numbers, scan_by_hand
 from mambanorm.study.norm_catalog import arm_facts
-from mambanorm.training.grid import base_config
-from mambanorm.training.recorded_results import recorded
-from mambanorm.training.store import load_runs, stored_run
 from mambanorm.widgets.explorer import Explorer, buttons, choice, log_slider, show, slider
 
 GROUPS = (1, 2, 4, 8, 16)

@@ -20,7 +20,7 @@ from pathlib import Path
 from chaos.process import FOLDER, SLOT, run
 
 from mambanorm.basics.settings import ROOT
-from mambanorm.training.store import LEASE, RESUME
+from mambanorm.runs.store import LEASE, RESUME
 
 PROCESS = Path(__file__).with_name("process.py")
 ARMS = "RMSN>SSM>None,NormVary>SSM>BN,None>SSM>GN,BN>SSM>LN,LN>SSM>IN"

@@ -29,8 +29,8 @@ from mambanorm.arms import Arm
 from mambanorm.basics.atomic import replacing, sha256, write_text
 from mambanorm.basics.settings import KIT, SCALES, check_scale, check_source, default_scale
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import base_config, grid, unique
-from mambanorm.training.presets import LANGUAGE_TASKS
+from mambanorm.runs.grid import base_config, grid, unique
+from mambanorm.runs.presets import LANGUAGE_TASKS
 
 RESULTS = KIT / "data" / "results"
 SUMS = "SHA256SUMS"

@@ -27,12 +27,12 @@ from torch import Tensor, nn
 
 from mambanorm.config import RunConfig
 from mambanorm.loop import micro_batches
+from mambanorm.runs.evaluation import autocast
 from mambanorm.tasks import TASKS
 from mambanorm.tasks.base import Units
-from mambanorm.training.evaluation import autocast
 
 if TYPE_CHECKING:
-    from mambanorm.training.result import StoredRun
+    from mambanorm.runs.result import StoredRun
 
 
 class Lesson(NamedTuple):
@@ -206,7 +206,7 @@ OWN_FUNCTION = {"mamba": (), "mamba2": ("n_groups",), "transformer": ("n_heads",
 
 def _run(what: str, run_id: str, config: RunConfig, runs_dir: str | Path | None) -> StoredRun:
     """A run that this one may learn from."""
-    from mambanorm.training.store import stored_run  # here: what has no other run needs no store
+    from mambanorm.runs.store import stored_run  # here: what has no other run needs no store
 
     run = stored_run(run_id, runs_dir)
     if run is None:

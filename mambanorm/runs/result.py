@@ -4,7 +4,7 @@
     check_run       reads and checks every file
     config_row      the columns of the run frame that are known before a run
 
-A damaged folder is never changed here; `training/store.py` skips it with a warning that names it.
+A damaged folder is never changed here; `runs/store.py` skips it with a warning that names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @dataclass
 class RunResult:
     """What a run gives. Accuracies are fractions; of a diverged run, test_accuracy and val_accuracy are chance. Of a
-    regression they are R² against the training mean (training/evaluation.py), and chance is 0."""
+    regression they are R² against the training mean (runs/evaluation.py), and chance is 0."""
 
     config: RunConfig
     status: str  # ok | diverged

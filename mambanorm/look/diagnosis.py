@@ -18,12 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from mambanorm.basics.checks import shown
+from mambanorm.basics.settings import Later
 from mambanorm.basics.text import plural
-from mambanorm.clinic.findings import First, Symptoms, findings_of, named
-from mambanorm.clinic.sites import COLUMNS, EDGES, HISTOGRAMS, Pass, places_of
-from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics import blocks_of
-from mambanorm.diagnostics.recording import as_it_was, check_targets, first_tensor, left_as_found, run, split
+from mambanorm.look import blocks_of
+from mambanorm.look.findings import First, Symptoms, findings_of, named
+from mambanorm.look.recording import as_it_was, check_targets, first_tensor, left_as_found, run, split
+from mambanorm.look.sites import COLUMNS, EDGES, HISTOGRAMS, Pass, places_of
+from mambanorm.look.surgery import sites_for_norms
+
+pictures = Later("mambanorm.figures.clinic")  # of what is found, drawn by a room above where they are asked for
 
 WEIGHTS = ("weight", "shape", "rms", "nonfinite", "grad_to_weight")
 BEFORE = 4
@@ -57,9 +60,7 @@ class Diagnosis:
 
     def plot(self):
         """Depth against magnitude, one panel a site, and histograms of activations and gradients."""
-        from mambanorm.figures.clinic import fig_clinic
-
-        return fig_clinic(self.table, self.histograms, EDGES, f"{self.name}: what one batch shows")
+        return pictures.fig_clinic(self.table, self.histograms, EDGES, f"{self.name}: what one batch shows")
 
     def __repr__(self) -> str:
         return f"{self._head}\n{self.findings!r}"
@@ -96,7 +97,7 @@ def diagnose(
     or another with `sites`, a map of names to patterns of module names: {"scan": "layers.*.mixer.norm"}, or
     "layers.*.out_proj:input" for what goes in. A map names, and hides nothing: every module is looked at for magnitudes
     and non-finite values. Without a map every module that has none inside is a site. For the known
-    families `sites` may be names of sites, None = all (clinic/sites.py says what each means).
+    families `sites` may be names of sites, None = all (look/sites.py says what each means).
     batch: a tensor, a tuple (input, targets), or a dict of keyword arguments. loss(output, targets); None = the loss
     that the model returns, as transformers' does when given labels, else the mean square of its output.
 

@@ -34,7 +34,7 @@ from mambanorm.arms import __file__ as arms_file
 from mambanorm.basics.atomic import replacing
 from mambanorm.basics.fields import __file__ as fields_file
 from mambanorm.config import ADDABLE, SCHEMA, RunConfig
-from mambanorm.training.result import FILES, OPTIONAL, StoredRun, read_run
+from mambanorm.runs.result import FILES, OPTIONAL, StoredRun, read_run
 
 INDEX = f".index-{os.getuid() if hasattr(os, 'getuid') else ''}"
 LEAST = 64  # so many new runs, or one in a hundred, before the index is written again

@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mambanorm.basics.atomic import write_bytes
 from mambanorm.config import RunConfig
-from mambanorm.diagnostics.weights import WeightLog
+from mambanorm.look.weights import WeightLog
 
 CHECKPOINT = "checkpoint"
 

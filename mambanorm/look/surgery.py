@@ -28,8 +28,8 @@ from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
 from mambanorm.basics.text import plural
 from mambanorm.block import Block, MambaBlock
-from mambanorm.clinic.sites import mixers_of, parts_of, version_of
-from mambanorm.diagnostics.recording import as_it_was, first_tensor, left_as_found, run
+from mambanorm.look.recording import as_it_was, first_tensor, left_as_found, run
+from mambanorm.look.sites import mixers_of, parts_of, version_of
 from mambanorm.models.language import LanguageModel
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.norms import NORMS, check_causal, create_norm, norm_name

@@ -21,7 +21,7 @@ from mambanorm.arms import Arm, AttentionArm, preset_options
 from mambanorm.basics.errors import check_kind
 from mambanorm.basics.settings import KIT_TASKS, check_scale, default_scale
 from mambanorm.config import RunConfig, check_seed
-from mambanorm.training.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
+from mambanorm.runs.presets import DIFFERENCES, SEEDS_PER_ARM, transformer_differences
 
 
 def base_config(task: str = "digits", scale: str | None = None, **changes: Any) -> RunConfig:

@@ -38,9 +38,9 @@ from mambanorm.basics.settings import KERNEL
 from mambanorm.basics.text import plural
 from mambanorm.config import RunConfig
 from mambanorm.kernels.warm import warm_up
-from mambanorm.training.machine import cores
-from mambanorm.training.store import missing_runs
-from mambanorm.training.worker import POLL_S, Outcome, debugging, run_one
+from mambanorm.runs.machine import cores
+from mambanorm.runs.store import missing_runs
+from mambanorm.runs.worker import POLL_S, Outcome, debugging, run_one
 
 REMIND_S = 30.0  # seconds between two reminders that there are no workers
 RESULT_S = 5.0  # a result that takes longer waits its turn: its worker may be paused, and others have theirs

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from mambanorm.diagnostics.recording import first_tensor, inspected
+from mambanorm.look.recording import first_tensor, inspected
 from mambanorm.norms.base import Norm
 
 BY_NAME = {"BatchNorm": "BN", "InstanceNorm": "IN", "GroupNorm": "GN", "LayerNorm": "LN", "RMSNorm": "RMSN"}

@@ -35,8 +35,8 @@ from tqdm.auto import tqdm
 from mambanorm.basics.atomic import is_full
 from mambanorm.basics.extensions import load_imports
 from mambanorm.config import RunConfig
-from mambanorm.training.run import train
-from mambanorm.training.store import LEASE, find_run, ready_store, resume_dir, save_run
+from mambanorm.runs.run import train
+from mambanorm.runs.store import LEASE, find_run, ready_store, resume_dir, save_run
 
 POLL_S = 1.0  # seconds between two looks at what others train
 

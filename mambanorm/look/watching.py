@@ -28,12 +28,15 @@ from torch import Tensor, nn
 
 from mambanorm.basics.atomic import replacing, save_tensors, writable_folder, write_bytes
 from mambanorm.basics.checks import check_size, shown
+from mambanorm.basics.settings import Later
 from mambanorm.basics.text import plural
-from mambanorm.clinic.diagnosis import WEIGHTS, NonFinite, Report, check_loss
-from mambanorm.clinic.findings import First, findings_of, named
-from mambanorm.clinic.sites import COLUMNS, Pass, layers_of, places_of
-from mambanorm.clinic.surgery import sites_for_norms
-from mambanorm.diagnostics.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
+from mambanorm.look.diagnosis import WEIGHTS, NonFinite, Report, check_loss
+from mambanorm.look.findings import First, findings_of, named
+from mambanorm.look.recording import as_it_was, eagerly, first_tensor, left_as_found, norm_of, tensors_in
+from mambanorm.look.sites import COLUMNS, Pass, layers_of, places_of
+from mambanorm.look.surgery import sites_for_norms
+
+pictures = Later("mambanorm.figures.clinic")  # of what is found, drawn by a room above where they are asked for
 
 NOT_MET = "where it began: the last batch is finite when it is run again; of accumulated gradients it may be another's"
 
@@ -225,8 +228,6 @@ class Watched:
 
     @torch.no_grad()
     def _write_report(self) -> Report:
-        from mambanorm.figures.clinic import fig_failure
-
         for name, value in self.model.named_buffers():
             if name in self._buffers and self._buffers[name].shape == value.shape:
                 value.copy_(self._buffers[name])
@@ -242,7 +243,7 @@ class Watched:
         steps, layers, picture = self.steps, self.by_layer, self.folder / f"step-{self.step:06d}.png"
         where = f"first: {named('', 0, first.where)}" if first else "no site is not finite when the batch runs again"
         title = f"{type(self.model).__name__}: step {self.step} is not finite"
-        write_bytes(picture, fig_failure(steps, layers, title, where)._repr_png_())
+        write_bytes(picture, pictures.fig_failure(steps, layers, title, where)._repr_png_())
         seen, weights = self._seen, [dict(weight=name, nonfinite=1.0) for name in lost]
         frames = (pd.DataFrame(seen.rows if first else [], columns=COLUMNS), pd.DataFrame(weights, columns=WEIGHTS))
         findings = findings_of(

@@ -275,3 +275,7 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
         for name, value in model.named_buffers():
             if name in buffers:  # a norm that was put in meanwhile brings its own
                 value.copy_(buffers[name])
+
+
+record = record_sites
+"""The older name; the command `record` is another thing: it records results."""

@@ -38,8 +38,8 @@ from torch import Tensor, nn
 from mambanorm.arms import SITES
 from mambanorm.basics.checks import shown
 from mambanorm.basics.errors import unknown
-from mambanorm.clinic.findings import First
-from mambanorm.diagnostics.recording import blocks_of, describe, inspected, sample, tensors_in
+from mambanorm.look.findings import First
+from mambanorm.look.recording import blocks_of, describe, inspected, sample, tensors_in
 from mambanorm.models.transformer import TRANSFORMER_SITES, TransformerBlock
 
 SIDES = ("input", "output")

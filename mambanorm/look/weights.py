@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mambanorm.diagnostics.recording import Block, blocks_of, left_as_found, record_sites
+from mambanorm.look.recording import Block, blocks_of, left_as_found, record_sites
 from mambanorm.models.mamba2 import Mamba2Block
 from mambanorm.models.transformer import TransformerBlock
 from mambanorm.models.vision import VSSBlock

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from mambanorm.basics.text import plural
-from mambanorm.diagnostics import growth
+from mambanorm.look import growth
 
 SEVERITIES = ("serious", "warning", "note")
 STREAM = ("residual", "branch")

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mambanorm.basics.text import plural
-from mambanorm.clinic.exam import DROPOUTS, Exam, NotSeen, norm_kind, norms_of, takes_batch_statistics
-from mambanorm.clinic.findings import FLOW, LAYERS, Symptom, non_finite
-from mambanorm.clinic.sites import Pass
-from mambanorm.diagnostics.recording import first_tensor, split
+from mambanorm.look.exam import DROPOUTS, Exam, NotSeen, norm_kind, norms_of, takes_batch_statistics
+from mambanorm.look.findings import FLOW, LAYERS, Symptom, non_finite
+from mambanorm.look.recording import first_tensor, split
+from mambanorm.look.sites import Pass
 
 STEPS = 12
 STILL = 0.01

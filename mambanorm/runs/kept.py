@@ -19,7 +19,7 @@ import torch
 
 from mambanorm.basics.atomic import replacing
 from mambanorm.kernels.threads import exactly_threads
-from mambanorm.training.store import runs_dir as store_dir
+from mambanorm.runs.store import runs_dir as store_dir
 
 
 def kept(

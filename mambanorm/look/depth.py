@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mambanorm.basics.checks import check_lengths, check_tensor, shown
 from mambanorm.basics.settings import FLAT
-from mambanorm.diagnostics.recording import blocks_of, left_as_found, record_sites, without_padding
+from mambanorm.look.recording import blocks_of, left_as_found, record_sites, without_padding
 from mambanorm.models.language import LanguageModel
 
 OUTPUTS = ("branch", "attention", "feed_forward", "residual")

@@ -2,12 +2,12 @@
 
 The engine is Dask distributed: a local cluster by default, any scheduler by its address, `workers=0` in this process
 for debugging. A run trains on as many threads as its config says, on any machine. Any number of sweeps share one store:
-each run is claimed before it is trained (training/worker.py). A sweep waits last for the runs that others train.
+each run is claimed before it is trained (runs/worker.py). A sweep waits last for the runs that others train.
 
     sweep           configs → run frame, a row each
     waves           runs that learn from other runs come after them
 
-Where runs go is in training/cluster.py, what happens to one there in training/worker.py.
+Where runs go is in runs/cluster.py, what happens to one there in runs/worker.py.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tqdm.auto import tqdm
 from mambanorm.basics.settings import check_source
 from mambanorm.basics.text import spell
 from mambanorm.config import RunConfig
+from mambanorm.runs.cluster import Here, OnDask, check_workers, open_engine, so_far
+from mambanorm.runs.grid import relative_cost, unique
+from mambanorm.runs.recorded_results import describe_recorded, recorded_ids, recorded_runs
+from mambanorm.runs.result import config_row
+from mambanorm.runs.store import COLUMNS, find_run, load_runs, missing_runs, ready_store, tidy
+from mambanorm.runs.worker import POLL_S, Outcome, is_free
 from mambanorm.tasks import check_task
-from mambanorm.training.cluster import Here, OnDask, check_workers, open_engine, so_far
-from mambanorm.training.grid import relative_cost, unique
-from mambanorm.training.recorded_results import describe_recorded, recorded_ids, recorded_runs
-from mambanorm.training.result import config_row
-from mambanorm.training.store import COLUMNS, find_run, load_runs, missing_runs, ready_store, tidy
-from mambanorm.training.worker import POLL_S, Outcome, is_free
 
 APPEARS_S = 60.0  # a network disk may show only after this time what another machine wrote
 

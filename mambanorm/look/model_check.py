@@ -17,12 +17,12 @@ from itertools import islice
 
 from torch import Tensor, nn
 
-from mambanorm.advice.rules import SMALL_BATCH
 from mambanorm.basics.checks import check_flag, check_size, shown
+from mambanorm.basics.settings import SMALL_BATCH
 from mambanorm.basics.text import plural
-from mambanorm.clinic import checks_of_behaviour as behaviour
-from mambanorm.clinic.checks_of_behaviour import most_groups
-from mambanorm.clinic.exam import (
+from mambanorm.look import checks_of_behaviour as behaviour
+from mambanorm.look.checks_of_behaviour import most_groups
+from mambanorm.look.exam import (
     ACTIVATIONS,
     SOFTMAX,
     WEIGHTED,
@@ -33,8 +33,8 @@ from mambanorm.clinic.exam import (
     trace,
     twin_of,
 )
-from mambanorm.clinic.findings import Symptom, Symptoms
-from mambanorm.diagnostics.recording import as_it_was, call, check_targets, first_tensor
+from mambanorm.look.findings import Symptom, Symptoms
+from mambanorm.look.recording import as_it_was, call, check_targets, first_tensor
 
 
 def small_batches(exam: Exam) -> Iterator[Symptom]:

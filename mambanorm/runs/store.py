@@ -2,10 +2,10 @@
 
     runs/<run_id>/config.json  result.json  curves.parquet  predictions.npz  diagnostics.npz  checkpoint.safetensors
                   manifest.json    SHA-256 and size of every other file, written last
-    runs/.resume-<run_id>/         the checkpoint of a run under way (training/observers.py); deleted once it is stored
-    runs/.lease-<run_id>           who trains it just now (training/worker.py)
+    runs/.resume-<run_id>/         the checkpoint of a run under way (runs/observers.py); deleted once it is stored
+    runs/.lease-<run_id>           who trains it just now (runs/worker.py)
     runs/.unfinished-…/            a run that is being written; the next sweep removes what a killed process left of it
-    runs/.index-…                  the rows of the run frame, while their files are as they were (training/index.py)
+    runs/.index-…                  the rows of the run frame, while their files are as they were (runs/index.py)
 
 A run is written into a temporary folder, which is renamed last, when all of it has reached the disk. Whatever is read
 is checked: `load_runs` checks config, result and the size of every file, `StoredRun` each other file when it is asked
@@ -46,9 +46,9 @@ from mambanorm.basics.atomic import (
 from mambanorm.basics.errors import NotRegistered, check_kind, unknown
 from mambanorm.basics.settings import WORK
 from mambanorm.config import RunConfig
-from mambanorm.training.grid import config_list, unique
-from mambanorm.training.index import Index, is_one_of
-from mambanorm.training.result import MANIFEST, WRITTEN, DamagedRun, RunResult, StoredRun, check_run, read_run
+from mambanorm.runs.grid import config_list, unique
+from mambanorm.runs.index import Index, is_one_of
+from mambanorm.runs.result import MANIFEST, WRITTEN, DamagedRun, RunResult, StoredRun, check_run, read_run
 
 COLUMNS = [
     *("run_id", "task", "arm", "n1", "n2", "more", "seed", "role", "scale", "lr", "n_layers", "status"),

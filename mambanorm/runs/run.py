@@ -21,17 +21,17 @@ from torch import Tensor, nn
 
 from mambanorm.basics.errors import check_kind
 from mambanorm.config import RunConfig
-from mambanorm.diagnostics import WeightLog, record_sites
 from mambanorm.kernels.threads import exactly_threads, plain_torch
+from mambanorm.look import WeightLog, record_sites
 from mambanorm.loop import batch_order, build_optimizer, fit, learning_rate, micro_batches
 from mambanorm.models.build import build_model
 from mambanorm.operations import scan_backend
+from mambanorm.runs import machine
+from mambanorm.runs.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
+from mambanorm.runs.observers import Average, Best, Checkpoint, Progress
+from mambanorm.runs.regimen import Loss, mixed, take_over, teacher_of
+from mambanorm.runs.result import RunResult
 from mambanorm.tasks import Shape, TaskData, load_task
-from mambanorm.training import machine
-from mambanorm.training.evaluation import accuracy, autocast, errors, evaluate, predict, to_device
-from mambanorm.training.observers import Average, Best, Checkpoint, Progress
-from mambanorm.training.regimen import Loss, mixed, take_over, teacher_of
-from mambanorm.training.result import RunResult
 
 
 def train(
@@ -45,7 +45,7 @@ def train(
     """Trains one config and tests it once. `on_step(step, model, loss)` is called after each optimizer step.
 
     With `checkpoint_dir` the run continues from the checkpoint that it finds there, to the same result bit for bit, and
-    saves one every `checkpoint_every_s` seconds (training/observers.py). `wall_s` leaves out work that a kill lost.
+    saves one every `checkpoint_every_s` seconds (runs/observers.py). `wall_s` leaves out work that a kill lost.
     It trains on `config.threads` threads and with torch as it comes, whatever the caller has set. Raises ValueError for
     a config that cannot be run (unknown task, norm that does not fit, a batch larger than the data, more threads than
     there are), TypeError for what is no config; never for divergence. `runs_dir`: where the runs lie that a config
