@@ -129,7 +129,7 @@ def read_outcome(path: Path) -> NotebookOutcome:
         **_heading(nb, path.stem),
         **_failure(cells, run.get("crash", "")),
         answer="\n\n".join(filter(None, map(_text, _outputs(_tagged(cells, "answer"))))),
-        found="\n".join(filter(None, map(_as_html, _outputs(_tagged(cells, "found"))))),
+        found="\n".join(f"<div>{shown}</div>" for shown in map(_as_html, _outputs(_tagged(cells, "found"))) if shown),
         first=tuple(_with_headings(nb, "first")),
         thumbnail=_picture(_tagged(cells, "thumbnail")) or _picture(cells),
     )
