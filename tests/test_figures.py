@@ -145,10 +145,21 @@ def test_a_figure_shows_itself_once_as_a_small_png(frame):
     assert metadata["image/png"]["alt"].startswith("Every pair on digits · quick scale · ")
     assert list(data) == ["image/png"]
     assert len(data["image/png"]) < 60_000
-    image = Image.open(io.BytesIO(data["image/png"])).convert("RGB")
-    assert image.width < 1_100
-    assert image.getpixel((0, 0)) == (255, 255, 255)
+    image = Image.open(io.BytesIO(data["image/png"]))
+    assert image.width == 1.5 * metadata["image/png"]["width"] == 1230
+    assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
     assert not plt.get_fignums()
+
+
+def test_the_png_of_a_figure_keeps_greys_grey_and_every_step_of_a_colour_bar(frame):
+    fig, drawn = figures.fig_grid(frame, "digits"), io.BytesIO()
+    fig.savefig(drawn, format="png")
+    true, shown = (np.asarray(Image.open(file).convert("RGB")).astype(int) for file in (drawn, io.BytesIO(fig.png())))
+    grey = np.ptp(true, axis=2) == 0
+    assert (np.ptp(shown, axis=2)[grey] == 0).all()
+    bar = np.unique(shown[60:440, 650:670].reshape(-1, 3), axis=0)
+    assert len(bar) > 60
+    assert np.mean(np.abs(true - shown).max(axis=2) > 8) < 0.01
 
 
 def test_figures_refuse_what_they_cannot_draw(frame):

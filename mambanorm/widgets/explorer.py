@@ -42,8 +42,7 @@ class Explorer(w.VBox):
         self._draw, self._putting = draw, False
         self._arrange(controls)
         self.first = draw(**self.values)
-        self._first_png = self.first._repr_png_()  # in few colours: notebooks that keep it stay small
-        self.picture = Picture(value=self._first_png, format="png", layout=w.Layout(max_width="100%"))
+        self.picture = Picture(value=self.first.png(), format="png", layout=w.Layout(max_width="100%"))
         self.picture.add_class("mambanorm-picture")
         self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
         self.said = w.HTML()
@@ -78,7 +77,7 @@ class Explorer(w.VBox):
         try:
             self._arrange(self.controls)
             figure = self._draw(**self.values)
-            png, label = figure.quick_png(), figure.get_label()
+            png, label = figure.png(), figure.get_label()
         except ValueError as error:
             self.said.value = f"<p>{escape(str(error))}</p>"
             return
@@ -93,8 +92,8 @@ class Explorer(w.VBox):
         """Changes what stands beside the picture and shows the values, too, once their picture is drawn."""
 
     def _repr_mimebundle_(self, **options):
-        alone = {"image/png": self._first_png}, {"image/png": {"alt": self.first.get_label()}}
-        return super()._repr_mimebundle_(**options) | alone[0], alone[1]
+        alone, words = self.first._repr_mimebundle_()
+        return super()._repr_mimebundle_(**options) | alone, words
 
 
 def slider(value: float, low: float, high: float, name: str, *, step: float = 0.5, **options) -> w.FloatSlider:
