@@ -7,14 +7,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mambanorm.figures.colours import BEST, COMBINATION, GREY, INK, NO_NORM
+from mambanorm.figures.colours import COMBINATION, GREY, INK, NO_NORM
 from mambanorm.figures.style import finish, log_axis, new_figure, panel_grid, some_of, styled, whole_ticks
 
 COLUMNS, MOST = 4, 12
 FLOAT16 = 65504.0
 LINES = {
     "rms": dict(color=COMBINATION, marker="o", label="RMS"),
-    "p999": dict(color=BEST, marker="s", linestyle="--", label="99.9 %"),
+    "p999": dict(color=GREY, marker="s", linestyle="--", label="99.9 %"),
     "max_abs": dict(color=NO_NORM, marker="^", linestyle=":", label="largest"),
 }
 
@@ -113,7 +113,7 @@ def _mark_non_finite(ax: Axes, steps) -> None:
         ax.axvspan(step - 0.5, step + 0.5, color=NO_NORM, alpha=0.2, linewidth=0)
 
 
-LOOKS = ((COMBINATION, "-"), (BEST, "--"), (INK, ":"), (GREY, "-."))
+LOOKS = ((COMBINATION, "-"), (GREY, "--"), (INK, ":"), ("#7A5C3E", "-."))
 """Of the seeds: colour and dash."""
 
 

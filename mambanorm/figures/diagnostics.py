@@ -15,17 +15,27 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mambanorm.basics.errors import unknown
-from mambanorm.figures.colours import DASHES, GREY, INK, SPARE_COLOURS, arm_styles, norm_colour, norm_marker
+from mambanorm.figures.colours import (
+    COMBINATION,
+    DASHES,
+    GREY,
+    INK,
+    NO_NORM,
+    SPARE_COLOURS,
+    arm_styles,
+    norm_colour,
+    norm_marker,
+)
 from mambanorm.figures.style import ONE_RUN, finish, log_axis, new_figure, seeds_of, short, some_of, styled, whole_ticks
 from mambanorm.look import BLOCK_PARTS, norm_quantiles
 from mambanorm.norms.normvary import NormVary
 from mambanorm.study.tables import check_frame
 
-PHASES = {"early": "#2E9E5B", "normal": "#2F6DB5", "failing": "#C8443C"}
+PHASES = {"early": "#3E7D7A", "normal": COMBINATION, "failing": NO_NORM}
 PHASE_LINES = {"early": dict(linestyle="-."), "normal": dict(linewidth=1.2), "failing": dict(linewidth=2.4)}
 FEW = 6  # panels of layers in one row
 
-TOKENS = {"median": dict(color=INK, linewidth=1.6), "largest": dict(color="#D55E00", linewidth=1.6, linestyle="--")}
+TOKENS = {"median": dict(color=INK, linewidth=1.6), "largest": dict(color="#5D5FA8", linewidth=1.6, linestyle="--")}
 
 
 @styled

@@ -74,8 +74,8 @@ class StudyFigure(Figure):
         return drawn.getvalue()
 
     def png(self, scale: float = 1.0) -> bytes:
-        """The picture in 32 tones each of red, green and blue: a third of the bytes, no grey has a tint, and no step of
-        a colour bar can be seen."""
+        """The picture in 32 tones of red, green and blue each, 256 colours at most: a third of the bytes. Greys stay
+        grey, and the steps of a colour bar are too small to be seen."""
         drawn, small = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=scale * self.dpi)
         tones = Image.open(drawn).convert("RGB").point(lambda tone: round(tone / 255 * 31) * 255 // 31)
@@ -184,7 +184,8 @@ def log_axis(ax: Axes) -> None:
     """A logarithmic y axis (and those that share it) in plain numbers (0.1, 0.2, 0.5, 1, …), decades if it is long."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    subs = (1, 2, 3, 5) if high < 10 * low else (1, 2, 5) if high < 200 * low else (1,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_formatter("")
 
