@@ -297,14 +297,10 @@ def test_lost_tokens_leave_a_gap_and_a_cross():
     assert all(np.isnan(line.get_ydata()[-1]) for line in ax.lines if line.get_marker() != "X")
 
 
-def test_weights_by_depth_are_shown_against_step_0_and_tell_the_positions_of_one_norm_by_colour():
-    arms = ["None>SSM>None", "BN>SSM>None", "None>SSM>BN", "BN>SSM>BN"]
-    for ax in figures.fig_part_norms(
-        dict.fromkeys(arms, LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]})
-    ).axes:
-        lines = [line for line in ax.lines if len(line.get_xdata()) == 8]
-        assert len({line.get_color() for line in lines}) == len(arms)
-        assert all((line.get_ydata() == 2.5).all() for line in lines)
+def test_weights_by_depth_are_shown_against_step_0():
+    grown = LOG | {"part_norms": LOG["part_norms"] * [[[2]], [[3]], [[5]]]}
+    for ax in figures.fig_part_norms({"None>SSM>None": grown, "BN>SSM>None": grown}).axes:
+        assert [line.get_ydata().tolist() for line in ax.lines] == [[2.5] * 8] * 4
 
 
 # --------------------------------------------------------------------------------------------------------- diagrams
@@ -340,16 +336,12 @@ def test_figure_4_draws_the_arms_norms_and_dashes_none():
     assert len(dashed) == 1
     assert "dashed: no norm" in figures.fig_block("RMSN>SSM>None").get_supxlabel()
     assert "dashed" not in figures.fig_block("RMSN>SSM>GN").get_supxlabel()
-    for fig in (figures.fig_block("NormVary>SSM>GN"), figures.fig_patterns()):
-        assert len(fig._repr_png_()) < 60_000
 
 
 def test_the_size_of_the_signal_at_every_site_is_written_into_the_block():
     frame = pd.DataFrame(dict(site=list(SITES), rms=1.0 + np.arange(len(SITES))))
-    fig = figures.fig_sites({"RMSN>SSM>GN": frame, "None>SSM>None": frame}, "seed 1")
-    for ax in fig.axes:
-        words = " ".join(text.get_text() for text in ax.texts).split()
-        assert {f"{i + 1}" for i, site in enumerate(SITES) if site not in ("delta", "delta_after")} <= set(words)
+    words = " ".join(text.get_text() for text in figures.fig_sites({"RMSN>SSM>GN": frame}).axes[0].texts).split()
+    assert {f"{i + 1}" for i, site in enumerate(SITES) if site not in ("delta", "delta_after")} <= set(words)
 
 
 # ------------------------------------------------------------------------------------------------------- benchmarks
