@@ -160,7 +160,7 @@ def fig_pairs(
     panels = dict(list(table.groupby("task", sort=False)))
     heights = [0.7 + 0.36 * len(panel) for panel in panels.values()]
     fig, axes = new_figure(len(panels), 1, height=sum(heights) + 0.8, height_ratios=heights)
-    drawn, has_own = set(), False
+    drawn, has_own, cut = set(), False, ""
     for ax, (task, panel) in zip(axes[:, 0], panels.items(), strict=True):
         for y, row in enumerate(panel.itertuples()):
             colour = COMBINATION if row.low > 0 else NO_NORM if row.high < 0 else GREY
@@ -174,6 +174,10 @@ def fig_pairs(
                 ax.plot(own, np.full(len(own), y + 0.2), **own_run(size=5))
                 has_own = True
         upright(ax)
+        seeds = np.abs(np.concatenate(panel.per_seed.tolist())).max(initial=0)
+        if panel[["low", "high"]].abs().max(axis=None) > 3 * seeds:  # the interval of two seeds, say
+            ax.set_xlim(-2 * seeds, 2 * seeds)
+            cut = ", cut at the edge"
         ax.set_yticks(range(len(panel)), [f"{short(row.a)}  −  {short(row.b)}" for row in panel.itertuples()])
         unit = panel["unit"].iloc[0] if "unit" in panel else "pp"
         in_points = "difference in test accuracy (percentage points)"
@@ -181,9 +185,9 @@ def fig_pairs(
         ax.set(xlabel=xlabel, ylabel="pair", ylim=(len(panel) - 0.5, -0.6), title=task if len(panels) > 1 else "")
     scales = ", ".join(filter(None, table["scale"].unique())) if "scale" in table else ""
     seeds = f"{scales} scale · {seeds_text(table.n)}" if scales else seeds_text(table.n)
-    title = "Paired differences" + f", {table.task.iloc[0]}" * (len(panels) == 1)
+    title = "Paired differences" + f", {task}" * (len(panels) == 1)
     known = bool(table.low.notna().any())
-    words = ", ".join(filter(None, ("large dots: means", "lines: their intervals" * known, "small dots: seeds")))
+    words = "large dots: means, " + f"lines: their intervals{cut}, " * known + "small dots: seeds"
     said = {COMBINATION: "blue: above zero", NO_NORM: "red: below", GREY: "grey: the interval holds zero (open dot)"}
     colours = ", ".join(words for colour, words in said.items() if colour in drawn) * known
     colours += "; not corrected for several comparisons" * (known and len(table) > 1 and not corrected)

@@ -48,10 +48,10 @@ def moving_cells(name: str, *, groups: int = GROUPS, training: bool = True) -> n
 def fig_axes(names: Sequence[str] | None = None) -> Figure:
     """Figure 2: for each norm of the registry (or those named), the cells of (B, L, D) that share one statistic."""
     names = list(NORMS) if names is None else [norm_name(name) for name in names]
-    fig, axes = panel_grid(len(names), 6, row=2.0, more=0.7)
+    fig, axes = panel_grid(len(names), 7, row=1.8, more=0.7)
     for ax, name in zip(axes, names, strict=True):
         draw_cells(ax, moving_cells(name), norm_colour(name))
-        ax.set_title(name, fontsize=10.5, loc="center", weight="bold", color=INK, pad=14)
+        ax.set_title(name, fontsize=9, loc="center", weight="bold", color=INK, pad=14)
         words = dict(transform=ax.transAxes, ha="center", fontsize=8)
         ax.text(0.5, 1.015, over_axes(name), color=GREY, **words)
         verdict, colour = ("causal", GREY) if NORMS[name].causal else ("sees the future", NO_NORM)
@@ -222,9 +222,7 @@ def fig_block(arm: str | Arm = "RMSN>SSM>GN") -> Figure:
     return finish(fig, f"The block of arm {Arm.parse(arm)}", *words, missing)
 
 
-BELOW_IT = {
-    "n1": "N1", "conv": "silu", "scan": "ssm", "n2": "N2", "z": "gate_silu", "branch": "out", "residual": "plus"
-}  # fmt: skip
+BELOW_IT = dict(n1="N1", conv="silu", scan="ssm", n2="N2", z="gate_silu", branch="out", residual="plus")
 """Recorded site → the station whose output it is."""
 
 

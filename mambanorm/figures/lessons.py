@@ -41,7 +41,7 @@ def fig_descent(bowls: Mapping[str, object], caption: str = "") -> Figure:
 def fig_invariances(table: pd.DataFrame, felt: float = 0.01) -> Figure:
     """Norms × changes of the input as a heat map of `invariances`: "–" where the output stays (below `felt`)."""
     fig, ((ax,),) = new_figure(height=1.5 + 0.27 * len(table))
-    ramp = LinearSegmentedColormap.from_list("felt", [PALE, "#3F4A54"]).with_extremes(under="white")
+    ramp = LinearSegmentedColormap.from_list("felt", [PALE, "#505050"]).with_extremes(under="white")
     words = table.map(lambda value: "–" if value < felt else f"{value:.2f}")
     changes = [re.sub(r", | (?=[×+])", "\n", name) for name in table]
     how = dict(annot=words, fmt="", annot_kws=dict(fontsize=8), cmap=ramp, vmin=felt, vmax=1.2, cbar=False)

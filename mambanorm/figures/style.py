@@ -52,8 +52,7 @@ RC = {
     "hatch.linewidth": 0.6,
 }
 WIDTH, DPI, SHARP = 9.5, 100, 1.5
-"""Inches, pixels an inch, and by how much a notebook's PNG has more of them: with twice as many, three notebooks would
-have more than 500 kB."""
+"""Inches, pixels an inch, and how many times as many a PNG has in a notebook: twice would be more than 500 kB."""
 ONE_RUN = seeds_text([1])
 """What a caption says where nothing is known of scale and seeds."""
 TICKS = 5
