@@ -148,7 +148,7 @@ def test_a_figure_shows_itself_once_as_a_small_png_that_keeps_greys_grey_and_oth
     fig.savefig(drawn, format="png", dpi=150)
     true, shown = (np.array(Image.open(f).convert("RGB"), int) for f in (drawn, io.BytesIO(data["image/png"])))
     assert shown.shape[1] == 1.5 * metadata["image/png"]["width"] == 1230
-    assert (np.ptp(shown, axis=2)[np.ptp(true, axis=2) == 0] == 0).all()
+    assert np.ptp(shown, axis=2)[np.ptp(true, axis=2) == 0].max() <= 2
     assert np.mean(np.abs(true - shown).max(axis=2) > 8) < 0.005
     assert not plt.get_fignums()
 

@@ -60,11 +60,9 @@ TICKS = 5
 
 
 class StudyFigure(Figure):
-    """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there.
-
-    It shows as a PNG at SHARP times its width, or as SVG where MAMBANORM_FIGURES asks for it; title and caption are its
-    alternative text, for those who cannot see it.
-    """
+    """A matplotlib Figure that shows itself in a notebook, whether or not pyplot was ever imported there: as a PNG at
+    SHARP times its width, or as SVG where MAMBANORM_FIGURES asks for it. Title and caption are its alternative text,
+    for those who cannot see it."""
 
     def to_svg(self) -> str:
         drawn = io.StringIO()
@@ -73,12 +71,16 @@ class StudyFigure(Figure):
         return drawn.getvalue()
 
     def png(self, scale: float = 1.0) -> bytes:
-        """The picture in 32 tones of red, green and blue each, 256 colours at most: a third of the bytes. Greys stay
-        grey, and the steps of a colour bar are too small to be seen."""
+        """The picture in at most 256 colours, a third of the bytes: what agrees in 32 tones of red, green and blue each
+        becomes the mean of it, so that flat areas keep their colour, greys stay grey, and a colour bar has no bands."""
         drawn, small = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=scale * self.dpi)
-        tones = Image.open(drawn).convert("RGB").point(lambda tone: round(tone / 255 * 31) * 255 // 31)
-        tones.quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+        true = Image.open(drawn).convert("RGB")
+        few = true.point(lambda tone: round(tone / 255 * 31) * 255 // 31).quantize(256, dither=Image.Dither.NONE)
+        colour, tones = np.ravel(few), np.reshape(true, (-1, 3)).T
+        sums = [np.bincount(colour, tone, 256) for tone in tones]
+        few.putpalette((sums / np.bincount(colour, None, 256).clip(1)).T.round().astype(np.uint8).tobytes())
+        few.save(small, format="png", optimize=True)
         return small.getvalue()
 
     def _repr_png_(self) -> bytes:
@@ -86,10 +88,8 @@ class StudyFigure(Figure):
 
     def _repr_mimebundle_(self, **_) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
         # asked before pyplot's own formatter, so it is shown once, and small
-        if figure_format() == "svg":
-            formats = {"image/svg+xml": self.to_svg(), "image/png": self._repr_png_()}  # thumbnails are PNG
-        else:
-            formats = {"image/png": self._repr_png_()}
+        formats = {"image/svg+xml": self.to_svg()} if figure_format() == "svg" else {}
+        formats["image/png"] = self._repr_png_()  # beside an SVG, for thumbnails
         words = {"alt": self.get_label(), "width": round(self.get_figwidth() * self.dpi)}
         return formats, dict.fromkeys(formats, words)
 
