@@ -80,7 +80,7 @@ def fig_outputs(frame: pd.DataFrame, inside: Mapping[str, Mapping[str, np.ndarra
             ax.plot(blocks, largest, alpha=0.75, **_ending("failing" if ended else "normal"))
         ax.set(title=f"{short(arm)}: {failed.sum()} of {len(mine)} failed", xlabel="block")
         whole_ticks(ax)
-    axes[0, 0].set_ylabel("log₁₀ ‖y‖₂, largest token (a.u.)")
+    axes[0, 0].set_ylabel("largest token,\nlog₁₀ ‖y‖₂ (a.u.)")
     looks = {"normal": "ran to its end", "failing": "ended non-finite"}
     fig.legend(handles=[Line2D([], [], label=v, **_ending(k)) for k, v in looks.items()], loc="outside upper right")
     notes = "residual stream, train mode, last finite step", "a line a run"

@@ -5,6 +5,7 @@ it, the picture of the first values.
 """
 
 import gc
+import io
 import math
 from collections.abc import Callable, Sequence
 from html import escape
@@ -77,7 +78,7 @@ class Explorer(w.VBox):
         try:
             self._arrange(self.controls)
             figure = self._draw(**self.values)
-            png, label = figure.png(), figure.get_label()
+            figure.savefig(png := io.BytesIO(), dpi=figure.dpi, pil_kwargs={"compress_level": 1})  # large, but soon
         except ValueError as error:
             self.said.value = f"<p>{escape(str(error))}</p>"
             return
@@ -86,7 +87,7 @@ class Explorer(w.VBox):
         self.follow()
         self.said.value = ""
         with self.picture.hold_sync():
-            self.picture.value, self.picture.tooltip = png, label
+            self.picture.value, self.picture.tooltip = png.getvalue(), figure.get_label()
 
     def follow(self) -> None:
         """Changes what stands beside the picture and shows the values, too, once their picture is drawn."""
