@@ -43,7 +43,7 @@ class Explorer(w.VBox):
         self._draw, self._putting = draw, False
         self._arrange(controls)
         self.first = draw(**self.values)
-        self.picture = Picture(value=self.first.png(), format="png", layout=w.Layout(max_width="100%"))
+        self.picture = Picture(value=self.first._repr_png_(1.0), format="png", layout=w.Layout(max_width="100%"))
         self.picture.add_class("mambanorm-picture")
         self.picture.tooltip = self.first.get_label()  # what a reader hears who cannot see it
         self.said = w.HTML()
