@@ -39,7 +39,7 @@ RANKING = pd.DataFrame(
         "behind": [0.0, 10.0, 1.0],
         "low": [np.nan, 5.0, -1.0],
         "high": [np.nan, 15.0, 3.0],
-        "told": ["chosen", "behind", "not told apart"],
+        "told": ["chosen", "behind", "we cannot tell"],
         "unit": "pp",
     }
 )

@@ -37,7 +37,9 @@ NORMVARY_ARMS = [*dict.fromkeys([*NORMVARY_CORE_ARMS, *BOTH_N1, *arms("NormVary-
 """NormVary before each N2, beside RMSN before the same N2."""
 
 VALIDATION_ARMS = [Arm(n1, n2) for n1 in ("RMSN", "NormVary") for n2 in ("None", "GN", "LN")]
-"""Table 2: the original, both proposals, and the three arms between them that tell N1's share from N2's (I7)."""
+VALIDATION_ARMS += [Arm("NormVary-fixed", n2) for n2 in ("GN", "LN")]
+"""Table 2: the original, both proposals, the three arms between them that tell N1's share from N2's (I7), and the
+proposals with uniform weights."""
 
 OWN = Arm("RMSN", "None")
 """Mamba's own arm, beside which those of `site_arms` stand."""
