@@ -153,7 +153,7 @@ def mamba(q: Question) -> Recommendation:
     what = f"the {'causal ' if causal else ''}arm that validation chooses of {len(table)}"
     reasons = [
         Reason(f"{arm.label} is {what}: {_score(best, kind)} in the test.", basis),
-        Reason(f"May be as good: {', '.join(near) or 'none'}.", basis),
+        Reason(f"Whether these are worse we cannot tell: {', '.join(near) or 'none'}.", basis),
     ]
     verdicts, left_out = _fitting_verdicts(kind, causal)
     reasons += [_claim(v) for v in verdicts if v.verdict == "reproduced"]
