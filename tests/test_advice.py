@@ -6,7 +6,6 @@ The guide's words stand in the parameters of the tests. What a check of a model 
 
 import re
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -48,7 +47,6 @@ STEPS = {
     "Step 2, CNN, detection often has small batches": (dict(architecture="cnn", task="detection"), "GN", "conv"),
     "Image-to-image translation": (dict(architecture="cnn", task="image_translation"), "IN", "conv"),
     "Step 2, RNN: never BatchNorm": (dict(architecture="rnn", batch_size=512), "LN", "step by step"),
-    "Step 2, LSTM": (dict(architecture="lstm", batch_size=256), "LN", "outputs of each layer"),
     "Step 2, GRU": (dict(architecture="gru"), "LN", "step by step"),
     "Step 2, Transformer, small": (dict(architecture="transformer", size="350M"), "LN", "pre-norm"),
     "Step 2, Transformer, > 1B parameters": (dict(architecture="transformer", size=7e9), "RMSN", "pre-norm"),
@@ -196,18 +194,14 @@ def test_mamba_cites_the_recorded_verdicts_word_by_word_and_only_a_reproduced_on
 
 
 def test_the_readme_and_notebooks_11_and_12_name_the_same_arms():
-    said, shown = claims.what_to_do(), {}
-    readme = (ROOT / "README.md").read_text()
-    for name in ("11_choosing", "12_verdicts"):
-        cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
-        shown[name] = "\n".join(str(out) for cell in cells for out in cell.get("outputs", ()))
+    pages = [(ROOT / "notebooks" / f"{name}.ipynb").read_text() for name in ("11_choosing", "12_verdicts")]
     for task, reader in (("classification", "sequence"), ("detection", "vision"), ("language_model", "language")):
         found = mn.recommend("mamba", task=task)
-        (sentence,) = [one for one in said if READERS[reader] in one]
+        (sentence,) = [one for one in claims.what_to_do() if READERS[reader] in one]
         taken = re.search(r"take (\S+) ", sentence).group(1)
         assert taken == "→".join(re.findall(r'n[12]="(\S+)"', found.code))
-        assert sentence in readme
-        assert all(taken in page for page in shown.values())
+        assert sentence in (ROOT / "README.md").read_text()
+        assert all(f"{taken} " in page for page in pages)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -237,17 +231,14 @@ def test_what_is_stored_is_read_and_changed_code_measures_anew(runs, monkeypatch
         advice.measure("batchsize")
 
 
-GUIDES_MISTAKES = {
-    1: "BatchNorm with small batches",
-    2: "BatchNorm in RNN",
-    3: "Forgetting model.eval()",
-    4: "Post-norm for deep Transformers",
-    5: "Wrong normalization for style transfer",
-}
+GUIDES_MISTAKES = (
+    *("BatchNorm with small batches", "BatchNorm in RNN", "Forgetting model.eval()"),
+    *("Post-norm for deep Transformers", "Wrong normalization for style transfer"),
+)
 
 
 def test_every_mistake_has_a_demo_and_a_twin_that_shares_its_seeds(runs):
-    assert {number: mistake.words for number, mistake in MISTAKES.items()} == GUIDES_MISTAKES
+    assert {number: mistake.words for number, mistake in MISTAKES.items()} == dict(enumerate(GUIDES_MISTAKES, 1))
     for number in MISTAKES:
         found = mistake_runs(number, "smoke", SEEDS, runs[0])
         assert found.groupby("twin").seed.apply(list).to_dict() == {"right": [0, 1], "wrong": [0, 1]}
@@ -270,7 +261,7 @@ def test_the_answer_takes_its_numbers_from_the_frames_and_names_what_it_compares
     folder, frames = runs
     table = mistake_table("smoke", SEEDS, folder)
     said = advice.in_words(table, frames)
-    assert all(words in said for words in GUIDES_MISTAKES.values())
+    assert all(words in said for words in GUIDES_MISTAKES)
     for words in ("linear layers", "sorted rows", "four lengths", "unseen contrasts", "post-norm, 2 layers", "4 train"):
         assert words in said
     assert "{" not in said
@@ -315,7 +306,7 @@ def test_numbers_of_the_guide_have_their_measured_neighbours(runs):
     assert table.here["seconds saved over 1 million tokens, 1,000 → 1,180 a second"] == "153 s"
     means = runs[1]["batch_size"].query("batch == 2").groupby("norm").accuracy.mean()
     assert table.here["BN / GN at batch 2"].startswith(f"{means.BN:.1f} / {means.GN:.1f} % (BN − GN: ")
-    assert table.setting["BN / GN at batch 2"] == "a small CNN, digits, smoke scale, 2 seeds"
+    assert table.setting["BN / GN at batch 2"] == "a small CNN, digits, smoke scale, 2 seeds: a sketch"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

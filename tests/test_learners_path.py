@@ -13,7 +13,6 @@ NAMES = (
     *("14_clinic", "15_your_norm"),
 )
 COMPARED = "nbval-check-output"
-"""Tags a cell whose output nbval compares with the committed one: it depends on no machine, scale or fresh run."""
 OPENING = ("**Question.**", "**You will be able to**", "**You need**", "**Time.**")
 
 

@@ -109,8 +109,8 @@ def test_a_comparison_of_the_readme_has_the_same_numbers_in_every_notebook_that_
     shown = set()
     for path in ROOT.glob("notebooks/*.ipynb"):
         cells = [c for c in nbformat.read(path, 4).cells if "solution" not in c.metadata.get("tags", ())]
-        said = [out["data"] for cell in cells for out in cell.get("outputs", ()) if "data" in out]
-        for text in (data.get(kind, "") for data in said for kind in ("text/markdown", "text/plain")):
+        shown_by = [out.get("data", {}) for cell in cells for out in cell.get("outputs", ())]
+        for text in (data.get("text/markdown", data.get("text/plain", "")) for data in shown_by):
             shown |= {(path.stem, (a, b), amount) for a, b, amount in told.findall(text) if (a, b) in own}
     assert {"09_vision", "11_choosing", "12_verdicts"} <= {name for name, _, _ in shown}
     assert not [(name, pair, amount) for name, pair, amount in shown if amount != own[pair]]
