@@ -407,7 +407,7 @@ def test_the_options_of_a_config_are_a_dict_that_cannot_be_changed_behind_its_ru
         assert json.loads(json.dumps(one.norm_options)) == OPTIONS
     made = base_config("digits", "smoke", arm="GN>SSM>GN", norm_options=deepcopy(OPTIONS))
     assert all((one, one.run_id) == (made, made.run_id) for one in (config, *copies))
-    assert RunConfig(norm_options=config.norm_options | {"eps": 5.0}).norm_options == OPTIONS | {"eps": 5.0}
+    assert RunConfig(norm_options=config.norm_options | {"eps": 5.0}).norm_options["eps"] == 5.0
 
 
 WITHOUT_TORCH = """
