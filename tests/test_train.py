@@ -555,7 +555,6 @@ def test_a_run_comes_back_as_it_was_stored(store, result):
     assert row.versions.startswith("python ")
 
 
-
 # what is written twice must agree
 
 
